@@ -1,0 +1,4 @@
+# What the core needs; parts that are optional find theirs where they are built.
+find_package(Threads REQUIRED)
+find_package(hwy REQUIRED)
+find_package(fmt REQUIRED)

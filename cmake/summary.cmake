@@ -1,0 +1,2 @@
+# One table at the end of configure: component, state, why.
+message(STATUS "tutti ${PROJECT_VERSION} (${TUTTI_COMMIT}), ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}")

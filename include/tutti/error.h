@@ -1,0 +1,57 @@
+// One exception type, with a code chosen by what the caller does next.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/types.h"
+
+namespace tutti {
+
+enum class ErrorCode : std::uint8_t {
+  kInvalidArgument,     ///< fix this call
+  kUnsupported,         ///< choose another backend, dtype or operation
+  kCollectiveMismatch,  ///< ranks disagree: fix the program (the message shows both sides)
+  kDeadlock,            ///< a cycle of waits (the message shows it)
+  kTimeout,             ///< a deadline passed: read who was awaited; rebuild or exit
+  kPeerLost,            ///< a rank died: make a group or a world without it
+  kAborted,             ///< somebody called abort
+  kClosed,              ///< the group is closed, or a member left in order
+  kSystem,              ///< the operating system refused: limits, permissions, memory
+  kUnauthenticated,     ///< the other end could not prove who it is
+  kInternal,            ///< a bug in Tutti: please report
+};
+
+TUTTI_API std::string_view name_of(ErrorCode code) noexcept;  ///< "kPeerLost"
+
+/// What a program can read off an Error without parsing its text. Empty where not known.
+struct ErrorContext {
+  std::string op;                ///< "all_reduce"
+  std::uint64_t seq = 0;         ///< number of the operation in its group, from 1
+  int rank = -1;                 ///< own rank in the group
+  std::vector<int> culprits;     ///< ranks of the group whose loss or disagreement came first
+  std::string host;              ///< host of the first culprit
+  std::string call_site;         ///< "train.cc:88"
+};
+
+/// Everything Tutti throws. `what()` says what happened, to whom, after how long, what to try.
+///
+/// Threads   Copies share nothing mutable; an Error may be read from any thread.
+class TUTTI_API Error : public std::runtime_error {
+ public:
+  Error(ErrorCode code, const std::string& message, ErrorContext context = {});
+  ~Error() override;  // key function: the type must be one object across shared libraries
+  Error(const Error&) = default;
+  Error& operator=(const Error&) = default;
+
+  ErrorCode code() const noexcept { return code_; }
+  const ErrorContext& context() const noexcept { return context_; }
+
+ private:
+  ErrorCode code_;
+  ErrorContext context_;
+};
+
+}  // namespace tutti

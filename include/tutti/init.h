@@ -1,0 +1,38 @@
+// Becoming part of a job.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "tutti/config.h"
+#include "tutti/process_group.h"
+#include "tutti/store.h"
+
+namespace tutti {
+
+/// Everything is optional: what is not given comes from TUTTI_* variables, then from the launcher's
+/// environment (docs/getting-started.md lists them), and if nothing is set the world is of one rank.
+struct InitOptions {
+  std::string backend = {};      ///< "native" (default)
+  std::string init_method = {};  ///< "env://" (default)
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+  Timeout timeout = {};  ///< for meeting, and the default `arrive` deadline; 30 min if empty
+  std::string name = {};
+  std::shared_ptr<Store> store = {};  ///< meet here; then rank and world_size must be given
+  Settings settings = {};             ///< rows of the configuration table, for this world only
+};
+
+/// Joins the job and returns the group of all its ranks; waits until all are there.
+///
+///     auto world = tutti::init_process_group();
+///
+/// Lifetime  The world must outlive the groups made from it.
+/// Threads   Several worlds may live in one process; ranks may be threads.
+/// Errors    kInvalidArgument: identity given twice and differently, rank out of range, unknown
+///           backend or setting. kTimeout: who is missing. kSystem: no meeting point.
+TUTTI_API ProcessGroup init_process_group(InitOptions options = {}, Where where = Where::current());
+
+}  // namespace tutti

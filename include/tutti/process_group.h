@@ -1,0 +1,213 @@
+// A group of ranks and the operations they perform together.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/backend.h"
+#include "tutti/error.h"
+#include "tutti/types.h"
+#include "tutti/work.h"
+
+namespace tutti {
+
+using Timeout = std::optional<std::chrono::nanoseconds>;
+
+/// Options of the collectives that have neither a root nor a reduce operation.
+struct CollectiveOptions {
+  Timeout timeout = {};  ///< until all members have entered; the group's timeout if empty
+};
+struct RootedOptions {
+  int root = 0;
+  Timeout timeout = {};
+};
+struct AllReduceOptions {
+  ReduceOp op = ReduceOp::sum;
+  Timeout timeout = {};
+};
+struct ReduceOptions {
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  Timeout timeout = {};
+};
+struct SendOptions {
+  int tag = 0;
+  bool buffered = false;  ///< return once the bytes are on their way; at most 4 KiB is copied
+  Timeout timeout = {};
+};
+struct RecvOptions {
+  int tag = 0;
+  Timeout timeout = {};
+};
+
+/// What `on_failure` is handed: called once, by the control thread.
+using FailureCallback = std::function<void(const Error&)>;
+
+/// Ranks that communicate. Made by init_process_group (the world) and by new_group.
+///
+///     auto world = tutti::init_process_group();
+///     std::vector<float> x(1000, world.rank());
+///     world.all_reduce(x);                              // every rank holds the sum
+///     world.all_reduce(x, {.op = ReduceOp::avg, .timeout = 5s});
+///
+/// Shape     `count` is the number of elements each rank contributes or receives in all_gather,
+///           gather, scatter, reduce_scatter and all_to_all, and of the whole buffer elsewhere.
+///           In-place forms take the whole buffer; rank r's part begins at r * count.
+/// Lifetime  Move-only. Works and the world's groups must not outlive what made them. The destructor
+///           closes within 2 s and never throws; while an exception unwinds it aborts at once.
+/// Ordering  Collectives of a group, blocking and asynchronous, complete in submission order on
+///           every rank; so do messages of one (peer, tag, direction). Neither waits for the other.
+/// Threads   One thread at a time submits collectives to a group: a second one gets
+///           kInvalidArgument naming both call sites. Different groups are free, and so are
+///           send and recv with different tags. abort, error and on_failure: any thread.
+/// Numerics  The same bits on every rank and every layout: docs/numerics.md.
+/// Errors    kInvalidArgument and kUnsupported leave the group usable. kCollectiveMismatch,
+///           kTimeout, kPeerLost, kAborted and kClosed close it: every later call throws the first
+///           cause; a recv that timed out before anything matched is the exception.
+class TUTTI_API ProcessGroup {
+ public:
+  class Impl;  // src/group/process_group.cc
+
+  ProcessGroup() noexcept;  ///< the empty group, which a non-member gets from new_group
+  explicit ProcessGroup(std::unique_ptr<Impl> impl) noexcept;
+  ProcessGroup(ProcessGroup&&) noexcept;
+  ProcessGroup& operator=(ProcessGroup&&) noexcept;
+  ~ProcessGroup();
+
+  /// False for the group that a non-member of `new_group` gets: any call on it is kInvalidArgument.
+  bool is_member() const noexcept;
+  int rank() const;
+  int world_size() const;                  ///< number of ranks in this group
+  std::span<const int> world_ranks() const;  ///< ranks in the world, by rank in this group
+  const std::string& name() const;
+  BackendInfo backend() const;
+  Support supports(const OpKey& key) const;
+
+  // ---- collectives ----------------------------------------------------------------------------
+
+  /// Copies root's buffer to all.
+  void broadcast(Buffer data, RootedOptions options = {}, Where where = Where::current());
+  Work broadcast(Buffer data, RootedOptions options, Async, Where where = Where::current());
+  Work broadcast(Buffer data, Async, Where where = Where::current());
+
+  /// Combines element by element over all ranks; every rank gets the result.
+  void all_reduce(Buffer data, AllReduceOptions options = {}, Where where = Where::current());
+  void all_reduce(Buffer data, ReduceOp op, Where where = Where::current());
+  void all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options = {},
+                  Where where = Where::current());
+  Work all_reduce(Buffer data, AllReduceOptions options, Async, Where where = Where::current());
+  Work all_reduce(Buffer data, ReduceOp op, Async, Where where = Where::current());
+  Work all_reduce(Buffer data, Async, Where where = Where::current());
+  Work all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                  Where where = Where::current());
+  /// all_reduce of one scalar, by value.
+  template <Element T>
+  T all_reduce_value(T value, AllReduceOptions options = {}, Where where = Where::current()) {
+    all_reduce(Buffer(value), options, where);
+    return value;
+  }
+
+  /// Like all_reduce, but only root's buffer holds the result; the others' is unchanged
+  /// (out of place: `output` is used on root only and may be empty elsewhere).
+  void reduce(Buffer data, ReduceOptions options = {}, Where where = Where::current());
+  void reduce(ConstBuffer input, Buffer output, ReduceOptions options = {},
+              Where where = Where::current());
+  Work reduce(Buffer data, ReduceOptions options, Async, Where where = Where::current());
+  Work reduce(ConstBuffer input, Buffer output, ReduceOptions options, Async,
+              Where where = Where::current());
+
+  /// Root's `output` (count * world_size elements) gets every rank's `input`, in rank order.
+  void gather(ConstBuffer input, Buffer output, RootedOptions options = {},
+              Where where = Where::current());
+  void gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options = {},
+              Where where = Where::current());
+  Work gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
+              Where where = Where::current());
+
+  /// Every rank's `output` (count * world_size elements) gets every rank's `input`, in rank order.
+  /// In place: `data`, with the own part filled in.
+  void all_gather(ConstBuffer input, Buffer output, CollectiveOptions options = {},
+                  Where where = Where::current());
+  void all_gather(ConstBuffer input, std::span<const Buffer> outputs,
+                  CollectiveOptions options = {}, Where where = Where::current());
+  void all_gather(Buffer data, CollectiveOptions options = {}, Where where = Where::current());
+  Work all_gather(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
+                  Where where = Where::current());
+  Work all_gather(ConstBuffer input, Buffer output, Async, Where where = Where::current());
+
+  /// Rank r gets part r of root's `input` (count * world_size elements; empty elsewhere).
+  void scatter(ConstBuffer input, Buffer output, RootedOptions options = {},
+               Where where = Where::current());
+  void scatter(std::span<const ConstBuffer> inputs, Buffer output, RootedOptions options = {},
+               Where where = Where::current());
+  Work scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
+               Where where = Where::current());
+
+  /// Combines the `input`s (count * world_size elements each); rank r gets part r of the result.
+  /// In place: part r of `data` gets it, the other parts are unspecified.
+  void reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options = {},
+                      Where where = Where::current());
+  void reduce_scatter(Buffer data, AllReduceOptions options = {}, Where where = Where::current());
+  Work reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                      Where where = Where::current());
+
+  /// Part p of rank r's `input` goes to part r of rank p's `output`. In place: `data`.
+  void all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options = {},
+                  Where where = Where::current());
+  void all_to_all(Buffer data, CollectiveOptions options = {}, Where where = Where::current());
+  Work all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
+                  Where where = Where::current());
+  Work all_to_all(ConstBuffer input, Buffer output, Async, Where where = Where::current());
+
+  /// Returns when every rank has entered.
+  void barrier(CollectiveOptions options = {}, Where where = Where::current());
+  Work barrier(Async, Where where = Where::current());
+
+  // ---- messages -------------------------------------------------------------------------------
+
+  /// Sends to rank `to` and returns when the receive has been posted and agrees in count and dtype
+  /// (buffered: as soon as the bytes are copied; its errors come at the next call).
+  void send(ConstBuffer data, int to, SendOptions options = {}, Where where = Where::current());
+  Work send(ConstBuffer data, int to, SendOptions options, Async, Where where = Where::current());
+  Work send(ConstBuffer data, int to, Async, Where where = Where::current());
+  template <class T>
+  Work send(std::vector<T>&& temporary, int to, SendOptions options, Async) = delete;
+  template <class T>
+  Work send(std::vector<T>&& temporary, int to, Async) = delete;
+
+  /// Receives from rank `from` exactly `data.count` elements.
+  void recv(Buffer data, int from, RecvOptions options = {}, Where where = Where::current());
+  Work recv(Buffer data, int from, RecvOptions options, Async, Where where = Where::current());
+  Work recv(Buffer data, int from, Async, Where where = Where::current());
+
+  // ---- groups, memory, life -------------------------------------------------------------------
+
+  /// A group of some of this group's ranks, in the order given. Local: only members need to call
+  /// it, all of them with the same ranks; anybody else gets the empty group.
+  ProcessGroup new_group(std::span<const int> ranks, Where where = Where::current());
+  ProcessGroup new_group(std::initializer_list<int> ranks, Where where = Where::current());
+
+  /// Memory that the backend reduces without staging where it can. Aligned to a page.
+  Memory allocate(std::size_t byte_count);
+
+  /// The cause of failure, if the group has failed.
+  std::optional<Error> error() const;
+  /// Calls `callback` once with the cause when the group fails (at once if it has).
+  void on_failure(FailureCallback callback);
+  /// Fails the group on all ranks: pending and later calls throw kAborted with `reason`.
+  void abort(const std::string& reason);
+  /// Leaves in order: ends pending work, says goodbye, waits for the others' goodbyes and compares
+  /// what was done. After the deadline: kTimeout naming who has not left.
+  void close(std::chrono::nanoseconds deadline = std::chrono::seconds(30));
+
+ private:
+  Impl& impl() const;  // throws kInvalidArgument on the empty group
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tutti

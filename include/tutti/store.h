@@ -1,0 +1,71 @@
+// Key-value stores through which ranks find each other.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+/// A small shared map from keys to byte strings: how ranks publish addresses and meet.
+///
+///     store->set("host/0", "a");
+///     std::string host = store->get("host/0", 10s);   // waits until somebody has set it
+///
+/// Threads   All calls may be made from any thread.
+/// Errors    Every call throws kTimeout when `timeout` has passed (naming the keys that are missing)
+///           and kSystem when the server is gone. Keys are at most 4 KiB, values at most 16 MiB,
+///           a multi-call at most 4096 keys: more is kInvalidArgument.
+class TUTTI_API Store {
+ public:
+  using Timeout = std::chrono::milliseconds;
+  static constexpr Timeout kDefaultTimeout{300'000};
+
+  virtual ~Store();
+  virtual void set(std::string_view key, std::string_view value,
+                   Timeout timeout = kDefaultTimeout) = 0;
+  /// Waits until `key` exists and returns its value.
+  virtual std::string get(std::string_view key, Timeout timeout = kDefaultTimeout) = 0;
+  /// Returns at once; empty when `key` does not exist.
+  virtual std::optional<std::string> try_get(std::string_view key,
+                                             Timeout timeout = kDefaultTimeout) = 0;
+  /// Adds to a decimal integer (absent counts as 0) and returns the sum.
+  virtual std::int64_t add(std::string_view key, std::int64_t amount,
+                           Timeout timeout = kDefaultTimeout) = 0;
+  /// Sets `key` to `desired` if its value is `expected` (or if it is absent and `expected` is
+  /// empty). Returns the value after the call.
+  virtual std::string compare_set(std::string_view key, std::string_view expected,
+                                  std::string_view desired, Timeout timeout = kDefaultTimeout) = 0;
+  /// Waits until all keys exist.
+  virtual void wait(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout) = 0;
+  /// Whether all keys exist now.
+  virtual bool check(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout) = 0;
+  /// Removes a key; says whether it was there.
+  virtual bool erase(std::string_view key, Timeout timeout = kDefaultTimeout) = 0;
+  virtual std::int64_t num_keys(Timeout timeout = kDefaultTimeout) = 0;
+  /// Appends to a value (absent counts as empty).
+  virtual void append(std::string_view key, std::string_view value,
+                      Timeout timeout = kDefaultTimeout) = 0;
+  /// get for several keys in one round trip; waits for all of them.
+  virtual std::vector<std::string> multi_get(std::span<const std::string> keys,
+                                             Timeout timeout = kDefaultTimeout) = 0;
+  virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                         Timeout timeout = kDefaultTimeout) = 0;
+  /// Returns once `world_size` callers have entered the barrier `name`; a name serves many times.
+  virtual void barrier(std::string_view name, int world_size, Timeout timeout = kDefaultTimeout);
+};
+
+/// A store inside this process, shared by its threads.
+TUTTI_API std::shared_ptr<Store> make_memory_store();
+
+/// A view of `base` in which every key begins with `prefix` + '/'. num_keys counts the whole base.
+TUTTI_API std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
+
+}  // namespace tutti

@@ -1,0 +1,262 @@
+// The vocabulary every part of Tutti shares: element types, reduce operations, buffers, call sites.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#if defined(TUTTI_STATIC)
+#define TUTTI_API
+#else
+#define TUTTI_API [[gnu::visibility("default")]]
+#endif
+
+namespace tutti {
+
+/// IEEE 754 binary16, as bits. Converts to and from float, rounding to nearest even.
+struct float16 {
+  std::uint16_t bits = 0;
+  float16() = default;
+  TUTTI_API explicit float16(float value) noexcept;
+  TUTTI_API explicit operator float() const noexcept;
+  static float16 from_bits(std::uint16_t bits) noexcept {
+    float16 half;
+    half.bits = bits;
+    return half;
+  }
+};
+
+/// bfloat16 (the upper half of a binary32), as bits. Converts rounding to nearest even.
+struct bfloat16 {
+  std::uint16_t bits = 0;
+  bfloat16() = default;
+  TUTTI_API explicit bfloat16(float value) noexcept;
+  TUTTI_API explicit operator float() const noexcept;
+  static bfloat16 from_bits(std::uint16_t bits) noexcept {
+    bfloat16 half;
+    half.bits = bits;
+    return half;
+  }
+};
+
+/// Element type of a buffer. The numeric values are part of the wire format: append only.
+enum class DType : std::uint8_t {
+  bool_,
+  u8,
+  i8,
+  i16,
+  i32,
+  i64,
+  u16,
+  u32,
+  u64,
+  f16,
+  bf16,
+  f32,
+  f64,
+};
+inline constexpr std::size_t kDTypeCount = 13;
+
+TUTTI_API std::size_t size_of(DType dtype) noexcept;       ///< bytes of one element
+TUTTI_API std::string_view name_of(DType dtype) noexcept;  ///< "f32"
+TUTTI_API bool is_floating(DType dtype) noexcept;          ///< f16 bf16 f32 f64
+
+/// How elements are combined: a kind, and for premul_sum the factor each input is multiplied by.
+///
+///     group.all_reduce(x, ReduceOp::avg);
+///     group.all_reduce(x, ReduceOp::premul_sum(0.5));
+///
+/// Numerics  One canonical order of additions on every layout: docs/numerics.md.
+class ReduceOp {
+ public:
+  enum class Kind : std::uint8_t { sum, product, min, max, avg, premul_sum, band, bor, bxor };
+  static const ReduceOp sum, product, min, max, avg, band, bor, bxor;
+  static constexpr ReduceOp premul_sum(double factor) noexcept {
+    return ReduceOp(Kind::premul_sum, factor);
+  }
+
+  constexpr Kind kind() const noexcept { return kind_; }
+  constexpr double factor() const noexcept { return factor_; }
+  friend constexpr bool operator==(const ReduceOp&, const ReduceOp&) = default;
+
+ private:
+  friend struct Request;
+  constexpr explicit ReduceOp(Kind kind, double factor = 1.0) noexcept
+      : kind_(kind), factor_(factor) {}
+  Kind kind_;
+  double factor_;
+};
+inline constexpr ReduceOp ReduceOp::sum{Kind::sum};
+inline constexpr ReduceOp ReduceOp::product{Kind::product};
+inline constexpr ReduceOp ReduceOp::min{Kind::min};
+inline constexpr ReduceOp ReduceOp::max{Kind::max};
+inline constexpr ReduceOp ReduceOp::avg{Kind::avg};
+inline constexpr ReduceOp ReduceOp::band{Kind::band};
+inline constexpr ReduceOp ReduceOp::bor{Kind::bor};
+inline constexpr ReduceOp ReduceOp::bxor{Kind::bxor};
+inline constexpr std::size_t kReduceKindCount = 9;
+
+TUTTI_API std::string_view name_of(ReduceOp::Kind kind) noexcept;  ///< "premul_sum"
+
+/// The operations a group offers. The numeric values are part of the wire format: append only.
+enum class Op : std::uint8_t {
+  send,
+  recv,
+  broadcast,
+  all_reduce,
+  reduce,
+  gather,
+  all_gather,
+  scatter,
+  reduce_scatter,
+  all_to_all,
+  barrier,
+};
+inline constexpr std::size_t kOpCount = 11;
+TUTTI_API std::string_view name_of(Op op) noexcept;  ///< "all_reduce"
+constexpr bool is_message(Op op) noexcept { return op == Op::send || op == Op::recv; }
+
+/// Where a buffer's memory lives. Only the CPU in this version.
+struct Device {
+  enum class Kind : std::uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  std::int16_t index = 0;
+  friend constexpr bool operator==(const Device&, const Device&) = default;
+};
+
+/// Queue that an operation on a device is ordered with; null on the CPU.
+struct Stream {
+  void* handle = nullptr;
+};
+
+/// The line of user code that made a call. Default argument of every public operation.
+struct Where {
+  const char* file = "";
+  int line = 0;
+  static constexpr Where current(const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) noexcept {
+    return {file, line};
+  }
+};
+
+namespace detail {
+template <class T>
+consteval int dtype_index() {
+  using U = std::remove_cv_t<T>;
+  if (std::is_same_v<U, bool>) return static_cast<int>(DType::bool_);
+  if (std::is_same_v<U, float16>) return static_cast<int>(DType::f16);
+  if (std::is_same_v<U, bfloat16>) return static_cast<int>(DType::bf16);
+  if (std::is_same_v<U, float>) return static_cast<int>(DType::f32);
+  if (std::is_same_v<U, double>) return static_cast<int>(DType::f64);
+  if (std::is_integral_v<U> || std::is_same_v<U, std::byte>) {
+    const bool is_signed = std::is_integral_v<U> && std::is_signed_v<U>;
+    const DType dtypes[2][4] = {{DType::u8, DType::u16, DType::u32, DType::u64},
+                                {DType::i8, DType::i16, DType::i32, DType::i64}};
+    const int log2_size = std::countr_zero(sizeof(U));
+    if (log2_size < 4) return static_cast<int>(dtypes[is_signed ? 1 : 0][log2_size]);
+  }
+  return -1;
+}
+}  // namespace detail
+
+/// A C++ type that has a DType: bool, the integers, float16, bfloat16, float, double.
+template <class T>
+concept Element = detail::dtype_index<T>() >= 0;
+template <Element T>
+inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index<T>());
+
+/// Tells Buffer how to see a foreign type (`<tutti/torch.h>` specialises it for tensors):
+/// `static Buffer buffer(T&)` and `static ConstBuffer const_buffer(const T&)`.
+template <class T>
+struct BufferTraits;
+
+/// Extends the life of what a buffer points into, for asynchronous calls on owning types.
+using Retain = std::shared_ptr<const void> (*)(const void* source);
+
+/// One contiguous run of `count` elements that an operation reads.
+/// Made from spans, vectors, scalars, and what BufferTraits knows; never owns.
+///
+/// Lifetime  The memory must stay valid until the call returns, or for an asynchronous call until
+///           its Work is done. Types with a Retain (tensors) are kept alive by the Work.
+struct ConstBuffer {
+  const void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::u8;
+  Device device = {};
+  const void* source = nullptr;
+  Retain retain = nullptr;
+
+  constexpr ConstBuffer() = default;
+  constexpr ConstBuffer(const void* data_in, std::size_t count_in, DType dtype_in,
+                        Device device_in = {}, const void* source_in = nullptr,
+                        Retain retain_in = nullptr)
+      : data(data_in),
+        count(count_in),
+        dtype(dtype_in),
+        device(device_in),
+        source(source_in),
+        retain(retain_in) {}
+  template <Element T>
+  constexpr ConstBuffer(const T& scalar) : ConstBuffer(&scalar, 1, dtype_of<T>) {}
+  template <Element T, std::size_t N>
+  constexpr ConstBuffer(std::span<T, N> run) : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
+  template <Element T, class A>
+  constexpr ConstBuffer(const std::vector<T, A>& run)
+      : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
+  template <Element T, std::size_t N>
+  constexpr ConstBuffer(const std::array<T, N>& run) : ConstBuffer(run.data(), N, dtype_of<T>) {}
+  template <class T>
+    requires requires(const T& value) { BufferTraits<T>::const_buffer(value); }
+  ConstBuffer(const T& value) : ConstBuffer(BufferTraits<T>::const_buffer(value)) {}
+
+  std::size_t byte_count() const noexcept { return count * size_of(dtype); }
+};
+
+/// One contiguous run of `count` elements that an operation writes (and may read).
+struct Buffer {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::u8;
+  Device device = {};
+  const void* source = nullptr;
+  Retain retain = nullptr;
+
+  constexpr Buffer() = default;
+  constexpr Buffer(void* data_in, std::size_t count_in, DType dtype_in, Device device_in = {},
+                   const void* source_in = nullptr, Retain retain_in = nullptr)
+      : data(data_in),
+        count(count_in),
+        dtype(dtype_in),
+        device(device_in),
+        source(source_in),
+        retain(retain_in) {}
+  template <Element T>
+    requires(!std::is_const_v<T>)
+  constexpr Buffer(T& scalar) : Buffer(&scalar, 1, dtype_of<T>) {}
+  template <Element T, std::size_t N>
+    requires(!std::is_const_v<T>)
+  constexpr Buffer(std::span<T, N> run) : Buffer(run.data(), run.size(), dtype_of<T>) {}
+  template <Element T, class A>
+  constexpr Buffer(std::vector<T, A>& run) : Buffer(run.data(), run.size(), dtype_of<T>) {}
+  template <Element T, std::size_t N>
+  constexpr Buffer(std::array<T, N>& run) : Buffer(run.data(), N, dtype_of<T>) {}
+  template <class T>
+    requires requires(T& value) { BufferTraits<std::remove_const_t<T>>::buffer(value); }
+  Buffer(T& value) : Buffer(BufferTraits<std::remove_const_t<T>>::buffer(value)) {}
+
+  constexpr operator ConstBuffer() const { return {data, count, dtype, device, source, retain}; }
+  std::size_t byte_count() const noexcept { return count * size_of(dtype); }
+};
+
+/// Tag that makes a call asynchronous: `Work work = group.all_reduce(x, tutti::async);`
+struct Async {};
+inline constexpr Async async{};
+
+}  // namespace tutti

@@ -1,0 +1,48 @@
+// The handle of an asynchronous operation.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "tutti/error.h"
+
+namespace tutti {
+
+namespace detail {
+class WorkState;  // src/group/work_state.h
+}
+
+/// An operation under way: wait for it, ask it, or let it go on its own.
+///
+///     Work work = group.all_reduce(gradients, tutti::async);
+///     compute_something_else();
+///     work.wait();                       // throws what the operation failed with
+///
+/// Lifetime  Keeps alive what the operation needs; the group must outlive it. The destructor waits
+///           (bounded by the operation's deadline) and logs a failure; it never throws.
+/// Threads   wait, wait_for, done and error may be called from any thread.
+class [[nodiscard]] TUTTI_API Work {
+ public:
+  Work() noexcept;  ///< already done
+  explicit Work(std::shared_ptr<detail::WorkState> state) noexcept;
+  Work(Work&&) noexcept;
+  Work& operator=(Work&&) noexcept;
+  ~Work();
+
+  /// Blocks until the operation has completed; helps it forward. Throws the failure, each time.
+  void wait();
+  /// Waits at most `duration`. False: still under way, which is not a failure. Throws the failure.
+  bool wait_for(std::chrono::nanoseconds duration);
+  /// Whether the operation has completed or failed. Never blocks.
+  bool done() const noexcept;
+  /// The failure, if there was one. Never blocks.
+  std::optional<Error> error() const;
+  /// Lets the operation finish on its own: `std::move(work).detach();`
+  void detach() && noexcept;
+
+ private:
+  std::shared_ptr<detail::WorkState> state_;
+};
+
+}  // namespace tutti
