@@ -19,6 +19,7 @@ namespace control {
 class Membership;
 }
 
+class Observer;
 using GroupId = std::uint64_t;
 
 /// A span of time that starts to run when somebody first looks at the clock: the fast path of an
@@ -81,6 +82,7 @@ struct Request {
   Stream stream;
   Where where;
   std::shared_ptr<const void> keep_alive;
+  Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
 
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.

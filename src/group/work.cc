@@ -1,0 +1,84 @@
+#include "tutti/work.h"
+
+#include <cstdio>
+
+#include "group/work_state.h"
+#include "tutti/observer.h"
+
+namespace tutti {
+
+namespace detail {
+
+WorkState::~WorkState() = default;
+
+std::optional<Error> WorkState::error() const { return done() ? failure_ : std::nullopt; }
+
+void WorkState::begin() noexcept {
+  if (request_.observer != nullptr) request_.observer->entered(request_);
+}
+
+void WorkState::finish(std::optional<Error> failure) noexcept {
+  failure_ = std::move(failure);
+  if (request_.observer != nullptr) {
+    request_.observer->left(request_, failure_ ? &*failure_ : nullptr);
+  }
+  done_.store(true, std::memory_order_seq_cst);
+}
+
+}  // namespace detail
+
+using Clock = Deadline::Clock;
+
+Work::Work() noexcept = default;
+Work::Work(std::shared_ptr<detail::WorkState> state) noexcept : state_(std::move(state)) {}
+Work::Work(Work&&) noexcept = default;
+
+Work& Work::operator=(Work&& other) noexcept {
+  Work old = std::move(*this);  // waits, like the destructor it is
+  state_ = std::move(other.state_);
+  return *this;
+}
+
+Work::~Work() {
+  if (!state_) return;
+  try {
+    state_->help(Clock::time_point::max());
+    const std::optional<Error> failure = state_->error();
+    if (failure && !state_->seen()) {
+      std::fprintf(stderr, "tutti: nobody waited for a Work that failed: %s\n", failure->what());
+    }
+  } catch (const std::exception& caught) {
+    std::fprintf(stderr, "tutti: waiting in the destructor of a Work: %s\n", caught.what());
+  }
+}
+
+void Work::wait() { wait_for(std::chrono::nanoseconds::max()); }
+
+bool Work::wait_for(std::chrono::nanoseconds duration) {
+  if (!state_) return true;
+  if (!state_->done()) {
+    Deadline deadline = Deadline::after(duration);
+    const Clock::time_point now = Clock::now();
+    const std::chrono::nanoseconds left = deadline.left(now);
+    const bool forever = left == std::chrono::nanoseconds::max();
+    if (!state_->help(forever ? Clock::time_point::max() : now + left)) return false;
+  }
+  if (const std::optional<Error> failure = state_->error()) {
+    state_->mark_seen();
+    throw *failure;
+  }
+  return true;
+}
+
+bool Work::done() const noexcept { return !state_ || state_->done(); }
+
+std::optional<Error> Work::error() const {
+  if (!state_) return std::nullopt;
+  std::optional<Error> failure = state_->error();
+  if (failure) state_->mark_seen();
+  return failure;
+}
+
+void Work::detach() && noexcept { state_.reset(); }
+
+}  // namespace tutti
