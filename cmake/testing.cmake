@@ -1,18 +1,25 @@
-# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABELS l ...] [TIMEOUT s]): one GoogleTest program that
-# sees the inside of the library; one ctest entry.
+# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s]): one GoogleTest program that sees the
+# inside of the library; one ctest entry per test. Labels: none for the core (runs under every sanitizer),
+# `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`, `package`.
 include_guard()
+include(GoogleTest)
 find_package(GTest REQUIRED)
 function(tutti_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest GTest::gtest_main ${ARG_LINKS})
-  add_test(NAME ${name} COMMAND ${name})
+  target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest GTest::gtest_main
+    ${ARG_LINKS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
-    SKIP_REGULAR_EXPRESSION "\\[  SKIPPED \\]")
+  list(APPEND ARG_LABEL ${ARG_LABELS})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL core)
+  endif()
+  string(REPLACE ";" "\\;" labels "${ARG_LABEL}")
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX "${name}."
+    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
 endfunction()

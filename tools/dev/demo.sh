@@ -1,0 +1,13 @@
+# ./dev demo [-- ARGS]: from nothing to a trained model. Set-up, build and run are timed apart.
+[ "${1:-}" = -- ] && shift
+started=$SECONDS
+# shellcheck disable=SC2086
+install_packages $packages_build $packages_torch $packages_data
+use_libtorch
+ready=$SECONDS
+build release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF -DTUTTI_WITH_TORCH=ON
+built=$SECONDS
+ranks=$(nproc)
+say "training on $ranks ranks: build/release/cli/tutti run -n $ranks build/release/examples/07_fashion_mnist/fashion_mnist $*"
+build/release/cli/tutti run -n "$ranks" build/release/examples/07_fashion_mnist/fashion_mnist "$@"
+say "set-up $((ready - started)) s, build $((built - ready)) s, training $((SECONDS - built)) s"

@@ -1,0 +1,53 @@
+# ./dev test [--full] [--list] [--no-sanitizers] [NAME]: installs, builds and runs everything once.
+full= list= name= sanitizers=1
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --full) full=1 ;;
+    --list) list=1 ;;
+    --no-sanitizers) sanitizers= ;;
+    -*) die 2 "unknown option '$1'; ./dev --help" ;;
+    *) name=$1 ;;
+  esac
+  shift
+done
+
+results=$root/build/results
+rm -rf "$results"
+mkdir -p "$results"
+# shellcheck disable=SC2086
+install_packages $packages_build $packages_torch $packages_data $packages_test
+use_libtorch
+[ -n "$full" ] && export TUTTI_TEST_FULL=1
+# Open MPI refuses root and more ranks than cores without these; CI is root.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# suite PRESET [CTEST-ARGS]: builds a preset and runs its tests, keeping what they said.
+suite() {
+  local preset=$1
+  shift
+  build "$preset"
+  say "testing $preset"
+  ctest --test-dir "build/$preset" --output-on-failure --timeout 300 --output-junit "$results/$preset.xml" \
+    "$@" >"$results/$preset.log" 2>&1 || grep -E "Failed|\*\*\*|Timeout|FAILED|error:" "$results/$preset.log" | head -n 60
+}
+
+if [ -n "$list" ]; then
+  build dev
+  ctest --test-dir build/dev -N | sed -n 's/^ *Test *#[0-9]*: //p'
+  exit 0
+fi
+if [ -n "$name" ]; then
+  suite dev -R "$name"
+else
+  # Tests that measure promises about time run alone (RUN_SERIAL); the others two at a time.
+  suite dev -j "$(nproc)"
+  if [ -n "$sanitizers" ]; then
+    # The run-times of clang 14 need address-space randomisation off on newer kernels.
+    export TUTTI_TEST_THIN=1
+    command -v setarch >/dev/null && exec_plain="setarch -R" || exec_plain=
+    ASAN_OPTIONS=detect_stack_use_after_return=1 suite asan -j "$(nproc)" -LE "torch|mpi|package|style"
+    suite tsan -j "$(nproc)" -L threads
+    unset TUTTI_TEST_THIN
+  fi
+fi
+python3 tools/test_summary.py "$results"/*.xml

@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# Puts libtorch into FOLDER/libtorch-VERSION: headers and CPU libraries out of the official Python wheel.
+#   tools/libtorch.sh [--from WHEELS] FOLDER    fetch (or take from the folder WHEELS), check, unpack
+#   tools/libtorch.sh --where FOLDER            print where it is (or will be)
+set -euo pipefail
+
+version=2.15.0
+wheels="\
+torch==2.15.0                   48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl
+nvidia-cuda-runtime==13.5.37    df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d nvidia_cuda_runtime-13.5.37-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl
+nvidia-cuda-cupti==13.5.25      9dcca41c12a734192b14e7128ae116bc9ce1b9da686e2ebf48ae7a4415f76650 nvidia_cuda_cupti-13.5.25-py3-none-manylinux_2_25_x86_64.whl"
+
+die() {
+  echo "libtorch: $*" >&2
+  exit 1
+}
+
+from=
+where=
+while [ $# -gt 1 ]; do
+  case "$1" in
+    --from) from=$2; shift 2 ;;
+    --where) where=1; shift ;;
+    *) die "unknown option '$1'; usage: tools/libtorch.sh [--from WHEELS | --where] FOLDER" ;;
+  esac
+done
+folder=${1:-}
+[ -n "$folder" ] || die "usage: tools/libtorch.sh [--from WHEELS | --where] FOLDER"
+target=$folder/libtorch-$version
+if [ -n "$where" ]; then
+  echo "$target/torch"
+  exit 0
+fi
+[ -f "$target/complete" ] && exit 0
+[ "$(uname -m)" = x86_64 ] || die "no pinned wheel for $(uname -m); set TORCH_ROOT to a libtorch 2.x with include/ and lib/"
+
+download=${from:-$folder/download}
+mkdir -p "$download"
+start=$SECONDS
+if [ -z "$from" ]; then
+  echo "libtorch: fetching libtorch $version: 555 MB to download, 550 MB unpacked into ${target#"$PWD/"}" >&2
+  pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Debian package python3-pip"
+  echo "$wheels" | while read -r requirement _ file; do
+    [ -f "$download/$file" ] && continue
+    "$pip" download --quiet --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 --abi none \
+      --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
+      -d "$download" "$requirement" >&2 ||
+      die "pip could not download $requirement; run it again (what is complete is kept), or set TORCH_ROOT"
+  done
+fi
+echo "$wheels" | while read -r _ hash file; do
+  [ -f "$download/$file" ] || die "$file is missing from $download"
+  seen=$(sha256sum "$download/$file" | cut -d' ' -f1)
+  if [ "$seen" != "$hash" ]; then
+    bytes=$(stat -c %s "$download/$file")
+    [ -n "$from" ] || rm -f "$download/$file"
+    die "$file ($bytes bytes) has SHA-256 $seen, expected $hash: the download was cut or changed; nothing was unpacked. Run it again"
+  fi
+done
+
+rm -rf "$target.tmp"
+mkdir -p "$target.tmp"
+unzip -q "$download"/torch-*.whl 'torch/include/*' 'torch/lib/libtorch_cpu*' 'torch/lib/libc10.so' 'torch/lib/libgomp*' -d "$target.tmp"
+unzip -q "$download"/nvidia_cuda_runtime-*.whl 'nvidia/*/lib/libcudart.so*' -d "$target.tmp"
+unzip -q "$download"/nvidia_cuda_cupti-*.whl 'nvidia/*/lib/libcupti.so*' -d "$target.tmp"
+touch "$target.tmp/complete"
+rm -rf "$target"
+mv "$target.tmp" "$target"
+[ -n "$from" ] || rm -rf "$download"
+echo "libtorch: $version is in place ($((SECONDS - start)) s)" >&2

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Holds the rules of the house: layers, blocking calls, threads, environment, links, style. No output when clean.
+
+    tools/tidy.py            check the tree
+    tools/tidy.py --table    print who may include whom
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+# Folder -> what it may include, besides itself and the public headers below it (docs/architecture.md).
+LAYERS = {
+    "src/base": [],
+    "src/kernels": ["base"],
+    "src/net": ["base"],
+    "src/store": ["base", "net"],
+    "src/rendezvous": ["base", "net", "store"],
+    "src/control": ["base", "net", "store"],
+    "src/group": ["base", "store", "rendezvous", "control"],
+    "src/observe": ["base", "group"],
+    "src/native": ["base", "kernels", "net", "store", "control", "group"],
+    "src/plugins": ["base", "kernels", "store", "group"],
+    "src/ddp": ["base", "group"],
+    "src/launch": ["base", "net", "store", "rendezvous", "control"],
+    "src/test_kit": [],
+}
+ALL = [path.removeprefix("src/") for path in LAYERS]
+# Public header -> the module that implements it; other headers may be included by that module's users only.
+PUBLIC = {
+    "types.h": "base", "error.h": "base", "config.h": "base", "log.h": "base", "version.h": "base",
+    "store.h": "store", "process_group.h": "group", "work.h": "group", "backend.h": "group",
+    "observer.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",
+}
+# backend.h holds Request and Deadline, plain values which the folders below the group read.
+VALUES = {"backend.h", "work.h"}
+FREE = ["cli", "tests", "examples", "bench"]  # may include anything their own rules allow
+TOP = {"include", "src", "cli", "tests", "examples", "bench", "docs", "cmake", "tools", ".ci"}
+
+BLOCKING = re.compile(
+    r"\b(?:::)?(poll|ppoll|epoll_wait|epoll_pwait|select|pselect|usleep|nanosleep|clock_nanosleep)\s*\("
+    r"|\bSYS_futex\b|\bsleep_for\b|\bsleep_until\b|\bcondition_variable|(?<![\w.>])sleep\s*\(")
+BLOCKING_HOME = ("src/base/wait", "src/net/poller")
+THREAD = re.compile(r"\bstd::j?thread\b(?!::)")
+THREAD_HOME = ("src/base/", "src/control/", "src/native/", "src/launch/", "src/test_kit/", "src/store/server", "src/world.cc")
+GETENV = re.compile(r"\b(getenv|secure_getenv)\s*\(|\benviron\b")
+GETENV_HOME = ("src/base/config",)
+WORK_LEFT = re.compile(r"\bTBD\b|\bFIXME\b|\bXXX\b|\bTODO\b(?!\((?:perf|hosts|cuda|backend|docs)\))")
+
+
+def files():
+    out = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    names = out.stdout.split("\n") if out.returncode == 0 else [
+        str(path.relative_to(ROOT)) for path in ROOT.rglob("*") if path.is_file()
+        and not {"build", "third_party", ".git"} & set(path.relative_to(ROOT).parts)]
+    return sorted(name for name in names if name and (ROOT / name).is_file())
+
+
+def module_of(name):
+    for folder in LAYERS:
+        if name.startswith(folder + "/"):
+            return folder.removeprefix("src/")
+    return None
+
+
+def check_includes(name, text, report):
+    module = module_of(name)
+    if module is None:
+        if name.startswith("src/") and name not in ("src/world.cc", "src/CMakeLists.txt"):
+            report(name, 1, "stands in no folder of the layout (design: docs/architecture.md)")
+        return
+    allowed = set(LAYERS["src/" + module]) | {module}
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s*["<]([^">]+)[">]', line)
+        if not match:
+            continue
+        path = match.group(1)
+        if path.startswith("tutti/"):
+            owner = PUBLIC.get(path.removeprefix("tutti/"))
+            if owner is None:
+                report(name, number, f"<{path}> is no public header known to tools/tidy.py")
+            elif module == "test_kit":
+                pass
+            elif owner not in allowed and path.removeprefix("tutti/") not in VALUES:
+                report(name, number, f"{module} may not include <{path}> ({owner})")
+            continue
+        owner = path.split("/")[0]
+        if owner in ALL and "/" in path and owner not in allowed:
+            report(name, number, f"{module} may not include {owner} (may: {', '.join(sorted(allowed))})")
+        if owner in ("cli", "launch") and owner != module:
+            report(name, number, f"nothing includes {owner}")
+        if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h") and not name.startswith("tests/"):
+            report(name, number, f"{path} is included by .cc files only")
+
+
+def check_lines(name, text, report):
+    is_code = name.endswith((".h", ".cc"))
+    in_library = name.startswith(("src/", "include/"))
+    for number, line in enumerate(text.splitlines(), 1):
+        code = line.split("//")[0] if is_code else line
+        if is_code and len(line) > 100:
+            report(name, number, f"{len(line)} columns, 100 allowed")
+        if name != "tools/tidy.py" and WORK_LEFT.search(line):
+            report(name, number, "work left without a kind: TODO(perf|hosts|cuda|backend|docs)")
+        if not in_library or not is_code:
+            continue
+        if BLOCKING.search(code) and not name.startswith(BLOCKING_HOME):
+            report(name, number, "blocking call outside base/wait and net/poller")
+        if THREAD.search(code) and not name.startswith(THREAD_HOME) and "hardware_concurrency" not in code:
+            report(name, number, "std::thread outside base, control, native, launch, test_kit, world.cc")
+        if GETENV.search(code) and not name.startswith(GETENV_HOME):
+            report(name, number, "the environment is read in base/config only")
+        if re.search(r"\bstd::(cout|printf)\b|\bprintf\s*\(|\bputs\s*\(", code) and "snprintf" not in code:
+            report(name, number, "the library prints nothing on stdout")
+        if re.search(r"\batomic_thread_fence\b", code):
+            report(name, number, "atomic_thread_fence is not modelled by TSan; use seq_cst operations")
+
+
+def check_links(name, text, report):
+    for number, line in enumerate(text.splitlines(), 1):
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", line):
+            if "://" not in target and not target.startswith("mailto:") and not ((ROOT / name).parent / target).exists():
+                report(name, number, f"link to {target}, which does not exist")
+
+
+def check_tree(names, report):
+    for name in names:
+        top = name.split("/")[0]
+        if "/" in name and top not in TOP:
+            report(name, 1, f"folder {top}/ does not stand in the layout")
+    for folder in LAYERS:
+        if any(name.startswith(folder + "/") and name.endswith(".cc") for name in names):
+            readme = ROOT / folder / "README.md"
+            if not readme.exists():
+                report(folder, 1, "has no README.md of three lines: what it is for, what it may not do")
+            elif len(readme.read_text().strip().splitlines()) > 6:
+                report(f"{folder}/README.md", 1, "more than a few lines; details belong in docs/")
+
+
+def main():
+    if "--table" in sys.argv:
+        for folder, may in LAYERS.items():
+            print(f"{folder:16} {' '.join(may) or '-'}")
+        return 0
+    complaints = []
+    report = lambda name, line, what: complaints.append(f"{name}:{line}: {what}")
+    names = files()
+    for name in names:
+        path = ROOT / name
+        if name.endswith((".h", ".cc", ".py", ".md", ".cmake", ".txt", ".sh")) or name == "dev":
+            text = path.read_text(errors="replace")
+            check_lines(name, text, report)
+            if name.endswith((".h", ".cc")):
+                check_includes(name, text, report)
+            if name.endswith(".md"):
+                check_links(name, text, report)
+    check_tree(names, report)
+    print("\n".join(complaints), end="\n" if complaints else "")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
