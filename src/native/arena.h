@@ -1,0 +1,109 @@
+// The memory a rank shows to the others of its group.
+//
+// An *arena* is one sealed memfd per rank and group. Its owner writes it, the others map it
+// read-only and acknowledge in their own arenas. It is cut into *regions*: the *head* (the engine's
+// lines and slots, then the channels' counters), the engine's *ring* (staging of large operations),
+// and for each peer and *lane* the outgoing ring of one channel. The head is reserved at once;
+// every other region when its owner first uses it. Ranks of one process share one mapping of each
+// arena.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tutti/backend.h"
+
+namespace tutti::native {
+
+/// Each ordered pair has one channel per lane, so that neither kind of operation waits for the
+/// other.
+enum class Lane : std::uint8_t { collective, message };
+inline constexpr std::size_t kLaneCount = 2;
+
+inline constexpr std::size_t kArenaBytes = std::size_t{8} << 20;
+inline constexpr std::size_t kEngineHeadBytes = 64 * 1024;
+inline constexpr std::size_t kEngineRingBytes = std::size_t{4} << 20;
+
+/// One end of a channel in an arena: a line for what the owner has produced for a peer, one for
+/// what it has consumed from that peer. Both only grow.
+struct ChannelCounters {
+  alignas(64) std::atomic<std::uint64_t> produced{0};
+  alignas(64) std::atomic<std::uint64_t> consumed{0};
+};
+
+/// Where the regions of an arena lie: a pure function of the number of ranks, the same in all
+/// arenas of a group.
+struct ArenaLayout {
+  explicit ArenaLayout(int group_size);
+  std::size_t counters_offset(int peer, Lane lane) const noexcept;
+  std::size_t channel_offset(int peer, Lane lane) const noexcept;
+
+  std::size_t head_bytes = 0;     ///< engine head and channel counters; a multiple of a page
+  std::size_t channel_bytes = 0;  ///< of one channel's ring: a power of two, at least a page
+};
+
+/// The arenas of a group as one of its ranks sees them: its own to write, the others' to read.
+///
+/// Lifetime  Mappings of peers outlive their owners: what was written can still be read.
+/// Threads   Const members from any thread; each region belongs to one writer at a time.
+/// Errors    kSystem when memory cannot be reserved.
+class Arena {
+ public:
+  /// Makes the own arena and exchanges it with the other members; waits for all of them.
+  static std::unique_ptr<Arena> make(const GroupSpec& spec);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  int rank() const noexcept { return rank_; }
+  int group_size() const noexcept { return static_cast<int>(mappings_.size()); }
+  const ArenaLayout& layout() const noexcept { return layout_; }
+
+  // ---- own: zero at first ----------------------------------------------------------------------
+  std::span<std::byte> engine_head() noexcept { return {own(), kEngineHeadBytes}; }
+  /// Reserves the pages at the first call.
+  std::span<std::byte> engine_ring();
+  ChannelCounters& counters(int peer, Lane lane) noexcept;
+  /// The ring of the channel to `peer`; reserves its pages at the first call.
+  std::span<std::byte> channel_ring(int peer, Lane lane);
+
+  // ---- another rank's (or the own), to read ----------------------------------------------------
+  class View {
+   public:
+    std::span<const std::byte> engine_head() const noexcept { return {base_, kEngineHeadBytes}; }
+    std::span<const std::byte> engine_ring() const noexcept;
+    /// Counters and ring of the channel from the arena's owner to `reader`.
+    const ChannelCounters& counters(int reader, Lane lane) const noexcept;
+    std::span<const std::byte> channel_ring(int reader, Lane lane) const noexcept;
+
+   private:
+    friend class Arena;
+    View(const std::byte* base, const ArenaLayout& layout) noexcept
+        : base_(base), layout_(&layout) {}
+    const std::byte* base_;
+    const ArenaLayout* layout_;
+  };
+  View peer(int rank) const noexcept;
+
+  /// Bytes of the own arena that hold pages, for tests and reports.
+  std::size_t reserved_bytes() const noexcept { return reserved_bytes_.load(); }
+
+ private:
+  Arena(int rank, std::vector<std::shared_ptr<std::byte>> mappings, int own_fd);
+  std::byte* own() const noexcept { return mappings_[static_cast<std::size_t>(rank_)].get(); }
+  void reserve(std::size_t offset, std::size_t byte_count);
+
+  const int rank_;
+  const ArenaLayout layout_;
+  std::vector<std::shared_ptr<std::byte>> mappings_;  // by rank; the own one is writable
+  int own_fd_;
+  std::atomic<std::size_t> reserved_bytes_{0};
+  std::atomic<bool> ring_reserved_{false};
+  std::vector<std::atomic<bool>> channel_reserved_;  // by peer and lane
+};
+
+}  // namespace tutti::native

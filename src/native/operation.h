@@ -1,0 +1,43 @@
+// What runs in native: operations as state machines.
+//
+// An *operation* makes as much progress as it can each time it is *stepped* and never blocks. A
+// blocking call steps it in the caller's thread; an asynchronous one is stepped by whoever holds
+// its queue's driver token.
+#pragma once
+
+#include "control/membership.h"
+#include "tutti/backend.h"
+
+namespace tutti::native {
+
+class Operation {
+ public:
+  virtual ~Operation() = default;
+  /// Goes on as far as it can without waiting. True: done. A disagreement or a failure found here
+  /// is handed to the group's Membership, whose abort word then ends the wait.
+  virtual bool step() = 0;
+  /// The rank that kept the last step from finishing; -1: all of the group.
+  virtual int awaited() const noexcept = 0;
+};
+
+/// The patience of an operation that waits for one rank after another.
+class StepPatience final : public Patience {
+ public:
+  StepPatience(control::Membership& membership, const Request& request,
+               const Operation& operation) noexcept
+      : membership_(membership), request_(request), operation_(operation) {}
+  Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
+    return membership_.ask(request_, operation_.awaited(), now, next);
+  }
+
+ private:
+  control::Membership& membership_;
+  const Request& request_;
+  const Operation& operation_;
+};
+
+/// Steps `operation` in the caller's thread until it is done. Throws what the group failed with.
+/// `enter` and `leave` are the caller's.
+void run_blocking(Operation& operation, const Request& request, control::Membership& membership);
+
+}  // namespace tutti::native
