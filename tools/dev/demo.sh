@@ -5,9 +5,9 @@ started=$SECONDS
 install_packages $packages_build $packages_torch $packages_data
 use_libtorch
 ready=$SECONDS
-build release -DTUTTI_BUILD_TESTS=OFF -DTUTTI_BUILD_BENCH=OFF -DTUTTI_WITH_TORCH=ON
+build demo
 built=$SECONDS
 ranks=$(nproc)
-say "training on $ranks ranks: build/release/cli/tutti run -n $ranks build/release/examples/07_fashion_mnist/fashion_mnist $*"
-build/release/cli/tutti run -n "$ranks" build/release/examples/07_fashion_mnist/fashion_mnist "$@"
+say "training on $ranks ranks: build/demo/cli/tutti run -n $ranks build/demo/examples/07_fashion_mnist/fashion_mnist $*"
+build/demo/cli/tutti run -n "$ranks" build/demo/examples/07_fashion_mnist/fashion_mnist "$@"
 say "set-up $((ready - started)) s, build $((built - ready)) s, training $((SECONDS - built)) s"

@@ -32,15 +32,15 @@ suite() {
 }
 
 if [ -n "$list" ]; then
-  build dev
-  ctest --test-dir build/dev -N | sed -n 's/^ *Test *#[0-9]*: //p'
+  build release
+  ctest --test-dir build/release -N | sed -n 's/^ *Test *#[0-9]*: //p'
   exit 0
 fi
 if [ -n "$name" ]; then
-  suite dev -R "$name"
+  suite release -R "$name"
 else
   # Tests that measure promises about time run alone (RUN_SERIAL); the others two at a time.
-  suite dev -j "$(nproc)"
+  suite release -j "$(nproc)"
   if [ -n "$sanitizers" ]; then
     # The run-times of clang 14 need address-space randomisation off on newer kernels.
     export TUTTI_TEST_THIN=1

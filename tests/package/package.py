@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Builds and runs example 01 in the three ways a user would: find_package, pkg-config, add_subdirectory."""
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+EXAMPLE = "examples/01_one_to_many"
+EXPECTED = ["worker_0 sent data to Rank 1", "worker_1 has received data from rank 0"]
+
+
+def sh(command, **options):
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+    if done.returncode:
+        print(f"$ {' '.join(map(str, command))}\n{done.stdout}")
+        sys.exit(f"package: exit code {done.returncode}")
+    return done.stdout
+
+
+def run_example(tutti, program, environment, way):
+    done = subprocess.run([tutti, "run", "-n", "2", "--", program], env=environment, text=True, timeout=60,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    missing = [line for line in EXPECTED if line not in done.stdout]
+    if done.returncode or missing:
+        sys.exit(f"package: {way}: exit code {done.returncode}, missing {missing}\n{done.stdout}\n{done.stderr}")
+    print(f"package: {way}: ok")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--work", type=pathlib.Path, required=True)
+    parser.add_argument("--linkage", choices=["shared", "static"], required=True)
+    options = parser.parse_args()
+    source, work = options.source, options.work
+    shared = f"-DBUILD_SHARED_LIBS={'ON' if options.linkage == 'shared' else 'OFF'}"
+    for folder in ("prefix", "user", "sub", "sub-build", "user-build"):
+        shutil.rmtree(work / folder, ignore_errors=True)
+    prefix = work / "prefix"
+    quiet = ["-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", "-DTUTTI_BUILD_BENCH=OFF", "-DTUTTI_WITH_TORCH=OFF"]
+    sh(["cmake", "-S", source, "-B", work / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+        f"-DCMAKE_INSTALL_PREFIX={prefix}", shared, *quiet])
+    sh(["cmake", "--build", work / "build"])
+    sh(["cmake", "--install", work / "build"])
+    libraries = next(path.parent for path in prefix.rglob("libtutti.*"))
+    environment = dict(os.environ, LD_LIBRARY_PATH=str(libraries))
+    tutti = prefix / "bin/tutti"
+    if "tutti 0." not in sh([tutti, "--version"], env=environment):
+        sys.exit("package: installed `tutti --version` does not begin with its version")
+
+    # 1. find_package, in a copy of the example's folder: copy the folder, start a project.
+    shutil.copytree(source / EXAMPLE, work / "user")
+    sh(["cmake", "-S", work / "user", "-B", work / "user-build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"])
+    sh(["cmake", "--build", work / "user-build"])
+    run_example(tutti, work / "user-build/one_to_many", environment, f"find_package, {options.linkage}")
+    absent = subprocess.run(["cmake", "-S", source / "tests/package/absent", "-B", work / "absent-build",
+                             f"-DCMAKE_PREFIX_PATH={prefix}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if absent.returncode == 0 or "built without its component 'torch'" not in absent.stdout.replace("\n", " "):
+        sys.exit(f"package: find_package of an absent component must fail and say why:\n{absent.stdout}")
+
+    # 2. pkg-config.
+    environment["PKG_CONFIG_PATH"] = str(libraries / "pkgconfig")
+    static = ["--static"] if options.linkage == "static" else []
+    flags = sh(["pkg-config", "--cflags", "--libs", *static, "tutti"], env=environment).split()
+    sh(["g++", *map(str, sorted((work / "user").glob("*.cc"))), "-o", work / "by_pkg_config", *flags])
+    run_example(tutti, work / "by_pkg_config", environment, f"pkg-config, {options.linkage}")
+
+    # 3. add_subdirectory.
+    (work / "sub").mkdir()
+    (work / "sub/CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(user CXX)\n"
+        f"add_subdirectory({source} tutti)\nadd_executable(one_to_many {work}/user/main.cc)\n"
+        "target_link_libraries(one_to_many PRIVATE tutti::tutti)\n")
+    sh(["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", shared,
+        "-DTUTTI_WITH_TORCH=OFF"])
+    sh(["cmake", "--build", work / "sub-build"])
+    run_example(tutti, work / "sub-build/one_to_many", environment, f"add_subdirectory, {options.linkage}")
+
+
+if __name__ == "__main__":
+    main()
