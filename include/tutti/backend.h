@@ -64,13 +64,22 @@ class Deadline {
 };
 
 /// One operation, as a plain value: everything below the group reads it, nothing adds to it.
+/// The group has checked it: counts fit, ranks and tags are in range, buffers of the ranks that use
+/// them are not null, `supports` said yes. Buffers that a rank has no use for are empty.
+///
+/// Shape     `input` and `output` hold `count` elements or, where parts of all ranks lie side by
+/// side,
+///           count * group size. They overlap only in the *in-place* forms: all_gather and gather,
+///           where `input` is part `rank` of `output`; reduce_scatter and scatter, where `output`
+///           is part `rank` of `input`; broadcast, all_reduce, reduce and all_to_all, where both
+///           point to the same bytes.
 struct Request {
   Op op = Op::barrier;
   DType dtype = DType::u8;
   bool buffered = false;  ///< send: return before the message is matched
   ReduceOp reduce = ReduceOp::sum;
-  ConstBuffer input;  ///< in place: the same pointer as output
-  Buffer output;
+  ConstBuffer input;                                      ///< empty for recv and barrier
+  Buffer output;                                          ///< empty for send and barrier
   std::span<const std::size_t> send_counts, recv_counts;  ///< v-variants only; start() copies them
   int root_or_peer = -1;
   int tag = 0;
@@ -83,6 +92,8 @@ struct Request {
   Where where;
   std::shared_ptr<const void> keep_alive;
   Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
+  /// A side group's barrier: the operation it precedes, which the board shows in its place.
+  const Request* stands_for = nullptr;
 
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
@@ -106,9 +117,9 @@ struct Support {
 /// What a backend is told about the group it serves.
 struct GroupSpec {
   GroupId id = 0;
-  int rank = 0;                   ///< own rank in the group
-  std::vector<int> world_ranks;   ///< by rank in the group
-  std::shared_ptr<Store> store;   ///< private to this group
+  int rank = 0;                               ///< own rank in the group
+  std::vector<int> world_ranks;               ///< by rank in the group
+  std::shared_ptr<Store> store;               ///< private to this group
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
   std::chrono::nanoseconds timeout{0};        ///< for setting up
 };
@@ -122,13 +133,13 @@ struct Memory {
 /// Why a group has failed: kept as a value, thrown as an Error by whoever waits or calls next.
 struct Cause {
   ErrorCode code = ErrorCode::kAborted;
-  std::string text;               ///< the sentence after "all_reduce #41 (rank 3): "
-  std::vector<int> culprits;      ///< ranks of the group
+  std::string text;           ///< the sentence after "all_reduce #41 (rank 3): "
+  std::vector<int> culprits;  ///< ranks of the group
   std::string host;
 };
 
 struct BackendInfo {
-  std::string name;           ///< "native"
+  std::string name;  ///< "native"
   std::string version;
   bool checks_itself = false;  ///< verifies (seq, chain); if not, the group does before each call
   bool threads = true;         ///< several ranks may live in one process

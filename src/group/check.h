@@ -1,0 +1,25 @@
+// The checks of arguments: what a single rank can see to be wrong before anything is sent.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "tutti/backend.h"
+
+namespace tutti::group {
+
+/// The sentence that says what is wrong with `request`, made by rank `rank` of `group_size`; empty
+/// if nothing is. No allocation when nothing is. `blocking`: the caller waits for it.
+std::optional<std::string> objection(const Request& request, int rank, int group_size,
+                                     bool blocking);
+
+/// The same for the list of ranks given to new_group.
+std::optional<std::string> objection(std::span<const int> ranks, int group_size);
+
+/// "all_reduce #42 (rank 1): TEXT; called at train.cc:88." as an Error with its context.
+Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);
+
+/// "train.cc:88"
+std::string name_of(const Where& where);
+
+}  // namespace tutti::group
