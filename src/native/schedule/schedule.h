@@ -1,0 +1,74 @@
+// Algorithms as data: what one rank does in one operation.
+//
+// A *schedule* is a list of *rounds* of *steps*; the steps of a round are independent of each other
+// and run at once, a round begins when the one before it has ended. A step moves one *chunk*, one
+// rank's share of a buffer, between *places*: a chunk of the input, of the output or of scratch
+// memory. Places are chunk numbers and not bytes: one schedule serves every count and dtype. A
+// large chunk is run *segment* by segment: the whole schedule for the first segment of every chunk,
+// then for the second.
+//
+// A *reduce* step takes *operands* in canonical order, each from a place or straight from the
+// channel of a peer, and combines them as tree(v) = tree(first k) + tree(rest), k the largest power
+// of two below the number of operands. All reductions here are *direct exchanges*: the owner of a
+// chunk receives every rank's raw piece and adds in that order, so f16 and bf16 are rounded once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tutti/types.h"
+
+namespace tutti::native {
+
+/// What a schedule depends on. `in_place` matters to all_to_all, where a chunk that is received
+/// lands on one that is sent.
+struct Shape {
+  Op op = Op::barrier;
+  int group_size = 1;
+  int rank = 0;
+  int root = 0;  ///< of rooted operations
+  bool in_place = false;
+};
+
+struct Place {
+  enum class Space : std::uint8_t { nothing, input, output, scratch };
+  Space space = Space::nothing;  ///< nothing: a message without data
+  std::int32_t chunk = 0;
+  friend constexpr bool operator==(const Place&, const Place&) = default;
+};
+
+/// One input of a reduce step: a peer's message, or with peer -1 a place.
+struct Operand {
+  std::int32_t peer = -1;
+  Place place = {};
+};
+
+struct Step {
+  enum class Kind : std::uint8_t { send, recv, reduce, copy };
+  Kind kind = Kind::copy;
+  std::int32_t peer = -1;                              ///< of send and recv
+  Place source = {};                                   ///< of send and copy
+  Place target = {};                                   ///< of recv, copy and reduce
+  std::uint32_t first_operand = 0, operand_count = 0;  ///< of reduce
+};
+
+struct Schedule {
+  std::vector<Step> steps;
+  std::vector<std::uint32_t> round_ends;  ///< index past the last step of each round
+  std::vector<Operand> operands;
+  std::int32_t scratch_chunks = 0;
+  /// 0: every chunk has `count` elements. Else the buffer of `count` elements is split into this
+  /// many chunks, and chunk c begins at count * c / parts.
+  std::int32_t parts = 0;
+
+  std::span<const Operand> operands_of(const Step& step) const noexcept {
+    return std::span(operands).subspan(step.first_operand, step.operand_count);
+  }
+  std::size_t widest_round() const noexcept;
+};
+
+/// The schedule of one rank. Every Op but send and recv; group_size >= 1.
+Schedule make_schedule(const Shape& shape);
+
+}  // namespace tutti::native
