@@ -8,22 +8,25 @@ machine=$(mktemp -d "${TMPDIR:-/tmp}/tutti-fresh.XXXXXX")
 trap 'rm -rf --one-file-system "$machine"' EXIT
 
 start=$SECONDS
-mirror=$(grep -rhoE '^(URIs: |deb )(\[[^]]*\] )?[^ ]+' /etc/apt/sources.list /etc/apt/sources.list.d/ 2>/dev/null |
-  grep -v security | head -n 1 | sed -E 's/^(URIs: |deb )(\[[^]]*\] )?//' || true)
+# shellcheck disable=SC2016
+mirror=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Origin: Debian' 'Codename: bookworm' 2>/dev/null | head -n 1)
+mirror=${mirror:-http://deb.debian.org/debian}
 say "making a minimal Debian 12"
-debootstrap --variant=minbase --include=ca-certificates bookworm "$machine/root" ${mirror:+"$mirror"} >"$machine/log" 2>&1 ||
+debootstrap --variant=minbase --include=ca-certificates bookworm "$machine/root" "$mirror" >"$machine/log" 2>&1 ||
   { tail -n 5 "$machine/log" >&2; die 1 "debootstrap failed; its last lines stand above"; }
 
 # How the host reaches its packages comes along: sources, certificates, pip's configuration.
 copy() { # copy PATH...: from the host, where it exists
   local path
   for path in "$@"; do
-    if [ -e "$path" ]; then mkdir -p "$machine/root$(dirname "$path")" && cp -aL "$path" "$machine/root$(dirname "$path")/"; fi
+    if [ -e "$path" ]; then mkdir -p "$machine/root$(dirname "$path")" && cp -aL --remove-destination "$path" "$machine/root$(dirname "$path")/"; fi
   done
 }
-rm -rf "$machine/root/etc/apt/sources.list"
-copy /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/apt/auth.conf.d /etc/apt/keyrings \
-  /usr/share/keyrings /etc/ssl/certs /usr/local/share/ca-certificates /etc/pip.conf /root/.config/pip /etc/resolv.conf /etc/hosts
+echo "deb $mirror bookworm main" >"$machine/root/etc/apt/sources.list"
+copy /etc/apt/auth.conf.d /etc/ssl/certs/ca-certificates.crt /usr/local/share/ca-certificates /etc/pip.conf /root/.config/pip /etc/resolv.conf /etc/hosts
+for file in /etc/apt/apt.conf.d/*; do
+  if grep -q 'Acquire' "$file"; then copy "$file"; fi
+done
 mkdir -p "$machine/root/tutti"
 git ls-files -z -co --exclude-standard | tar --null -T - -c --ignore-failed-read 2>/dev/null | tar -x -C "$machine/root/tutti"
 say "ready ($((SECONDS - start)) s): running $*"
