@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Runs every shell and C++ block of README.md, in order: shell blocks in the checkout, C++ blocks against an installed prefix."""
+import argparse
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--source", type=pathlib.Path, required=True)
+    parser.add_argument("--build", type=pathlib.Path, required=True, help="a finished build with libtorch")
+    options = parser.parse_args()
+    text = (options.source / "README.md").read_text()
+    blocks = re.findall(r"^```(\w+)\n(.*?)^```", text, re.M | re.S)
+    unknown = {kind for kind, _ in blocks} - {"sh", "cpp"}
+    if unknown or len(blocks) < 4:
+        sys.exit(f"readme: {len(blocks)} blocks, kinds nobody runs: {unknown}")
+    with tempfile.TemporaryDirectory() as home:
+        prefix = pathlib.Path(home) / "prefix"
+        environment = dict(os.environ, HOME=home)
+        run(["cmake", "--install", options.build, "--prefix", prefix], environment, options.source)
+        for number, (kind, block) in enumerate(blocks):
+            print(f"readme: block {number + 1} ({kind})", flush=True)
+            if kind == "sh":
+                run(["bash", "-euo", "pipefail", "-c", block], environment, options.source)
+            else:
+                run_program(block, pathlib.Path(home) / f"block{number}", prefix, environment)
+
+
+def run_program(block, folder, prefix, environment):
+    components = "COMPONENTS torch" if "tutti/torch.h" in block else ""
+    target = "tutti::torch" if components else "tutti::tutti"
+    folder.mkdir()
+    (folder / "main.cc").write_text(block)
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(block CXX)\n"
+        f"find_package(tutti 0.1 REQUIRED {components})\nadd_executable(block main.cc)\n"
+        f"target_link_libraries(block PRIVATE {target})\n")
+    run(["cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"], environment, folder)
+    run(["cmake", "--build", folder / "build"], environment, folder)
+    run([prefix / "bin/tutti", "run", "-n", "2", folder / "build/block"], environment, folder)
+
+
+def run(command, environment, cwd):
+    done = subprocess.run(command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        sys.exit(f"readme: exit code {done.returncode} of {' '.join(map(str, command))}")
+
+
+if __name__ == "__main__":
+    main()

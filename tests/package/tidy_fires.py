@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Plants one violation of each rule in a copy of the tree and expects tools/tidy.py to name it."""
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+PLANTED = {
+    "src/base/planted.cc": [
+        ('#include "group/process_group.h"\n', "base may not include group"),
+        ("void f() { ::poll(nullptr, 0, 0); }\n", "blocking call"),
+        ("void f() { usleep(1); }\n", "blocking call"),
+        ('const char* f() { return getenv("X"); }\n', "environment is read"),
+        ("// " + "x" * 120 + "\n", "100 allowed"),
+        ("// TODO" + ": later\n", "work left"),
+    ],
+    "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
+    "src/new_folder/planted.cc": [("int x;\n", "stands in no folder of the layout")],
+    "docs/planted.md": [("[x](nowhere.md)\n", "does not exist")],
+}
+
+
+def main(source):
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder) / "tree"
+        shutil.copytree(source, tree, ignore=shutil.ignore_patterns("build", "third_party", ".git"))
+        tidy = [sys.executable, tree / "tools/tidy.py"]
+        for name, cases in PLANTED.items():
+            for text, expected in cases:
+                path = tree / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+                done = subprocess.run(tidy, capture_output=True, text=True)
+                path.unlink()
+                if done.returncode == 0 or not any(line.startswith(name) and expected in line for line in done.stdout.splitlines()):
+                    sys.exit(f"tidy did not report {expected!r} for {text!r} in {name}:\n{done.stdout}")
+    print("every rule fires")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
