@@ -248,15 +248,17 @@ struct Buffer {
   template <Element T, std::size_t N>
   constexpr Buffer(std::array<T, N>& run) : Buffer(run.data(), N, dtype_of<T>) {}
   template <class T>
-    requires requires(T& value) { BufferTraits<std::remove_const_t<T>>::buffer(value); }
-  Buffer(T& value) : Buffer(BufferTraits<std::remove_const_t<T>>::buffer(value)) {}
+    requires requires(T& value) { BufferTraits<std::remove_cvref_t<T>>::buffer(value); }
+  Buffer(T&& value) : Buffer(BufferTraits<std::remove_cvref_t<T>>::buffer(value)) {}
 
   constexpr operator ConstBuffer() const { return {data, count, dtype, device, source, retain}; }
   std::size_t byte_count() const noexcept { return count * size_of(dtype); }
 };
 
 /// Tag that makes a call asynchronous: `Work work = group.all_reduce(x, tutti::async);`
-struct Async {};
-inline constexpr Async async{};
+struct Async {
+  explicit constexpr Async(int) {}  // not from {}, which always means the options
+};
+inline constexpr Async async{0};
 
 }  // namespace tutti
