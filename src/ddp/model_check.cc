@@ -1,0 +1,109 @@
+#include "ddp/model_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "tutti/error.h"
+
+namespace tutti::ddp {
+namespace {
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  const unsigned __int128 product =
+      static_cast<unsigned __int128>(a ^ 0x9e3779b97f4a7c15u) * (b ^ 0xe7037ed1a0b428dbu);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
+
+std::string join(const ModelDescription& description) {
+  return fmt::format("{}", fmt::join(description, "\n"));
+}
+
+ModelDescription split(std::string_view text) {
+  ModelDescription lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    lines.emplace_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::string quote(const ModelDescription& description, std::size_t line) {
+  return line < description.size() ? fmt::format("'{}'", description[line]) : "nothing";
+}
+
+/// Every rank's description, by rank; only after a difference was found, so cost does not matter.
+std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescription& own,
+                                       Where where) {
+  std::string text = join(own);
+  const std::uint64_t own_count = text.size();
+  const auto ranks = static_cast<std::size_t>(group.world_size());
+  std::vector<std::uint64_t> counts(ranks);
+  group.all_gather(ConstBuffer(own_count), Buffer(counts), {}, where);
+  const std::size_t longest = *std::max_element(counts.begin(), counts.end());
+  text.resize(longest);
+  std::string all(longest * ranks, '\0');
+  group.all_gather(ConstBuffer(text.data(), longest, DType::u8),
+                   Buffer(all.data(), all.size(), DType::u8), {}, where);
+  std::vector<ModelDescription> by_rank;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    by_rank.push_back(split(std::string_view(all).substr(rank * longest, counts[rank])));
+  }
+  return by_rank;
+}
+
+}  // namespace
+
+std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
+  std::uint64_t hash = mix(seed, bytes.size());
+  while (!bytes.empty()) {
+    std::uint64_t word = 0;
+    const std::size_t taken = std::min(bytes.size(), sizeof(word));
+    std::memcpy(&word, bytes.data(), taken);
+    hash = mix(hash ^ word, hash + 0x2545f4914f6cdd1du);
+    bytes = bytes.subspan(taken);
+  }
+  return mix(hash, 0xa0761d6478bd642fu);
+}
+
+std::uint64_t digest(const ModelDescription& description) {
+  const std::string text = join(description);
+  return hash_bytes(std::as_bytes(std::span(text)));
+}
+
+ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const ModelDescription& first = by_rank[0];
+    const ModelDescription& other = by_rank[rank];
+    if (first == other) continue;
+    const auto [in_first, in_other] =
+        std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    const auto line = static_cast<std::size_t>(in_first - first.begin());
+    return {static_cast<int>(rank), fmt::format("rank 0 has {}, rank {} has {}", quote(first, line),
+                                                rank, quote(other, line))};
+  }
+  return {};
+}
+
+void check_same_model(ProcessGroup& group, const ModelDescription& own, Where where) {
+  const std::uint64_t own_digest = digest(own);
+  std::vector<std::uint64_t> digests(static_cast<std::size_t>(group.world_size()));
+  group.all_gather(ConstBuffer(own_digest), Buffer(digests), {}, where);
+  const auto equals_own = [&](std::uint64_t other) { return other == own_digest; };
+  if (std::all_of(digests.begin(), digests.end(), equals_own)) return;
+  const ModelDifference difference = first_difference(exchange(group, own, where));
+  ErrorContext context;
+  context.rank = group.rank();
+  context.culprits = {difference.rank};
+  context.call_site = fmt::format("{}:{}", where.file, where.line);
+  throw Error(ErrorCode::kCollectiveMismatch,
+              fmt::format("DistributedDataParallel (rank {}): the ranks' models differ: {}. Build "
+                          "the same model with the same options on every rank.",
+                          group.rank(), difference.text),
+              std::move(context));
+}
+
+}  // namespace tutti::ddp

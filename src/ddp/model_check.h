@@ -1,0 +1,37 @@
+// Whether all ranks hold the same model, and if not, where they differ.
+//
+// A model is *described* by one line per tensor; ranks compare *digests* of their descriptions, and
+// only if these differ the descriptions themselves.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/process_group.h"
+
+namespace tutti::ddp {
+
+/// One line per option and tensor, in order: "parameter fc.weight [10, 784] f32 trained".
+using ModelDescription = std::vector<std::string>;
+
+/// 64-bit hash of bytes: every input bit reaches every output bit. Not for adversaries.
+std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed = 0) noexcept;
+
+std::uint64_t digest(const ModelDescription& description);
+
+/// What the first rank that differs from rank 0 has otherwise; empty if none differs.
+struct ModelDifference {
+  int rank = -1;
+  std::string text;  ///< "line 3 is 'parameter fc.weight ...' on rank 0 but '...' on rank 2"
+};
+ModelDifference first_difference(std::span<const ModelDescription> by_rank);
+
+/// Compares over all ranks of the group.
+/// Errors    kCollectiveMismatch with the difference, the same on every rank; the group stays
+/// usable.
+void check_same_model(ProcessGroup& group, const ModelDescription& own, Where where);
+
+}  // namespace tutti::ddp

@@ -1,0 +1,124 @@
+#include "ddp/sampler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "tutti/error.h"
+
+namespace tutti::ddp {
+namespace {
+
+/// SplitMix64 (Steele, Lea, Flood 2014): one word of state, any seed is good.
+class SplitMix64 {
+ public:
+  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t operator()() {
+    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  /// Uniform in [0, bound): multiply and keep the high word, rejecting the few words that would
+  /// make some results likelier (Lemire 2019).
+  std::uint64_t below(std::uint64_t bound) {
+    const std::uint64_t threshold = (0 - bound) % bound;
+    while (true) {
+      const unsigned __int128 product = static_cast<unsigned __int128>((*this)()) * bound;
+      if (static_cast<std::uint64_t>(product) >= threshold) {
+        return static_cast<std::uint64_t>(product >> 64);
+      }
+    }
+  }
+
+ private:
+  std::uint64_t state_;
+};
+
+}  // namespace
+
+std::vector<std::size_t> shuffled(std::size_t count, std::uint64_t key) {
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  SplitMix64 random(key);
+  for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  return order;
+}
+
+ShareSampler::ShareSampler(const SamplerConfig& config) : config_(config) {
+  if (config.rank >= config.rank_count) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("DistributedSampler: rank {} of {} ranks does not exist; ranks count from 0",
+                    config.rank, config.rank_count));
+  }
+}
+
+std::size_t ShareSampler::share_count() const {
+  const std::size_t n = config_.rank_count;
+  return config_.tail == Tail::drop ? config_.dataset_count / n
+                                    : (config_.dataset_count + n - 1) / n;
+}
+
+void ShareSampler::start() {
+  const std::vector<std::size_t> order = [&] {
+    if (config_.shuffle) return shuffled(config_.dataset_count, config_.seed + epoch_);
+    std::vector<std::size_t> in_order(config_.dataset_count);
+    std::iota(in_order.begin(), in_order.end(), std::size_t{0});
+    return in_order;
+  }();
+  share_.clear();
+  for (std::size_t i = 0; i < share_count(); ++i) {
+    share_.push_back(order[(i * config_.rank_count + config_.rank) % order.size()]);
+  }
+  if (!std::exchange(resuming_, false)) position_ = 0;
+}
+
+std::vector<std::size_t> ShareSampler::next(std::size_t count) {
+  const std::size_t end = std::min(share_.size(), position_ + count);
+  std::vector<std::size_t> samples(share_.begin() + static_cast<std::ptrdiff_t>(position_),
+                                   share_.begin() + static_cast<std::ptrdiff_t>(end));
+  position_ = end;
+  return samples;
+}
+
+SamplerState ShareSampler::state() const {
+  return {{"epoch", epoch_},
+          {"position", position_},
+          {"dataset_count", config_.dataset_count},
+          {"rank_count", config_.rank_count},
+          {"seed", config_.seed},
+          {"shuffle", config_.shuffle ? 1u : 0u},
+          {"tail", static_cast<std::uint64_t>(config_.tail)}};
+}
+
+void ShareSampler::load(const SamplerState& state) {
+  const SamplerState own = this->state();
+  for (const auto& [name, value] : own) {
+    const auto saved = state.find(name);
+    if (saved == state.end()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("DistributedSampler: the state to load has no '{}'", name));
+    }
+    if (name != "epoch" && name != "position" && saved->second != value) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("DistributedSampler: the state to load was saved with {} {}, this "
+                              "sampler has {}; resume with the data set, ranks and options it was "
+                              "saved with",
+                              name, saved->second, value));
+    }
+  }
+  const std::uint64_t position = state.at("position");
+  if (position > share_count()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("DistributedSampler: position {} lies beyond the share of {} samples",
+                            position, share_count()));
+  }
+  epoch_ = state.at("epoch");
+  position_ = position;
+  resuming_ = true;
+}
+
+}  // namespace tutti::ddp
