@@ -1,0 +1,31 @@
+// Facts about processes, for messages and for checks of descent.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tutti::net {
+
+/// Name of the program a process runs, without its folder: from cmdline, else comm. "?" if unknown.
+std::string program_of(pid_t pid);
+/// "pid 4711 (train)".
+std::string describe_process(pid_t pid);
+
+/// What /proc/<pid>/stat says. A pid together with its start time names one process for ever.
+struct ProcessStat {
+  char state = '?';
+  pid_t parent = 0;
+  pid_t group = 0;
+  pid_t session = 0;
+  std::uint64_t start_time = 0;  ///< clock ticks since boot
+};
+/// Empty when there is no such process, or it may not be seen.
+std::optional<ProcessStat> stat_of(pid_t pid);
+
+/// Whether `pid` is `ancestor` or a child, grandchild, ... of it.
+bool descends_from(pid_t pid, pid_t ancestor);
+
+}  // namespace tutti::net

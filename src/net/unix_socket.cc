@@ -1,0 +1,280 @@
+#include "net/unix_socket.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "net/process_info.h"
+#include "net/system_error.h"
+
+namespace tutti::net {
+namespace {
+
+constexpr int kBacklog = 4096;  // the kernel takes the smaller of this and net.core.somaxconn
+
+struct Address {
+  sockaddr_un name{};
+  socklen_t length = 0;
+};
+
+Address parse_address(std::string_view address) {
+  Address parsed;
+  parsed.name.sun_family = AF_UNIX;
+  if (address.size() < 2 || address.size() > sizeof parsed.name.sun_path || address[0] != '@') {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is no address of a local meeting point: give '@' and a name of at "
+                    "most {} bytes",
+                    address.substr(0, 200), sizeof parsed.name.sun_path - 1));
+  }
+  std::memcpy(parsed.name.sun_path + 1, address.data() + 1, address.size() - 1);
+  parsed.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
+  return parsed;
+}
+
+Fd make_socket() {
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) throw system_error("cannot make a unix socket", errno);
+  return socket;
+}
+
+Error interrupted(std::string_view what, PollResult result, const Deadline& deadline) {
+  if (result == PollResult::aborted) {
+    return Error(ErrorCode::kAborted, fmt::format("{} was interrupted by an abort", what));
+  }
+  const auto budget = std::chrono::duration<double>(deadline.budget()).count();
+  return Error(ErrorCode::kTimeout, deadline.budget() == std::chrono::nanoseconds::max()
+                                        ? fmt::format("{}: the deadline has passed", what)
+                                        : fmt::format("{}: no answer for {:.1f} s", what, budget));
+}
+
+bool is_gone(int error_number) {
+  return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
+}
+
+/// Room for the control message of kMaxDescriptors, aligned as the kernel wants it.
+union ControlBuffer {
+  cmsghdr header;
+  char bytes[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
+};
+
+void take_descriptors(msghdr& message, std::vector<Fd>* descriptors, std::size_t max_descriptors) {
+  std::vector<Fd> taken;
+  for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+    if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(part) + i * sizeof(int), sizeof fd);
+      taken.emplace_back(fd);
+    }
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    throw system_error("cannot receive all descriptors that were sent", EMFILE);
+  }
+  if (taken.empty()) return;
+  if (descriptors == nullptr || descriptors->size() + taken.size() > max_descriptors) {
+    throw Error(ErrorCode::kUnauthenticated,
+                fmt::format("the peer sent {} descriptors where {} were expected", taken.size(),
+                            max_descriptors));
+  }
+  for (Fd& fd : taken) descriptors->push_back(std::move(fd));
+}
+
+}  // namespace
+
+bool is_trusted(const Peer& peer) noexcept { return peer.uid == ::geteuid() || peer.uid == 0; }
+
+Peer peer_of(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    throw system_error("cannot ask who is at the other end of a socket", errno);
+  }
+  return {credentials.pid, credentials.uid};
+}
+
+std::string random_address(std::string_view prefix) {
+  std::array<unsigned char, 16> random{};
+  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
+    throw system_error("cannot get random bytes", errno);
+  }
+  std::string address = fmt::format("@{}-", prefix);
+  for (const unsigned char byte : random) address += fmt::format("{:02x}", byte);
+  return address;
+}
+
+std::optional<Fd> try_listen(std::string_view address) {
+  const Address parsed = parse_address(address);
+  Fd socket = make_socket();
+  const auto* name = reinterpret_cast<const sockaddr*>(&parsed.name);
+  if (::bind(socket.get(), name, parsed.length) != 0) {
+    if (errno == EADDRINUSE) return std::nullopt;
+    throw system_error(fmt::format("cannot listen at {}", address), errno);
+  }
+  if (::listen(socket.get(), kBacklog) != 0) {
+    throw system_error(fmt::format("cannot listen at {}", address), errno);
+  }
+  return socket;
+}
+
+Fd listen(std::string_view address) {
+  std::optional<Fd> socket = try_listen(address);
+  if (!socket) throw system_error(fmt::format("cannot listen at {}", address), EADDRINUSE);
+  return std::move(*socket);
+}
+
+Accepted accept(int listener) {
+  for (;;) {
+    Accepted accepted;
+    accepted.socket = Fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (accepted.socket) {
+      accepted.peer = peer_of(accepted.socket.get());
+      accepted.refused = !is_trusted(accepted.peer);
+      if (accepted.refused) accepted.socket.reset();
+      return accepted;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return accepted;
+    if (errno != EINTR && errno != ECONNABORTED) throw system_error("cannot accept", errno);
+  }
+}
+
+std::optional<Fd> try_connect(std::string_view address, Deadline& deadline,
+                              const Interrupt& interrupt) {
+  const Address parsed = parse_address(address);
+  Fd socket = make_socket();
+  std::chrono::nanoseconds backoff = std::chrono::microseconds(200);
+  while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&parsed.name), parsed.length) !=
+         0) {
+    if (errno == ECONNREFUSED) return std::nullopt;
+    if (errno == EINTR) continue;
+    // EAGAIN: the listener's queue is full. A unix socket cannot be polled for room there.
+    if (errno != EAGAIN) throw system_error(fmt::format("cannot connect to {}", address), errno);
+    const PollResult result = pause(backoff, deadline, interrupt);
+    if (result != PollResult::ready) {
+      throw interrupted(fmt::format("connecting to {}", address), result, deadline);
+    }
+    backoff = std::min<std::chrono::nanoseconds>(backoff * 2, std::chrono::milliseconds(20));
+  }
+  const Peer peer = peer_of(socket.get());
+  if (!is_trusted(peer)) {
+    throw Error(ErrorCode::kUnauthenticated,
+                fmt::format("{} listens at {} as user {}, and we are user {}: another user's job "
+                            "has taken this place; choose another MASTER_PORT",
+                            describe_process(peer.pid), address, peer.uid, ::geteuid()));
+  }
+  return socket;
+}
+
+Fd connect(std::string_view address, Deadline& deadline, const Interrupt& interrupt) {
+  std::optional<Fd> socket = try_connect(address, deadline, interrupt);
+  if (!socket) throw system_error(fmt::format("nobody listens at {}", address), ECONNREFUSED);
+  return std::move(*socket);
+}
+
+IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* moved,
+                   std::span<const int> descriptors) {
+  if (descriptors.size() > kMaxDescriptors) {
+    throw Error(ErrorCode::kInternal, fmt::format("{} descriptors in one message, at most {} fit",
+                                                  descriptors.size(), kMaxDescriptors));
+  }
+  iovec run{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  ControlBuffer control{};
+  msghdr message{};
+  message.msg_iov = &run;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.bytes;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(part), descriptors.data(), descriptors.size_bytes());
+  }
+  *moved = 0;
+  for (;;) {
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) {
+      *moved = static_cast<std::size_t>(sent);
+      return IoResult::progress;
+    }
+    if (errno == EINTR) continue;
+    // ETOOMANYREFS: this user has too many descriptors under way; they get fewer as peers read.
+    if (errno == EAGAIN || errno == ETOOMANYREFS) return IoResult::again;
+    if (is_gone(errno)) return IoResult::closed;
+    throw system_error("cannot send", errno);
+  }
+}
+
+IoResult receive_some(int socket, std::span<std::byte> bytes, std::size_t* moved,
+                      std::vector<Fd>* descriptors, std::size_t max_descriptors) {
+  iovec run{bytes.data(), bytes.size()};
+  ControlBuffer control{};
+  *moved = 0;
+  for (;;) {
+    msghdr message{};
+    message.msg_iov = &run;
+    message.msg_iovlen = 1;
+    message.msg_control = control.bytes;
+    message.msg_controllen = sizeof control.bytes;
+    const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    if (got > 0) {
+      take_descriptors(message, descriptors, max_descriptors);
+      *moved = static_cast<std::size_t>(got);
+      return IoResult::progress;
+    }
+    if (got == 0 || is_gone(errno)) return IoResult::closed;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return IoResult::again;
+    if (errno != EINTR) throw system_error("cannot receive", errno);
+  }
+}
+
+void send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
+              std::span<const int> descriptors, const Interrupt& interrupt) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    std::size_t moved = 0;
+    const bool is_first = done == 0;
+    const IoResult result = send_some(socket, bytes.subspan(done), &moved,
+                                      is_first ? descriptors : std::span<const int>{});
+    done += moved;
+    if (result == IoResult::closed) throw system_error("the peer closed the connection", EPIPE);
+    if (result != IoResult::again) continue;
+    PollResult polled = poll_writable(socket, deadline, interrupt);
+    // Too many descriptors under way leave the socket writable: wait for time to pass instead.
+    if (polled == PollResult::ready && is_first && !descriptors.empty()) {
+      polled = pause(std::chrono::milliseconds(1), deadline, interrupt);
+    }
+    if (polled != PollResult::ready) throw interrupted("sending", polled, deadline);
+  }
+}
+
+bool receive_all(int socket, std::span<std::byte> bytes, Deadline& deadline,
+                 std::vector<Fd>* descriptors, std::size_t max_descriptors,
+                 const Interrupt& interrupt) {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    std::size_t moved = 0;
+    const IoResult result =
+        receive_some(socket, bytes.subspan(done), &moved, descriptors, max_descriptors);
+    done += moved;
+    if (result == IoResult::closed) {
+      if (done == 0) return false;
+      throw system_error("the peer closed the connection in the middle of a message", ECONNRESET);
+    }
+    if (result != IoResult::again) continue;
+    const PollResult polled = poll_readable(socket, deadline, interrupt);
+    if (polled != PollResult::ready) throw interrupted("receiving", polled, deadline);
+  }
+  return true;
+}
+
+}  // namespace tutti::net

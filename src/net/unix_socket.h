@@ -1,0 +1,74 @@
+// Abstract unix sockets, the credentials of who is at the other end, and sending descriptors.
+//
+// An *address* is an '@' and a name in the abstract namespace: no file, gone with its last
+// descriptor. It belongs to the network namespace, and any user may connect: therefore both ends
+// check the *credentials* which the kernel keeps of the other.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/fd.h"
+#include "net/poller.h"
+#include "tutti/backend.h"
+
+namespace tutti::net {
+
+/// The process at the other end, as it was when it connected or began to listen.
+struct Peer {
+  pid_t pid = 0;
+  uid_t uid = 0;
+};
+
+/// Whether we talk to that user: ourselves or root.
+bool is_trusted(const Peer& peer) noexcept;
+Peer peer_of(int socket);
+
+/// "@<prefix>-<128 random bits>".
+std::string random_address(std::string_view prefix);
+
+/// Listens at `address`; empty if somebody does already. kInvalidArgument for what is no address.
+std::optional<Fd> try_listen(std::string_view address);
+Fd listen(std::string_view address);
+
+struct Accepted {
+  Fd socket;  ///< empty: nobody is waiting, or the peer is not trusted (`peer` says who)
+  Peer peer;
+  bool refused = false;
+};
+/// Takes one waiting connection without blocking, checking that the peer is trusted.
+Accepted accept(int listener);
+
+/// Connects to `address`; empty if nobody listens there. A full queue is waited for. kTimeout after
+/// the deadline; kUnauthenticated if somebody else's process listens there.
+std::optional<Fd> try_connect(std::string_view address, Deadline& deadline,
+                              const Interrupt& interrupt = {});
+/// The same, and kSystem if nobody listens.
+Fd connect(std::string_view address, Deadline& deadline, const Interrupt& interrupt = {});
+
+inline constexpr std::size_t kMaxDescriptors = 64;  ///< in one message
+
+/// Sends all of `bytes` (at least one), with descriptors attached to the first.
+void send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
+              std::span<const int> descriptors = {}, const Interrupt& interrupt = {});
+
+/// Receives exactly `bytes.size()` bytes and whatever descriptors come with them, at most
+/// `max_descriptors`. False if the peer closed before the first byte; kSystem if it closed later.
+bool receive_all(int socket, std::span<std::byte> bytes, Deadline& deadline,
+                 std::vector<Fd>* descriptors = nullptr, std::size_t max_descriptors = 0,
+                 const Interrupt& interrupt = {});
+
+enum class IoResult : std::uint8_t { progress, again, closed };
+/// One send or receive that does not block. `closed`: the other end is gone, in whatever way.
+IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* moved,
+                   std::span<const int> descriptors = {});
+IoResult receive_some(int socket, std::span<std::byte> bytes, std::size_t* moved,
+                      std::vector<Fd>* descriptors = nullptr, std::size_t max_descriptors = 0);
+
+}  // namespace tutti::net
