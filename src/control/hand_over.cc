@@ -1,0 +1,369 @@
+#include "control/hand_over.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "base/rank_list.h"
+#include "net/frame.h"
+#include "net/process_info.h"
+#include "net/system_error.h"
+#include "net/unix_socket.h"
+
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+namespace tutti::control {
+namespace {
+
+using Clock = Deadline::Clock;
+
+// Messages of the hand-over (docs/wire.md): four u32, the first says what it is.
+constexpr std::uint32_t kHelloMagic =
+    0x316f4854;  // "THo1": {magic, group size, rank, 1 if with memory}
+constexpr std::uint32_t kBatchMagic = 0x316f4254;  // "TBo1": {magic, first rank, 64 bits: who gave}
+constexpr std::size_t kMessageBytes = 16;
+constexpr std::size_t kMaxStrangers = 256;  // connections that have not said who they are
+
+using Words = std::array<std::uint32_t, 4>;
+using Message = std::array<std::byte, kMessageBytes>;
+
+Message encode(const Words& words) {
+  std::string text;
+  net::ByteWriter writer(&text);
+  for (const std::uint32_t word : words) writer.u32(word);
+  Message message;
+  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), kMessageBytes, message.begin());
+  return message;
+}
+
+Words decode(const Message& message) {
+  net::ByteReader reader({reinterpret_cast<const char*>(message.data()), message.size()});
+  Words words;
+  for (std::uint32_t& word : words) word = reader.u32();
+  return words;
+}
+
+std::chrono::milliseconds store_timeout(Deadline& deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left(Clock::now()));
+  return std::min<std::chrono::milliseconds>(left, std::chrono::hours(24));
+}
+
+/// A rank's connection to rank 0 and what it gave.
+struct Member {
+  net::Fd socket;
+  net::Fd memory;
+};
+
+/// Rank 0's side: meets the others, then sends everything to everybody.
+class HandOverHost {
+ public:
+  HandOverHost(int group_size, int own_memory, const net::Interrupt& interrupt)
+      : members_(static_cast<std::size_t>(group_size)), interrupt_(interrupt) {
+    if (own_memory >= 0) members_[0].memory = duplicate(own_memory);
+  }
+
+  void meet(const net::Fd& listener, Deadline& deadline);
+  void send_all(Deadline& deadline);
+  void take(const TakeMemory& take) {
+    for (std::size_t r = 0; r < members_.size(); ++r) {
+      take(static_cast<int>(r), std::move(members_[r].memory));
+    }
+  }
+
+  static net::Fd duplicate(int fd) {
+    net::Fd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy) throw net::system_error("cannot duplicate the descriptor of a memory", errno);
+    return copy;
+  }
+
+ private:
+  std::vector<int> missing() const;
+  void accept_all(const net::Fd& listener);
+  /// Reads the hello of a stranger; false if it is to be dropped.
+  bool greet(net::Fd* stranger);
+
+  std::vector<Member> members_;
+  std::vector<net::Fd> strangers_;
+  const net::Interrupt& interrupt_;
+};
+
+std::vector<int> HandOverHost::missing() const {
+  std::vector<int> ranks;
+  for (std::size_t r = 1; r < members_.size(); ++r) {
+    if (!members_[r].socket) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks;
+}
+
+void HandOverHost::accept_all(const net::Fd& listener) {
+  for (;;) {
+    net::Accepted accepted = net::accept(listener.get());
+    if (accepted.refused) continue;
+    if (!accepted.socket) return;
+    if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
+    strangers_.push_back(std::move(accepted.socket));
+  }
+}
+
+bool HandOverHost::greet(net::Fd* stranger) {
+  // Sixteen bytes in one message of a local socket arrive together; whoever sends fewer is no rank.
+  Message message;
+  std::vector<net::Fd> memory;
+  std::size_t moved = 0;
+  const net::IoResult result = net::receive_some(stranger->get(), message, &moved, &memory, 1);
+  if (result == net::IoResult::again) return true;
+  if (result == net::IoResult::closed || moved != message.size()) return false;
+  const auto [magic, size_there, rank, with_memory] = decode(message);
+  if (magic != kHelloMagic || size_there != members_.size() || rank == 0 ||
+      rank >= members_.size() || members_[rank].socket || memory.size() != with_memory) {
+    return false;
+  }
+  members_[rank].socket = std::move(*stranger);
+  if (!memory.empty()) members_[rank].memory = std::move(memory.front());
+  return false;
+}
+
+void HandOverHost::meet(const net::Fd& listener, Deadline& deadline) {
+  std::vector<int> awaited = missing();
+  while (!awaited.empty()) {
+    std::vector<net::Watch> watches{{.fd = listener.get(), .want_read = true}};
+    for (const net::Fd& stranger : strangers_) {
+      watches.push_back({.fd = stranger.get(), .want_read = true});
+    }
+    const net::PollResult result = net::poll_any(watches, deadline, interrupt_);
+    if (result == net::PollResult::aborted) {
+      throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
+    }
+    if (result == net::PollResult::expired) {
+      throw Error(
+          ErrorCode::kTimeout,
+          fmt::format("no memory from {} {} of {}: they did not come to the hand-over before "
+                      "the deadline",
+                      awaited.size() == 1 ? "rank" : "ranks", format_ranks(awaited),
+                      members_.size()));
+    }
+    for (std::size_t i = strangers_.size(); i-- > 0;) {
+      if (!watches[i + 1].readable) continue;
+      if (!greet(&strangers_[i])) strangers_.erase(strangers_.begin() + static_cast<long>(i));
+    }
+    if (watches[0].readable) accept_all(listener);
+    awaited = missing();
+  }
+  strangers_.clear();
+}
+
+void HandOverHost::send_all(Deadline& deadline) {
+  const std::size_t group_size = members_.size();
+  for (std::size_t first = 0; first < group_size; first += net::kMaxDescriptors) {
+    const std::size_t batch = std::min(net::kMaxDescriptors, group_size - first);
+    std::uint32_t bits[2] = {0, 0};  // which ranks of the batch gave something
+    std::vector<int> memories;
+    for (std::size_t i = 0; i < batch; ++i) {
+      if (!members_[first + i].memory) continue;
+      bits[i / 32] |= 1u << (i % 32);
+      memories.push_back(members_[first + i].memory.get());
+    }
+    const Message message =
+        encode({kBatchMagic, static_cast<std::uint32_t>(first), bits[0], bits[1]});
+    for (std::size_t r = 1; r < group_size; ++r) {
+      if (!members_[r].socket) continue;
+      try {
+        net::send_all(members_[r].socket.get(), message, deadline, memories, interrupt_);
+      } catch (const Error& error) {
+        // A rank that died meanwhile is not our affair: its mark tells everybody.
+        if (error.code() != ErrorCode::kSystem) throw;
+        members_[r].socket.reset();
+      }
+    }
+  }
+}
+
+/// The other ranks' side.
+class HandOverGuest {
+ public:
+  HandOverGuest(net::Fd socket, std::size_t group_size, const net::Interrupt& interrupt)
+      : socket_(std::move(socket)), group_size_(group_size), interrupt_(interrupt) {}
+
+  void give(int rank, int own_memory, Deadline& deadline) {
+    const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
+                                    static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
+    const std::array<int, 1> memory{own_memory};
+    net::send_all(socket_.get(), message, deadline,
+                  std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
+  }
+
+  void take(const TakeMemory& take, Deadline& deadline) {
+    for (std::size_t first = 0; first < group_size_; first += net::kMaxDescriptors) {
+      Message message;
+      std::vector<net::Fd> memories;
+      if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors,
+                            interrupt_)) {
+        throw Error(ErrorCode::kPeerLost,
+                    fmt::format("rank 0 ({}) ended the hand-over of memory before rank {}: it "
+                                "failed or refused this rank",
+                                net::describe_process(net::peer_of(socket_.get()).pid), first));
+      }
+      const auto [magic, announced, low, high] = decode(message);
+      const std::uint64_t bits = low | std::uint64_t{high} << 32;
+      if (magic != kBatchMagic || announced != first ||
+          memories.size() != static_cast<std::size_t>(std::popcount(bits))) {
+        throw Error(ErrorCode::kInternal, "rank 0 sent a malformed batch of memories");
+      }
+      const std::size_t batch = std::min(net::kMaxDescriptors, group_size_ - first);
+      auto next = memories.begin();
+      for (std::size_t i = 0; i < batch; ++i) {
+        const bool is_given = (bits >> i & 1) != 0 && next != memories.end();
+        take(static_cast<int>(first + i), is_given ? std::move(*next++) : net::Fd());
+      }
+    }
+  }
+
+ private:
+  net::Fd socket_;
+  std::size_t group_size_;
+  const net::Interrupt& interrupt_;
+};
+
+/// Mappings of this process by (device, inode). Part of what control/process may hold: it is never
+/// destroyed, since ranks may end after main.
+struct MappingTable {
+  std::mutex mutex;
+  std::map<std::pair<dev_t, ino_t>, std::weak_ptr<Mapping>> mappings;
+};
+MappingTable& mapping_table() {
+  static auto* table = new MappingTable;
+  return *table;
+}
+
+struct stat stat_memory(const net::Fd& memory, std::size_t bytes) {
+  struct stat status {};
+  if (::fstat(memory.get(), &status) != 0) {
+    throw net::system_error("cannot look at a memory", errno);
+  }
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  const bool is_sealed = seals >= 0 && (seals & F_SEAL_SHRINK) != 0;
+  if (!is_sealed || static_cast<std::size_t>(status.st_size) < bytes) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a memory of {} bytes ({}) cannot be mapped for {} bytes",
+                            status.st_size, is_sealed ? "sealed" : "not sealed", bytes));
+  }
+  return status;
+}
+
+}  // namespace
+
+net::Fd make_memory(const char* name, std::size_t bytes) {
+  net::Fd memory(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory) throw net::system_error("cannot make shared memory (memfd_create)", errno);
+  if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {
+    throw net::system_error(fmt::format("cannot give shared memory {} bytes", bytes), errno);
+  }
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    throw net::system_error("cannot seal shared memory", errno);
+  }
+  return memory;
+}
+
+void reserve_memory(const net::Fd& memory, std::size_t offset, std::size_t bytes) {
+  int result = 0;
+  do {
+    result = ::fallocate(memory.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    throw net::system_error(fmt::format("cannot reserve {} bytes of shared memory", bytes), errno);
+  }
+}
+
+void seal_writes(const net::Fd& memory) {
+  if (::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0) {
+    throw net::system_error("cannot seal shared memory against writes", errno);
+  }
+}
+
+Mapping::~Mapping() {
+  {
+    MappingTable& table = mapping_table();
+    const std::lock_guard lock(table.mutex);
+    const auto found = table.mappings.find({device_, inode_});
+    // Somebody may have mapped it anew between our last owner's end and now.
+    if (found != table.mappings.end() && found->second.expired()) table.mappings.erase(found);
+  }
+  if (data_ != nullptr) ::munmap(data_, byte_count_);
+}
+
+std::shared_ptr<Mapping> map_shared(const net::Fd& memory, std::size_t bytes, bool writable) {
+  const struct stat status = stat_memory(memory, bytes);
+  MappingTable& table = mapping_table();
+  // Declared before the lock: their destructor takes the lock, too.
+  std::shared_ptr<Mapping> mapping;
+  std::shared_ptr<Mapping> fresh(new Mapping);
+  const std::lock_guard lock(table.mutex);
+  std::weak_ptr<Mapping>& entry = table.mappings[{status.st_dev, status.st_ino}];
+  mapping = entry.lock();
+  if (mapping && mapping->byte_count_ >= bytes && (mapping->writable_ || !writable)) {
+    return mapping;
+  }
+  void* data =
+      ::mmap(nullptr, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, memory.get(), 0);
+  if (data == MAP_FAILED) {
+    throw net::system_error(fmt::format("cannot map {} bytes of shared memory", bytes), errno);
+  }
+  fresh->data_ = static_cast<std::byte*>(data);
+  fresh->byte_count_ = bytes;
+  fresh->writable_ = writable;
+  fresh->device_ = status.st_dev;
+  fresh->inode_ = status.st_ino;
+  entry = fresh;
+  return fresh;
+}
+
+void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
+               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt) {
+  deadline.start(Clock::now());
+  const std::string key = fmt::format("{}/hand-over", prefix);
+  if (rank == 0) {
+    HandOverHost host(group_size, own_memory, interrupt);
+    if (group_size > 1) {
+      const std::string address = net::random_address("tutti-memory");
+      const net::Fd listener = net::listen(address);
+      store.set(key, address, store_timeout(deadline));
+      host.meet(listener, deadline);
+    }
+    host.send_all(deadline);
+    host.take(take);
+    if (group_size > 1) store.erase(key, store_timeout(deadline));
+    return;
+  }
+  const std::string address = store.get(key, store_timeout(deadline));
+  HandOverGuest guest(net::connect(address, deadline, interrupt),
+                      static_cast<std::size_t>(group_size), interrupt);
+  guest.give(rank, own_memory, deadline);
+  guest.take(take, deadline);
+}
+
+std::vector<net::Fd> hand_over(Store& store, std::string_view prefix, int rank, int group_size,
+                               int own_memory, Deadline deadline, const net::Interrupt& interrupt) {
+  std::vector<net::Fd> memories(static_cast<std::size_t>(group_size));
+  hand_over(
+      store, prefix, rank, group_size, own_memory, deadline,
+      [&](int owner, net::Fd memory) {
+        memories[static_cast<std::size_t>(owner)] = std::move(memory);
+      },
+      interrupt);
+  return memories;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,70 @@
+// Memory that several processes share: making it, handing it over, mapping it once per process.
+//
+// A *memory* is a memfd: no name in any file system, gone with its last user. Its owner makes and
+// maps it, *seals* it (nobody can shrink, grow or, if asked, newly write it) and hands the
+// descriptor to the others, who map it and close the descriptor.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "net/fd.h"
+#include "net/poller.h"
+#include "tutti/backend.h"
+#include "tutti/store.h"
+
+namespace tutti::control {
+
+/// A memfd of `bytes` bytes of zeros, sealed against shrinking and growing. Takes no pages yet.
+net::Fd make_memory(const char* name, std::size_t bytes);
+/// Reserves pages, so that touching them cannot kill us (SIGBUS). kSystem when memory is short.
+void reserve_memory(const net::Fd& memory, std::size_t offset, std::size_t bytes);
+/// Nobody can map this memory writable from now on; mappings that exist stay writable.
+void seal_writes(const net::Fd& memory);
+
+/// One mapping of a memory, shared by everybody in this process who asked for it.
+class Mapping {
+ public:
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping();
+  std::byte* data() const noexcept { return data_; }
+  std::size_t byte_count() const noexcept { return byte_count_; }
+  bool is_writable() const noexcept { return writable_; }
+
+ private:
+  friend std::shared_ptr<Mapping> map_shared(const net::Fd&, std::size_t, bool);
+  Mapping() = default;
+  std::byte* data_ = nullptr;
+  std::size_t byte_count_ = 0;
+  bool writable_ = false;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+};
+
+/// Maps the first `bytes` bytes. Ranks of one process get the same mapping: the table is keyed by
+/// (device, inode), and a mapping that is writable serves those who only read. Owners map before
+/// they hand over. kInvalidArgument when the memory is smaller than `bytes` or could still shrink.
+std::shared_ptr<Mapping> map_shared(const net::Fd& memory, std::size_t bytes, bool writable);
+
+/// Called once per rank, in ascending order; the descriptor is empty where that rank handed
+/// nothing.
+using TakeMemory = std::function<void(int rank, net::Fd memory)>;
+
+/// Every rank gives one descriptor (or -1: nothing) and gets those of all ranks, its own included.
+/// Rank 0 listens on an abstract socket with a random name, published in `store` below `prefix`,
+/// which serves for one hand-over. Both ends check that the other is the same user.
+///
+/// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away.
+void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
+               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt = {});
+/// The same, all at once: for few ranks, since all descriptors are open at the same time.
+std::vector<net::Fd> hand_over(Store& store, std::string_view prefix, int rank, int group_size,
+                               int own_memory, Deadline deadline,
+                               const net::Interrupt& interrupt = {});
+
+}  // namespace tutti::control
