@@ -1,0 +1,76 @@
+// Running the ranks of a job inside a test (target tutti::test_kit).
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tutti/init.h"
+#include "tutti/process_group.h"
+
+namespace tutti::test_kit {
+
+/// What a rank is made of.
+enum class As { threads, processes };
+
+struct RunOptions {
+  As as = As::threads;
+  std::chrono::milliseconds deadline = std::chrono::seconds(60);  ///< then the ranks are killed
+  InitOptions init = {};  ///< for every rank; rank, world_size and store are filled in
+};
+
+/// One rank as its function sees it: `init_process_group(me.init)` makes it part of the world.
+struct Rank {
+  int rank = 0;
+  int world_size = 1;
+  InitOptions init = {};
+};
+
+/// How the function of one rank ended.
+struct Outcome {
+  int rank = 0;
+  std::string result;   ///< what the function returned
+  std::string failure;  ///< what() of the exception, or how the process ended; empty: success
+  std::optional<Error> error;  ///< if it threw a tutti::Error
+  int wait_status = 0;         ///< of the process, as waitpid gives it
+};
+
+/// Thrown by run_ranks: the failures of all ranks, by rank.
+class RanksFailed : public std::runtime_error {
+ public:
+  RanksFailed(const std::string& message, std::vector<Outcome> outcomes)
+      : std::runtime_error(message), outcomes_(std::move(outcomes)) {}
+  const std::vector<Outcome>& outcomes() const noexcept { return outcomes_; }
+
+ private:
+  std::vector<Outcome> outcomes_;
+};
+
+/// Runs `function` on every rank at once and returns their outcomes by rank, failures included.
+///
+/// As processes, ranks are forked without exec, and reaped before this returns: by the deadline
+/// they are killed, and they die with the caller. What the function returns comes back; nothing
+/// else does.
+///
+/// Errors    kInvalidArgument for processes if the caller has other threads: they would be missing
+/// in
+///           the children, with whatever they had locked. kSystem if fork fails.
+std::vector<Outcome> collect_ranks(int world_size,
+                                   const std::function<std::string(const Rank&)>& function,
+                                   const RunOptions& options = {});
+
+/// Runs `function` on every rank of a new world, closes the world, and throws RanksFailed if any
+/// rank failed.
+///
+///     run_ranks(4, [](ProcessGroup& world) {
+///       float x = world.rank();
+///       world.all_reduce(x);
+///       if (x != 6) throw std::runtime_error("wrong sum");
+///     });
+void run_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
+               const RunOptions& options = {});
+
+}  // namespace tutti::test_kit
