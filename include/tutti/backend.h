@@ -22,47 +22,6 @@ class Membership;
 class Observer;
 using GroupId = std::uint64_t;
 
-/// A span of time that starts to run when somebody first looks at the clock: the fast path of an
-/// operation never does.
-class Deadline {
- public:
-  using Clock = std::chrono::steady_clock;
-  constexpr Deadline() = default;  ///< never
-  static constexpr Deadline after(std::chrono::nanoseconds budget) noexcept {
-    Deadline deadline;
-    deadline.budget_ = budget;
-    return deadline;
-  }
-  /// A deadline whose clock runs already.
-  static Deadline at(Clock::time_point end) noexcept {
-    Deadline deadline;
-    deadline.end_ = end;
-    return deadline;
-  }
-  /// Starts the clock unless it runs.
-  void start(Clock::time_point now) noexcept {
-    if (end_ != Clock::time_point{} || budget_ == kNever) return;
-    const bool beyond = budget_ > Clock::time_point::max() - now;
-    end_ = beyond ? Clock::time_point::max() : now + budget_;
-  }
-  bool expired(Clock::time_point now) noexcept {
-    start(now);
-    return end_ != Clock::time_point{} && now >= end_;
-  }
-  /// Time left, counted from the first look; std::chrono::nanoseconds::max() for never.
-  std::chrono::nanoseconds left(Clock::time_point now) noexcept {
-    start(now);
-    if (end_ == Clock::time_point{}) return kNever;
-    return end_ > now ? std::chrono::nanoseconds(end_ - now) : std::chrono::nanoseconds(0);
-  }
-  std::chrono::nanoseconds budget() const noexcept { return budget_; }
-
- private:
-  static constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
-  std::chrono::nanoseconds budget_ = kNever;
-  Clock::time_point end_ = {};
-};
-
 /// One operation, as a plain value: everything below the group reads it, nothing adds to it.
 /// The group has checked it: counts fit, ranks and tags are in range, buffers of the ranks that use
 /// them are not null, `supports` said yes. Buffers that a rank has no use for are empty.

@@ -5,6 +5,7 @@
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/init.h"
+#include "tutti/log.h"
 #include "tutti/observer.h"
 #include "tutti/process_group.h"
 #include "tutti/store.h"

@@ -64,9 +64,15 @@ enum class DType : std::uint8_t {
 };
 inline constexpr std::size_t kDTypeCount = 13;
 
-TUTTI_API std::size_t size_of(DType dtype) noexcept;       ///< bytes of one element
 TUTTI_API std::string_view name_of(DType dtype) noexcept;  ///< "f32"
-TUTTI_API bool is_floating(DType dtype) noexcept;          ///< f16 bf16 f32 f64
+
+/// Bytes of one element.
+constexpr std::size_t size_of(DType dtype) noexcept {
+  constexpr std::uint8_t kBytes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8};
+  return kBytes[static_cast<std::size_t>(dtype)];
+}
+/// f16 bf16 f32 f64.
+constexpr bool is_floating(DType dtype) noexcept { return dtype >= DType::f16; }
 
 /// How elements are combined: a kind, and for premul_sum the factor each input is multiplied by.
 ///
@@ -136,6 +142,47 @@ struct Stream {
   void* handle = nullptr;
 };
 
+/// A span of time that starts to run when somebody first looks at the clock: the fast path of an
+/// operation never does.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+  constexpr Deadline() = default;  ///< never
+  static constexpr Deadline after(std::chrono::nanoseconds budget) noexcept {
+    Deadline deadline;
+    deadline.budget_ = budget;
+    return deadline;
+  }
+  /// A deadline whose clock runs already.
+  static Deadline at(Clock::time_point end) noexcept {
+    Deadline deadline;
+    deadline.end_ = end;
+    return deadline;
+  }
+  /// Starts the clock unless it runs.
+  void start(Clock::time_point now) noexcept {
+    if (end_ != Clock::time_point{} || budget_ == kNever) return;
+    const bool beyond = budget_ > Clock::time_point::max() - now;
+    end_ = beyond ? Clock::time_point::max() : now + budget_;
+  }
+  bool expired(Clock::time_point now) noexcept {
+    start(now);
+    return end_ != Clock::time_point{} && now >= end_;
+  }
+  /// Time left, counted from the first look; std::chrono::nanoseconds::max() for never.
+  std::chrono::nanoseconds left(Clock::time_point now) noexcept {
+    start(now);
+    if (end_ == Clock::time_point{}) return kNever;
+    return end_ > now ? std::chrono::nanoseconds(end_ - now) : std::chrono::nanoseconds(0);
+  }
+  std::chrono::nanoseconds budget() const noexcept { return budget_; }
+
+ private:
+  static constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
+  std::chrono::nanoseconds budget_ = kNever;
+  Clock::time_point end_ = {};
+};
+
 /// The line of user code that made a call. Default argument of every public operation.
 struct Where {
   const char* file = "";
@@ -168,7 +215,8 @@ consteval int dtype_index() {
 
 /// A C++ type that has a DType: bool, the integers, float16, bfloat16, float, double.
 template <class T>
-concept Element = detail::dtype_index<T>() >= 0;
+concept Element = detail::dtype_index<T>()
+>= 0;
 template <Element T>
 inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index<T>());
 

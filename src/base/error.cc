@@ -1,0 +1,40 @@
+#include "tutti/error.h"
+
+#include <utility>
+
+namespace tutti {
+
+std::string_view name_of(ErrorCode code) noexcept {
+  switch (code) {
+    case ErrorCode::kInvalidArgument:
+      return "kInvalidArgument";
+    case ErrorCode::kUnsupported:
+      return "kUnsupported";
+    case ErrorCode::kCollectiveMismatch:
+      return "kCollectiveMismatch";
+    case ErrorCode::kDeadlock:
+      return "kDeadlock";
+    case ErrorCode::kTimeout:
+      return "kTimeout";
+    case ErrorCode::kPeerLost:
+      return "kPeerLost";
+    case ErrorCode::kAborted:
+      return "kAborted";
+    case ErrorCode::kClosed:
+      return "kClosed";
+    case ErrorCode::kSystem:
+      return "kSystem";
+    case ErrorCode::kUnauthenticated:
+      return "kUnauthenticated";
+    case ErrorCode::kInternal:
+      return "kInternal";
+  }
+  return "?";
+}
+
+Error::Error(ErrorCode code, const std::string& message, ErrorContext context)
+    : std::runtime_error(message), code_(code), context_(std::move(context)) {}
+
+Error::~Error() = default;
+
+}  // namespace tutti

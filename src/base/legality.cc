@@ -1,0 +1,34 @@
+#include "base/legality.h"
+
+namespace tutti {
+
+std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept {
+  const bool truth = dtype == DType::bool_;
+  switch (kind) {
+    case ReduceOp::Kind::sum:
+      return truth ? "bool has no sum; use max (any) or bor, or convert to an integer type" : "";
+    case ReduceOp::Kind::product:
+      return truth ? "bool has no product; use min (all) or band" : "";
+    case ReduceOp::Kind::min:
+    case ReduceOp::Kind::max:
+      return "";
+    case ReduceOp::Kind::avg:
+      if (is_floating(dtype)) return "";
+      return truth ? "bool has no average; convert to a floating type"
+                   : "integers have no exact average; use sum and divide";
+    case ReduceOp::Kind::premul_sum:
+      if (is_floating(dtype)) return "";
+      return truth ? "bool cannot be scaled; convert to a floating type"
+                   : "integers cannot be scaled by a factor; use sum and multiply or divide";
+    case ReduceOp::Kind::band:
+    case ReduceOp::Kind::bor:
+    case ReduceOp::Kind::bxor:
+      return is_floating(dtype)
+                 ? "bitwise operations are for integers and bool; reinterpret the bits as an "
+                   "unsigned type of the same width if that is what is meant"
+                 : "";
+  }
+  return "unknown reduce operation";
+}
+
+}  // namespace tutti

@@ -1,0 +1,100 @@
+// Names, and the two 16-bit floating types. Both conversions work on the bits alone, so that they
+// do not depend on the rounding mode, on flush-to-zero, or on what the processor offers.
+#include "tutti/types.h"
+
+#include <bit>
+
+#include "base/half.h"
+
+namespace tutti {
+
+float16::float16(float value) noexcept : bits(half_bits(value)) {}
+float16::operator float() const noexcept { return half_value(bits); }
+bfloat16::bfloat16(float value) noexcept : bits(bfloat_bits(value)) {}
+bfloat16::operator float() const noexcept { return bfloat_value(bits); }
+
+std::string_view name_of(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::bool_:
+      return "bool";
+    case DType::u8:
+      return "u8";
+    case DType::i8:
+      return "i8";
+    case DType::i16:
+      return "i16";
+    case DType::i32:
+      return "i32";
+    case DType::i64:
+      return "i64";
+    case DType::u16:
+      return "u16";
+    case DType::u32:
+      return "u32";
+    case DType::u64:
+      return "u64";
+    case DType::f16:
+      return "f16";
+    case DType::bf16:
+      return "bf16";
+    case DType::f32:
+      return "f32";
+    case DType::f64:
+      return "f64";
+  }
+  return "?";
+}
+
+std::string_view name_of(ReduceOp::Kind kind) noexcept {
+  switch (kind) {
+    case ReduceOp::Kind::sum:
+      return "sum";
+    case ReduceOp::Kind::product:
+      return "product";
+    case ReduceOp::Kind::min:
+      return "min";
+    case ReduceOp::Kind::max:
+      return "max";
+    case ReduceOp::Kind::avg:
+      return "avg";
+    case ReduceOp::Kind::premul_sum:
+      return "premul_sum";
+    case ReduceOp::Kind::band:
+      return "band";
+    case ReduceOp::Kind::bor:
+      return "bor";
+    case ReduceOp::Kind::bxor:
+      return "bxor";
+  }
+  return "?";
+}
+
+std::string_view name_of(Op op) noexcept {
+  switch (op) {
+    case Op::send:
+      return "send";
+    case Op::recv:
+      return "recv";
+    case Op::broadcast:
+      return "broadcast";
+    case Op::all_reduce:
+      return "all_reduce";
+    case Op::reduce:
+      return "reduce";
+    case Op::gather:
+      return "gather";
+    case Op::all_gather:
+      return "all_gather";
+    case Op::scatter:
+      return "scatter";
+    case Op::reduce_scatter:
+      return "reduce_scatter";
+    case Op::all_to_all:
+      return "all_to_all";
+    case Op::barrier:
+      return "barrier";
+  }
+  return "?";
+}
+
+}  // namespace tutti
