@@ -1,0 +1,20 @@
+// The few lines that the library writes: warnings, who is awaited, failures in destructors.
+#pragma once
+
+#include <string_view>
+
+#include "tutti/log.h"
+
+namespace tutti {
+
+/// Writes one line; prefixed "tutti: " and, once known, "rank N: ". Never throws, keeps errno.
+/// Callers format with fmt in their .cc file, after asking `log_enabled` where that is costly.
+void log(LogLevel level, std::string_view text) noexcept;
+bool log_enabled(LogLevel level) noexcept;
+
+void set_log_level(LogLevel level) noexcept;
+/// Rank that lines of this thread are prefixed with, -1 for none; the first one set in the process
+/// is also used by threads that never set one.
+void set_log_rank(int rank) noexcept;
+
+}  // namespace tutti
