@@ -1,0 +1,137 @@
+// What the board says, in words for people.
+#include <fmt/format.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "control/board.h"
+
+namespace tutti::control {
+
+std::string describe_wait_status(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const char* name = sigabbrev_np(WTERMSIG(wait_status));
+    return name != nullptr ? fmt::format("killed by SIG{}", name)
+                           : fmt::format("killed by signal {}", WTERMSIG(wait_status));
+  }
+  return fmt::format("exit code {}", WEXITSTATUS(wait_status));
+}
+
+std::string describe(const Shown& shown) {
+  if (shown.op >= kOpCount || shown.dtype >= kDTypeCount || shown.reduce >= kReduceKindCount)
+    return "unknown operation";
+  const Op op = static_cast<Op>(shown.op);
+  std::string text(name_of(op));
+  std::string details;
+  if (op != Op::barrier)
+    details = fmt::format("{} x {}", name_of(static_cast<DType>(shown.dtype)), shown.count);
+  switch (op) {
+    case Op::all_reduce:
+    case Op::reduce:
+    case Op::reduce_scatter: {
+      const auto kind = static_cast<ReduceOp::Kind>(shown.reduce);
+      details += fmt::format(", {}", name_of(kind));
+      if (kind == ReduceOp::Kind::premul_sum) details += fmt::format("({})", shown.factor);
+      break;
+    }
+    case Op::send:
+    case Op::recv:
+    case Op::broadcast:
+    case Op::gather:
+    case Op::all_gather:
+    case Op::scatter:
+    case Op::all_to_all:
+    case Op::barrier:
+      break;
+  }
+  switch (op) {
+    case Op::send:
+      details += fmt::format(", to {}, tag {}", shown.root_or_peer,
+                             static_cast<std::int64_t>(shown.chain));
+      break;
+    case Op::recv:
+      details += fmt::format(", from {}, tag {}", shown.root_or_peer,
+                             static_cast<std::int64_t>(shown.chain));
+      break;
+    case Op::broadcast:
+    case Op::reduce:
+    case Op::gather:
+    case Op::scatter:
+      details += fmt::format(", root {}", shown.root_or_peer);
+      break;
+    case Op::all_reduce:
+    case Op::all_gather:
+    case Op::reduce_scatter:
+    case Op::all_to_all:
+    case Op::barrier:
+      break;
+  }
+  return details.empty() ? text : text + "(" + details + ")";
+}
+
+std::string describe(const Slot& slot, const Shown& shown) {
+  std::string text = describe(shown);
+  if (shown.site != 0 && shown.site < kSites) text += " at " + slot.sites[shown.site].read();
+  return text;
+}
+
+namespace {
+
+std::string numbered(const Slot& slot, const Shown& shown) {
+  std::string text = describe(slot, shown);
+  const std::string_view name = name_of(static_cast<Op>(shown.op));
+  if (text.starts_with(name)) text.insert(name.size(), fmt::format(" #{}", shown.seq));
+  return text;
+}
+
+std::string doing(const Slot& slot, const Line& line) {
+  const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
+  const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
+  std::string text;
+  if (const auto message = line.message.read()) text = "is in " + describe(slot, *message);
+  if (entered > completed) {
+    const auto current = line.history[entered % kHistory].read();
+    if (!text.empty()) text += " and ";
+    text += current ? "is in " + numbered(slot, *current) : fmt::format("is in #{}", entered);
+    const std::uint64_t waiting = line.waiting.load(std::memory_order_acquire);
+    if (waiting >> 16 == entered)
+      text += (waiting & 0xffff) == 0
+                  ? ", waiting for others"
+                  : fmt::format(", waiting for rank {}", (waiting & 0xffff) - 1);
+  }
+  if (completed == 0) return text.empty() ? "has begun nothing" : text;
+  if (!text.empty()) text += ", ";
+  const auto last = line.history[completed % kHistory].read();
+  text += last && last->seq == completed ? "last completed " + numbered(slot, *last)
+                                         : fmt::format("last completed #{}", completed);
+  return text;
+}
+
+}  // namespace
+
+std::string describe_doing(const Board& board, int rank, GroupId group) {
+  const Slot& slot = board.slot(rank);
+  const Line* line = board.find_line(rank, group);
+  if (line == nullptr) return "has not made this group";
+  return doing(slot, *line);
+}
+
+std::string describe_doing(const Board& board, int rank) {
+  const Slot& slot = board.slot(rank);
+  const Line* busiest = nullptr;
+  bool any = false;
+  for (const Line& line : slot.lines) {
+    if (line.group.load(std::memory_order_acquire) == 0) continue;
+    any = true;
+    const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
+    const bool busy =
+        entered > line.completed.load(std::memory_order_acquire) || line.message.read().has_value();
+    if (busy) return doing(slot, line);
+    if (busiest == nullptr || entered > busiest->entered.load(std::memory_order_acquire))
+      busiest = &line;
+  }
+  if (!any) return "was in no group";
+  return doing(slot, *busiest);
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,145 @@
+#include "control/board.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tutti/error.h"
+
+namespace tutti::control {
+namespace {
+
+Shown all_reduce_at(std::uint64_t seq) {
+  Shown value;
+  value.seq = seq;
+  value.chain = seq * 3;
+  value.count = seq * 5;
+  value.op = static_cast<std::uint8_t>(Op::all_reduce);
+  value.dtype = static_cast<std::uint8_t>(DType::f32);
+  value.factor = static_cast<double>(seq);
+  return value;
+}
+
+TEST(Board, RanksOfOneProcessShareAMapping) {
+  const net::Fd memory = Board::make(3);
+  const Board one(memory);
+  const net::Fd copy = memory.duplicate();
+  const Board two(copy);
+  EXPECT_EQ(one.data(), two.data());
+  EXPECT_EQ(two.rank_count(), 3);
+}
+
+TEST(Board, RefusesWhatIsNoBoard) {
+  EXPECT_THROW(Board::make(0), Error);
+  EXPECT_THROW(Board::make(kMaxLocalRanks + 1), Error);
+  const net::Fd memory = make_memory("not-a-board", 3 * kSlotBytes);
+  EXPECT_THROW(Board board(memory), Error);
+}
+
+TEST(Board, AnEntryIsNeverTorn) {
+  static Entry entry;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t seq = 1; !stop.load(); ++seq) entry.write(all_reduce_at(seq));
+  });
+  int whole = 0;
+  for (int i = 0; i < 200'000 || whole == 0; ++i) {
+    const auto read = entry.read();
+    if (!read) continue;
+    ++whole;
+    ASSERT_EQ(read->chain, read->seq * 3);
+    ASSERT_EQ(read->count, read->seq * 5);
+    ASSERT_EQ(read->factor, static_cast<double>(read->seq));
+  }
+  stop.store(true);
+  writer.join();
+  EXPECT_GT(whole, 0);
+}
+
+TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  const Where where{"/home/user/train.cc", 88};
+  const std::uint8_t index = owner->site(where);
+  EXPECT_NE(index, 0);
+  EXPECT_EQ(owner->site(where), index);
+  EXPECT_EQ(board.slot(0).sites[index].read(), "train.cc:88");
+  for (int line = 0; line < 1000; ++line) EXPECT_LT(owner->site({"other.cc", line}), kSites);
+  EXPECT_EQ(owner->site({"one_too_many.cc", 1}), 0);
+  EXPECT_EQ(owner->site(where), index);
+}
+
+TEST(Board, AMarkOutlivesItsHolder) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  pthread_mutex_t& mark = board.slot(0).mark;
+  EXPECT_EQ(look_at(mark), Mark::free);
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = take(mark) ? 'y' : 'n';
+    if (write(ready[1], &byte, 1) != 1) _exit(1);
+    for (;;) pause();
+  }
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  EXPECT_EQ(byte, 'y');
+  EXPECT_EQ(look_at(mark), Mark::held);
+  kill(child, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(look_at(mark), Mark::owner_died);
+  EXPECT_EQ(look_at(mark), Mark::owner_died) << "every later look must see it too";
+  EXPECT_FALSE(take(mark));
+  EXPECT_EQ(describe_wait_status(status), "killed by SIGKILL");
+  EXPECT_EQ(describe_wait_status(3 << 8), "exit code 3");
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(Board, SetsAndNoticesRoundTrip) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  EXPECT_FALSE(read_verdict(board.slot(0)));
+  RankSet lost;
+  for (const std::size_t rank : {0, 63, 64, 200, 255}) lost.set(rank);
+  owner->publish_verdict(lost);
+  EXPECT_EQ(read_verdict(board.slot(0)), lost);
+
+  Line* line = owner->open_line(77);
+  ASSERT_NE(line, nullptr);
+  EXPECT_EQ(board.find_line(0, 77), line);
+  EXPECT_EQ(board.find_line(0, 78), nullptr);
+  owner->publish_failure(*line, ErrorCode::kAborted, lost, std::string(2000, 'x'));
+  EXPECT_EQ(line->failure.load(), static_cast<std::uint32_t>(ErrorCode::kAborted) + 1);
+  EXPECT_EQ(board.slot(0).notices[0].text.read(), std::string(kNoticeBytes - 1, 'x'));
+}
+
+TEST(Board, SaysWhatARankIsDoing) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  EXPECT_EQ(describe_doing(board, 0, 7), "has not made this group");
+  Line* line = owner->open_line(7);
+  EXPECT_EQ(describe_doing(board, 0, 7), "has begun nothing");
+  for (const std::uint64_t seq : {40, 41}) {
+    Shown value = all_reduce_at(seq);
+    value.count = 1000;
+    value.site = owner->site({"src/train.cc", 88});
+    line->history[seq % kHistory].write(value);
+    line->entered.store(seq);
+  }
+  line->completed.store(40);
+  line->waiting.store(41ul << 16 | 3);
+  EXPECT_EQ(describe_doing(board, 0, 7),
+            "is in all_reduce #41(f32 x 1000, sum) at train.cc:88, waiting for rank 2, last "
+            "completed all_reduce #40(f32 x 1000, sum) at train.cc:88");
+}
+
+}  // namespace
+}  // namespace tutti::control
