@@ -1,0 +1,226 @@
+#include "control/process.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "control/board.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+/// Never destroyed: a world may be a static object that dies after this file's.
+struct Global {
+  std::mutex mutex;
+  std::weak_ptr<Process> current;
+  std::atomic<Process*> alive{nullptr};
+  std::atomic<bool> forked{false};
+  bool handlers_installed = false;
+};
+Global& global() {
+  static Global& object = *new Global;
+  return object;
+}
+
+/// Threads of a library take no signals: the program's handlers run in the program's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+std::shared_ptr<Process> Process::get() {
+  Global& state = global();
+  if (forked())
+    throw Error(ErrorCode::kInvalidArgument,
+                "Tutti is used in a forked child of a process that has a world; start the child "
+                "with exec, or fork before the first init_process_group");
+  const std::lock_guard lock(state.mutex);
+  if (auto current = state.current.lock()) return current;
+  if (!state.handlers_installed) {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    state.handlers_installed = true;
+  }
+  std::shared_ptr<Process> made(new Process, release);
+  made->start();
+  state.current = made;
+  state.alive.store(made.get());
+  return made;
+}
+
+bool Process::forked() noexcept { return global().forked.load(std::memory_order_relaxed); }
+
+void Process::start() {
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] {
+    loop();
+    if (deletes_itself_) delete this;
+  });
+}
+
+void Process::release(Process* process) noexcept {
+  if (forked()) return;  // its thread is not in this process: leave it where it lies
+  {
+    const std::lock_guard lock(global().mutex);
+    Process* expected = process;
+    global().alive.compare_exchange_strong(expected, nullptr);
+  }
+  const bool last_world_ended_in_a_callback = process->on_control_thread();
+  {
+    const std::lock_guard lock(process->mutex_);
+    process->stopping_ = true;
+    process->deletes_itself_ = last_world_ended_in_a_callback;
+    process->posted_.fetch_add(1);
+    rouse(*process->bell_);
+  }
+  if (last_world_ended_in_a_callback) return process->thread_.detach();
+  process->thread_.join();
+  delete process;
+}
+
+void Process::loop() noexcept {
+  pthread_setname_np(pthread_self(), "tutti-control");
+  std::vector<std::function<void()>> tasks;
+  for (;;) {
+    const std::uint64_t posted = posted_.load();
+    Doorbell* bell;
+    {
+      const std::lock_guard lock(mutex_);
+      tasks.swap(tasks_);
+      if (tasks.empty() && stopping_) return;
+    }
+    for (auto& task : tasks) task();
+    tasks.clear();
+    {
+      const std::lock_guard lock(mutex_);
+      choose_bell();
+      bell = bell_;
+    }
+    const std::uint32_t rung = bell->rings.load();
+    auto now = Deadline::Clock::now();
+    auto next = watched_.empty() ? now + std::chrono::hours(1) : now + kTick;
+    for (Watched* watched : watched_) watched->tick(now, &next);
+    wait_until(*bell, next, [&] { return posted_.load() != posted || bell->rings.load() != rung; });
+  }
+}
+
+void Process::choose_bell() {
+  // All ranks of this process on one board share the bell of the first; on further boards the
+  // thread is found by its tick.
+  Doorbell* chosen = watched_.empty() ? &own_bell_ : &watched_.front()->control_bell();
+  if (chosen == bell_) return;
+  bell_ = chosen;
+  for (Watched* watched : watched_)
+    if (watched->board() == watched_.front()->board())
+      watched->sleep_at(watched_.front()->slot_index());
+}
+
+void Process::post(std::function<void()> task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  posted_.fetch_add(1);
+  rouse(*bell_);
+}
+
+void Process::rouse_self() noexcept {
+  const std::lock_guard lock(mutex_);
+  posted_.fetch_add(1);
+  rouse(*bell_);
+}
+
+void Process::run(std::function<void()> task) {
+  if (on_control_thread()) return task();
+  // Shared with the task: whoever sees `done` may return before the task has rung.
+  struct Done {
+    std::atomic<bool> flag{false};
+    Doorbell bell;
+  };
+  auto done = std::make_shared<Done>();
+  post([done, task = std::move(task)] {
+    task();
+    done->flag.store(true);
+    ring(done->bell);
+  });
+  wait_until(done->bell, Deadline::Clock::time_point::max(), [&] { return done->flag.load(); });
+}
+
+void Process::watch(Watched& watched, const std::function<bool()>& task) {
+  run([&] {
+    if (!task()) return;
+    watched_.push_back(&watched);
+    if (watched_.front()->board() == watched.board())
+      watched.sleep_at(watched_.front()->slot_index());
+  });
+}
+
+void Process::unwatch(Watched& watched, const std::function<void()>& task) {
+  run([&] {
+    std::erase(watched_, &watched);
+    {
+      // Off the bell before its board can be unmapped.
+      const std::lock_guard lock(mutex_);
+      choose_bell();
+    }
+    task();
+  });
+}
+
+void Process::guard(std::atomic<std::uint64_t>& abort_word) {
+  const std::lock_guard lock(mutex_);
+  guarded_.push_back(&abort_word);
+}
+
+void Process::unguard(std::atomic<std::uint64_t>& abort_word) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(guarded_, &abort_word);
+}
+
+void Process::close_in_child(int fd) {
+  const std::lock_guard lock(mutex_);
+  descriptors_.push_back(fd);
+}
+
+void Process::forget(int fd) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase(descriptors_, fd);
+}
+
+void Process::before_fork() noexcept {
+  global().mutex.lock();
+  if (Process* process = global().alive.load()) process->mutex_.lock();
+}
+
+void Process::after_fork_in_parent() noexcept {
+  if (Process* process = global().alive.load()) process->mutex_.unlock();
+  global().mutex.unlock();
+}
+
+void Process::after_fork_in_child() noexcept {
+  if (Process* process = global().alive.load()) {
+    global().forked.store(true);
+    for (auto* word : process->guarded_) word->store(kForked);
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd : process->descriptors_)
+      if (null >= 0) dup3(null, fd, O_CLOEXEC);
+    if (null >= 0) close(null);
+    process->mutex_.unlock();
+  }
+  global().mutex.unlock();
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,62 @@
+// The progress thread of a rank: carries asynchronous operations forward while the program
+// computes. One per rank and not per process, because it sleeps on its rank's doorbell and a thread
+// can sleep on one only. Made with the first driver, gone with the rank; costs nothing before.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/wait.h"
+
+namespace tutti::control {
+
+/// Something with work of its own that never blocks: the queues of a group.
+class Driver {
+ public:
+  enum class Step : std::uint8_t { idle, waiting, moved };
+  virtual ~Driver() = default;
+  /// Does what can be done now. idle: nothing is under way, or another thread drives and will call
+  /// wake when it stops with work left. Called by the progress thread only;
+  /// must not throw. Deadlines and the abort word are the driver's own matter.
+  virtual Step step() noexcept = 0;
+  /// Asked when nothing has moved for long, like Patience::ask; the answer is carried out by the
+  /// driver itself.
+  virtual void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept = 0;
+};
+
+class ProgressThread {
+ public:
+  ProgressThread(Doorbell& bell, WaitPolicy policy) noexcept : bell_(bell), policy_(policy) {}
+  ~ProgressThread() { stop(); }
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+  /// Steps `driver` from now on; the first one starts the thread.
+  void add(Driver& driver);
+  /// Returns when `driver` is not being stepped and never will be again.
+  void remove(Driver& driver) noexcept;
+  /// Ends the thread.
+  void stop() noexcept;
+  /// There is new work: call after it is in the queue.
+  void wake() noexcept;
+
+ private:
+  void loop() noexcept;
+  Driver::Step step_all() noexcept;
+
+  Doorbell& bell_;
+  Doorbell idle_bell_;
+  const WaitPolicy policy_;
+  std::mutex mutex_;              // held while drivers are stepped
+  std::vector<Driver*> drivers_;  // mutex_
+  std::atomic<std::uint64_t> woken_{0};
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;
+};
+
+}  // namespace tutti::control
