@@ -1,59 +1,96 @@
-// One rank's place in one group: its line on the board, its peers' lines, its abort word, its cause.
+// One rank's place in one group: its line on the board, its peers' lines, its abort word, its
+// cause.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/wait.h"
 #include "control/board.h"
+#include "control/progress.h"
 #include "tutti/backend.h"
 
 namespace tutti::control {
 
-/// Everything that lets an operation wait, be watched, fail and be blamed. Made by the World for each
-/// group; the group, its backend and its Works use it. Thread-safe unless said otherwise.
+/// What one wait of one operation remembers between two looks of its patience.
+struct WaitClock {
+  Deadline arrive, stall;
+  std::uint64_t progress_seen = 0;
+  Deadline::Clock::time_point began = {}, next_line = {};
+  std::chrono::nanoseconds backoff{5'000'000};
+  bool matched = false;    ///< messages: the peer is there; from now on `stall` counts
+  bool peer_left = false;  ///< seen once: look at the data again before saying so
+};
+
+/// Everything that lets an operation wait, be watched, fail and be blamed. Made by the Host for
+/// each group; the group, its backend and its Works use it.
+///
+/// Threads  All functions may be called from any thread; enter and leave of collectives by one at a
+///          time. None of them blocks but close and the destructor.
 class Membership {
  public:
+  struct State;
+  explicit Membership(std::shared_ptr<State> state) noexcept;  ///< Host::make_membership
   ~Membership();
+  Membership(const Membership&) = delete;
+  Membership& operator=(const Membership&) = delete;
 
   int rank() const noexcept;
   int group_size() const noexcept;
   GroupId id() const noexcept;
 
-  /// Publishes the operation on the own line (under 20 ns; no system call).
+  /// Publishes the operation on the own line (under 20 ns; no system call). With `stands_for` the
+  /// board shows that operation.
   void enter(const Request& request) noexcept;
-  /// Marks a collective as completed.
+  /// Marks an operation as ended. Call it for those that succeeded only: a failed one stays on the
+  /// board as what the rank was in.
   void leave(const Request& request) noexcept;
+  /// Bytes moved: restarts the stall clock. One relaxed store.
+  void progressed() noexcept;
 
   /// For waits in this group: the abort word, the own doorbell, the policy.
   const Waiter& waiter() const noexcept;
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
-  /// one operation's wait for `awaited` (a rank of the group, or -1: all).
-  Patience::Verdict ask(const Request& request, int awaited, Deadline::Clock::time_point now,
-                        Deadline::Clock::time_point* next);
+  /// one operation's wait for `awaited` (a rank of the group, or -1: all). give_up: the deadline of
+  /// a recv passed before anything matched; throw_gave_up then says so, and the group stays usable.
+  Patience::Verdict ask(const Request& request, int awaited, WaitClock& clock,
+                        Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
+  [[noreturn]] void throw_gave_up(const Request& request) const;
   /// Rings the doorbell of `rank` of the group / of all others, after a seq_cst store.
   void notify(int rank) noexcept;
   void notify_all() noexcept;
 
+  /// Lets the rank's progress thread step `driver`; see progress.h.
+  void add_driver(Driver& driver);
+  void remove_driver(Driver& driver) noexcept;
+  void wake_driver() noexcept;
+
   /// Nonzero once the group has failed.
   const std::atomic<std::uint64_t>& abort_word() const noexcept;
-  /// Stores the cause if it is the first, tells all members, wakes everybody, runs the callbacks.
+  /// Stores the cause if it is the first, tells all members, wakes everybody; the control thread
+  /// writes the log line and runs the callbacks.
   void fail(Cause cause) noexcept;
   /// A peer was seen in an operation with this seq and another chain: builds the message with both
-  /// sides from the board and fails the group.
+  /// sides from the board and fails the group. `seen`: what was read, if the board may have moved
+  /// on.
   void fail_mismatch(const Request& own, int peer, const Description* seen) noexcept;
   std::optional<Cause> cause() const;
-  /// Throws the cause as an Error that names this operation.
+  /// The cause as an Error that names this operation, or the group alone.
+  Error error(const Request* request) const;
+  /// Throws that.
   [[noreturn]] void throw_cause(const Request& request) const;
+  /// Called once with the cause, by the control thread; soon, if the group has failed already. The
+  /// callback must not block.
   void on_failure(std::function<void(const Error&)> callback);
-  /// Goodbye {last seq, chain}, then waits for the others' until the deadline and compares.
+  /// Goodbye {last seq, chain}, then waits for the others' until the deadline and compares. Throws
+  /// the cause of a failed group; kCollectiveMismatch; kTimeout naming who has not left.
   void close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline);
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 /// The Patience of one wait of one operation; lives on the stack.
@@ -62,13 +99,16 @@ class OpPatience final : public Patience {
   OpPatience(Membership& membership, const Request& request, int awaited) noexcept
       : membership_(membership), request_(request), awaited_(awaited) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    return membership_.ask(request_, awaited_, now, next);
+    return membership_.ask(request_, awaited_, clock_, now, next);
   }
+  /// Messages: the peer has posted the other half.
+  void set_matched() noexcept { clock_.matched = true; }
 
  private:
   Membership& membership_;
   const Request& request_;
   int awaited_;
+  WaitClock clock_;
 };
 
 }  // namespace tutti::control

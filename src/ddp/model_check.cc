@@ -6,11 +6,16 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/hash.h"
 #include "tutti/error.h"
 
 namespace tutti::ddp {
 namespace {
+
+std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
+  const unsigned __int128 product =
+      static_cast<unsigned __int128>(a ^ 0x9e3779b97f4a7c15u) * (b ^ 0xe7037ed1a0b428dbu);
+  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
+}
 
 std::string join(const ModelDescription& description) {
   return fmt::format("{}", fmt::join(description, "\n"));
@@ -53,18 +58,21 @@ std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescripti
 }  // namespace
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
-  std::uint64_t hash = hash_combine(seed, bytes.size());
+  std::uint64_t hash = mix(seed, bytes.size());
   while (!bytes.empty()) {
     std::uint64_t word = 0;
     const std::size_t taken = std::min(bytes.size(), sizeof(word));
     std::memcpy(&word, bytes.data(), taken);
-    hash = hash_combine(hash, word);
+    hash = mix(hash ^ word, hash + 0x2545f4914f6cdd1du);
     bytes = bytes.subspan(taken);
   }
-  return hash;
+  return mix(hash, 0xa0761d6478bd642fu);
 }
 
-std::uint64_t digest(const ModelDescription& description) { return hash_text(join(description)); }
+std::uint64_t digest(const ModelDescription& description) {
+  const std::string text = join(description);
+  return hash_bytes(std::as_bytes(std::span(text)));
+}
 
 ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {

@@ -1,8 +1,7 @@
 #include "tutti/work.h"
 
-#include <fmt/format.h>
+#include <cstdio>
 
-#include "base/log.h"
 #include "group/work_state.h"
 #include "tutti/observer.h"
 
@@ -46,10 +45,10 @@ Work::~Work() {
     state_->help(Clock::time_point::max());
     const std::optional<Error> failure = state_->error();
     if (failure && !state_->seen()) {
-      log(LogLevel::warn, fmt::format("nobody waited for a Work that failed: {}", failure->what()));
+      std::fprintf(stderr, "tutti: nobody waited for a Work that failed: %s\n", failure->what());
     }
   } catch (const std::exception& caught) {
-    log(LogLevel::error, fmt::format("waiting in the destructor of a Work: {}", caught.what()));
+    std::fprintf(stderr, "tutti: waiting in the destructor of a Work: %s\n", caught.what());
   }
 }
 

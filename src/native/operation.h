@@ -27,13 +27,14 @@ class StepPatience final : public Patience {
                const Operation& operation) noexcept
       : membership_(membership), request_(request), operation_(operation) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    return membership_.ask(request_, operation_.awaited(), now, next);
+    return membership_.ask(request_, operation_.awaited(), clock_, now, next);
   }
 
  private:
   control::Membership& membership_;
   const Request& request_;
   const Operation& operation_;
+  control::WaitClock clock_;
 };
 
 /// Steps `operation` in the caller's thread until it is done. Throws what the group failed with.

@@ -1,0 +1,382 @@
+#include "control/host.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <map>
+#include <utility>
+
+#include "base/rank_list.h"
+#include "control/hand_over.h"
+#include "control/host_state.h"
+#include "net/system_error.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+using Clock = Deadline::Clock;
+
+/// How long a decider may say nothing before the next one speaks.
+constexpr std::chrono::milliseconds kOvertake{250};
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string own_host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+Store::Timeout left_of(Deadline& deadline) {
+  const auto left = std::chrono::ceil<Store::Timeout>(deadline.left(Clock::now()));
+  return std::min<Store::Timeout>(left, std::chrono::hours(24));
+}
+
+std::string key_of(int rank) { return fmt::format("host/{}", rank); }
+
+/// Every rank publishes where it is; unless all say the same this world cannot be.
+void check_one_host(const HostOptions& options, Deadline& deadline) {
+  const std::string identity = host_identity(options.host_id);
+  options.store->set(key_of(options.rank), identity + "\n" + own_host_name(), left_of(deadline));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key_of(rank));
+  const std::vector<std::string> values = options.store->multi_get(keys, left_of(deadline));
+
+  std::map<std::string, std::vector<int>> hosts;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    const std::string& value = values[static_cast<std::size_t>(rank)];
+    hosts[value.substr(0, value.find('\n'))].push_back(rank);
+  }
+  if (hosts.size() == 1) return;
+  std::string text;
+  for (const auto& [id, ranks] : hosts) {
+    const std::string& value = values[static_cast<std::size_t>(ranks.front())];
+    text += fmt::format("{}{} ({}): ranks {}", text.empty() ? "" : "; ",
+                        value.substr(value.find('\n') + 1), id, format_ranks(ranks));
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("the ranks are on {} hosts, and this version works on one only: {}. "
+                          "Ranks share a host if boot id and network namespace agree; "
+                          "TUTTI_HOST_ID overrides that",
+                          hosts.size(), text));
+}
+
+net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
+  if (options.board_fd >= 0) {
+    net::Fd copy(fcntl(options.board_fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
+    return copy;
+  }
+  net::Fd own;
+  if (options.rank == 0) own = Board::make(options.world_size);
+  if (options.world_size == 1) return own;
+  std::vector<net::Fd> all =
+      hand_over(*options.store, "board", options.rank, options.world_size, own.get(), deadline);
+  if (!all.front()) throw Error(ErrorCode::kInternal, "status board: rank 0 handed over no board");
+  return std::move(all.front());
+}
+
+}  // namespace
+
+std::string host_identity(const std::string& host_id) {
+  if (!host_id.empty()) return host_id;
+  struct stat status {};
+  if (stat("/proc/self/ns/net", &status) != 0) status.st_ino = 0;
+  return fmt::format("{}/{}", read_line("/proc/sys/kernel/random/boot_id"), status.st_ino);
+}
+
+Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
+                   const HostOptions& options)
+    : process(std::move(process_in)),
+      shared(memory),
+      rank(options.rank),
+      rank_count(shared.rank_count()),
+      host_name(own_host_name()),
+      first_line_after(options.first_line_after),
+      policy(wait_policy(rank_count, usable_cores())),
+      own(shared.slot(options.rank)),
+      progress(own.slot().bell, WaitPolicy{0, std::chrono::nanoseconds(0), policy.yield}),
+      failures_seen(static_cast<std::size_t>(rank_count)),
+      verdicts_seen(static_cast<std::size_t>(rank_count)) {}
+
+std::string Host::State::person(int slot, int shown_as) const {
+  const BoardHeader::Exit& exit = shared.header().exits[static_cast<std::size_t>(slot)];
+  int pid = exit.pid.load(std::memory_order_acquire);
+  if (pid == 0) pid = shared.slot(slot).pid.load();
+  const std::string how = exit.known.load(std::memory_order_acquire) != 0
+                              ? ", " + describe_wait_status(exit.wait_status.load())
+                              : "";
+  return fmt::format("rank {} (pid {} on {}{})", shown_as, pid, host_name, how);
+}
+
+void Host::State::rouse_others() noexcept {
+  for (int slot = 0; slot < rank_count; ++slot)
+    if (slot != rank) rouse_control(shared, slot);
+}
+
+// ---- deaths and verdicts
+// --------------------------------------------------------------------------
+
+void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept {
+  look_for_deaths(now);
+  adopt_verdicts();
+  decide(now, next);
+  adopt_failures();
+}
+
+void Host::State::look_for_deaths(Clock::time_point now) noexcept {
+  for (int slot = 0; slot < rank_count; ++slot) {
+    const auto bit = static_cast<std::size_t>(slot);
+    Slot& other = shared.slot(slot);
+    if (slot == rank || dead.test(bit) || other.state.load() != RankState::running) continue;
+    if (look_at(other.mark) != Mark::owner_died) continue;
+    if (dead.none() || (dead & ~lost).none()) first_death = now;
+    dead.set(bit);
+  }
+}
+
+void Host::State::adopt_verdicts() noexcept {
+  // Those of the dead and of those who left count as well: some have acted on them.
+  for (int slot = 0; slot < rank_count; ++slot) {
+    const std::uint32_t version = shared.slot(slot).verdicts.load(std::memory_order_acquire);
+    std::uint32_t& seen = verdicts_seen[static_cast<std::size_t>(slot)];
+    if (version == seen) continue;
+    if (const auto verdict = read_verdict(shared.slot(slot))) {
+      seen = version;
+      apply(*verdict);
+    }
+  }
+}
+
+void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
+  if ((dead & ~lost).none()) return;
+  int decider = 0;
+  while (decider != rank && (dead.test(static_cast<std::size_t>(decider)) ||
+                             shared.slot(decider).state.load() != RankState::running))
+    ++decider;
+  const Clock::time_point due = first_death + (decider == rank ? kFreeze : kOvertake);
+  if (now < due) {
+    *next = std::min(*next, due);
+    return;
+  }
+  own.publish_verdict(dead | lost);
+  adopt_verdicts();
+  rouse_others();
+}
+
+void Host::State::apply(const RankSet& verdict) noexcept {
+  std::vector<std::shared_ptr<Membership::State>> concerned;
+  {
+    const std::lock_guard lock(mutex);
+    lost |= verdict;
+    concerned = memberships;
+  }
+  dead |= verdict;
+  loss_word.store(kFailed);
+  ring(own.slot().bell);
+  for (const auto& membership : concerned) membership->peers_lost(verdict);
+}
+
+void Host::State::adopt_failures() noexcept {
+  std::vector<std::shared_ptr<Membership::State>> all;
+  for (int slot = 0; slot < rank_count; ++slot) {
+    const std::uint32_t failures = shared.slot(slot).failures.load();
+    std::uint32_t& seen = failures_seen[static_cast<std::size_t>(slot)];
+    if (slot == rank || failures == seen) continue;
+    seen = failures;
+    if (all.empty()) {
+      const std::lock_guard lock(mutex);
+      all = memberships;
+    }
+  }
+  for (const auto& membership : all)
+    if (membership->abort_word.load() == kRunning) membership->adopt_failure();
+}
+
+// ---- joining and leaving
+// --------------------------------------------------------------------------
+
+namespace {
+
+/// Waits for the others' marks.
+class Gathering final : public Patience {
+ public:
+  explicit Gathering(Deadline& deadline) noexcept : deadline_(deadline) {}
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    if (deadline_.expired(now)) return Verdict::give_up;
+    const auto left =
+        std::min<std::chrono::nanoseconds>(deadline_.left(now), std::chrono::seconds(1));
+    *next = now + left;
+    return Verdict::keep_waiting;
+  }
+
+ private:
+  Deadline& deadline_;
+};
+
+std::vector<int> absent(const Board& board) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < board.rank_count(); ++rank) {
+    const RankState state = board.slot(rank).state.load();
+    if (state == RankState::absent || state == RankState::starting) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+/// Takes the slot and its mark, on the control thread. False: another process has them.
+bool settle(Host::State& state) {
+  Slot& slot = state.own.slot();
+  RankState free = RankState::absent;
+  if (!slot.state.compare_exchange_strong(free, RankState::starting) || !take(slot.mark))
+    return false;
+  slot.pid.store(getpid());
+  slot.control_slot.store(state.rank);
+  slot.state.store(RankState::running);
+  return true;
+}
+
+void leave(Host::State& state) noexcept {
+  Slot& slot = state.own.slot();
+  slot.state.store(RankState::left);
+  let_go(slot.mark);
+}
+
+}  // namespace
+
+void Host::State::wait_for_all(Deadline& deadline) {
+  rouse_others();
+  for (int slot = 0; slot < rank_count; ++slot) ring(shared.slot(slot).bell);
+  Gathering gathering(deadline);
+  const Waiter waiter{&loss_word, &own.slot().bell, policy};
+  const WaitResult result = wait(waiter, gathering, [&] { return absent(shared).empty(); });
+  if (result == WaitResult::ready) return;
+  if (result == WaitResult::gave_up)
+    throw Error(
+        ErrorCode::kTimeout,
+        fmt::format("joining the world (rank {} of {}): ranks {} have not come to the host's "
+                    "status board before the deadline",
+                    rank, rank_count, format_ranks(absent(shared))));
+  ErrorContext context;
+  context.rank = rank;
+  context.host = host_name;
+  std::string text;
+  const std::lock_guard lock(mutex);
+  for (int slot = 0; slot < rank_count; ++slot) {
+    if (!lost.test(static_cast<std::size_t>(slot))) continue;
+    context.culprits.push_back(slot);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", person(slot, slot));
+  }
+  throw Error(ErrorCode::kPeerLost,
+              fmt::format("joining the world (rank {} of {}): {} was lost before all had come",
+                          rank, rank_count, text),
+              context);
+}
+
+std::unique_ptr<Host> Host::join(const HostOptions& options) {
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("rank {} of {} does not exist", options.rank, options.world_size));
+  std::shared_ptr<Process> process = Process::get();
+  Deadline deadline = Deadline::after(options.timeout);
+  // One agent's board for all is one host, unless somebody says otherwise.
+  if (options.world_size > 1 && (options.board_fd < 0 || !options.host_id.empty()))
+    check_one_host(options, deadline);
+  const net::Fd memory = meet_at_board(options, deadline);
+  auto state = std::make_shared<State>(process, memory, options);
+  if (state->rank_count != options.world_size)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the host's status board is for {} ranks, the world has {}",
+                            state->rank_count, options.world_size));
+  bool settled = false;
+  process->watch(*state, [&] { return settled = settle(*state); });
+  if (!settled)
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("rank {} of this world is present already (pid {}): every process needs "
+                    "a rank of its own",
+                    options.rank, state->own.slot().pid.load()));
+  std::unique_ptr<Host> host(new Host(state));
+  state->wait_for_all(deadline);
+  return host;
+}
+
+Host::Host(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
+
+Host::~Host() {
+  if (Process::forked()) {
+    new std::shared_ptr<State>(state_);  // its threads are not in this process: leave it as it is
+    return;
+  }
+  state_->progress.stop();
+  for (const int fd : state_->guarded_descriptors) state_->process->forget(fd);
+  state_->process->unwatch(*state_, [this] { leave(*state_); });
+  state_->rouse_others();
+}
+
+const Board& Host::board() const noexcept { return state_->shared; }
+
+void Host::close_in_child(int fd) {
+  state_->process->close_in_child(fd);
+  state_->guarded_descriptors.push_back(fd);
+}
+
+Line* Host::State::open_line(GroupId group) {
+  if (Line* line = own.open_line(group)) return line;
+  // Lines of closed groups are kept for members that have not compared yet; take back one that
+  // nobody needs.
+  for (std::size_t i = 0; i < closed_lines.size(); ++i) {
+    const ClosedLine& closed = closed_lines[i];
+    const bool needed =
+        std::any_of(closed.world_ranks.begin(), closed.world_ranks.end(), [&](int slot) {
+          if (slot == rank || lost.test(static_cast<std::size_t>(slot)) ||
+              shared.slot(slot).state.load() == RankState::left)
+            return false;
+          const Line* theirs = shared.find_line(slot, closed.group);
+          return theirs != nullptr && theirs->state.load() == LineState::open;
+        });
+    if (needed) continue;
+    own.free_line(*closed.line);
+    closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
+    return own.open_line(group);
+  }
+  return nullptr;
+}
+
+std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
+  State& state = *state_;
+  if (Process::forked()) (void)Process::get();  // throws
+  std::shared_ptr<Membership::State> membership;
+  RankSet lost;
+  {
+    const std::lock_guard lock(state.mutex);
+    Line* line = state.open_line(options.id);
+    if (line == nullptr)
+      throw Error(
+          ErrorCode::kSystem,
+          fmt::format("group {}: the rank is in {} groups already, and there is no room for "
+                      "more at a time; close some",
+                      options.name, kLinesPerSlot));
+    membership = std::make_shared<Membership::State>(state_, std::move(options), line);
+    state.memberships.push_back(membership);
+    lost = state.lost;
+  }
+  auto handle = std::make_unique<Membership>(membership);
+  // What happened before there was a group to tell.
+  membership->peers_lost(lost);
+  membership->adopt_failure();
+  return handle;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,67 @@
+// A rank's place on its host: who else is here, the board they share, who has died.
+//
+// Every control thread looks at the *marks* of the others. The *decider* is the lowest living rank:
+// 20 ms after it has learned of a death it publishes its *verdict*, the set of lost ranks, in its
+// own slot and rouses everybody; the others act on verdicts only, so that all name the same
+// culprits. A decider that says nothing for long (it may be stopped: slow is not dead) is overtaken
+// by the next lowest; whoever is about to decide adopts what is published already.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/membership.h"
+#include "tutti/store.h"
+
+namespace tutti::control {
+
+struct HostOptions {
+  std::shared_ptr<Store> store;  ///< may be null in a world of one
+  int board_fd = -1;             ///< from the agent (borrowed), or -1: rank 0 makes the board
+  int rank = 0;
+  int world_size = 1;
+  std::string host_id;  ///< TUTTI_HOST_ID; empty: boot id and network namespace
+  std::chrono::nanoseconds timeout = std::chrono::minutes(30);           ///< for meeting
+  std::chrono::nanoseconds first_line_after = std::chrono::seconds(30);  ///< "who is awaited"
+};
+
+struct MembershipOptions {
+  GroupId id = 0;
+  std::string name;              ///< for people: "world"
+  std::vector<int> world_ranks;  ///< by rank in the group
+  int rank = 0;                  ///< own rank in the group
+};
+
+class Host {
+ public:
+  /// Meets the other ranks of the world through the store, finds out whether they share this host,
+  /// shares the board with them and takes this rank's mark.
+  /// Errors  kUnsupported: the ranks are on several hosts (names them). kTimeout: who is missing.
+  ///         kPeerLost: who died meanwhile. kInvalidArgument: the rank is present already; used in
+  ///         a forked child.
+  static std::unique_ptr<Host> join(const HostOptions& options);
+  /// Leaves in order: the others see this rank as left, not as lost.
+  ~Host();
+  Host(const Host&) = delete;
+  Host& operator=(const Host&) = delete;
+
+  /// A group's place on the board. Local: waits for nobody. Must not outlive the Host.
+  std::unique_ptr<Membership> make_membership(MembershipOptions options);
+
+  const Board& board() const noexcept;
+  /// A descriptor that a forked child of the program must not keep open, as long as the host lives.
+  void close_in_child(int fd);
+
+  struct State;  // host_state.h
+
+ private:
+  explicit Host(std::shared_ptr<State> state) noexcept;
+  std::shared_ptr<State> state_;
+};
+
+/// What ranks compare to find out whether they share a host: (boot id, network namespace).
+std::string host_identity(const std::string& host_id);
+
+}  // namespace tutti::control

@@ -1,0 +1,126 @@
+// What Host and Membership share; nobody else includes this.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "control/host.h"
+#include "control/membership.h"
+#include "control/process.h"
+
+namespace tutti::control {
+
+struct Host::State final : Watched {
+  State(std::shared_ptr<Process> process_in, const net::Fd& memory, const HostOptions& options);
+
+  // Watched, on the control thread.
+  void tick(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
+  Doorbell& control_bell() noexcept override { return own.slot().control_bell; }
+  const void* board() const noexcept override { return shared.data(); }
+  int slot_index() const noexcept override { return rank; }
+  void sleep_at(int slot) noexcept override { own.slot().control_slot.store(slot); }
+
+  void look_for_deaths(Deadline::Clock::time_point now) noexcept;
+  void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
+  void adopt_verdicts() noexcept;
+  void adopt_failures() noexcept;
+  void apply(const RankSet& verdict) noexcept;
+  void rouse_others() noexcept;
+  /// Until all ranks of the world have taken their marks; throws who is missing or lost.
+  void wait_for_all(Deadline& deadline);
+  /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
+  Line* open_line(GroupId group);
+  /// "rank 5 (pid 77, killed by SIGKILL)"; `shown_as`: as the reader counts ranks.
+  std::string person(int slot, int shown_as) const;
+
+  const std::shared_ptr<Process> process;
+  const Board shared;
+  const int rank;
+  const int rank_count;
+  const std::string host_name;
+  const std::chrono::nanoseconds first_line_after;
+  const WaitPolicy policy;
+  SlotOwner own;
+  ProgressThread progress;
+  std::vector<int> guarded_descriptors;
+
+  /// Nonzero once any rank was declared lost: ends the wait for the others while joining.
+  std::atomic<std::uint64_t> loss_word{0};
+
+  std::mutex mutex;
+  std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
+  RankSet lost;                                                 // mutex; by verdict
+
+  struct ClosedLine {
+    Line* line;
+    GroupId group;
+    std::vector<int> world_ranks;
+  };
+  std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
+
+  // Control thread only.
+  RankSet dead;  ///< by mark
+  Deadline::Clock::time_point first_death = {};
+  std::vector<std::uint32_t> failures_seen;
+  std::vector<std::uint32_t> verdicts_seen;
+};
+
+struct Membership::State : std::enable_shared_from_this<Membership::State> {
+  State(std::shared_ptr<Host::State> host, MembershipOptions options, Line* line);
+  ~State();
+  class Look;
+  class Farewell;
+
+  int size() const noexcept { return static_cast<int>(world_ranks.size()); }
+  const Slot& slot_of(int member) const noexcept {
+    return host->shared.slot(world_ranks[static_cast<std::size_t>(member)]);
+  }
+  /// A member's line, or null while it has not made the group (or has made room for another).
+  const Line* line_of(int member) const noexcept;
+  int member_of(int slot) const noexcept;
+
+  /// How one rank's failure concerns the others.
+  enum class Tell : std::uint8_t { everybody, nobody };
+  /// True if this cause is the first. `tell` everybody: the text goes to the board and all are
+  /// roused.
+  bool fail(Cause cause, Tell tell) noexcept;
+  /// Takes over the failure of a member whose line says so. False: none has failed.
+  bool adopt_failure() noexcept;
+  /// On the control thread, after a verdict.
+  void peers_lost(const RankSet& lost) noexcept;
+  void announce() noexcept;
+  Error make_error(const Request* request) const;
+
+  /// Compares the histories of all members; fails the group if they differ.
+  bool find_mismatch() noexcept;
+  /// The same for one seq; `seen`: what `peer` was seen to have there, if its line has moved on.
+  bool find_mismatch(std::uint64_t seq, int peer, const Description* seen) noexcept;
+  bool differ(std::uint64_t seq, int member) const noexcept;
+  std::string doing(int member) const;
+  std::string person(int member) const;
+
+  const std::shared_ptr<Host::State> host;
+  const GroupId id;
+  const std::string name;
+  const std::vector<int> world_ranks;
+  const int rank;
+  Line& line;
+  Waiter waiter;
+  std::atomic<std::uint64_t> abort_word{kRunning};
+  std::atomic_flag message_busy =
+      ATOMIC_FLAG_INIT;        ///< taken by the thread that writes line.message
+  std::uint64_t messages = 0;  ///< by the holder of message_busy
+
+  mutable std::vector<std::atomic<const Line*>> lines;  ///< by member, once found
+
+  mutable std::mutex mutex;
+  std::optional<Cause> first_cause;                          // mutex
+  std::vector<std::function<void(const Error&)>> callbacks;  // mutex
+  bool announced = false;                                    // mutex
+  std::uint64_t arrive_seq = 0;                              // mutex: the clock below is this one's
+  Deadline arrive;                                           // mutex
+};
+
+}  // namespace tutti::control

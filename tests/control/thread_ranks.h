@@ -1,0 +1,61 @@
+// Ranks that are threads of a test, each with its Host and the Membership of the world.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "control/host.h"
+
+namespace tutti::control {
+
+inline constexpr GroupId kWorld = 0x7e57;
+
+inline std::vector<int> all_ranks(int n) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
+  return ranks;
+}
+
+/// A collective as the group would hand it down; the chain is made from what is said here.
+inline Request collective(Op op, std::uint64_t seq, std::size_t count = 1000, int root = -1,
+                          int line = 88) {
+  Request request;
+  request.op = op;
+  request.dtype = DType::f32;
+  request.seq = seq;
+  request.count = count;
+  request.root_or_peer = root;
+  request.chain = (seq * 1000003 + count) * 31 + static_cast<std::uint64_t>(op) * 7 +
+                  static_cast<std::uint64_t>(root + 1);
+  request.where = {"dir/train.cc", line};
+  request.arrive = Deadline::after(std::chrono::seconds(20));
+  request.stall = Deadline::after(std::chrono::seconds(20));
+  return request;
+}
+
+/// Runs `body` on n threads, each a rank of a board of their own.
+inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>& body) {
+  const net::Fd memory = Board::make(n);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank)
+    threads.emplace_back([&, rank] {
+      HostOptions options;
+      options.board_fd = memory.get();
+      options.rank = rank;
+      options.world_size = n;
+      options.timeout = std::chrono::seconds(20);
+      try {
+        const auto host = Host::join(options);
+        const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
+        body(*host, *world);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace tutti::control
