@@ -6,16 +6,11 @@
 #include <cstring>
 #include <string_view>
 
+#include "base/hash.h"
 #include "tutti/error.h"
 
 namespace tutti::ddp {
 namespace {
-
-std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
-  const unsigned __int128 product =
-      static_cast<unsigned __int128>(a ^ 0x9e3779b97f4a7c15u) * (b ^ 0xe7037ed1a0b428dbu);
-  return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
-}
 
 std::string join(const ModelDescription& description) {
   return fmt::format("{}", fmt::join(description, "\n"));
@@ -58,21 +53,18 @@ std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescripti
 }  // namespace
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
-  std::uint64_t hash = mix(seed, bytes.size());
+  std::uint64_t hash = hash_combine(seed, bytes.size());
   while (!bytes.empty()) {
     std::uint64_t word = 0;
     const std::size_t taken = std::min(bytes.size(), sizeof(word));
     std::memcpy(&word, bytes.data(), taken);
-    hash = mix(hash ^ word, hash + 0x2545f4914f6cdd1du);
+    hash = hash_combine(hash, word);
     bytes = bytes.subspan(taken);
   }
-  return mix(hash, 0xa0761d6478bd642fu);
+  return hash;
 }
 
-std::uint64_t digest(const ModelDescription& description) {
-  const std::string text = join(description);
-  return hash_bytes(std::as_bytes(std::span(text)));
-}
+std::uint64_t digest(const ModelDescription& description) { return hash_text(join(description)); }
 
 ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/hash.h"
 #include "tutti/error.h"
 
 namespace tutti::ddp {
@@ -15,12 +16,7 @@ namespace {
 class SplitMix64 {
  public:
   explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t operator()() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  std::uint64_t operator()() { return mix64(state_ += 0x9e3779b97f4a7c15u); }
   /// Uniform in [0, bound): multiply and keep the high word, rejecting the few words that would
   /// make some results likelier (Lemire 2019).
   std::uint64_t below(std::uint64_t bound) {

@@ -1,7 +1,8 @@
 #include "tutti/work.h"
 
-#include <cstdio>
+#include <fmt/format.h>
 
+#include "base/log.h"
 #include "group/work_state.h"
 #include "tutti/observer.h"
 
@@ -45,10 +46,10 @@ Work::~Work() {
     state_->help(Clock::time_point::max());
     const std::optional<Error> failure = state_->error();
     if (failure && !state_->seen()) {
-      std::fprintf(stderr, "tutti: nobody waited for a Work that failed: %s\n", failure->what());
+      log(LogLevel::warn, fmt::format("nobody waited for a Work that failed: {}", failure->what()));
     }
   } catch (const std::exception& caught) {
-    std::fprintf(stderr, "tutti: waiting in the destructor of a Work: %s\n", caught.what());
+    log(LogLevel::error, fmt::format("waiting in the destructor of a Work: {}", caught.what()));
   }
 }
 

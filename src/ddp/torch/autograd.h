@@ -1,0 +1,55 @@
+// libtorch's backward engine, as four events. The source of this header is the only one that
+// touches libtorch's installed but internal headers.
+//
+// A *graph task* is one run of the engine. Tasks *nest*: a checkpointed block runs backward inside
+// its own backward. The *outermost* task is the one the user started; it is known because the
+// outputs of forward, which are watched, get their gradients first, and in it. A parameter's
+// *accumulator* is the graph node that adds to its gradient; a hook behind it sees the gradient
+// complete.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace tutti::ddp {
+
+/// Called in the thread that runs backward. What they throw comes out of backward().
+struct BackwardEvents {
+  std::function<void()> began;                          ///< the outermost task has started
+  std::function<void(std::size_t parameter)> gradient;  ///< this parameter's gradient is complete
+  /// The task is over. `nested`: it was found to be an inner one after all (backward did not come
+  /// through watched outputs), and an outer one goes on.
+  std::function<void(bool nested)> ended;
+};
+
+/// Threads   As torch calls: one backward at a time.
+class BackwardWatch {
+ public:
+  /// Watches leaves that require gradients, for its lifetime.
+  BackwardWatch(const std::vector<at::Tensor>& parameters, BackwardEvents events);
+  ~BackwardWatch();
+  BackwardWatch(const BackwardWatch&) = delete;
+  BackwardWatch& operator=(const BackwardWatch&) = delete;
+
+  /// Whether events are delivered.
+  void enable(bool on);
+  /// Watches what a forward has returned; backward from it is the outermost task.
+  void watch_outputs(const std::vector<at::Tensor>& outputs);
+  /// Forgets a task that ended by an exception.
+  void forget_task();
+  /// Which parameters backward from these outputs will not reach.
+  std::vector<std::size_t> unreached_from(const std::vector<at::Tensor>& outputs) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+/// A tensor that shares memory with `view` but has no autograd history, fit to be a gradient.
+at::Tensor without_history(const at::Tensor& view);
+
+}  // namespace tutti::ddp

@@ -1,0 +1,138 @@
+#include "ddp/torch/tensor.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "ddp/model_check.h"
+#include "tutti/torch.h"
+
+namespace tutti {
+namespace ddp {
+namespace {
+
+constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
+
+std::optional<DType> dtype_of_scalar(at::ScalarType type) {
+  constexpr std::pair<at::ScalarType, DType> kPairs[] = {
+      {at::kBool, DType::bool_}, {at::kByte, DType::u8},       {at::kChar, DType::i8},
+      {at::kShort, DType::i16},  {at::kInt, DType::i32},       {at::kLong, DType::i64},
+      {at::kUInt16, DType::u16}, {at::kUInt32, DType::u32},    {at::kUInt64, DType::u64},
+      {at::kHalf, DType::f16},   {at::kBFloat16, DType::bf16}, {at::kFloat, DType::f32},
+      {at::kDouble, DType::f64},
+  };
+  for (const auto& [scalar, dtype] : kPairs) {
+    if (scalar == type) return dtype;
+  }
+  return std::nullopt;
+}
+
+[[noreturn]] void refuse(ErrorCode code, std::string_view what, const std::string& why) {
+  throw Error(code, fmt::format("{}: {}", what, why));
+}
+
+std::shared_ptr<const void> retain_tensor(const void* source) {
+  return std::make_shared<const at::Tensor>(*static_cast<const at::Tensor*>(source));
+}
+
+Buffer whole_memory(const at::Tensor& tensor, DType dtype) {
+  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, {}, &tensor,
+          retain_tensor};
+}
+
+}  // namespace
+
+DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
+  if (!tensor.defined()) refuse(ErrorCode::kInvalidArgument, what, "undefined tensor");
+  if (tensor.layout() != at::kStrided) {
+    refuse(ErrorCode::kInvalidArgument, what,
+           "sparse tensor; call to_dense(), or send indices() and values()");
+  }
+  if (!tensor.device().is_cpu()) {
+    refuse(ErrorCode::kUnsupported, what,
+           fmt::format("tensor on {}; this version moves CPU memory only: call cpu()",
+                       tensor.device().str()));
+  }
+  const std::optional<DType> dtype = dtype_of_scalar(tensor.scalar_type());
+  if (!dtype || tensor.is_quantized()) {
+    refuse(ErrorCode::kUnsupported, what,
+           fmt::format("tensor of {}; convert it (complex: view_as_real())",
+                       at::toString(tensor.scalar_type())));
+  }
+  return *dtype;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("[{}] strides [{}] {}", fmt::join(tensor.sizes(), ", "),
+                     fmt::join(tensor.strides(), ", "), at::toString(tensor.scalar_type()));
+}
+
+void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, Where where) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
+    std::vector<at::Tensor> flattened;
+    std::size_t byte_count = 0;
+    while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
+           (flattened.empty() || byte_count < kBroadcastBytes)) {
+      flattened.push_back(tensors[end].detach().reshape({-1}));
+      byte_count += tensors[end].nbytes();
+      ++end;
+    }
+    const at::Tensor flat = at::cat(flattened);
+    group.broadcast(flat, {}, where);
+    if (group.rank() == 0) continue;
+    std::int64_t offset = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::int64_t count = tensors[i].numel();
+      tensors[i].detach().copy_(flat.narrow(0, offset, count).view(tensors[i].sizes()));
+      offset += count;
+    }
+  }
+}
+
+}  // namespace ddp
+
+Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor) {
+  const DType dtype = ddp::dtype_of_tensor(tensor, "tensor as buffer");
+  if (!tensor.is_contiguous()) {
+    ddp::refuse(
+        ErrorCode::kInvalidArgument, "tensor as buffer",
+        fmt::format("not contiguous: {}; pass contiguous() and copy the result back, or, if "
+                    "every rank's tensor has these strides and order does not matter, "
+                    "tutti::in_memory_order(tensor)",
+                    ddp::describe(tensor)));
+  }
+  return ddp::whole_memory(tensor, dtype);
+}
+
+ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tensor) {
+  return buffer(tensor);
+}
+
+Buffer in_memory_order(const torch::Tensor& tensor) {
+  const DType dtype = ddp::dtype_of_tensor(tensor, "in_memory_order");
+  if (!tensor.is_non_overlapping_and_dense()) {
+    ddp::refuse(ErrorCode::kInvalidArgument, "in_memory_order",
+                fmt::format("elements overlap or leave holes: {}; pass contiguous() and copy the "
+                            "result back",
+                            ddp::describe(tensor)));
+  }
+  return ddp::whole_memory(tensor, dtype);
+}
+
+std::uint64_t parameter_hash(const torch::nn::Module& module) {
+  std::uint64_t hash = 0;
+  const auto parameters = module.named_parameters();
+  for (const auto& item : parameters) {
+    const std::string text = fmt::format("{} {}", item.key(), ddp::describe(item.value()));
+    hash = ddp::hash_bytes(std::as_bytes(std::span(text)), hash);
+    const at::Tensor values = item.value().detach().cpu().contiguous();
+    hash =
+        ddp::hash_bytes({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()}, hash);
+  }
+  return hash;
+}
+
+}  // namespace tutti

@@ -1,0 +1,23 @@
+// Tensors seen as buffers, inside the adaptor.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+#include <string>
+
+#include "tutti/process_group.h"
+
+namespace tutti::ddp {
+
+/// The DType of a tensor's elements.
+/// Errors    kUnsupported, naming the tensor: no such DType, or not on the CPU.
+DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what);
+
+/// "[10, 784] strides [784, 1] f32", for messages and model descriptions.
+std::string describe(const at::Tensor& tensor);
+
+/// Copies root's tensors, of any layout, to all ranks.
+void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, Where where);
+
+}  // namespace tutti::ddp

@@ -1,0 +1,124 @@
+#include "launch/arguments.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/config.h"
+#include "tutti/error.h"
+
+namespace tutti::launch {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+/// "-nproc_per_node" -> "nproc-per-node".
+std::string option_name(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
+  std::string name(word.substr(0, word.find('=')));
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+[[noreturn]] void refuse_unknown(const std::string& word, const std::string& name,
+                                 std::span<const OptionWord> known) {
+  std::vector<std::string> names;
+  for (const OptionWord& option : known) {
+    if (option.name.size() > 1) names.push_back(option.name);
+  }
+  const std::string guess = nearest(name, names);
+  refuse(fmt::format("unknown option {}; {}", word,
+                     guess.empty() ? "tutti run --help lists them; options of the program stand "
+                                     "after it"
+                                   : fmt::format("did you mean --{}?", guess)));
+}
+
+}  // namespace
+
+CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known) {
+  CutArguments cut;
+  std::size_t next = 0;
+  for (; next < words.size(); ++next) {
+    const std::string& word = words[next];
+    if (word == "--") {
+      ++next;
+      break;
+    }
+    if (word.size() < 2 || word[0] != '-') break;
+    const std::string name = option_name(word);
+    const auto option = std::find_if(known.begin(), known.end(),
+                                     [&](const OptionWord& entry) { return entry.name == name; });
+    if (option == known.end()) refuse_unknown(word, name, known);
+    const std::size_t equals = word.find('=');
+    std::string value;
+    if (equals != std::string::npos) {
+      if (!option->takes_value) refuse(fmt::format("{}: takes no value", word));
+      value = word.substr(equals + 1);
+    } else if (option->takes_value) {
+      if (next + 1 == words.size()) refuse(fmt::format("{} needs a value", word));
+      value = words[++next];
+    }
+    const bool is_short = name.size() == 1;
+    cut.options.push_back((is_short ? "-" : "--") + name);
+    if (option->takes_value) cut.options.back() += (is_short ? "" : "=") + value;
+  }
+  cut.command.assign(words.begin() + static_cast<std::ptrdiff_t>(next), words.end());
+  return cut;
+}
+
+int parse_rank_count(std::string_view text, int cores) {
+  if (text == "auto" || text == "cpu") return cores;
+  if (text == "gpu") refuse("'gpu' ranks are not built yet; give a number, 'auto' or 'cpu'");
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    refuse(fmt::format("-n {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here)",
+                       text, cores));
+  }
+  constexpr int kMostRanks = 256;  // slots of the status board
+  if (count < 1 || count > kMostRanks) {
+    refuse(fmt::format("-n {}: a job has 1 to {} ranks on a host", text, kMostRanks));
+  }
+  return count;
+}
+
+std::string explain_late_count(std::span<const std::string> command) {
+  for (std::size_t i = 1; i < command.size(); ++i) {
+    const std::string name = option_name(command[i]);
+    const bool is_option = command[i].size() > 1 && command[i][0] == '-';
+    if (!is_option || (name != "n" && name != "np" && name != "nproc-per-node")) continue;
+    return fmt::format(
+        "{} stands after the program ({}) and is handed to it; the number of ranks belongs before "
+        "the program: tutti run -n N {} ...",
+        command[i], command[0], command[0]);
+  }
+  return {};
+}
+
+std::string shell_words(std::span<const std::string> words) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%_-+=:,./";
+  std::string line;
+  for (const std::string& word : words) {
+    if (!line.empty()) line += ' ';
+    if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+      line += word;
+      continue;
+    }
+    line += '\'';
+    for (const char letter : word) {
+      if (letter == '\'') {
+        line += "'\\''";
+      } else {
+        line += letter;
+      }
+    }
+    line += '\'';
+  }
+  return line;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,41 @@
+// What a person types: words of torchrun and mpirun, made uniform, and the mistakes they make.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::launch {
+
+/// An option of `tutti run`: its name with dashes, and whether a value follows.
+struct OptionWord {
+  std::string name;
+  bool takes_value;
+};
+
+/// The command line of `tutti run`, cut where the program begins.
+struct CutArguments {
+  std::vector<std::string> options;  ///< uniform: "--nproc-per-node=4", "--dry-run"
+  std::vector<std::string> command;  ///< program and its arguments
+};
+
+/// Cuts at `--` or at the first word that is neither an option nor an option's value. Options are
+/// made uniform: "-np 4", "--np=4" -> "--np=4"; "--nproc_per_node" -> "--nproc-per-node"; names of
+/// one letter stay short: "-n4".
+///
+/// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
+/// missing.
+CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
+
+/// "4", "auto", "cpu" -> number of ranks. Throws Error(kInvalidArgument) naming the value.
+int parse_rank_count(std::string_view text, int cores);
+
+/// When a count of ranks stands behind the program and none before it: the sentence that says so;
+/// else empty.
+std::string explain_late_count(std::span<const std::string> command);
+
+/// Words as a shell would take them back.
+std::string shell_words(std::span<const std::string> words);
+
+}  // namespace tutti::launch

@@ -1,0 +1,229 @@
+#include "launch/keeper.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <set>
+
+#include "launch/process_tree.h"
+#include "net/poller.h"
+#include "net/system_error.h"
+
+namespace tutti::launch {
+namespace {
+
+using namespace std::chrono_literals;
+
+class KeeperLoop {
+ public:
+  KeeperLoop(const std::vector<RankCommand>& ranks, const sigset_t& rank_mask, int channel)
+      : ranks_(ranks), rank_mask_(rank_mask), pids_(ranks.size(), -1), channel_(channel) {}
+  [[noreturn]] void run();
+
+ private:
+  void obey(const Order& order);
+  void start_all();
+  pid_t start(std::size_t rank);
+  [[noreturn]] void become_rank(std::size_t rank, pid_t keeper);
+  void signal_rank(std::size_t rank, int signal_number);
+  void reap();
+  void note(Note::Kind kind, std::size_t rank, int value) noexcept;
+
+  const std::vector<RankCommand>& ranks_;
+  const sigset_t rank_mask_;
+  std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  int channel_;
+};
+
+void KeeperLoop::note(Note::Kind kind, std::size_t rank, int value) noexcept {
+  const Note note{kind, static_cast<std::int32_t>(rank), value};
+  // When the launcher is gone the loop sees the end of the channel itself.
+  while (::send(channel_, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
+  const RankCommand& command = ranks_[rank];
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != keeper) ::_exit(127);  // it died before the line above
+  // All three sources are above 2 (fork_keeper sees to it), so no dup2 overwrites another.
+  ::dup2(command.stdin_fd, STDIN_FILENO);
+  ::dup2(command.stdout_fd, STDOUT_FILENO);
+  ::dup2(command.stderr_fd, STDERR_FILENO);
+  std::vector<char*> arguments, variables;
+  for (const std::string& word : command.arguments)
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  for (const std::string& word : command.variables)
+    variables.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  variables.push_back(nullptr);
+  ::sigprocmask(SIG_SETMASK, &rank_mask_, nullptr);
+  ::execve(command.path.c_str(), arguments.data(), variables.data());
+  note(Note::Kind::exec_failed, rank, errno);
+  ::_exit(127);
+}
+
+pid_t KeeperLoop::start(std::size_t rank) {
+  const pid_t keeper = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) become_rank(rank, keeper);
+  if (pid > 0) ::setpgid(pid, pid);  // whoever of the two comes first
+  return pid;
+}
+
+void KeeperLoop::start_all() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    pids_[rank] = start(rank);
+    if (pids_[rank] > 0) {
+      note(Note::Kind::started, rank, pids_[rank]);
+    } else {
+      note(Note::Kind::exec_failed, rank, errno);
+      note(Note::Kind::exited, rank, W_EXITCODE(127, 0));
+    }
+    for (const int fd : {ranks_[rank].stdin_fd, ranks_[rank].stdout_fd, ranks_[rank].stderr_fd}) {
+      ::close(fd);
+    }
+  }
+}
+
+void KeeperLoop::signal_rank(std::size_t rank, int signal_number) {
+  // Its process group, so that a program below a shell script hears it too. The number is ours
+  // until we reap the rank.
+  if (pids_[rank] > 0) ::kill(-pids_[rank], signal_number);
+}
+
+void KeeperLoop::obey(const Order& order) {
+  switch (order.kind) {
+    case Order::Kind::start:
+      start_all();
+      break;
+    case Order::Kind::signal:
+      for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+        const bool meant = order.rank < 0 || static_cast<std::size_t>(order.rank) == rank;
+        if (meant) signal_rank(rank, order.signal_number);
+      }
+      break;
+    case Order::Kind::end:
+      kill_everything_below();
+      ::_exit(0);
+  }
+}
+
+void KeeperLoop::reap() {
+  int wait_status = 0;
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
+    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+      if (pids_[rank] != pid) continue;
+      pids_[rank] = -1;
+      note(Note::Kind::exited, rank, wait_status);
+    }
+  }
+}
+
+void KeeperLoop::run() {
+  sigset_t child_signal;
+  ::sigemptyset(&child_signal);
+  ::sigaddset(&child_signal, SIGCHLD);
+  const int children = ::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK);
+  for (;;) {
+    net::Watch watches[] = {{.fd = channel_, .want_read = true},
+                            {.fd = children, .want_read = true}};
+    Deadline never;
+    net::poll_any(watches, never);
+    signalfd_siginfo info;
+    while (::read(children, &info, sizeof info) > 0) {
+    }
+    reap();
+    Order order;
+    const ssize_t got = ::recv(channel_, &order, sizeof order, MSG_DONTWAIT);
+    if (got == static_cast<ssize_t>(sizeof order)) {
+      obey(order);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      kill_everything_below();
+      ::_exit(0);
+    }
+  }
+}
+
+void move_above_standard(int& fd) {
+  if (fd > STDERR_FILENO) return;
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  if (moved < 0) throw net::system_error("cannot duplicate a descriptor", errno);
+  fd = moved;
+}
+
+/// The launcher's other descriptors (its ends of the pipes among them) are not the keeper's: ranks
+/// must see the end of a pipe when the launcher closes it. What the user handed down without
+/// CLOEXEC stays for the ranks.
+void close_the_launchers(const std::vector<RankCommand>& commands, int channel) {
+  std::set<int> needed = {channel};
+  for (const RankCommand& command : commands) {
+    needed.insert({command.stdin_fd, command.stdout_fd, command.stderr_fd});
+  }
+  for (const int fd : numbers_in("/proc/self/fd")) {
+    if (needed.contains(fd)) continue;
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(fd);
+  }
+}
+
+}  // namespace
+
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const sigset_t& rank_mask) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw net::system_error("cannot make a pair of sockets for the keeper", errno);
+  }
+  Keeper keeper;
+  keeper.channel = net::Fd(ends[0]);
+  net::Fd keepers_end(ends[1]);
+  keeper.pid = ::fork();
+  if (keeper.pid < 0) throw net::system_error("cannot fork the keeper", errno);
+  if (keeper.pid > 0) return keeper;
+  ::prctl(PR_SET_NAME, "tutti-keeper");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which hands it on
+  keeper.channel.reset();
+  try {
+    std::vector<RankCommand> commands = ranks;
+    for (RankCommand& command : commands) {
+      for (int* fd : {&command.stdin_fd, &command.stdout_fd, &command.stderr_fd}) {
+        move_above_standard(*fd);
+      }
+    }
+    close_the_launchers(commands, keepers_end.get());
+    KeeperLoop(commands, rank_mask, keepers_end.get()).run();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tutti: keeper: %s\n", error.what());
+    kill_everything_below();
+    ::_exit(1);
+  }
+}
+
+void kill_everything_below(const std::function<void(pid_t, int)>& reaped) {
+  for (auto rest = 1ms;; rest = std::min(2 * rest, 16ms)) {
+    kill_descendants();
+    int wait_status = 0;
+    pid_t pid = 0;
+    while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
+      if (reaped) reaped(pid, wait_status);
+    }
+    if (pid < 0 && errno == ECHILD) return;
+    Deadline never;
+    net::pause(rest, never);  // the kernel needs a while to give back a large memory
+  }
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,92 @@
+#include "launch/outcome.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+namespace tutti::launch {
+namespace {
+
+bool is_victim(const RankExit& exit) {
+  return !exit.culprits.empty() &&
+         std::find(exit.culprits.begin(), exit.culprits.end(), exit.rank) == exit.culprits.end();
+}
+
+}  // namespace
+
+bool is_abnormal(int wait_status) noexcept {
+  return !WIFEXITED(wait_status) || WEXITSTATUS(wait_status) != 0;
+}
+
+int code_of(int wait_status) noexcept {
+  return WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128 + WTERMSIG(wait_status);
+}
+
+std::string describe_signal(int signal_number) {
+  const char* name = ::sigabbrev_np(signal_number);
+  return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal_number);
+}
+
+std::string describe_exit(int wait_status) {
+  if (WIFEXITED(wait_status)) return fmt::format("exited with code {}", WEXITSTATUS(wait_status));
+  return fmt::format("killed by {}{}", describe_signal(WTERMSIG(wait_status)),
+                     WCOREDUMP(wait_status) ? " (core dumped)" : "");
+}
+
+void Outcome::add(RankExit exit) {
+  if (is_abnormal(exit.wait_status) && !exit.ours) failed_ = true;
+  exits_.push_back(std::move(exit));
+}
+
+const RankExit* Outcome::root_exit() const {
+  for (const RankExit& exit : exits_) {
+    if (is_abnormal(exit.wait_status) && !exit.ours && !is_victim(exit)) return &exit;
+  }
+  // Only victims so far: whom they blamed, even if it exited with 0 (it left without a goodbye).
+  for (const RankExit& victim : exits_) {
+    if (!is_victim(victim) || !is_abnormal(victim.wait_status) || victim.ours) continue;
+    for (const RankExit& exit : exits_) {
+      const auto& blamed = victim.culprits;
+      if (std::find(blamed.begin(), blamed.end(), exit.rank) != blamed.end()) return &exit;
+    }
+  }
+  return nullptr;
+}
+
+const RankExit* Outcome::exit_of(int rank) const noexcept {
+  for (const RankExit& exit : exits_) {
+    if (exit.rank == rank) return &exit;
+  }
+  return nullptr;
+}
+
+std::optional<int> Outcome::root_cause() const {
+  const RankExit* exit = root_exit();
+  return exit == nullptr ? std::nullopt : std::optional<int>(exit->rank);
+}
+
+int Outcome::exit_code(const Ending& ending) const {
+  const RankExit* root = root_exit();
+  if (root != nullptr && is_abnormal(root->wait_status) && !root->ours) {
+    return code_of(root->wait_status);
+  }
+  // The culprit left with 0, or was ended by us because it hung: its victims' code counts.
+  for (const RankExit& exit : exits_) {
+    if (root != nullptr && is_abnormal(exit.wait_status) && !exit.ours) {
+      return code_of(exit.wait_status);
+    }
+  }
+  if (ending.timed_out) return 124;
+  if (ending.rendezvous_failed) return 3;
+  for (const RankExit& exit : exits_) {
+    if (!is_abnormal(exit.wait_status)) continue;
+    return ending.signal_number != 0 ? 128 + ending.signal_number : code_of(exit.wait_status);
+  }
+  return 0;
+}
+
+}  // namespace tutti::launch

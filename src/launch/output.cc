@@ -1,0 +1,96 @@
+#include "launch/output.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <utility>
+
+namespace tutti::launch {
+
+Output::Output(int ranks, int out_fd, int err_fd)
+    : ranks_(ranks),
+      splitters_(static_cast<std::size_t>(2 * ranks)),
+      tails_(static_cast<std::size_t>(ranks)) {
+  ends_[0].fd = out_fd;
+  ends_[1].fd = err_fd;
+  for (End& end : ends_) end.is_terminal = ::isatty(end.fd) == 1;
+}
+
+LineSplitter& Output::splitter(int rank, Stream stream) {
+  return splitters_[static_cast<std::size_t>(2 * rank) + index(stream)];
+}
+
+void Output::feed(int rank, Stream stream, std::string_view bytes) {
+  if (ranks_ == 1) queue(stream, std::string(bytes));
+  splitter(rank, stream).feed(bytes, [&](std::string_view line, bool is_draft) {
+    print(rank, stream, line, is_draft);
+  });
+}
+
+void Output::finish(int rank, Stream stream) {
+  splitter(rank, stream).finish([&](std::string_view line, bool is_draft) {
+    print(rank, stream, line, is_draft);
+  });
+}
+
+void Output::print(int rank, Stream stream, std::string_view line, bool is_draft) {
+  if (!is_draft) tails_[static_cast<std::size_t>(rank)].add(line);
+  if (ranks_ == 1) return;
+  End& end = ends_[index(stream)];
+  const std::string text = fmt::format("[{}] {}", rank, line);
+  if (is_draft) {
+    if (!end.is_terminal || is_long()) return;
+    end.draft = text;
+    queue(stream, fmt::format("\r\x1b[K{}", text));
+    return;
+  }
+  if (end.draft.empty()) {
+    queue(stream, text + '\n');
+    return;
+  }
+  // A line of the rank that drew the draft replaces it; one of another rank goes above it.
+  if (end.draft.starts_with(fmt::format("[{}] ", rank))) end.draft.clear();
+  queue(stream, fmt::format("\r\x1b[K{}\n{}", text, end.draft));
+}
+
+void Output::say(std::string_view line) { queue(Stream::err, std::string(line) + '\n'); }
+
+void Output::queue(Stream stream, std::string bytes) {
+  if (ends_[index(stream)].closed || bytes.empty()) return;
+  queued_bytes_ += bytes.size();
+  // Short pieces are written together.
+  if (!queue_.empty() && queue_.back().stream == stream && queue_.back().bytes.size() < PIPE_BUF) {
+    queue_.back().bytes += bytes;
+  } else {
+    queue_.push_back({stream, std::move(bytes)});
+  }
+}
+
+int Output::awaited() const noexcept {
+  return queue_.empty() ? -1 : ends_[index(queue_.front().stream)].fd;
+}
+
+void Output::write_some() {
+  if (queue_.empty()) return;
+  const Piece& head = queue_.front();
+  End& end = ends_[index(head.stream)];
+  // A pipe that has room takes PIPE_BUF bytes without blocking.
+  const std::size_t length = std::min<std::size_t>(head.bytes.size() - written_, PIPE_BUF);
+  const ssize_t wrote = ::write(end.fd, head.bytes.data() + written_, length);
+  if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
+  if (wrote < 0) {
+    end.closed = true;
+    written_ = head.bytes.size();
+  } else {
+    written_ += static_cast<std::size_t>(wrote);
+  }
+  if (written_ < head.bytes.size()) return;
+  queued_bytes_ -= head.bytes.size();
+  queue_.pop_front();
+  written_ = 0;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,65 @@
+// What the ranks print becomes what `tutti run` prints: whole lines, never mixed.
+//
+// Lines stand in one queue for stdout and stderr, so that a line is finished before another begins
+// even when both end in one pipe. Writing never blocks: the queue's head is written when the
+// descriptor has room; while the queue is long the pipes of the ranks are not read.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launch/lines.h"
+
+namespace tutti::launch {
+
+enum class Stream : int { out = 0, err = 1 };
+
+class Output {
+ public:
+  /// Writes to `out_fd` and `err_fd`. With one rank its bytes pass as they are.
+  Output(int ranks, int out_fd, int err_fd);
+
+  void feed(int rank, Stream stream, std::string_view bytes);
+  void finish(int rank, Stream stream);
+  /// A line of our own on stderr.
+  void say(std::string_view line);
+
+  bool is_long() const noexcept { return queued_bytes_ > kLongQueue; }
+  /// The descriptor to wait for until it takes bytes; -1 when nothing is queued.
+  int awaited() const noexcept;
+  /// Writes at most one piece to the awaited descriptor, which must have room.
+  void write_some();
+  /// The reader of this stream went away (EPIPE): ranks should learn it as well.
+  bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
+  const Tail& tail(int rank) const { return tails_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  static constexpr std::size_t kLongQueue = std::size_t{1} << 20;
+  struct End {
+    int fd = -1;
+    bool is_terminal = false;
+    bool closed = false;
+    std::string draft;  ///< shown on the terminal's last line
+  };
+  struct Piece {
+    Stream stream;
+    std::string bytes;
+  };
+  static std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
+  LineSplitter& splitter(int rank, Stream stream);
+  void print(int rank, Stream stream, std::string_view line, bool is_draft);
+  void queue(Stream stream, std::string bytes);
+
+  int ranks_;
+  End ends_[2];
+  std::vector<LineSplitter> splitters_;  ///< by 2 * rank + stream
+  std::vector<Tail> tails_;
+  std::deque<Piece> queue_;
+  std::size_t queued_bytes_ = 0;
+  std::size_t written_ = 0;  ///< of the head
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,61 @@
+#include "launch/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace tutti::launch {
+
+Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores) {
+  Placement placement;
+  placement.world_ranks = ranks;
+  placement.host_ranks = ranks;
+  for (int rank = 0; rank < ranks; ++rank) placement.ranks.push_back({rank, rank, host, cores});
+  return placement;
+}
+
+ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks) {
+  ThreadDefaults defaults;
+  const auto add = [&](const char* name, const std::string& value) {
+    if (inherited.contains(name)) return;
+    defaults.added[name] = value;
+    defaults.notice += fmt::format("{}{}={}", defaults.notice.empty() ? "" : " ", name, value);
+  };
+  add("OMP_NUM_THREADS", std::to_string(std::max(1, cores / host_ranks)));
+  // Spinning OpenMP threads of several ranks steal each other's cores.
+  add("OMP_WAIT_POLICY", "PASSIVE");
+  if (!defaults.notice.empty()) {
+    defaults.notice = fmt::format(
+        "tutti: {} for every rank ({} core{}, {} rank{}); set to override", defaults.notice, cores,
+        cores == 1 ? "" : "s", host_ranks, host_ranks == 1 ? "" : "s");
+  }
+  return defaults;
+}
+
+Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
+                           std::string_view agent, int master_port) {
+  const Place& place = placement.ranks.at(static_cast<std::size_t>(rank));
+  Environment variables = inherited;
+  // An outer launcher's marks would name another job.
+  for (const char* mark : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                           "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    variables.erase(mark);
+  }
+  const std::string world = std::to_string(placement.world_ranks);
+  const std::string global_rank = std::to_string(place.rank);
+  variables["RANK"] = global_rank;
+  variables["WORLD_SIZE"] = world;
+  variables["LOCAL_RANK"] = std::to_string(place.local_rank);
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.host_ranks);
+  variables["GROUP_RANK"] = "0";
+  variables["GROUP_WORLD_SIZE"] = "1";
+  variables["ROLE_NAME"] = "default";
+  variables["ROLE_RANK"] = global_rank;
+  variables["ROLE_WORLD_SIZE"] = world;
+  variables["MASTER_ADDR"] = "127.0.0.1";
+  variables["MASTER_PORT"] = std::to_string(master_port);
+  variables["TUTTI_AGENT"] = std::string(agent);
+  return variables;
+}
+
+}  // namespace tutti::launch

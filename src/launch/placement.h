@@ -1,0 +1,39 @@
+// Which rank runs where, and what its environment says.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+
+namespace tutti::launch {
+
+/// One rank's place. One host in this version.
+struct Place {
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  std::vector<int> cores;  ///< it may use these; ranks of a host share them
+};
+
+struct Placement {
+  std::vector<Place> ranks;
+  int world_ranks = 0;
+  int host_ranks = 0;
+};
+
+Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores);
+
+/// What `tutti run` adds to the environment of every rank unless it is set there already.
+struct ThreadDefaults {
+  Environment added;   ///< OMP_NUM_THREADS, OMP_WAIT_POLICY
+  std::string notice;  ///< one line for people; empty when nothing was added
+};
+ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks);
+
+/// The environment of one rank: `inherited` plus torchrun's variables plus TUTTI_AGENT.
+Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
+                           std::string_view agent, int master_port);
+
+}  // namespace tutti::launch

@@ -1,0 +1,94 @@
+#include "launch/post_mortem.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+
+#include "base/rank_list.h"
+#include "launch/lines.h"
+
+namespace tutti::launch {
+namespace {
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
+}
+
+/// One line for all ranks that did and ended the same.
+void append_others(const JobReport& report, int culprit, std::vector<std::string>& lines) {
+  std::map<std::string, std::vector<int>> by_fate;
+  for (const RankReport& rank : report.ranks) {
+    if (rank.rank == culprit) continue;
+    std::string fate = rank.doing.empty() ? "" : rank.doing + "; ";
+    fate += describe_exit(rank.exit.wait_status);
+    if (rank.exit.ours && is_abnormal(rank.exit.wait_status)) fate += " (ended by tutti run)";
+    by_fate[fate].push_back(rank.rank);
+  }
+  for (const auto& [fate, ranks] : by_fate) {
+    lines.push_back(fmt::format("  others: {}: {}", ranks_text(ranks), fate));
+  }
+}
+
+std::string hint(const RankReport& culprit) {
+  const int status = culprit.exit.wait_status;
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+    return "  SIGKILL comes from kill -9 or from the kernel when memory ran out (see dmesg)";
+  }
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+    return "  it ended while others still needed it: close the group on every rank before leaving";
+  }
+  return {};
+}
+
+std::string headline(const JobReport& report) {
+  const std::string lasted = format_span(report.lasted);
+  if (report.ending.timed_out) return fmt::format("tutti: FAILED: not done after {}", lasted);
+  if (report.ending.rendezvous_failed) {
+    return fmt::format("tutti: FAILED after {}: the ranks did not all meet", lasted);
+  }
+  if (report.ending.signal_number != 0) {
+    return fmt::format("tutti: ended after {} by {}", lasted,
+                       describe_signal(report.ending.signal_number));
+  }
+  return fmt::format("tutti: FAILED after {}", lasted);
+}
+
+}  // namespace
+
+std::string format_span(std::chrono::nanoseconds span) {
+  const double seconds = std::chrono::duration<double>(span).count();
+  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<long>(seconds);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome) {
+  if (report.exit_code == 0) return {};
+  std::vector<std::string> lines;
+  const auto root = outcome.root_cause();
+  if (!root) {
+    lines.push_back(headline(report));
+    if (report.ending.signal_number == 0) append_others(report, -1, lines);
+  } else {
+    const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
+    lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}) {}", headline(report),
+                                *root, report.host, culprit.pid,
+                                describe_exit(culprit.exit.wait_status)));
+    if (!culprit.doing.empty()) lines.push_back(fmt::format("  rank {} {}", *root, culprit.doing));
+    if (const std::string text = hint(culprit); !text.empty()) lines.push_back(text);
+    append_others(report, *root, lines);
+    if (!culprit.last_lines.empty())
+      lines.push_back(fmt::format("  last lines of rank {}:", *root));
+    for (const std::string& line : culprit.last_lines) {
+      lines.push_back("    " + without_control_characters(line));
+    }
+  }
+  lines.push_back(fmt::format("tutti: exit code {}", report.exit_code));
+  return lines;
+}
+
+}  // namespace tutti::launch

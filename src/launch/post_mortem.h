@@ -1,0 +1,35 @@
+// The last screen of a failed job: who, where, how, what it was doing, what it said last.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "launch/outcome.h"
+
+namespace tutti::launch {
+
+/// What is known of one rank at the end.
+struct RankReport {
+  int rank = 0;
+  pid_t pid = 0;
+  RankExit exit;
+  std::string doing;                    ///< from the board; empty: never in a world
+  std::vector<std::string> last_lines;  ///< what it printed last
+};
+
+struct JobReport {
+  std::string host;
+  std::chrono::nanoseconds lasted{0};
+  Ending ending;
+  int exit_code = 0;
+  std::vector<RankReport> ranks;
+};
+
+/// Lines without line ends; empty for a job that ended well.
+std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome);
+
+/// "2.3 s", "1 h 04 min".
+std::string format_span(std::chrono::nanoseconds span);
+
+}  // namespace tutti::launch

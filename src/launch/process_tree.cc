@@ -1,0 +1,116 @@
+#include "launch/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "net/process_info.h"
+
+namespace tutti::launch {
+namespace {
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const noexcept { ::closedir(directory); }
+};
+using Directory = std::unique_ptr<DIR, CloseDirectory>;
+
+/// A small file of /proc; empty when it cannot be read.
+std::string read_small(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return {};
+  std::string text;
+  char buffer[4096];
+  ssize_t got = 0;
+  while ((got = ::read(fd, buffer, sizeof buffer)) > 0 || (got < 0 && errno == EINTR)) {
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+  }
+  ::close(fd);
+  return text;
+}
+
+/// Children by parent from one scan of all processes: for kernels without /proc/.../children.
+std::vector<pid_t> descendants_by_scan(pid_t root) {
+  std::multimap<pid_t, pid_t> children;
+  for (const pid_t pid : numbers_in("/proc")) {
+    if (const auto stat = net::stat_of(pid)) children.emplace(stat->parent, pid);
+  }
+  std::vector<pid_t> found = {root};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto [begin, end] = children.equal_range(found[i]);
+    for (auto child = begin; child != end; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+bool kernel_lists_children() {
+  static const bool yes =
+      ::access(fmt::format("/proc/self/task/{}/children", ::syscall(SYS_gettid)).c_str(), R_OK) ==
+      0;
+  return yes;
+}
+
+void append_children(pid_t parent, std::vector<pid_t>& found) {
+  const std::string tasks = fmt::format("/proc/{}/task", parent);
+  for (const pid_t task : numbers_in(tasks)) {
+    const std::string text = read_small(fmt::format("{}/{}/children", tasks, task));
+    for (const char* cursor = text.c_str(); *cursor != '\0';) {
+      char* end = nullptr;
+      const long number = std::strtol(cursor, &end, 10);
+      if (end == cursor) break;
+      found.push_back(static_cast<pid_t>(number));
+      cursor = end;
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<int> numbers_in(const std::string& folder) {
+  std::vector<int> numbers;
+  const Directory directory(::opendir(folder.c_str()));
+  if (!directory) return numbers;
+  while (const dirent* entry = ::readdir(directory.get())) {
+    const int number = std::atoi(entry->d_name);
+    if (number > 0) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+std::vector<pid_t> descendants_of(pid_t root) {
+  if (!kernel_lists_children()) return descendants_by_scan(root);
+  std::vector<pid_t> found;
+  append_children(root, found);
+  for (std::size_t i = 0; i < found.size(); ++i) append_children(found[i], found);
+  return found;
+}
+
+bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
+  const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd < 0) return false;
+  const bool ours = net::descends_from(pid, ancestor);
+  const bool sent = ours && ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0) == 0;
+  ::close(pidfd);
+  return sent;
+}
+
+int kill_descendants() {
+  const pid_t self = ::getpid();
+  int signalled = 0;
+  for (const pid_t pid : descendants_of(self)) {
+    if (signal_descendant(pid, self, SIGKILL)) ++signalled;
+  }
+  return signalled;
+}
+
+}  // namespace tutti::launch

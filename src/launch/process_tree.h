@@ -1,0 +1,29 @@
+// Everything below one process, found through /proc, and nothing else.
+//
+// A *descendant* is a process whose chain of parents leads to the root asked about. With the root a
+// subreaper no descendant can leave, whatever it does with sessions and process groups. A signal
+// goes through a pidfd whose descent was checked after it was opened, so that a number that is
+// used again can never hit a stranger.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace tutti::launch {
+
+/// All descendants of `root`, without it. One look: processes may come and go meanwhile.
+std::vector<pid_t> descendants_of(pid_t root);
+
+/// Names in a folder of /proc that are numbers: processes, threads, descriptors.
+std::vector<int> numbers_in(const std::string& folder);
+
+/// Signals `pid` if it still descends from `ancestor` when the signal is sent.
+bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number);
+
+/// SIGKILLs every descendant of the calling process that lives now. One pass: repeat it until
+/// waitpid says that no child is left. Returns how many were signalled.
+int kill_descendants();
+
+}  // namespace tutti::launch

@@ -1,0 +1,14 @@
+// Finding the program before anything is started, so that a wrong name is one clear line.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace tutti::launch {
+
+/// The path execve will get for `name`: with a slash it is taken as it is, else looked up in
+/// `search_path`. Throws Error(kInvalidArgument) that says what is wrong: not found (and that
+/// ./name is there), a directory, not executable.
+std::string find_program(std::string_view name, std::string_view search_path);
+
+}  // namespace tutti::launch

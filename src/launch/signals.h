@@ -1,0 +1,24 @@
+// The signals of launcher, keeper and ranks.
+//
+// Launcher and keeper block every signal they read from a descriptor; ranks get back the mask that
+// the launcher was started with. Dispositions are never changed, so what was ignored (nohup, a
+// background job of a script) stays ignored in the ranks.
+#pragma once
+
+#include <csignal>
+#include <vector>
+
+namespace tutti::launch {
+
+/// Signals that are handed on to the ranks: INT TERM HUP QUIT USR1 USR2 CONT TSTP, less those that
+/// were ignored when the launcher was started.
+std::vector<int> forwarded_signals();
+
+/// Whether its default action ends a process.
+bool ends_process(int signal_number) noexcept;
+
+/// Blocks all signals of the calling thread but those of a fault; returns the former mask. Call it
+/// before any thread is made.
+sigset_t block_signals();
+
+}  // namespace tutti::launch

@@ -1,0 +1,77 @@
+// The chain differs as soon as ranks disagree in anything that counts, and in nothing else.
+#include "group/chain.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <vector>
+
+namespace tutti::group {
+namespace {
+
+Request base() {
+  Request request;
+  request.op = Op::all_reduce;
+  request.dtype = DType::f32;
+  request.count = 100;
+  request.root_or_peer = -1;
+  return request;
+}
+
+TEST(Chain, EveryDisagreementChangesIt) {
+  const std::vector<std::function<void(Request&)>> changes = {
+      [](Request& r) { r.op = Op::reduce; },
+      [](Request& r) { r.dtype = DType::f64; },
+      [](Request& r) { r.count = 101; },
+      [](Request& r) { r.reduce = ReduceOp::avg; },
+      [](Request& r) { r.reduce = ReduceOp::premul_sum(0.5); },
+      [](Request& r) { r.reduce = ReduceOp::premul_sum(0.25); },
+      [](Request& r) { r.root_or_peer = 0; },
+      [](Request& r) { r.root_or_peer = 1; },
+  };
+  std::set<std::uint64_t> chains = {chain_next(chain_seed(1), base())};
+  for (const auto& change : changes) {
+    Request request = base();
+    change(request);
+    EXPECT_TRUE(chains.insert(chain_next(chain_seed(1), request)).second);
+  }
+  EXPECT_TRUE(chains.insert(chain_next(chain_seed(2), base())).second) << "another group";
+}
+
+TEST(Chain, OrderCountsAndADifferenceStays) {
+  Request first = base(), second = base();
+  second.op = Op::broadcast;
+  second.root_or_peer = 0;
+  std::uint64_t one = chain_next(chain_next(chain_seed(7), first), second);
+  std::uint64_t other = chain_next(chain_next(chain_seed(7), second), first);
+  for (int more = 0; more < 100; ++more) {
+    EXPECT_NE(one, other);
+    one = chain_next(one, first);
+    other = chain_next(other, first);
+  }
+}
+
+TEST(Chain, WhatMayDifferBetweenRanksDoesNotCount) {
+  Request here = base(), there = base();
+  float value = 0;
+  here.input = value;
+  here.where = {"train.cc", 1};
+  there.where = {"train.cc", 2};
+  there.arrive = Deadline::after(std::chrono::seconds(5));
+  EXPECT_EQ(chain_next(chain_seed(7), here), chain_next(chain_seed(7), there));
+}
+
+TEST(GroupIds, DependOnParentRanksOrderAndTimes) {
+  const std::vector<int> ranks = {0, 1}, swapped = {1, 0}, more = {0, 1, 2};
+  std::set<GroupId> ids = {5};
+  EXPECT_TRUE(ids.insert(child_id(5, ranks, 1)).second);
+  EXPECT_TRUE(ids.insert(child_id(5, ranks, 2)).second);
+  EXPECT_TRUE(ids.insert(child_id(5, swapped, 1)).second);
+  EXPECT_TRUE(ids.insert(child_id(5, more, 1)).second);
+  EXPECT_TRUE(ids.insert(child_id(6, ranks, 1)).second);
+  EXPECT_EQ(child_id(5, ranks, 1), child_id(5, ranks, 1));
+}
+
+}  // namespace
+}  // namespace tutti::group

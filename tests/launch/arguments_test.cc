@@ -1,0 +1,141 @@
+#include "launch/arguments.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "launch/program.h"
+#include "tutti/error.h"
+
+namespace tutti::launch {
+namespace {
+
+using Words = std::vector<std::string>;
+const OptionWord kKnown[] = {
+    {"n", true}, {"np", true}, {"nproc-per-node", true}, {"grace", true}, {"dry-run", false}};
+
+template <class Call>
+std::string message_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+TEST(CutArguments, TakesEverySpelling) {
+  for (const Words& words :
+       {Words{"-n", "4", "prog", "-x"}, Words{"-n=4", "prog", "-x"},
+        Words{"-np", "4", "prog", "-x"}, Words{"--nproc_per_node", "4", "prog", "-x"},
+        Words{"--nproc-per-node=4", "prog", "-x"},
+        Words{"-nproc_per_node=4", "--", "prog", "-x"}}) {
+    const CutArguments cut = cut_arguments(words, kKnown);
+    ASSERT_EQ(cut.options.size(), 1u) << words[0];
+    EXPECT_TRUE(cut.options[0] == "-n4" || cut.options[0].ends_with("=4")) << cut.options[0];
+    EXPECT_EQ(cut.command, (Words{"prog", "-x"}));
+  }
+}
+
+TEST(CutArguments, LeavesTheProgramsArgumentsAlone) {
+  const CutArguments cut =
+      cut_arguments(Words{"--dry-run", "-n", "2", "prog", "-n", "7", "--", "--grace"}, kKnown);
+  EXPECT_EQ(cut.options, (Words{"--dry-run", "-n2"}));
+  EXPECT_EQ(cut.command, (Words{"prog", "-n", "7", "--", "--grace"}));
+}
+
+TEST(CutArguments, ProgramMayBeginWithADashAfterTheSeparator) {
+  EXPECT_EQ(cut_arguments(Words{"-n", "2", "--", "-odd"}, kKnown).command, (Words{"-odd"}));
+}
+
+TEST(CutArguments, NamesTheOptionWithoutValue) {
+  EXPECT_EQ(message_of([] { cut_arguments(Words{"--grace"}, kKnown); }), "--grace needs a value");
+}
+
+TEST(CutArguments, GuessesUnknownOptions) {
+  EXPECT_EQ(message_of([] {
+              cut_arguments(Words{"--graze", "1", "prog"}, kKnown);
+            }),
+            "unknown option --graze; did you mean --grace?");
+  const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
+  EXPECT_EQ(far.find("did you mean"), std::string::npos);
+  EXPECT_EQ(message_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
+            "--dry-run=1: takes no value");
+}
+
+TEST(ParseRankCount, NumbersAndWords) {
+  EXPECT_EQ(parse_rank_count("3", 8), 3);
+  EXPECT_EQ(parse_rank_count("auto", 8), 8);
+  EXPECT_EQ(parse_rank_count("cpu", 8), 8);
+}
+
+TEST(ParseRankCount, RefusesWithTheValue) {
+  for (const char* text : {"0", "-1", "257", "99999999999", "4x", "", "gpu", "0x4"}) {
+    const std::string message = message_of([&] { parse_rank_count(text, 8); });
+    EXPECT_NE(message.find(text), std::string::npos) << message;
+  }
+}
+
+TEST(ExplainLateCount, SeesTheCountBehindTheProgram) {
+  const std::string text = explain_late_count(Words{"./train", "--nproc_per_node=2"});
+  EXPECT_NE(text.find("--nproc_per_node=2 stands after the program (./train)"), std::string::npos);
+  EXPECT_NE(text.find("tutti run -n N ./train"), std::string::npos);
+  EXPECT_EQ(explain_late_count(Words{"./train", "--epochs", "2"}), "");
+  EXPECT_EQ(explain_late_count(Words{"-n"}), "");
+}
+
+TEST(ShellWords, QuotesWhatAShellWouldSplit) {
+  EXPECT_EQ(shell_words(Words{"a", "b c", "", "d'e"}), "a 'b c' '' 'd'\\''e'");
+}
+
+class FindProgram : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = ::testing::TempDir() + "tutti_find_XXXXXX";
+    ASSERT_NE(::mkdtemp(folder_.data()), nullptr);
+    former_ = ::get_current_dir_name();
+    ASSERT_EQ(::chdir(folder_.c_str()), 0);
+  }
+  void TearDown() override {
+    ASSERT_EQ(::chdir(former_), 0);
+    std::free(former_);
+    for (const char* name : {"prog", "plain"}) ::unlink((folder_ + "/" + name).c_str());
+    ::rmdir(folder_.c_str());
+  }
+  void make(const char* name, mode_t mode) {
+    std::ofstream(folder_ + "/" + name) << "#!/bin/sh\n";
+    ASSERT_EQ(::chmod((folder_ + "/" + name).c_str(), mode), 0);
+  }
+  std::string folder_;
+  char* former_ = nullptr;
+};
+
+TEST_F(FindProgram, SearchesThePathInOrder) {
+  make("prog", 0755);
+  EXPECT_EQ(find_program("prog", "/nonexistent:" + folder_), folder_ + "/prog");
+  EXPECT_EQ(find_program("./prog", ""), "./prog");
+}
+
+TEST_F(FindProgram, SuggestsTheOneThatIsHere) {
+  make("prog", 0755);
+  const std::string message = message_of([] { find_program("prog", "/nonexistent"); });
+  EXPECT_NE(message.find("did you mean ./prog?"), std::string::npos) << message;
+}
+
+TEST_F(FindProgram, SaysWhatIsWrong) {
+  make("plain", 0644);
+  EXPECT_NE(message_of([] { find_program("./plain", ""); }).find("not executable"),
+            std::string::npos);
+  EXPECT_NE(message_of([] { find_program("./none", ""); }).find("No such file"), std::string::npos);
+  EXPECT_NE(message_of([] { find_program("/", ""); }).find("is a directory"), std::string::npos);
+  EXPECT_EQ(message_of([] { find_program("zilch", "/nonexistent"); }),
+            "program zilch: not found in PATH");
+}
+
+}  // namespace
+}  // namespace tutti::launch

@@ -1,0 +1,216 @@
+#include "launch/lines.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "launch/output.h"
+
+namespace tutti::launch {
+namespace {
+
+struct Seen {
+  std::vector<std::string> lines, drafts;
+  LineSplitter::Emit emit() {
+    return [this](std::string_view line, bool is_draft) {
+      (is_draft ? drafts : lines).emplace_back(line);
+    };
+  }
+};
+
+using Lines = std::vector<std::string>;
+
+TEST(LineSplitter, WholeLinesFromAnyPieces) {
+  const std::string text = "one\n\ntwo\r\nthree";
+  for (std::size_t step = 1; step <= text.size(); ++step) {
+    LineSplitter splitter;
+    Seen seen;
+    for (std::size_t at = 0; at < text.size(); at += step) {
+      splitter.feed(std::string_view(text).substr(at, step), seen.emit());
+    }
+    EXPECT_EQ(seen.lines, (Lines{"one", "", "two"})) << step;
+    splitter.finish(seen.emit());
+    EXPECT_EQ(seen.lines, (Lines{"one", "", "two", "three"})) << step;
+  }
+}
+
+TEST(LineSplitter, OnlyTheLastStateOfAProgressBarIsALine) {
+  LineSplitter splitter;
+  Seen seen;
+  splitter.feed("10%\r20%\r30%\n", seen.emit());
+  EXPECT_EQ(seen.drafts, (Lines{"10%", "20%"}));
+  EXPECT_EQ(seen.lines, (Lines{"30%"}));
+  splitter.feed("40%\r", seen.emit());
+  splitter.finish(seen.emit());
+  EXPECT_EQ(seen.lines, (Lines{"30%", "40%"}));
+}
+
+TEST(LineSplitter, EndlessLineIsCutNotKept) {
+  LineSplitter splitter;
+  Seen seen;
+  const std::string block(10000, 'x');
+  std::size_t total = 0;
+  for (int i = 0; i < 20; ++i) {
+    splitter.feed(block, seen.emit());
+    total += block.size();
+  }
+  splitter.finish(seen.emit());
+  std::size_t sum = 0;
+  for (const std::string& line : seen.lines) {
+    EXPECT_LE(line.size(), kLongestLine);
+    sum += line.size();
+  }
+  EXPECT_EQ(sum, total);
+}
+
+TEST(LineSplitter, LineOfExactlyTheLimitStaysWhole) {
+  LineSplitter splitter;
+  Seen seen;
+  splitter.feed(std::string(kLongestLine, 'y') + "\n", seen.emit());
+  ASSERT_EQ(seen.lines.size(), 1u);
+  EXPECT_EQ(seen.lines[0].size(), kLongestLine);
+}
+
+TEST(Tail, KeepsTheLastLines) {
+  Tail tail(2);
+  for (const char* line : {"a", "b", "c"}) tail.add(line);
+  EXPECT_EQ(std::vector<std::string>(tail.lines().begin(), tail.lines().end()), (Lines{"b", "c"}));
+}
+
+TEST(ControlCharacters, AreMadeVisible) {
+  EXPECT_EQ(without_control_characters("a\x1b[31mb\tc"), "a\\x1b[31mb\tc");
+}
+
+/// What Output writes into two pipes.
+class OutputTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(::pipe2(out_, O_CLOEXEC | O_NONBLOCK), 0);
+    ASSERT_EQ(::pipe2(err_, O_CLOEXEC | O_NONBLOCK), 0);
+  }
+  void TearDown() override {
+    for (const int fd : {out_[0], out_[1], err_[0], err_[1]}) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+  static std::string drain(int fd) {
+    std::string text;
+    char buffer[4096];
+    ssize_t got = 0;
+    while ((got = ::read(fd, buffer, sizeof buffer)) > 0) {
+      text.append(buffer, static_cast<std::size_t>(got));
+    }
+    return text;
+  }
+  std::string written(Output& output, int fd) {
+    std::string text;
+    while (output.awaited() >= 0) {
+      output.write_some();
+      text += drain(fd);
+    }
+    return text;
+  }
+  int out_[2] = {-1, -1};
+  int err_[2] = {-1, -1};
+};
+
+TEST_F(OutputTest, PrefixesWholeLinesAndKeepsTheOrderOfARank) {
+  Output output(2, out_[1], err_[1]);
+  output.feed(0, Stream::out, "zero one\nzero ");
+  output.feed(1, Stream::out, "one one\n");
+  output.feed(0, Stream::out, "two\n");
+  EXPECT_EQ(written(output, out_[0]), "[0] zero one\n[1] one one\n[0] zero two\n");
+}
+
+TEST_F(OutputTest, StdoutAndStderrStayApart) {
+  Output output(2, out_[1], err_[1]);
+  output.feed(0, Stream::out, "to out\n");
+  output.feed(0, Stream::err, "to err\n");
+  EXPECT_EQ(written(output, out_[0]), "[0] to out\n");
+  EXPECT_EQ(drain(err_[0]), "[0] to err\n");
+}
+
+TEST_F(OutputTest, FlushesThePartialLineAtTheEnd) {
+  Output output(2, out_[1], err_[1]);
+  output.feed(1, Stream::out, "no newline");
+  EXPECT_EQ(output.awaited(), -1);
+  output.finish(1, Stream::out);
+  EXPECT_EQ(written(output, out_[0]), "[1] no newline\n");
+}
+
+TEST_F(OutputTest, NoControlCharactersForDraftsWithoutATerminal) {
+  Output output(2, out_[1], err_[1]);
+  output.feed(0, Stream::out, "1%\r2%\r3%\r\n");
+  EXPECT_EQ(written(output, out_[0]), "[0] 3%\n");
+}
+
+TEST_F(OutputTest, OneRankPassesAsItIs) {
+  Output output(1, out_[1], err_[1]);
+  output.feed(0, Stream::out, "1%\r2%");
+  EXPECT_EQ(written(output, out_[0]), "1%\r2%");
+  output.finish(0, Stream::out);
+  EXPECT_EQ(written(output, out_[0]), "");
+  EXPECT_EQ(output.tail(0).lines().back(), "2%");
+}
+
+TEST_F(OutputTest, ReaderThatWentAwayClosesOnlyItsStream) {
+  // SIGPIPE is blocked in the launcher; here it is ignored for the length of the test.
+  auto* const former = ::signal(SIGPIPE, SIG_IGN);
+  Output output(2, out_[1], err_[1]);
+  ::close(out_[0]);
+  out_[0] = -1;
+  output.feed(0, Stream::out, "lost\n");
+  output.feed(0, Stream::err, "kept\n");
+  EXPECT_EQ(written(output, err_[0]), "[0] kept\n");
+  EXPECT_TRUE(output.is_closed(Stream::out));
+  EXPECT_FALSE(output.is_closed(Stream::err));
+  ::signal(SIGPIPE, former);
+}
+
+TEST_F(OutputTest, RandomPiecesOfManyRanksGiveWholeLines) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  constexpr int kRanks = 4, kLinesEach = 200;
+  std::vector<std::string> pending(kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    for (int line = 0; line < kLinesEach; ++line) {
+      pending[static_cast<std::size_t>(rank)] +=
+          "line " + std::to_string(line) + std::string(random() % 50, '.') + "|\n";
+    }
+  }
+  Output output(kRanks, out_[1], err_[1]);
+  std::string text;
+  for (bool busy = true; busy;) {
+    busy = false;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      std::string& rest = pending[static_cast<std::size_t>(rank)];
+      const std::string piece = rest.substr(0, random() % 40);
+      rest.erase(0, piece.size());
+      output.feed(rank, Stream::out, piece);
+      busy = busy || !rest.empty();
+    }
+    text += written(output, out_[0]);
+  }
+  std::vector<int> next(kRanks, 0);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    ASSERT_NE(end, std::string::npos);
+    const std::string line = text.substr(at, end - at);
+    at = end + 1;
+    ASSERT_EQ(line.back(), '|') << line;
+    const int rank = line[1] - '0';
+    const std::string wanted = "[" + std::to_string(rank) + "] line " +
+                               std::to_string(next[static_cast<std::size_t>(rank)]++);
+    EXPECT_TRUE(line.starts_with(wanted)) << line;
+  }
+  EXPECT_EQ(next, std::vector<int>(kRanks, kLinesEach));
+}
+
+}  // namespace
+}  // namespace tutti::launch

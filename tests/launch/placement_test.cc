@@ -1,0 +1,58 @@
+#include "launch/placement.h"
+
+#include <gtest/gtest.h>
+
+namespace tutti::launch {
+namespace {
+
+TEST(Placement, OneHostCountsUp) {
+  const Placement placement = place_on_one_host(3, "here", {0, 1, 5});
+  ASSERT_EQ(placement.ranks.size(), 3u);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Place& place = placement.ranks[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(place.rank, rank);
+    EXPECT_EQ(place.local_rank, rank);
+    EXPECT_EQ(place.host, "here");
+    EXPECT_EQ(place.cores, (std::vector<int>{0, 1, 5}));
+  }
+}
+
+TEST(RankEnvironment, AreTorchruns) {
+  const Placement placement = place_on_one_host(4, "here", {0});
+  const Environment variables =
+      rank_variables({{"HOME", "/h"}, {"RANK", "77"}, {"TORCHELASTIC_RUN_ID", "outer"}}, placement,
+                     2, "@tutti-x", 29500);
+  const Environment wanted = {{"HOME", "/h"},
+                              {"RANK", "2"},
+                              {"WORLD_SIZE", "4"},
+                              {"LOCAL_RANK", "2"},
+                              {"LOCAL_WORLD_SIZE", "4"},
+                              {"GROUP_RANK", "0"},
+                              {"GROUP_WORLD_SIZE", "1"},
+                              {"ROLE_NAME", "default"},
+                              {"ROLE_RANK", "2"},
+                              {"ROLE_WORLD_SIZE", "4"},
+                              {"MASTER_ADDR", "127.0.0.1"},
+                              {"MASTER_PORT", "29500"},
+                              {"TUTTI_AGENT", "@tutti-x"}};
+  EXPECT_EQ(variables, wanted);
+}
+
+TEST(ThreadDefaults, SharesCoresAndSaysSoOnce) {
+  const ThreadDefaults defaults = thread_defaults({}, 8, 3);
+  EXPECT_EQ(defaults.added,
+            (Environment{{"OMP_NUM_THREADS", "2"}, {"OMP_WAIT_POLICY", "PASSIVE"}}));
+  EXPECT_NE(defaults.notice.find("OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE"), std::string::npos);
+  EXPECT_NE(defaults.notice.find("8 cores, 3 ranks"), std::string::npos);
+}
+
+TEST(ThreadDefaults, NeverLessThanOneAndNeverOverWhatIsSet) {
+  EXPECT_EQ(thread_defaults({}, 2, 4).added.at("OMP_NUM_THREADS"), "1");
+  const ThreadDefaults set =
+      thread_defaults({{"OMP_NUM_THREADS", "5"}, {"OMP_WAIT_POLICY", "ACTIVE"}}, 2, 4);
+  EXPECT_TRUE(set.added.empty());
+  EXPECT_EQ(set.notice, "");
+}
+
+}  // namespace
+}  // namespace tutti::launch

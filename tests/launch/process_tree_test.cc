@@ -1,0 +1,90 @@
+#include "launch/process_tree.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "net/process_info.h"
+
+namespace tutti::launch {
+namespace {
+
+/// A child that forks a grandchild in a session of its own; both pause. Writes the grandchild's
+/// pid.
+struct Family {
+  pid_t child = -1, grandchild = -1;
+  Family() {
+    int pipe_ends[2];
+    EXPECT_EQ(::pipe2(pipe_ends, O_CLOEXEC), 0);
+    child = ::fork();
+    if (child == 0) {
+      const pid_t below = ::fork();
+      if (below == 0) {
+        ::setsid();
+        const pid_t self = ::getpid();
+        (void)!::write(pipe_ends[1], &self, sizeof self);
+        for (;;) ::pause();
+      }
+      for (;;) ::pause();
+    }
+    EXPECT_EQ(::read(pipe_ends[0], &grandchild, sizeof grandchild),
+              static_cast<ssize_t>(sizeof grandchild));
+    ::close(pipe_ends[0]);
+    ::close(pipe_ends[1]);
+  }
+};
+
+bool contains(const std::vector<pid_t>& pids, pid_t pid) {
+  return std::find(pids.begin(), pids.end(), pid) != pids.end();
+}
+
+class ProcessTree : public ::testing::Test {
+ protected:
+  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  void TearDown() override {
+    int killed = 0;
+    while (::waitpid(-1, nullptr, WNOHANG) >= 0) killed += kill_descendants();
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+};
+
+TEST_F(ProcessTree, SeesSessionsOfTheirOwn) {
+  const Family family;
+  const std::vector<pid_t> found = descendants_of(::getpid());
+  EXPECT_TRUE(contains(found, family.child));
+  EXPECT_TRUE(contains(found, family.grandchild));
+  EXPECT_TRUE(net::descends_from(family.grandchild, ::getpid()));
+  EXPECT_FALSE(net::descends_from(::getppid(), ::getpid()));
+}
+
+TEST_F(ProcessTree, OrphansBecomeOurs) {
+  const Family family;
+  ASSERT_EQ(::kill(family.child, SIGKILL), 0);
+  ASSERT_EQ(::waitpid(family.child, nullptr, 0), family.child);
+  EXPECT_TRUE(contains(descendants_of(::getpid()), family.grandchild));
+}
+
+TEST_F(ProcessTree, SignalsNobodyElse) {
+  const Family mine, other;
+  // The grandchild of one family does not descend from the child of the other.
+  EXPECT_FALSE(signal_descendant(other.grandchild, mine.child, SIGKILL));
+  EXPECT_EQ(::kill(other.grandchild, 0), 0);
+  EXPECT_FALSE(signal_descendant(1, ::getpid(), 0));
+  EXPECT_TRUE(signal_descendant(mine.grandchild, mine.child, SIGKILL));
+}
+
+TEST_F(ProcessTree, KillsEverythingBelow) {
+  const Family first, second;
+  while (::waitpid(-1, nullptr, WNOHANG) >= 0) kill_descendants();
+  EXPECT_EQ(errno, ECHILD);
+  EXPECT_TRUE(descendants_of(::getpid()).empty());
+}
+
+}  // namespace
+}  // namespace tutti::launch

@@ -1,0 +1,48 @@
+// run_ranks for GoogleTest: an EXPECT that fails in a forked rank fails the test.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "tutti/test_kit.h"
+
+namespace tutti {
+
+/// Runs `function` on every rank of a new world and closes it; every failure of a rank is one of
+/// the test.
+inline void on_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
+                     const test_kit::RunOptions& options = {}) {
+  const auto checked = [&](ProcessGroup& world) {
+    function(world);
+    if (options.as == test_kit::As::processes && testing::Test::HasFailure()) {
+      throw std::runtime_error("an expectation failed (see above)");
+    }
+  };
+  try {
+    test_kit::run_ranks(world_size, checked, options);
+  } catch (const std::exception& failed) {
+    ADD_FAILURE() << failed.what();
+  }
+}
+
+/// The Error that `call` throws; a failure of the test if it throws none.
+template <class Call>
+Error thrown_by(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no tutti::Error was thrown";
+  return Error(ErrorCode::kInternal, "nothing was thrown");
+}
+
+inline void expect_text(const Error& error, const std::string& part) {
+  EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+      << "expected '" << part << "' in: " << error.what();
+}
+
+}  // namespace tutti
