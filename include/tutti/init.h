@@ -13,7 +13,8 @@
 namespace tutti {
 
 /// Everything is optional: what is not given comes from TUTTI_* variables, then from the launcher's
-/// environment (docs/getting-started.md lists them), and if nothing is set the world is of one rank.
+/// environment (docs/getting-started.md lists them), and if nothing is set the world is of one
+/// rank.
 struct InitOptions {
   std::string backend = {};      ///< "native" (default)
   std::string init_method = {};  ///< "env://" (default)

@@ -58,7 +58,8 @@ using FailureCallback = std::function<void(const Error&)>;
 /// Shape     `count` is the number of elements each rank contributes or receives in all_gather,
 ///           gather, scatter, reduce_scatter and all_to_all, and of the whole buffer elsewhere.
 ///           In-place forms take the whole buffer; rank r's part begins at r * count.
-/// Lifetime  Move-only. Works and the world's groups must not outlive what made them. The destructor
+/// Lifetime Move-only. Works and the world's groups must not outlive what made them. The
+/// destructor
 ///           closes within 2 s and never throws; while an exception unwinds it aborts at once.
 /// Ordering  Collectives of a group, blocking and asynchronous, complete in submission order on
 ///           every rank; so do messages of one (peer, tag, direction). Neither waits for the other.

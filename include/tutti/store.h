@@ -20,7 +20,7 @@ namespace tutti {
 ///     std::string host = store->get("host/0", 10s);   // waits until somebody has set it
 ///
 /// Threads   All calls may be made from any thread.
-/// Errors    Every call throws kTimeout when `timeout` has passed (naming the keys that are missing)
+/// Errors Every call throws kTimeout when `timeout` has passed (naming the keys that are missing)
 ///           and kSystem when the server is gone. Keys are at most 4 KiB, values at most 16 MiB,
 ///           a multi-call at most 4096 keys: more is kInvalidArgument.
 class TUTTI_API Store {

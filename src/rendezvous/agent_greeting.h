@@ -1,5 +1,7 @@
-// What the agent of `tutti run` says to whoever connects to TUTTI_AGENT and may: eight bytes, with the
-// board's descriptor attached to them. From then on the connection speaks the store protocol. Whoever
+// What the agent of `tutti run` says to whoever connects to TUTTI_AGENT and may: eight bytes,
+// with the
+// board's descriptor attached to them. From then on the connection speaks the store protocol.
+// Whoever
 // may not (another user, not below the launcher) sees the connection closed without a byte.
 #pragma once
 

@@ -1,4 +1,5 @@
-// Reads one element past a staging buffer, or adds past the largest int: ASan and UBSan must report.
+// Reads one element past a staging buffer, or adds past the largest int: ASan and UBSan must
+// report.
 #include <climits>
 #include <cstring>
 #include <vector>
