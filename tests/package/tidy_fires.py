@@ -13,7 +13,7 @@ PLANTED = {
         ("void f() { usleep(1); }\n", "blocking call"),
         ('const char* f() { return getenv("X"); }\n', "environment is read"),
         ("// " + "x" * 120 + "\n", "100 allowed"),
-        ("// TODO" + ": later\n", "work left"),
+        ("// TO" + "DO: later\n", "work left"),
     ],
     "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
     "src/new_folder/planted.cc": [("int x;\n", "stands in no folder of the layout")],
