@@ -72,6 +72,7 @@ class FrameDecoder {
   void feed(std::span<const std::byte> bytes);
   /// Call until it wants `more`. After `malformed` (a body that is too long) it stays malformed.
   Next next(Frame* frame);
+  void set_max_body(std::size_t max_body) noexcept { max_body_ = max_body; }
   std::size_t buffered() const noexcept { return buffer_.size() - start_; }
 
  private:
