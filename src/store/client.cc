@@ -1,0 +1,253 @@
+// The client's side of the store protocol.
+//
+// Calls of several threads share one connection: each has an id and a *slot* for its answer. One of
+// the threads that wait is the *pump*: it polls, sends what is queued, and puts answers into their
+// slots; when it has its own, another takes over.
+#include "store/client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "net/poller.h"
+#include "net/process_info.h"
+#include "net/system_error.h"
+#include "store/call_store.h"
+
+namespace tutti::store {
+namespace {
+
+using Clock = Deadline::Clock;
+
+/// How long a server may take to say which keys are missing, beyond the deadline.
+constexpr std::chrono::milliseconds kCancelTime{250};
+constexpr std::size_t kMaxWelcomeBytes = 4096;
+
+class SocketStore final : public CallStore {
+ public:
+  SocketStore(net::Fd socket, std::string place)
+      : socket_(std::move(socket)), place_(std::move(place)) {}
+
+ private:
+  struct Slot {
+    std::optional<net::Frame> frame;
+  };
+
+  Answer perform(const Call& call, Timeout timeout) override;
+  /// Pumps, or waits for the pump, until the slot is filled; false: the deadline has passed.
+  bool await(std::unique_lock<std::mutex>& lock, const Slot& slot, Deadline& deadline);
+  void pump_once(std::unique_lock<std::mutex>& lock, Deadline& deadline);
+  void flush();
+  void take_frames();
+  void lose(std::string_view why);
+  [[noreturn]] void throw_timeout(const Call& call, const Slot& slot, Timeout timeout) const;
+
+  const net::Fd socket_;
+  const std::string place_;  // "store at @x of pid 12 (train)"
+  net::Wakeup wakeup_;
+
+  std::mutex mutex_;  // guards what follows
+  net::Condition changed_;
+  net::SendQueue queue_;
+  net::FrameDecoder decoder_{kMaxCallBytes};
+  std::map<std::uint64_t, Slot*> slots_;
+  std::uint64_t next_id_ = 1;
+  bool is_pumped_ = false;
+  std::optional<Error> loss_;
+};
+
+void SocketStore::lose(std::string_view why) {
+  if (loss_) return;
+  loss_ = Error(ErrorCode::kSystem,
+                fmt::format("the {} is gone ({}): the process that served it has ended or closed "
+                            "it; see why it did, then start the job again",
+                            place_, why));
+  changed_.notify_all();
+}
+
+void SocketStore::flush() {
+  if (queue_.flush(socket_.get()) == net::IoResult::closed) lose("it takes no more calls");
+}
+
+void SocketStore::take_frames() {
+  for (;;) {
+    const net::IoResult result = net::receive_into(socket_.get(), &decoder_);
+    net::Frame frame;
+    auto next = decoder_.next(&frame);
+    for (; next == net::FrameDecoder::Next::frame; next = decoder_.next(&frame)) {
+      const auto found = slots_.find(frame.id);
+      if (found == slots_.end()) continue;  // its caller has given up
+      found->second->frame = std::move(frame);
+      slots_.erase(found);
+    }
+    if (next == net::FrameDecoder::Next::malformed) lose("it sent a malformed answer");
+    if (result == net::IoResult::closed) lose("it closed the connection");
+    if (result != net::IoResult::progress || loss_) return;
+  }
+}
+
+void SocketStore::pump_once(std::unique_lock<std::mutex>& lock, Deadline& deadline) {
+  is_pumped_ = true;
+  std::array<net::Watch, 1> watch{
+      net::Watch{.fd = socket_.get(), .want_read = true, .want_write = !queue_.empty()}};
+  lock.unlock();
+  std::optional<Error> problem;
+  try {
+    net::poll_any(watch, deadline, {.wakeup = &wakeup_});
+  } catch (const Error& error) {
+    problem = error;
+  }
+  lock.lock();
+  is_pumped_ = false;
+  if (problem) lose(problem->what());
+  wakeup_.drain();
+  try {
+    if (watch[0].writable && !queue_.empty()) flush();
+    if (watch[0].readable) take_frames();
+  } catch (const Error& error) {
+    lose(error.what());
+  }
+  changed_.notify_all();
+}
+
+bool SocketStore::await(std::unique_lock<std::mutex>& lock, const Slot& slot, Deadline& deadline) {
+  while (!slot.frame) {
+    if (loss_) throw *loss_;
+    if (deadline.expired(Clock::now())) return false;
+    if (is_pumped_) {
+      changed_.wait(lock, deadline);
+    } else {
+      pump_once(lock, deadline);
+    }
+  }
+  return true;
+}
+
+Answer SocketStore::perform(const Call& call, Timeout timeout) {
+  Deadline deadline = Deadline::after(std::min<Timeout>(timeout, std::chrono::hours(24 * 365)));
+  deadline.start(Clock::now());
+  Slot slot;
+  std::unique_lock lock(mutex_);
+  if (loss_) throw *loss_;
+  const std::uint64_t id = next_id_++;
+  const auto send = [&](const net::Frame& frame) {
+    queue_.push(frame);
+    flush();
+    if (!queue_.empty() && is_pumped_) wakeup_.signal();  // the pump is to look for room, too
+  };
+  slots_.emplace(id, &slot);
+  try {
+    send(encode(call, id));
+    if (!await(lock, slot, deadline)) {
+      if (is_waiting(call.command)) send({kFrameCancel, id, {}});
+      Deadline cancelled = Deadline::after(kCancelTime);
+      if (!await(lock, slot, cancelled)) throw_timeout(call, slot, timeout);
+    }
+  } catch (...) {
+    slots_.erase(id);
+    throw;
+  }
+  lock.unlock();
+  if (slot.frame->type == kFrameFailed) throw decode_failed(*slot.frame);
+  if (slot.frame->type == kFrameMissing) throw_timeout(call, slot, timeout);
+  std::optional<Answer> answer = decode_answer(*slot.frame);
+  if (!answer) throw Error(ErrorCode::kInternal, fmt::format("the {} sent nonsense", place_));
+  return std::move(*answer);
+}
+
+void SocketStore::throw_timeout(const Call& call, const Slot& slot, Timeout timeout) const {
+  const double seconds = std::chrono::duration<double>(timeout).count();
+  if (slot.frame) {
+    throw missing_error(call.command, decode_missing(*slot.frame), seconds, place_);
+  }
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("store {}: no answer from the {} for {:.3g} s{}", name_of(call.command), place_,
+                  seconds,
+                  is_waiting(call.command) ? "" : "; the call may still take effect there"));
+}
+
+/// Reads the server's welcome, and the descriptor that comes with its first byte.
+net::Frame receive_welcome(int socket, Deadline& deadline, std::vector<net::Fd>* descriptors) {
+  std::array<std::byte, net::kFrameHeaderBytes> header;
+  const auto text = [](std::span<const std::byte> bytes) {
+    return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  if (!net::receive_all(socket, header, deadline, descriptors, 1)) {
+    throw net::system_error("no welcome", ECONNRESET);
+  }
+  net::ByteReader reader(text(header));
+  const std::uint32_t body_bytes = reader.u32();
+  net::Frame frame{reader.u32(), reader.u64(), {}};
+  if (frame.type != kFrameWelcome || body_bytes > kMaxWelcomeBytes) {
+    throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
+  }
+  std::vector<std::byte> body(body_bytes);
+  if (!net::receive_all(socket, body, deadline)) throw net::system_error("no welcome", ECONNRESET);
+  frame.body = text(body);
+  return frame;
+}
+
+/// Throws what the server refuses us with.
+void check_welcome(const net::Frame& welcome) {
+  net::ByteReader reader(welcome.body);
+  const std::uint32_t magic = reader.u32();
+  const std::uint32_t version = reader.u32();
+  const std::uint32_t code = reader.u32();
+  reader.u32();  // flags
+  const std::string text(reader.bytes(kMaxWelcomeBytes));
+  if (!reader.at_end() || magic != kGreetingMagic) {
+    throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
+  }
+  if (version != kProtocolVersion) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("it speaks version {} of the store's protocol, we speak {}: use one "
+                            "version of Tutti for the whole job",
+                            version, kProtocolVersion));
+  }
+  if (code > static_cast<std::uint32_t>(ErrorCode::kInternal) + 1) {
+    throw Error(ErrorCode::kInternal, "its refusal is malformed");
+  }
+  if (code != 0) throw Error(static_cast<ErrorCode>(code - 1), text);
+}
+
+}  // namespace
+
+std::optional<Connected> try_connect_store(std::string_view address, const Hello& hello,
+                                           Deadline deadline) {
+  deadline.start(Clock::now());
+  std::optional<net::Fd> socket = net::try_connect(address, deadline);
+  if (!socket) return std::nullopt;
+  Connected connected;
+  connected.server = net::peer_of(socket->get());
+  const std::string place =
+      fmt::format("store at {} of {}", address, net::describe_process(connected.server.pid));
+  std::string bytes;
+  net::append_frame(&bytes, encode(hello));
+  std::vector<net::Fd> descriptors;
+  net::Frame welcome;
+  try {
+    net::send_all(socket->get(), std::as_bytes(std::span(bytes)), deadline);
+    welcome = receive_welcome(socket->get(), deadline, &descriptors);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
+  }
+  check_welcome(welcome);
+  if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
+  connected.store = std::make_shared<SocketStore>(std::move(*socket), place);
+  return connected;
+}
+
+Connected connect_store(std::string_view address, const Hello& hello, Deadline deadline) {
+  std::optional<Connected> connected = try_connect_store(address, hello, deadline);
+  if (!connected) {
+    throw net::system_error(fmt::format("no store is served at {}", address), ECONNREFUSED);
+  }
+  return std::move(*connected);
+}
+
+}  // namespace tutti::store

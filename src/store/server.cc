@@ -1,0 +1,261 @@
+#include "store/server.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "net/poller.h"
+
+namespace tutti::store {
+namespace {
+
+using Clock = Deadline::Clock;
+
+constexpr int kReadsPerTurn = 16;  // of 64 KiB, so that one client does not starve the others
+constexpr std::chrono::milliseconds kAcceptPause{100};
+constexpr std::chrono::seconds kLastWords{1};
+
+struct Connection {
+  Connection(net::Fd socket_in, const net::Peer& peer_in, Hall& hall)
+      : socket(std::move(socket_in)), peer(peer_in), guest(hall) {}
+  net::Fd socket;
+  net::Peer peer;
+  Guest guest;
+  Clock::time_point greet_before = Clock::now() + kGreetingTime;
+};
+
+}  // namespace
+
+class Server::Loop {
+ public:
+  explicit Loop(ServerOptions options) : options_(std::move(options)), thread_([this] { run(); }) {}
+
+  ~Loop() {
+    is_stopping_.store(true);
+    wakeup_.signal();
+    thread_.join();
+  }
+
+  void adopt(net::Fd connection, const net::Peer& peer) {
+    const std::lock_guard lock(mutex_);
+    adopted_.emplace_back(std::move(connection), peer);
+    wakeup_.signal();
+  }
+
+  void stop_listening() {
+    std::unique_lock lock(mutex_);
+    is_listener_unwanted_ = true;
+    wakeup_.signal();
+    Deadline never;
+    while (!is_listener_closed_) changed_.wait(lock, never);
+  }
+
+  void fail(Error reason) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::move(reason);
+    wakeup_.signal();
+  }
+
+  std::size_t client_count() const { return client_count_.load(); }
+
+ private:
+  using Connections = std::list<Connection>;
+
+  void run() noexcept;
+  void turn(Deadline deadline);
+  void take_orders();
+  void accept_all();
+  void drop_oldest_ungreeted();
+  /// Serves one connection; false: close it.
+  bool serve(Connection& connection, bool readable);
+  bool read_from(Connection& connection);
+  bool greet(Connection& connection);
+  void say_last_words();
+
+  ServerOptions options_;
+  Hall hall_;
+  Connections connections_;
+  Clock::time_point accept_after_ = {};
+  std::atomic<std::size_t> client_count_{0};
+  std::atomic<bool> is_stopping_{false};
+  net::Wakeup wakeup_;
+
+  std::mutex mutex_;  // guards what follows
+  net::Condition changed_;
+  std::deque<std::pair<net::Fd, net::Peer>> adopted_;
+  std::optional<Error> failure_;
+  bool is_listener_unwanted_ = false;
+  bool is_listener_closed_ = false;
+
+  std::thread thread_;  // last: it uses all of the above
+};
+
+void Server::Loop::run() noexcept {
+  sigset_t all;  // signals are the program's: its own threads handle them
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+  ::pthread_setname_np(::pthread_self(), "tutti-store");
+  while (!is_stopping_.load()) {
+    try {
+      turn(Deadline());
+    } catch (const std::exception&) {
+      // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
+      accept_after_ = Clock::now() + kAcceptPause;
+    }
+  }
+  try {
+    say_last_words();
+  } catch (const std::exception&) {  // nobody is left to hear of it
+  }
+  connections_.clear();
+}
+
+void Server::Loop::take_orders() {
+  wakeup_.drain();
+  const std::lock_guard lock(mutex_);
+  for (auto& [socket, peer] : adopted_) connections_.emplace_back(std::move(socket), peer, hall_);
+  adopted_.clear();
+  if (is_listener_unwanted_ && !is_listener_closed_) {
+    options_.listener.reset();
+    is_listener_closed_ = true;
+    changed_.notify_all();
+  }
+  if (failure_) hall_.fail(*failure_);
+}
+
+void Server::Loop::turn(Deadline deadline) {
+  take_orders();
+  const Clock::time_point now = Clock::now();
+  Clock::time_point next =
+      now + std::min<std::chrono::nanoseconds>(deadline.left(now), std::chrono::hours(1));
+  std::vector<net::Watch> watches;
+  watches.push_back({.fd = accept_after_ > now ? -1 : options_.listener.get(), .want_read = true});
+  if (accept_after_ > now) next = std::min(next, accept_after_);
+  for (Connection& connection : connections_) {
+    watches.push_back({.fd = connection.socket.get(),
+                       .want_read = connection.guest.wants_more(),
+                       .want_write = connection.guest.has_unsent()});
+    if (!connection.guest.hello()) next = std::min(next, connection.greet_before);
+  }
+  Deadline end = Deadline::at(next);
+  net::poll_any(watches, end, {.wakeup = &wakeup_});
+  const Clock::time_point later = Clock::now();
+  auto watch = watches.begin() + 1;
+  for (auto connection = connections_.begin(); connection != connections_.end(); ++watch) {
+    const bool is_late = !connection->guest.hello() && later >= connection->greet_before;
+    const bool keep = !is_late && serve(*connection, watch->readable);
+    connection = keep ? std::next(connection) : connections_.erase(connection);
+  }
+  client_count_.store(hall_.guest_count());
+  if (watches[0].readable) accept_all();
+}
+
+bool Server::Loop::serve(Connection& connection, bool readable) try {
+  Guest& guest = connection.guest;
+  if (readable && !read_from(connection)) return false;
+  // Others' calls may have put answers into this queue, too.
+  if (!guest.has_unsent()) return true;
+  const net::IoResult result = guest.queue().flush(connection.socket.get());
+  if (result == net::IoResult::closed || guest.is_flooded()) return false;
+  return result == net::IoResult::again || guest.receive({});
+} catch (const std::exception&) {
+  return false;  // it sent descriptors, or more than there is memory for
+}
+
+bool Server::Loop::read_from(Connection& connection) {
+  std::array<std::byte, 64 * 1024> chunk;
+  for (int reads = 0; reads < kReadsPerTurn && connection.guest.wants_more(); ++reads) {
+    std::size_t moved = 0;
+    switch (net::receive_some(connection.socket.get(), chunk, &moved)) {
+      case net::IoResult::again:
+        return true;
+      case net::IoResult::closed:
+        return false;
+      case net::IoResult::progress:
+        break;
+    }
+    if (!connection.guest.receive(std::span(chunk).first(moved))) return false;
+    if (connection.guest.hello() && !connection.guest.is_welcome()) {
+      if (!greet(connection) || !connection.guest.receive({})) return false;
+    }
+    if (moved < chunk.size()) return true;
+  }
+  return true;
+}
+
+bool Server::Loop::greet(Connection& connection) {
+  std::optional<Error> refusal = check_version(*connection.guest.hello());
+  if (!refusal && options_.admit)
+    refusal = options_.admit(*connection.guest.hello(), connection.peer);
+  const bool with_descriptor = !refusal && options_.descriptor >= 0;
+  std::string bytes;
+  net::append_frame(&bytes, encode_welcome(refusal, with_descriptor));
+  // The queue is empty and the socket's buffer, too: a welcome always fits.
+  std::size_t moved = 0;
+  const std::array<int, 1> descriptor{options_.descriptor};
+  const net::IoResult result =
+      net::send_some(connection.socket.get(), std::as_bytes(std::span(bytes)), &moved,
+                     std::span(descriptor).first(with_descriptor ? 1 : 0));
+  if (result != net::IoResult::progress || moved != bytes.size()) return false;
+  if (refusal) return false;
+  connection.guest.welcome();
+  return true;
+}
+
+void Server::Loop::drop_oldest_ungreeted() {
+  const auto is_ungreeted = [](const Connection& c) { return !c.guest.hello(); };
+  if (std::count_if(connections_.begin(), connections_.end(), is_ungreeted) <
+      static_cast<long>(kMaxUngreeted)) {
+    return;
+  }
+  connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_ungreeted));
+}
+
+void Server::Loop::accept_all() {
+  while (options_.listener) {
+    net::Accepted accepted = net::accept(options_.listener.get());
+    if (accepted.refused) continue;
+    if (!accepted.socket) return;
+    drop_oldest_ungreeted();
+    connections_.emplace_back(std::move(accepted.socket), accepted.peer, hall_);
+  }
+}
+
+void Server::Loop::say_last_words() {
+  take_orders();
+  options_.listener.reset();
+  Deadline end = Deadline::after(kLastWords);
+  for (;;) {
+    std::vector<net::Watch> watches;
+    for (auto connection = connections_.begin(); connection != connections_.end();) {
+      const net::IoResult result = connection->guest.queue().flush(connection->socket.get());
+      if (result != net::IoResult::again) {
+        connection = connections_.erase(connection);
+        continue;
+      }
+      watches.push_back({.fd = connection->socket.get(), .want_write = true});
+      ++connection;
+    }
+    if (watches.empty() || net::poll_any(watches, end) != net::PollResult::ready) return;
+  }
+}
+
+Server::Server(ServerOptions options) : loop_(std::make_unique<Loop>(std::move(options))) {}
+Server::~Server() = default;
+void Server::adopt(net::Fd connection, const net::Peer& peer) {
+  loop_->adopt(std::move(connection), peer);
+}
+void Server::stop_listening() { loop_->stop_listening(); }
+void Server::fail(Error reason) { loop_->fail(std::move(reason)); }
+std::size_t Server::client_count() const { return loop_->client_count(); }
+
+}  // namespace tutti::store

@@ -1,0 +1,55 @@
+// A store served to other processes over an abstract unix socket.
+//
+// One thread polls, greets and serves. Whoever connects must be the same user or root, must say
+// hello within two seconds, and is then *admitted* or refused by a hook; the welcome may carry a
+// descriptor. The server can stop listening and keep its connections, and can be told to fail
+// everybody with one reason.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "net/fd.h"
+#include "net/unix_socket.h"
+#include "store/session.h"
+
+namespace tutti::store {
+
+inline constexpr std::size_t kMaxUngreeted = 256;  ///< then the oldest is dropped
+inline constexpr std::chrono::seconds kGreetingTime{2};
+
+/// Says why a client is refused, or nothing. Runs in the server's thread.
+using Admit = std::function<std::optional<Error>(const Hello&, const net::Peer&)>;
+
+struct ServerOptions {
+  net::Fd listener = {};  ///< may be empty: then only adopt() brings clients
+  Admit admit = {};       ///< empty: everybody who is trusted
+  int descriptor = -1;    ///< handed to whoever is admitted; borrowed
+};
+
+/// Threads   All calls may be made from any thread.
+class Server {
+ public:
+  explicit Server(ServerOptions options);
+  /// Sends what has been answered (at most 1 s), then closes everything.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  /// Serves a connection that was accepted elsewhere; its hello is still to come.
+  void adopt(net::Fd connection, const net::Peer& peer);
+  /// Returns once nobody can connect any more and the address is free.
+  void stop_listening();
+  /// Those who wait, and all calls from now on, fail with `reason`; connections stay open.
+  void fail(Error reason);
+  /// Admitted clients that are connected.
+  std::size_t client_count() const;
+
+ private:
+  class Loop;
+  std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace tutti::store

@@ -1,0 +1,169 @@
+#include "store/session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::store {
+
+net::Frame encode(const Hello& hello) {
+  net::Frame frame{kFrameHello, 0, {}};
+  net::ByteWriter writer(&frame.body);
+  writer.u32(kGreetingMagic);
+  writer.u32(hello.version);
+  writer.u32(static_cast<std::uint32_t>(hello.rank));
+  writer.u32(static_cast<std::uint32_t>(hello.world_size));
+  writer.u64(hello.job);
+  return frame;
+}
+
+std::optional<Error> check_version(const Hello& hello) {
+  if (hello.version == kProtocolVersion) return std::nullopt;
+  return Error(ErrorCode::kUnsupported,
+               "the store's server speaks version " + std::to_string(kProtocolVersion) +
+                   " of the protocol, this rank version " + std::to_string(hello.version) +
+                   ": use one version of Tutti for the whole job");
+}
+
+net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor) {
+  net::Frame frame{kFrameWelcome, 0, {}};
+  net::ByteWriter writer(&frame.body);
+  writer.u32(kGreetingMagic);
+  writer.u32(kProtocolVersion);
+  writer.u32(refusal ? static_cast<std::uint32_t>(refusal->code()) + 1 : 0);
+  writer.u32(with_descriptor ? 1 : 0);
+  writer.bytes(refusal ? std::string_view(refusal->what()).substr(0, 2048) : "");
+  return frame;
+}
+
+Guest::~Guest() {
+  for (const auto& [id, wait] : waits_) hall_.forget(*this, id, wait.key());
+  hall_.guests_.erase(this);
+}
+
+bool Guest::receive(std::span<const std::byte> bytes) {
+  decoder_.feed(bytes);
+  net::Frame frame;
+  while (wants_more() && (!hello_ || is_welcome_)) {
+    switch (decoder_.next(&frame)) {
+      case net::FrameDecoder::Next::more:
+        return true;
+      case net::FrameDecoder::Next::malformed:
+        return false;
+      case net::FrameDecoder::Next::frame:
+        if (!(hello_ ? take_call(frame) : take_greeting(frame))) return false;
+        break;
+    }
+  }
+  return true;
+}
+
+bool Guest::take_greeting(const net::Frame& frame) {
+  net::ByteReader reader(frame.body);
+  const std::uint32_t magic = reader.u32();
+  Hello hello;
+  hello.version = reader.u32();
+  if (frame.type != kFrameHello || magic != kGreetingMagic) return false;
+  if (hello.version == kProtocolVersion) {  // of another one we only know where its version stands
+    hello.rank = static_cast<int>(reader.u32());
+    hello.world_size = static_cast<int>(reader.u32());
+    hello.job = reader.u64();
+    if (!reader.at_end()) return false;
+  }
+  hello_ = hello;
+  decoder_.set_max_body(kMaxCallBytes);
+  hall_.guests_.insert(this);
+  return true;
+}
+
+bool Guest::take_call(const net::Frame& frame) {
+  if (frame.type == kFrameCancel) {
+    cancel(frame.id);
+    return frame.body.empty();
+  }
+  std::optional<Call> call = decode_call(frame);
+  if (!call || waits_.contains(frame.id)) return false;
+  hall_.perform(*this, std::move(*call), frame.id);
+  return true;
+}
+
+void Guest::cancel(std::uint64_t id) {
+  const auto found = waits_.find(id);
+  if (found == waits_.end()) return;  // answered already
+  std::vector<std::string> missing = hall_.table_.missing(found->second.call.keys);
+  if (missing.size() > 64) missing.resize(64);
+  hall_.forget(*this, id, found->second.key());
+  waits_.erase(found);
+  queue_.push(encode_missing(missing, id));
+}
+
+void Hall::fail(const Error& reason) {
+  if (failure_) return;
+  failure_ = reason;
+  lacking_.clear();
+  for (Guest* guest : guests_) {
+    for (const auto& [id, wait] : guest->waits_) guest->queue_.push(encode_failed(reason, id));
+    guest->waits_.clear();
+  }
+}
+
+void Hall::perform(Guest& guest, Call call, std::uint64_t id) {
+  if (failure_) {
+    guest.queue_.push(encode_failed(*failure_, id));
+    return;
+  }
+  try {
+    if (std::optional<Answer> answer = table_.apply(call)) {
+      guest.queue_.push(encode(*answer, id));
+      const bool may_create = call.command == Command::set || call.command == Command::add ||
+                              call.command == Command::compare_set ||
+                              call.command == Command::append;
+      if (may_create) wake(call.keys);
+      return;
+    }
+  } catch (const Error& error) {
+    guest.queue_.push(encode_failed(error, id));
+    return;
+  }
+  if (guest.waits_.size() == kMaxWaits) {
+    guest.queue_.push(encode_failed(
+        Error(ErrorCode::kSystem, "store: more than 1024 calls of one process wait at a time"),
+        id));
+    return;
+  }
+  const std::size_t lacks = table_.first_missing(call.keys);
+  keep(guest, id, {std::move(call), lacks});
+}
+
+void Hall::keep(Guest& guest, std::uint64_t id, Guest::Wait wait) {
+  lacking_[wait.key()].emplace_back(&guest, id);
+  guest.waits_.insert_or_assign(id, std::move(wait));
+}
+
+void Hall::wake(std::span<const std::string> keys) {
+  for (const std::string& key : keys) {
+    const auto found = lacking_.find(key);
+    if (found == lacking_.end()) continue;
+    const std::vector<Waiting> waiting = std::move(found->second);
+    lacking_.erase(found);
+    for (const auto& [guest, id] : waiting) {
+      if (guest->is_flooded()) continue;  // about to be closed, with all its waits
+      auto entry = guest->waits_.extract(id);
+      Guest::Wait& wait = entry.mapped();
+      wait.lacks = table_.first_missing(wait.call.keys, wait.lacks);
+      if (wait.lacks < wait.call.keys.size()) {
+        keep(*guest, id, std::move(wait));
+      } else {
+        perform(*guest, std::move(wait.call), id);  // keys it has passed may be gone again
+      }
+    }
+  }
+}
+
+void Hall::forget(Guest& guest, std::uint64_t id, const std::string& key) {
+  const auto found = lacking_.find(key);
+  if (found == lacking_.end()) return;
+  std::erase(found->second, Waiting(&guest, id));
+  if (found->second.empty()) lacking_.erase(found);
+}
+
+}  // namespace tutti::store

@@ -1,0 +1,331 @@
+// What the server does with clients that misbehave, and clients with a server that does.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "net/process_info.h"
+#include "ranks.h"
+#include "stores.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+Deadline soon() { return Deadline::after(20s); }
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string hello_bytes() {
+  std::string bytes;
+  net::append_frame(&bytes, store::encode(store::Hello{}));
+  return bytes;
+}
+
+/// Whether the server closes the connection, reading and dropping what it sends before.
+bool is_closed_by_server(const net::Fd& socket) {
+  Deadline deadline = soon();
+  std::array<std::byte, 4096> chunk;
+  for (;;) {
+    std::size_t moved = 0;
+    const net::IoResult result = net::receive_some(socket.get(), chunk, &moved);
+    if (result == net::IoResult::closed) return true;
+    if (result == net::IoResult::again &&
+        net::poll_readable(socket.get(), deadline) != net::PollResult::ready) {
+      return false;
+    }
+  }
+}
+
+TEST(StoreServer, GarbageClosesThatConnectionAndNoOther) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  store->set("job", "runs");
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (int round = 0; round < 100; ++round) {
+    Deadline deadline = soon();
+    const net::Fd socket = net::connect(under_test.address(), deadline);
+    std::string bytes = round % 2 == 0 ? "" : hello_bytes();
+    const std::size_t garbage = 20 + random() % 5000;
+    for (std::size_t i = 0; i < garbage; ++i) bytes.push_back(static_cast<char>(random()));
+    // A header that announces more than 64 MiB is malformed, whatever follows.
+    bytes[bytes.size() - garbage + 3] = '\x7f';
+    try {
+      net::send_all(socket.get(), bytes_of(bytes), deadline);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kSystem);  // closed before we had said it all
+    }
+    EXPECT_TRUE(is_closed_by_server(socket)) << "round " << round;
+    EXPECT_EQ(store->get("job"), "runs");
+  }
+}
+
+TEST(StoreServer, MalformedCallsCloseTheConnection) {
+  test::ServerUnderTest under_test;
+  const auto frame = [](std::uint32_t type, std::string body) {
+    std::string bytes = hello_bytes();
+    net::append_frame(&bytes, {type, 1, std::move(body)});
+    return bytes;
+  };
+  std::string huge_list;
+  net::ByteWriter(&huge_list).u32(0xffffffff);
+  std::string huge_key;
+  net::ByteWriter(&huge_key).u32(1);
+  net::ByteWriter(&huge_key).u32(0x7fffffff);
+  const std::string good = store::encode({store::Command::num_keys}, 1).body;
+  for (const std::string& bytes :
+       {frame(0, good), frame(99, good), frame(0xffffffff, good), frame(2, ""), frame(2, huge_list),
+        frame(2, huge_key), frame(9, good + "x"), frame(store::kFrameCancel, "x"),
+        frame(store::kFrameAnswer, good)}) {
+    Deadline deadline = soon();
+    const net::Fd socket = net::connect(under_test.address(), deadline);
+    net::send_all(socket.get(), bytes_of(bytes), deadline);
+    EXPECT_TRUE(is_closed_by_server(socket));
+  }
+  under_test.at(0)->set("still", "here");
+}
+
+TEST(StoreServer, AnEndInTheMiddleOfAFrameIsHarmless) {
+  test::ServerUnderTest under_test;
+  std::string bytes = hello_bytes();
+  net::append_frame(&bytes, store::encode(store::Call{store::Command::set, {"k"}, {"v"}}, 1));
+  for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
+    Deadline deadline = soon();
+    const net::Fd socket = net::connect(under_test.address(), deadline);
+    net::send_all(socket.get(), bytes_of(bytes.substr(0, cut)), deadline);
+  }
+  EXPECT_EQ(under_test.at(0)->try_get("k"), std::nullopt);
+}
+
+TEST(StoreServer, WhoSaysNothingIsDroppedAfterTwoSeconds) {
+  test::ServerUnderTest under_test;
+  Deadline deadline = soon();
+  const net::Fd silent = net::connect(under_test.address(), deadline);
+  const auto begin = Clock::now();
+  EXPECT_TRUE(is_closed_by_server(silent));
+  EXPECT_GE(Clock::now() - begin, 1900ms);
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+TEST(StoreServer, IdleConnectionsDoNotKeepOthersOut) {
+  test::ServerUnderTest under_test;
+  std::vector<net::Fd> idle;
+  for (int i = 0; i < 600; ++i) {
+    Deadline deadline = soon();
+    idle.push_back(net::connect(under_test.address(), deadline));
+  }
+  under_test.at(0)->set("k", "v");
+  EXPECT_EQ(under_test.at(1)->get("k"), "v");
+  int closed = 0;
+  for (const net::Fd& socket : idle) {
+    std::array<std::byte, 1> byte;
+    std::size_t moved = 0;
+    closed += net::receive_some(socket.get(), byte, &moved) == net::IoResult::closed ? 1 : 0;
+  }
+  EXPECT_GE(closed, 600 - static_cast<int>(store::kMaxUngreeted));
+}
+
+TEST(StoreServer, AnotherVersionIsTold) {
+  test::ServerUnderTest under_test;
+  const Error error = thrown_by([&] {
+    store::connect_store(under_test.address(), {.version = store::kProtocolVersion + 1}, soon());
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  expect_text(error, "version");
+}
+
+TEST(StoreServer, TheHookAdmitsOrRefuses) {
+  const std::string address = net::random_address("tutti-test");
+  net::Peer seen;
+  store::Server server({.listener = net::listen(address),
+                        .admit =
+                            [&](const store::Hello& hello, const net::Peer& peer) {
+                              seen = peer;
+                              return hello.job == 7
+                                         ? std::nullopt
+                                         : std::optional(
+                                               Error(ErrorCode::kInvalidArgument, "not this job"));
+                            },
+                        .descriptor = STDERR_FILENO});
+  const store::Connected good = store::connect_store(address, {.job = 7}, soon());
+  good.store->set("k", "v");
+  EXPECT_TRUE(good.descriptor);
+  EXPECT_EQ(good.server.pid, ::getpid());
+  EXPECT_EQ(seen.pid, ::getpid());
+  EXPECT_EQ(server.client_count(), 1u);
+  const Error error = thrown_by([&] { store::connect_store(address, {.job = 8}, soon()); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "not this job");
+}
+
+TEST(StoreServer, StopsListeningAndKeepsItsClients) {
+  test::ServerUnderTest under_test;
+  under_test.at(0)->set("k", "v");
+  under_test.server().stop_listening();
+  const Error error = thrown_by([&] { store::connect_store(under_test.address(), {}, soon()); });
+  EXPECT_EQ(error.code(), ErrorCode::kSystem);
+  EXPECT_EQ(under_test.at(0)->get("k"), "v");
+  EXPECT_TRUE(net::try_listen(under_test.address()).has_value());  // free for the next job
+}
+
+TEST(StoreServer, FailReachesThoseWhoWaitAndThoseWhoComeLater) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  store->set("before", "");
+  std::thread other([&] {
+    const Error error = thrown_by([&] { store->get("never", 20s); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "sizes differ");
+  });
+  // Whether that call comes before or after this, it fails for the same reason.
+  under_test.server().fail(Error(ErrorCode::kInvalidArgument, "sizes differ"));
+  other.join();
+  EXPECT_EQ(thrown_by([&] { under_test.at(1)->get("before"); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+TEST(StoreServer, AnswersAreSentBeforeItEnds) {
+  for (int round = 0; round < 50; ++round) {
+    test::ServerUnderTest under_test;
+    Deadline deadline = soon();
+    const net::Fd socket = net::connect(under_test.address(), deadline);
+    std::string bytes = hello_bytes();
+    net::append_frame(&bytes, store::encode(store::Call{store::Command::get, {"never"}}, 1));
+    net::append_frame(&bytes, store::encode(store::Call{store::Command::num_keys}, 2));
+    net::send_all(socket.get(), bytes_of(bytes), deadline);
+    net::FrameDecoder decoder(store::kMaxCallBytes);
+    const auto next_frame = [&] {
+      net::Frame frame;
+      while (decoder.next(&frame) != net::FrameDecoder::Next::frame) {
+        EXPECT_EQ(net::poll_readable(socket.get(), deadline), net::PollResult::ready);
+        if (net::receive_into(socket.get(), &decoder) == net::IoResult::closed) return net::Frame();
+      }
+      return frame;
+    };
+    EXPECT_EQ(next_frame().type, store::kFrameWelcome);
+    EXPECT_EQ(next_frame().id, 2u);  // so the first one waits there
+    under_test.server().fail(Error(ErrorCode::kAborted, "the reason"));
+    under_test.stop();
+    const net::Frame last = next_frame();
+    EXPECT_EQ(last.id, 1u);
+    expect_text(store::decode_failed(last), "the reason");
+  }
+}
+
+TEST(StoreServer, ServerGoneNamesItsAddressAndProcess) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  std::thread other([&] {
+    const Error error = thrown_by([&] { store->get("never", 20s); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    expect_text(error, under_test.address());
+    expect_text(error, net::describe_process(::getpid()));
+  });
+  under_test.stop();
+  other.join();
+  EXPECT_EQ(thrown_by([&] { store->set("k", "v"); }).code(), ErrorCode::kSystem);
+}
+
+/// A store server in a process of its own, which can be killed and stopped.
+class ServerProcess {
+ public:
+  ServerProcess() {
+    net::Fd listener = net::listen(address_);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      {
+        store::Server server({.listener = std::move(listener)});
+        for (;;) ::pause();
+      }
+    }
+  }
+  ~ServerProcess() {
+    signal(SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  void signal(int number) const { ::kill(pid_, number); }
+  /// Returns once every thread of it stands still.
+  void stop() const {
+    signal(SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
+  const std::string& address() const { return address_; }
+
+ private:
+  std::string address_ = net::random_address("tutti-test");
+  pid_t pid_ = -1;
+};
+
+TEST(StoreServer, KilledInTheMiddleOfAGet) {
+  const ServerProcess process;
+  const auto store = store::connect_store(process.address(), {}, soon()).store;
+  std::vector<std::thread> threads;
+  std::atomic<int> waiting{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      ++waiting;
+      const Error error = thrown_by([&] { store->get("never", 20s); });
+      EXPECT_EQ(error.code(), ErrorCode::kSystem);
+      expect_text(error, process.address());
+    });
+  }
+  while (waiting.load() < 4) std::this_thread::yield();
+  const auto begin = Clock::now();
+  process.signal(SIGKILL);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LT(Clock::now() - begin, 5s);
+}
+
+TEST(StoreServer, AStoppedServerIsATimeoutNotAHang) {
+  const ServerProcess process;
+  const auto store = store::connect_store(process.address(), {}, soon()).store;
+  process.stop();
+  const auto begin = Clock::now();
+  const Error set = thrown_by([&] { store->set("k", "v", 100ms); });
+  EXPECT_EQ(set.code(), ErrorCode::kTimeout);
+  expect_text(set, "no answer");
+  EXPECT_EQ(thrown_by([&] { store->get("k", 100ms); }).code(), ErrorCode::kTimeout);
+  EXPECT_LT(Clock::now() - begin, 10s);
+  process.signal(SIGCONT);
+  EXPECT_EQ(store->get("k", 20s), "v");  // the call was kept, as the message said
+}
+
+std::size_t resident_bytes() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> pages;
+  return pages * 4096;
+}
+
+TEST(StoreServer, AClientThatDoesNotReadHoldsUpNobody) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  store->set("big", std::string(16 << 20, 'v'));
+  Deadline deadline = soon();
+  const net::Fd lazy = net::connect(under_test.address(), deadline);
+  std::string bytes = hello_bytes();
+  for (std::uint64_t id = 1; id <= 64; ++id) {  // a GiB of answers
+    net::append_frame(&bytes, store::encode(store::Call{store::Command::get, {"big"}}, id));
+  }
+  const std::size_t before = resident_bytes();
+  net::send_all(lazy.get(), bytes_of(bytes), deadline);
+  for (int i = 0; i < 100; ++i) {
+    store->set("k", std::to_string(i));
+    EXPECT_EQ(store->get("k"), std::to_string(i));
+  }
+  EXPECT_LT(resident_bytes() - before, std::size_t{700} << 20);
+}
+
+}  // namespace
+}  // namespace tutti

@@ -1,0 +1,74 @@
+// The kinds of store that the conformance suite runs over.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/unix_socket.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "tutti/store.h"
+
+namespace tutti::test {
+
+/// One store seen by several ranks: `at(i)` is rank i's view of it.
+class StoreUnderTest {
+ public:
+  virtual ~StoreUnderTest() = default;
+  virtual std::shared_ptr<Store> at(int rank) = 0;
+};
+
+class MemoryUnderTest final : public StoreUnderTest {
+ public:
+  std::shared_ptr<Store> at(int) override { return store_; }
+
+ private:
+  std::shared_ptr<Store> store_ = make_memory_store();
+};
+
+/// Every rank has a connection of its own.
+class ServerUnderTest final : public StoreUnderTest {
+ public:
+  ServerUnderTest() : address_(net::random_address("tutti-test")) {
+    server_.emplace(store::ServerOptions{.listener = net::listen(address_)});
+  }
+  std::shared_ptr<Store> at(int rank) override {
+    auto& client = clients_.at(static_cast<std::size_t>(rank));
+    if (!client) {
+      client = store::connect_store(address_, {}, Deadline::after(std::chrono::seconds(10))).store;
+    }
+    return client;
+  }
+  const std::string& address() const { return address_; }
+  store::Server& server() { return *server_; }
+  void stop() { server_.reset(); }
+
+ private:
+  std::string address_;
+  std::optional<store::Server> server_;
+  std::vector<std::shared_ptr<Store>> clients_{64};
+};
+
+/// All ranks share one connection.
+class SharedConnectionUnderTest final : public StoreUnderTest {
+ public:
+  std::shared_ptr<Store> at(int) override { return base_.at(0); }
+
+ private:
+  ServerUnderTest base_;
+};
+
+template <class Base>
+class PrefixUnderTest final : public StoreUnderTest {
+ public:
+  std::shared_ptr<Store> at(int rank) override {
+    return make_prefix_store(base_.at(rank), "below");
+  }
+
+ private:
+  Base base_;
+};
+
+}  // namespace tutti::test
