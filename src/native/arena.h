@@ -15,6 +15,8 @@
 #include <span>
 #include <vector>
 
+#include "control/hand_over.h"
+#include "net/fd.h"
 #include "tutti/backend.h"
 
 namespace tutti::native {
@@ -55,7 +57,6 @@ class Arena {
  public:
   /// Makes the own arena and exchanges it with the other members; waits for all of them.
   static std::unique_ptr<Arena> make(const GroupSpec& spec);
-  ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
@@ -93,14 +94,14 @@ class Arena {
   std::size_t reserved_bytes() const noexcept { return reserved_bytes_.load(); }
 
  private:
-  Arena(int rank, std::vector<std::shared_ptr<std::byte>> mappings, int own_fd);
-  std::byte* own() const noexcept { return mappings_[static_cast<std::size_t>(rank_)].get(); }
-  void reserve(std::size_t offset, std::size_t byte_count);
+  Arena(int rank, int group_size, net::Fd memory);
+  std::byte* own() const noexcept { return mappings_[static_cast<std::size_t>(rank_)]->data(); }
+  void reserve(std::atomic<bool>& reserved, std::size_t offset, std::size_t byte_count);
 
   const int rank_;
   const ArenaLayout layout_;
-  std::vector<std::shared_ptr<std::byte>> mappings_;  // by rank; the own one is writable
-  int own_fd_;
+  const net::Fd memory_;
+  std::vector<std::shared_ptr<control::Mapping>> mappings_;  // by rank; the own one is writable
   std::atomic<std::size_t> reserved_bytes_{0};
   std::atomic<bool> ring_reserved_{false};
   std::vector<std::atomic<bool>> channel_reserved_;  // by peer and lane

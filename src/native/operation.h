@@ -10,6 +10,9 @@
 
 namespace tutti::native {
 
+/// What a frame says about the operation it belongs to.
+control::Description describe(const Request& request) noexcept;
+
 class Operation {
  public:
   virtual ~Operation() = default;
@@ -18,6 +21,8 @@ class Operation {
   virtual bool step() = 0;
   /// The rank that kept the last step from finishing; -1: all of the group.
   virtual int awaited() const noexcept = 0;
+  /// Messages: whether the peer has posted the other half.
+  virtual bool matched() const noexcept { return false; }
 };
 
 /// The patience of an operation that waits for one rank after another.
@@ -27,6 +32,7 @@ class StepPatience final : public Patience {
                const Operation& operation) noexcept
       : membership_(membership), request_(request), operation_(operation) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
+    clock_.matched = operation_.matched();
     return membership_.ask(request_, operation_.awaited(), clock_, now, next);
   }
 
