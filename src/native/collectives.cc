@@ -1,0 +1,75 @@
+#include "native/collectives.h"
+
+#include <algorithm>
+
+namespace tutti::native {
+
+class Collectives::EngineOperation final : public Operation {
+ public:
+  EngineOperation(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals)
+      : engine_(view, tuning, signals) {}
+  void begin(const Request& request) noexcept { engine_.begin(request); }
+  bool step() override { return engine_.step(); }
+  int awaited() const noexcept override { return engine_.awaited(); }
+
+ private:
+  Engine engine_;
+};
+
+Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& membership)
+    : arena_(arena), membership_(membership), executor_(channels, membership) {
+  if (arena == nullptr) return;
+  const EngineTuning tuning = engine_tuning(arena->group_size(), usable_cores());
+  static_assert(sizeof(EngineHead) <= kEngineHeadBytes);
+  for (int rank = 0; rank < arena->group_size(); ++rank) {
+    heads_.push_back(arena->peer(rank).engine_head().data());
+    rings_.push_back(arena->peer(rank).engine_ring().data());
+  }
+  const EngineView view{.rank = arena->rank(),
+                        .head = arena->engine_head().data(),
+                        .heads = heads_,
+                        .rings = rings_,
+                        .abort_word = &membership.abort_word()};
+  engine_ = std::make_unique<EngineOperation>(view, tuning, *this);
+}
+
+Collectives::~Collectives() = default;
+
+Operation& Collectives::begin(const Request& request) {
+  request_ = &request;
+  const bool engine_serves =
+      request.op == Op::all_reduce || request.op == Op::broadcast || request.op == Op::barrier;
+  if (engine_serves && engine_ != nullptr) {
+    engine_->begin(request);
+    return *engine_;
+  }
+  executor_.begin(request, schedule_for(request));
+  return executor_;
+}
+
+const Schedule& Collectives::schedule_for(const Request& request) {
+  const int root = std::max(request.root_or_peer, 0);
+  const bool in_place = request.op == Op::all_to_all && request.count > 0 &&
+                        request.input.data == request.output.data;
+  auto& by_root = schedules_[static_cast<std::size_t>(request.op)][in_place ? 1 : 0];
+  if (by_root.empty()) by_root.resize(static_cast<std::size_t>(membership_.group_size()));
+  std::unique_ptr<Schedule>& schedule = by_root[static_cast<std::size_t>(root)];
+  if (schedule == nullptr) {
+    schedule = std::make_unique<Schedule>(make_schedule({.op = request.op,
+                                                         .group_size = membership_.group_size(),
+                                                         .rank = membership_.rank(),
+                                                         .root = root,
+                                                         .in_place = in_place}));
+  }
+  return *schedule;
+}
+
+void Collectives::notify_all() noexcept { membership_.notify_all(); }
+
+void Collectives::disagree(int peer) noexcept {
+  membership_.fail_mismatch(*request_, peer, nullptr);
+}
+
+std::byte* Collectives::open_ring() { return arena_->engine_ring().data(); }
+
+}  // namespace tutti::native

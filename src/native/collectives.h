@@ -1,0 +1,41 @@
+// Which code serves a collective: the engine or a schedule.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "native/engine/engine.h"
+#include "native/executor.h"
+
+namespace tutti::native {
+
+/// The collectives of one rank in one group, one at a time.
+class Collectives final : public EngineSignals {
+ public:
+  /// `arena` is null in a group of one: then every operation is a schedule that moves nothing.
+  Collectives(Arena* arena, Channels& channels, control::Membership& membership);
+  ~Collectives();
+
+  /// Takes up `request`, which stays where it is until the operation is done.
+  Operation& begin(const Request& request);
+
+ private:
+  class EngineOperation;
+
+  const Schedule& schedule_for(const Request& request);
+  void notify_all() noexcept override;
+  void disagree(int peer) noexcept override;
+  std::byte* open_ring() override;
+
+  Arena* const arena_;
+  control::Membership& membership_;
+  const Request* request_ = nullptr;
+  Executor executor_;
+  std::vector<const std::byte*> heads_, rings_;  // of all ranks, for the engine
+  std::unique_ptr<EngineOperation> engine_;      // null in a group of one
+  /// By operation and in place or not; then by root, or one.
+  std::array<std::array<std::vector<std::unique_ptr<Schedule>>, 2>, kOpCount> schedules_;
+};
+
+}  // namespace tutti::native

@@ -1,0 +1,207 @@
+#include "native/executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/kernels.h"
+
+namespace tutti::native {
+
+using Space = Place::Space;
+
+Executor::Executor(Channels& channels, control::Membership& membership)
+    : channels_(channels), membership_(membership) {}
+
+void Executor::begin(const Request& request, const Schedule& schedule) {
+  request_ = &request;
+  schedule_ = &schedule;
+  header_.type = FrameType::segment;
+  header_.segment = 0;
+  header_.what = describe(request);
+  element_bytes_ = size_of(request.dtype);
+  segment_count_ = channels_.max_payload() / element_bytes_;
+  const auto parts = static_cast<std::size_t>(schedule.parts);
+  longest_chunk_ = parts == 0 ? request.count : (request.count + parts - 1) / parts;
+  segment_begin_ = 0;
+  round_ = 0;
+  round_begin_ = 0;
+  failed_ = false;
+  awaited_ = -1;
+  const std::size_t widest = schedule.widest_round();
+  if (finished_.size() < widest) finished_.resize(widest);
+  std::fill(finished_.begin(), finished_.end(), false);
+  const std::size_t scratch =
+      static_cast<std::size_t>(schedule.scratch_chunks) * segment_count_ * element_bytes_;
+  if (scratch_.size() < scratch) scratch_.resize(scratch);
+}
+
+bool Executor::step() {
+  while (!failed_) {
+    if (round_ == schedule_->round_ends.size()) {
+      segment_begin_ += segment_count_;
+      if (segment_begin_ >= longest_chunk_) return true;
+      ++header_.segment;
+      round_ = 0;
+      round_begin_ = 0;
+    }
+    if (!run_round()) return false;
+    std::fill(finished_.begin(), finished_.end(), false);
+    round_begin_ = schedule_->round_ends[round_++];
+  }
+  return false;
+}
+
+bool Executor::run_round() {
+  bool all = true;
+  const std::uint32_t end = schedule_->round_ends[round_];
+  for (std::uint32_t i = round_begin_; i < end; ++i) {
+    if (finished_[i - round_begin_]) continue;
+    const bool did = run(schedule_->steps[i]);
+    finished_[i - round_begin_] = did;
+    all = all && did;
+  }
+  return all;
+}
+
+/// Where a chunk's part of this segment lies in its buffer; empty past the chunk's end.
+Executor::Span Executor::span_of(std::int32_t chunk) const noexcept {
+  const auto c = static_cast<std::size_t>(chunk);
+  const auto parts = static_cast<std::size_t>(schedule_->parts);
+  // count * c / parts, without overflow
+  const auto begin_of = [&](std::size_t part) {
+    return request_->count / parts * part + request_->count % parts * part / parts;
+  };
+  const std::size_t first = parts == 0 ? request_->count * c : begin_of(c);
+  const std::size_t last = parts == 0 ? first + request_->count : begin_of(c + 1);
+  const std::size_t begin = std::min(first + segment_begin_, last);
+  return {begin, std::min(segment_count_, last - begin)};
+}
+
+std::size_t Executor::bytes_of(const Place& place) const noexcept {
+  return place.space == Space::nothing ? 0 : span_of(place.chunk).count * element_bytes_;
+}
+
+const void* Executor::source(const Place& place) const noexcept {
+  switch (place.space) {
+    case Space::nothing:
+      return nullptr;
+    case Space::input:
+      return static_cast<const std::byte*>(request_->input.data) +
+             span_of(place.chunk).first * element_bytes_;
+    case Space::output:
+      return static_cast<const std::byte*>(request_->output.data) +
+             span_of(place.chunk).first * element_bytes_;
+    case Space::scratch:
+      return scratch_.data() +
+             static_cast<std::size_t>(place.chunk) * segment_count_ * element_bytes_;
+  }
+  return nullptr;
+}
+
+void* Executor::target(const Place& place) noexcept { return const_cast<void*>(source(place)); }
+
+bool Executor::run(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::send:
+      return send(step);
+    case Step::Kind::recv:
+      return recv(step);
+    case Step::Kind::reduce:
+      return reduce(step);
+    case Step::Kind::copy:
+      copy(step);
+      return true;
+  }
+  return true;
+}
+
+bool Executor::send(const Step& step) {
+  const std::size_t byte_count = bytes_of(step.source);
+  if (byte_count == 0 && segment_begin_ > 0) return true;
+  header_.payload_bytes = static_cast<std::uint32_t>(byte_count);
+  if (!channels_.sender(step.peer).try_send(header_, source(step.source))) {
+    awaited_ = step.peer;
+    return false;
+  }
+  membership_.progressed();
+  membership_.notify(step.peer);
+  return true;
+}
+
+bool Executor::recv(const Step& step) {
+  const std::size_t byte_count = bytes_of(step.target);
+  if (byte_count == 0 && segment_begin_ > 0) return true;
+  const Frame* frame = expect(step.peer, byte_count);
+  if (frame == nullptr) return false;
+  if (byte_count > 0) std::memcpy(target(step.target), frame->payload.data(), byte_count);
+  done_with(step.peer);
+  return true;
+}
+
+bool Executor::reduce(const Step& step) {
+  const std::size_t byte_count = bytes_of(step.target);
+  if (byte_count == 0 && segment_begin_ > 0) return true;
+  const std::span<const Operand> operands = schedule_->operands_of(step);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].peer < 0) {
+      operands_[i] = source(operands[i].place);
+      continue;
+    }
+    const Frame* frame = expect(operands[i].peer, byte_count);
+    if (frame == nullptr) return false;
+    operands_[i] = frame->payload.data();
+  }
+  if (byte_count > 0) {
+    kernels::reduce_tree(request_->dtype, request_->reduce, operands_.data(),
+                         static_cast<int>(operands.size()), target(step.target), nullptr,
+                         byte_count / element_bytes_);
+  }
+  for (const Operand& operand : operands) {
+    if (operand.peer >= 0) done_with(operand.peer);
+  }
+  return true;
+}
+
+void Executor::copy(const Step& step) {
+  const void* from = source(step.source);
+  void* to = target(step.target);
+  const std::size_t byte_count = bytes_of(step.target);
+  if (byte_count > 0 && from != to) std::memcpy(to, from, byte_count);
+}
+
+const Frame* Executor::expect(int peer, std::size_t byte_count) {
+  const Frame* frame = channels_.receiver(peer).peek();
+  if (frame == nullptr) {
+    awaited_ = peer;
+    return nullptr;
+  }
+  const FrameHeader& header = frame->header;
+  if (header.what.seq != request_->seq || header.what.chain != request_->chain) {
+    failed_ = true;
+    membership_.fail_mismatch(*request_, peer, &header.what);
+    return nullptr;
+  }
+  if (header.type != FrameType::segment || header.segment != header_.segment ||
+      header.payload_bytes != byte_count) {
+    failed_ = true;
+    membership_.fail({.code = ErrorCode::kInternal,
+                      .text = fmt::format(
+                          "rank {} sent {} bytes as segment {} where {} bytes of segment {} were "
+                          "due. Please report this",
+                          peer, header.payload_bytes, header.segment, byte_count, header_.segment),
+                      .culprits = {peer},
+                      .host = {}});
+    return nullptr;
+  }
+  return frame;
+}
+
+void Executor::done_with(int peer) {
+  channels_.receiver(peer).pop();
+  membership_.progressed();
+  membership_.notify(peer);
+}
+
+}  // namespace tutti::native

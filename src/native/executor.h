@@ -1,0 +1,67 @@
+// Runs a schedule over channels: one small loop for every operation.
+//
+// The operation is cut into *segments*, each at most what one frame carries, and the schedule is
+// run once per segment. Every edge of the schedule carries at least one frame per operation, empty
+// if there is nothing to move, so that (seq, chain) is compared on every edge that is used.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <vector>
+
+#include "native/channels.h"
+#include "native/operation.h"
+#include "native/schedule/schedule.h"
+
+namespace tutti::native {
+
+/// Threads  One at a time. One operation at a time: begin, then step until done.
+/// Cost     Allocates only scratch memory, and that once.
+class Executor final : public Operation {
+ public:
+  Executor(Channels& channels, control::Membership& membership);
+
+  /// Takes up an operation; `request` and `schedule` stay where they are until the end.
+  void begin(const Request& request, const Schedule& schedule);
+  bool step() override;
+  int awaited() const noexcept override { return awaited_; }
+
+ private:
+  struct Span {
+    std::size_t first = 0, count = 0;  ///< elements
+  };
+  Span span_of(std::int32_t chunk) const noexcept;
+  std::size_t bytes_of(const Place& place) const noexcept;
+  const void* source(const Place& place) const noexcept;
+  void* target(const Place& place) noexcept;
+
+  bool run_round();
+  bool run(const Step& step);
+  bool send(const Step& step);
+  bool recv(const Step& step);
+  bool reduce(const Step& step);
+  void copy(const Step& step);
+  /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
+  /// group has failed.
+  const Frame* expect(int peer, std::size_t byte_count);
+  void done_with(int peer);
+
+  Channels& channels_;
+  control::Membership& membership_;
+  const Request* request_ = nullptr;
+  const Schedule* schedule_ = nullptr;
+  FrameHeader header_;
+  std::size_t element_bytes_ = 1;
+  std::size_t segment_count_ = 1;  // elements of every segment but the last
+  std::size_t longest_chunk_ = 0;  // elements
+  std::size_t segment_begin_ = 0;  // element of each chunk at which the segment begins
+  std::size_t round_ = 0;
+  std::uint32_t round_begin_ = 0;  // first step of the round
+  bool failed_ = false;
+  int awaited_ = -1;
+  std::vector<bool> finished_;  // by step of the round
+  std::vector<std::byte> scratch_;
+  std::array<const void*, control::kMaxLocalRanks> operands_;
+};
+
+}  // namespace tutti::native

@@ -1,0 +1,63 @@
+// The collectives of a group in submission order.
+//
+// A blocking call on an idle group runs in the caller's thread. An asynchronous one joins the
+// queue; whoever holds the driver token, the progress thread or any waiter, steps its head. A
+// blocking call on a busy group helps until the queue is empty and then runs.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "group/work_state.h"
+#include "native/collectives.h"
+#include "native/driver_token.h"
+
+namespace tutti::native {
+
+/// Threads   run and start: one thread at a time. Everything else: any thread.
+class Queue {
+ public:
+  Queue(Collectives& collectives, control::Membership& membership) noexcept
+      : collectives_(collectives), membership_(membership) {}
+  ~Queue();
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  void run(const Request& request);
+  Work start(Request request);
+
+  /// Asynchronous operations that have not ended.
+  std::size_t pending() const noexcept { return pending_.load(); }
+  /// Steps the head as far as it goes, unless somebody else does.
+  void drive() noexcept;
+  /// The patience of the head.
+  void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
+  /// Ends everything with the cause of the group's failure.
+  void fail_pending() noexcept;
+  /// Helps until nothing is pending (true) or `until` has come, or the group has failed (false).
+  bool drain(Deadline::Clock::time_point until);
+
+ private:
+  class Entry;
+
+  bool begin_head();
+  void end_head(std::optional<Error> failure) noexcept;
+  void take_token() noexcept;
+  void give_token() noexcept;
+
+  Collectives& collectives_;
+  control::Membership& membership_;
+  std::atomic<std::size_t> pending_{0};
+
+  std::mutex mutex_;
+  std::deque<std::shared_ptr<Entry>> entries_;  // mutex_; the head included
+
+  DriverToken token_;  // guards everything below, and the Collectives while something is pending
+  std::shared_ptr<Entry> head_;  // once it has begun
+  Operation* operation_ = nullptr;
+  bool ended_ = false;
+};
+
+}  // namespace tutti::native
