@@ -1,0 +1,238 @@
+// A rank that dies is known to all survivors, who name the same culprits; a slow one is not dead.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "control/forked_ranks.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kPeerLost = static_cast<int>(ErrorCode::kPeerLost);
+
+/// Enters operation #1 and waits in it until the group fails; then stays until it is killed or
+/// told.
+void wait_for_the_end(Host&, Membership& world, Report& report) {
+  const Request request = collective(Op::all_reduce, 1);
+  world.enter(request);
+  report.stage.store(1);
+  OpPatience patience(world, request, -1);
+  wait(world.waiter(), patience, [] { return false; });
+  report.stage.store(2);
+  while (report.stage.load() < 3) usleep(1000);
+}
+
+double milliseconds_until(Report& report, std::int64_t start) {
+  return static_cast<double>(report.seen_at.load() - start) * 1e-6;
+}
+
+TEST(Loss, AKilledRankIsKnownToAllSurvivors) {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  std::vector<double> times;
+  for (int round = 0; round < 12; ++round) {
+    const int n = 2 + round % 4;
+    const int victim = round < 2 ? 0 : static_cast<int>(random() % static_cast<unsigned>(n));
+    SCOPED_TRACE("seed " + std::to_string(seed) + " n " + std::to_string(n) + " victim " +
+                 std::to_string(victim));
+    ForkedRanks ranks(n, wait_for_the_end);
+    ASSERT_TRUE(ranks.all_reach(1));
+    const std::int64_t start = ranks.kill_now(victim);
+    for (int rank = 0; rank < n; ++rank) {
+      if (rank == victim) continue;
+      Report& report = ranks.report(rank);
+      ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; }, 2s));
+      EXPECT_EQ(report.code.load(), kPeerLost);
+      EXPECT_EQ(ranks.culprits(rank), std::vector<int>{victim}) << report.text.data();
+      const std::string text = report.text.data();
+      EXPECT_NE(text.find("rank " + std::to_string(victim) + " (pid " +
+                          std::to_string(ranks.pid(victim)) + " on "),
+                std::string::npos)
+          << text;
+      EXPECT_NE(text.find("is in all_reduce #1(f32 x 1000, sum) at train.cc:88"), std::string::npos)
+          << text;
+      times.push_back(milliseconds_until(report, start));
+      EXPECT_LT(times.back(), 1000.0);
+      report.stage.store(3);
+      EXPECT_EQ(ranks.reap(rank), 0);
+    }
+  }
+  std::sort(times.begin(), times.end());
+  std::printf("kill to callback, %zu survivors: median %.1f ms, worst %.1f ms\n", times.size(),
+              times[times.size() / 2], times.back());
+}
+
+TEST(Loss, TwoAtOnceAreOneVerdict) {
+  for (const auto& [first, second] : {std::pair{0, 1}, {0, 3}, {2, 3}}) {
+    ForkedRanks ranks(4, wait_for_the_end);
+    ASSERT_TRUE(ranks.all_reach(1));
+    ranks.kill_now(first);
+    ranks.kill_now(second);
+    for (int rank = 0; rank < 4; ++rank) {
+      if (rank == first || rank == second) continue;
+      ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
+      EXPECT_EQ(ranks.culprits(rank), (std::vector{first, second}))
+          << ranks.report(rank).text.data();
+    }
+  }
+}
+
+TEST(Loss, ExitWithoutGoodbyeIsADeath) {
+  ForkedRanks ranks(3, [](Host& host, Membership& world, Report& report) {
+    if (world.rank() == 1) {
+      ForkedRanks::eventually([&] { return report.stage.load() == 9; });
+      exit(0);
+    }
+    wait_for_the_end(host, world, report);
+  });
+  ASSERT_TRUE(ForkedRanks::eventually(
+      [&] { return ranks.report(0).stage.load() == 1 && ranks.report(2).stage.load() == 1; }));
+  ranks.report(1).stage.store(9);
+  for (const int rank : {0, 2}) {
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
+    EXPECT_EQ(ranks.report(rank).code.load(), kPeerLost);
+    EXPECT_EQ(ranks.culprits(rank), std::vector<int>{1});
+  }
+}
+
+TEST(Loss, TheExitReasonIsToldWhenTheAgentKnowsIt) {
+  ForkedRanks ranks(3, wait_for_the_end);
+  ASSERT_TRUE(ranks.all_reach(1));
+  // A stopped survivor is slow, not dead: it must still get the whole story, which by then is
+  // known.
+  kill(ranks.pid(2), SIGSTOP);
+  ranks.kill_now(1);
+  const pid_t pid = ranks.pid(1);
+  const int status = ranks.reap(1);
+  const_cast<Board&>(ranks.board()).set_exit(1, status);
+  kill(ranks.pid(2), SIGCONT);
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(2).code.load() >= 0; }, 2s));
+  const std::string text = ranks.report(2).text.data();
+  EXPECT_NE(text.find("(pid " + std::to_string(pid) + " on "), std::string::npos) << text;
+  EXPECT_NE(text.find(", killed by SIGKILL) was lost"), std::string::npos) << text;
+}
+
+TEST(Loss, AStoppedRankIsNotDead) {
+  ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
+    report.stage.store(1);
+    while (report.stage.load() < 3) usleep(1000);
+    world.close(0, 0, Deadline::after(10s));
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  kill(ranks.pid(0), SIGSTOP);
+  usleep(600'000);  // many ticks, and more than the time after which a decider is overtaken
+  kill(ranks.pid(0), SIGCONT);
+  for (int rank = 0; rank < 3; ++rank) ranks.report(rank).stage.store(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.reap(rank), 0);
+    EXPECT_EQ(ranks.report(rank).code.load(), -1) << ranks.report(rank).text.data();
+  }
+}
+
+TEST(Loss, AStoppedDeciderIsOvertaken) {
+  ForkedRanks ranks(4, wait_for_the_end);
+  ASSERT_TRUE(ranks.all_reach(1));
+  kill(ranks.pid(0), SIGSTOP);
+  const std::int64_t start = ranks.kill_now(2);
+  for (const int rank : {1, 3}) {
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
+    EXPECT_LT(milliseconds_until(ranks.report(rank), start), 1000.0);
+  }
+  kill(ranks.pid(0), SIGCONT);
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }, 2s));
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks.culprits(rank), std::vector<int>{2});
+}
+
+TEST(Loss, AForkedHelperThatHoldsEverythingHidesNothing) {
+  ForkedRanks ranks(2, [](Host& host, Membership& world, Report& report) {
+    if (world.rank() == 1) {
+      const pid_t helper = fork();
+      if (helper == 0) {
+        prctl(PR_SET_PDEATHSIG, 0);
+        for (;;) pause();
+      }
+      report.culprits[0] = helper;
+    }
+    wait_for_the_end(host, world, report);
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  const pid_t helper = ranks.report(1).culprits[0];
+  const std::int64_t start = ranks.kill_now(1);
+  EXPECT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }, 2s));
+  EXPECT_LT(milliseconds_until(ranks.report(0), start), 1000.0);
+  EXPECT_EQ(kill(helper, 0), 0) << "the helper must have been alive";
+  kill(helper, SIGKILL);
+}
+
+TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
+  ForkedRanks ranks(3, [](Host& host, Membership& world, Report& report) {
+    const Request request = collective(Op::barrier, 1);
+    world.enter(request);
+    report.stage.store(1);
+    OpPatience patience(world, request, -1);
+    wait(world.waiter(), patience, [] { return false; });
+    const auto with_it = host.make_membership({11, "with it", {0, 1, 2}, world.rank()});
+    EXPECT_EQ(with_it->cause()->code, ErrorCode::kPeerLost);
+    const auto survivors = host.make_membership({12, "survivors", {0, 2}, world.rank() / 2});
+    EXPECT_FALSE(survivors->cause());
+    survivors->close(0, 0, Deadline::after(10s));
+    if (::testing::Test::HasFailure()) _exit(4);
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  ranks.kill_now(1);
+  EXPECT_EQ(ranks.reap(0), 0);
+  EXPECT_EQ(ranks.reap(2), 0);
+}
+
+TEST(Loss, WhoLeftInOrderIsNotLost) {
+  ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
+    report.stage.store(1);
+    if (world.rank() == 0) return;  // leaves, and its process ends
+    while (report.stage.load() < 3) usleep(1000);
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  EXPECT_EQ(ranks.reap(0), 0);
+  usleep(100'000);
+  for (const int rank : {1, 2}) EXPECT_EQ(ranks.report(rank).code.load(), -1);
+  // The decider is rank 1 now.
+  ranks.kill_now(2);
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(1).code.load() >= 0; }, 2s));
+  EXPECT_EQ(ranks.culprits(1), std::vector<int>{2});
+  ranks.report(1).stage.store(3);
+  EXPECT_EQ(ranks.reap(1), 0);
+}
+
+TEST(Loss, ADeathWhileJoiningEndsTheWaitForTheOthers) {
+  const net::Fd memory = Board::make(3);
+  const auto join = [&](int rank) {
+    HostOptions options;
+    options.board_fd = memory.get();
+    options.rank = rank;
+    options.world_size = 3;
+    options.timeout = 20s;
+    return Host::join(options);
+  };
+  const pid_t victim = fork();
+  if (victim == 0) {
+    join(1);
+    _exit(0);
+  }
+  const Board board(memory);
+  ASSERT_TRUE(
+      ForkedRanks::eventually([&] { return board.slot(1).state.load() == RankState::running; }));
+  kill(victim, SIGKILL);
+  waitpid(victim, nullptr, 0);
+  try {
+    join(0);
+    ADD_FAILURE() << "joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+    EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+  }
+}
+
+}  // namespace
+}  // namespace tutti::control
