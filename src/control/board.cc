@@ -21,12 +21,12 @@ std::size_t board_bytes(int rank_count) noexcept {
 }
 
 /// The mark must survive its owner and be seen by other processes.
-void init_mark(pthread_mutex_t& mark) {
+void init_mark(Mark& mark) {
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
   pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-  const int error = pthread_mutex_init(&mark, &attributes);
+  const int error = pthread_mutex_init(&mark.mutex, &attributes);
   pthread_mutexattr_destroy(&attributes);
   if (error != 0) throw net::system_error("status board: cannot make a robust mutex", error);
 }
@@ -125,29 +125,22 @@ void Board::set_exit(int rank, int wait_status) noexcept {
   exit.known.store(1, std::memory_order_release);
 }
 
-Mark look_at(pthread_mutex_t& mark) noexcept {
-  switch (pthread_mutex_trylock(&mark)) {
-    case 0:
-      pthread_mutex_unlock(&mark);
-      return Mark::free;
-    case EOWNERDEAD:
-      // Unlocked without being made consistent it can never be locked again: everybody will see it.
-      pthread_mutex_unlock(&mark);
-      return Mark::owner_died;
-    case ENOTRECOVERABLE:
-      return Mark::owner_died;
-    default:
-      return Mark::held;
+Mark::State Mark::look() noexcept {
+  if (owner_died.load() != 0) return State::owner_died;
+  const int error = pthread_mutex_trylock(&mutex);
+  if (error == EBUSY) return State::held;
+  if (error == EOWNERDEAD) {
+    // The word is what lasts. Leaving the mutex inconsistent, which POSIX says is final, is not:
+    // glibc's trylock keeps an irrecoverable mutex locked, and the third to look would find it
+    // held.
+    owner_died.store(1);
+    pthread_mutex_consistent(&mutex);
   }
+  if (error == 0 || error == EOWNERDEAD) pthread_mutex_unlock(&mutex);
+  return owner_died.load() != 0 ? State::owner_died : State::free;
 }
 
-bool take(pthread_mutex_t& mark) noexcept {
-  const int error = pthread_mutex_trylock(&mark);
-  if (error == EOWNERDEAD) pthread_mutex_unlock(&mark);
-  return error == 0;
-}
-
-void let_go(pthread_mutex_t& mark) noexcept { pthread_mutex_unlock(&mark); }
+bool Mark::take() noexcept { return look() == State::free && pthread_mutex_trylock(&mutex) == 0; }
 
 void rouse(Doorbell& control_bell) noexcept {
   control_bell.rings.fetch_add(1);

@@ -123,8 +123,22 @@ struct Notice {
   Text<kNoticeBytes> text;
 };
 
+/// A robust mutex and what was found out about it.
+struct Mark {
+  pthread_mutex_t mutex;
+  std::atomic<std::uint32_t>
+      owner_died;  ///< 1 once anybody has seen it: the only word with many writers
+
+  enum class State : std::uint8_t { held, free, owner_died };
+  /// Looks at it without keeping it. Once a death was seen every later look sees it too.
+  State look() noexcept;
+  /// Takes it for the calling thread. False: somebody holds it, or held it when he died.
+  bool take() noexcept;
+  void let_go() noexcept { pthread_mutex_unlock(&mutex); }
+};
+
 struct alignas(64) Slot {
-  pthread_mutex_t mark;
+  Mark mark;
   alignas(64) Doorbell bell;  ///< for waits; the owner's threads sleep here
   Doorbell control_bell;      ///< for control threads: see control_slot
   alignas(64) std::atomic<RankState> state;
@@ -183,14 +197,6 @@ class Board {
   std::shared_ptr<Mapping> mapping_;
   int rank_count_ = 0;
 };
-
-/// State of a mark as another thread than its holder's sees it.
-enum class Mark : std::uint8_t { held, free, owner_died };
-/// Looks at a mark without keeping it. Once a death was seen every later look sees it too.
-Mark look_at(pthread_mutex_t& mark) noexcept;
-/// Takes a mark for the calling thread. False: somebody holds it, or held it when he died.
-bool take(pthread_mutex_t& mark) noexcept;
-void let_go(pthread_mutex_t& mark) noexcept;
 
 /// Wakes a control thread, also one that is just about to sleep.
 void rouse(Doorbell& control_bell) noexcept;

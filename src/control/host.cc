@@ -141,7 +141,7 @@ void Host::State::look_for_deaths(Clock::time_point now) noexcept {
     const auto bit = static_cast<std::size_t>(slot);
     Slot& other = shared.slot(slot);
     if (slot == rank || dead.test(bit) || other.state.load() != RankState::running) continue;
-    if (look_at(other.mark) != Mark::owner_died) continue;
+    if (other.mark.look() != Mark::State::owner_died) continue;
     if (dead.none() || (dead & ~lost).none()) first_death = now;
     dead.set(bit);
   }
@@ -239,7 +239,7 @@ std::vector<int> absent(const Board& board) {
 bool settle(Host::State& state) {
   Slot& slot = state.own.slot();
   RankState free = RankState::absent;
-  if (!slot.state.compare_exchange_strong(free, RankState::starting) || !take(slot.mark))
+  if (!slot.state.compare_exchange_strong(free, RankState::starting) || !slot.mark.take())
     return false;
   slot.pid.store(getpid());
   slot.control_slot.store(state.rank);
@@ -250,7 +250,7 @@ bool settle(Host::State& state) {
 void leave(Host::State& state) noexcept {
   Slot& slot = state.own.slot();
   slot.state.store(RankState::left);
-  let_go(slot.mark);
+  slot.mark.let_go();
 }
 
 }  // namespace

@@ -75,26 +75,27 @@ TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
 TEST(Board, AMarkOutlivesItsHolder) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  pthread_mutex_t& mark = board.slot(0).mark;
-  EXPECT_EQ(look_at(mark), Mark::free);
+  Mark& mark = board.slot(0).mark;
+  EXPECT_EQ(mark.look(), Mark::State::free);
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t child = fork();
   if (child == 0) {
-    char byte = take(mark) ? 'y' : 'n';
+    char byte = mark.take() ? 'y' : 'n';
     if (write(ready[1], &byte, 1) != 1) _exit(1);
     for (;;) pause();
   }
   char byte = 0;
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   EXPECT_EQ(byte, 'y');
-  EXPECT_EQ(look_at(mark), Mark::held);
+  EXPECT_EQ(mark.look(), Mark::State::held);
   kill(child, SIGKILL);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(look_at(mark), Mark::owner_died);
-  EXPECT_EQ(look_at(mark), Mark::owner_died) << "every later look must see it too";
-  EXPECT_FALSE(take(mark));
+  EXPECT_EQ(mark.look(), Mark::State::owner_died);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(mark.look(), Mark::State::owner_died) << "every later look must see it too";
+  EXPECT_FALSE(mark.take());
   EXPECT_EQ(describe_wait_status(status), "killed by SIGKILL");
   EXPECT_EQ(describe_wait_status(3 << 8), "exit code 3");
   close(ready[0]);

@@ -29,6 +29,7 @@ namespace tutti::control {
 /// What a child says about itself.
 struct Report {
   std::atomic<int> stage{0};             ///< what it likes to tell
+  std::atomic<int> told{0};              ///< what the parent tells it
   std::atomic<int> code{-1};             ///< ErrorCode of the failure it saw
   std::atomic<std::int64_t> seen_at{0};  ///< steady clock, when the callback ran
   std::array<char, 2000> text{};         ///< what() of the failure; written before code

@@ -21,8 +21,7 @@ void wait_for_the_end(Host&, Membership& world, Report& report) {
   report.stage.store(1);
   OpPatience patience(world, request, -1);
   wait(world.waiter(), patience, [] { return false; });
-  report.stage.store(2);
-  while (report.stage.load() < 3) usleep(1000);
+  while (report.told.load() == 0) usleep(1000);
 }
 
 double milliseconds_until(Report& report, std::int64_t start) {
@@ -56,7 +55,7 @@ TEST(Loss, AKilledRankIsKnownToAllSurvivors) {
           << text;
       times.push_back(milliseconds_until(report, start));
       EXPECT_LT(times.back(), 1000.0);
-      report.stage.store(3);
+      report.told.store(1);
       EXPECT_EQ(ranks.reap(rank), 0);
     }
   }
@@ -83,14 +82,14 @@ TEST(Loss, TwoAtOnceAreOneVerdict) {
 TEST(Loss, ExitWithoutGoodbyeIsADeath) {
   ForkedRanks ranks(3, [](Host& host, Membership& world, Report& report) {
     if (world.rank() == 1) {
-      ForkedRanks::eventually([&] { return report.stage.load() == 9; });
+      ForkedRanks::eventually([&] { return report.told.load() == 1; });
       exit(0);
     }
     wait_for_the_end(host, world, report);
   });
   ASSERT_TRUE(ForkedRanks::eventually(
       [&] { return ranks.report(0).stage.load() == 1 && ranks.report(2).stage.load() == 1; }));
-  ranks.report(1).stage.store(9);
+  ranks.report(1).told.store(1);
   for (const int rank : {0, 2}) {
     ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
     EXPECT_EQ(ranks.report(rank).code.load(), kPeerLost);
@@ -118,14 +117,14 @@ TEST(Loss, TheExitReasonIsToldWhenTheAgentKnowsIt) {
 TEST(Loss, AStoppedRankIsNotDead) {
   ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
     report.stage.store(1);
-    while (report.stage.load() < 3) usleep(1000);
+    while (report.told.load() == 0) usleep(1000);
     world.close(0, 0, Deadline::after(10s));
   });
   ASSERT_TRUE(ranks.all_reach(1));
   kill(ranks.pid(0), SIGSTOP);
   usleep(600'000);  // many ticks, and more than the time after which a decider is overtaken
   kill(ranks.pid(0), SIGCONT);
-  for (int rank = 0; rank < 3; ++rank) ranks.report(rank).stage.store(3);
+  for (int rank = 0; rank < 3; ++rank) ranks.report(rank).told.store(1);
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks.reap(rank), 0);
     EXPECT_EQ(ranks.report(rank).code.load(), -1) << ranks.report(rank).text.data();
@@ -191,7 +190,7 @@ TEST(Loss, WhoLeftInOrderIsNotLost) {
   ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
     report.stage.store(1);
     if (world.rank() == 0) return;  // leaves, and its process ends
-    while (report.stage.load() < 3) usleep(1000);
+    while (report.told.load() == 0) usleep(1000);
   });
   ASSERT_TRUE(ranks.all_reach(1));
   EXPECT_EQ(ranks.reap(0), 0);
@@ -201,7 +200,7 @@ TEST(Loss, WhoLeftInOrderIsNotLost) {
   ranks.kill_now(2);
   ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(1).code.load() >= 0; }, 2s));
   EXPECT_EQ(ranks.culprits(1), std::vector<int>{2});
-  ranks.report(1).stage.store(3);
+  ranks.report(1).told.store(1);
   EXPECT_EQ(ranks.reap(1), 0);
 }
 
