@@ -29,7 +29,10 @@ std::string option_name(std::string_view word) {
   for (const OptionWord& option : known) {
     if (option.name.size() > 1) names.push_back(option.name);
   }
-  const std::string guess = nearest(name, names);
+  std::string guess = nearest(name, names);
+  for (const std::string& candidate : names) {
+    if (guess.empty() && name.size() > 1 && candidate.starts_with(name)) guess = candidate;
+  }
   refuse(fmt::format("unknown option {}; {}", word,
                      guess.empty() ? "tutti run --help lists them; options of the program stand "
                                      "after it"

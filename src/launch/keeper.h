@@ -24,7 +24,7 @@ namespace tutti::launch {
 struct RankCommand {
   std::string path;                    ///< for execve
   std::vector<std::string> arguments;  ///< arguments[0] is the name shown
-  std::vector<std::string> variables;  ///< "NAME=value"
+  std::vector<std::string> variables = {};  ///< "NAME=value"
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
 };
 

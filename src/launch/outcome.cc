@@ -31,12 +31,6 @@ std::string describe_signal(int signal_number) {
   return name != nullptr ? fmt::format("SIG{}", name) : fmt::format("signal {}", signal_number);
 }
 
-std::string describe_exit(int wait_status) {
-  if (WIFEXITED(wait_status)) return fmt::format("exited with code {}", WEXITSTATUS(wait_status));
-  return fmt::format("killed by {}{}", describe_signal(WTERMSIG(wait_status)),
-                     WCOREDUMP(wait_status) ? " (core dumped)" : "");
-}
-
 void Outcome::add(RankExit exit) {
   if (is_abnormal(exit.wait_status) && !exit.ours) failed_ = true;
   exits_.push_back(std::move(exit));

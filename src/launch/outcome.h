@@ -22,9 +22,6 @@ struct RankExit {
 bool is_abnormal(int wait_status) noexcept;
 /// The code a shell shows: the exit code, or 128 + signal.
 int code_of(int wait_status) noexcept;
-/// "killed by SIGKILL", "exited with code 3".
-std::string describe_exit(int wait_status);
-
 /// "SIGINT".
 std::string describe_signal(int signal_number);
 

@@ -8,14 +8,11 @@
 #include <map>
 
 #include "base/rank_list.h"
+#include "control/board.h"
 #include "launch/lines.h"
 
 namespace tutti::launch {
 namespace {
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
-}
 
 /// One line for all ranks that did and ended the same.
 void append_others(const JobReport& report, int culprit, std::vector<std::string>& lines) {
@@ -23,7 +20,7 @@ void append_others(const JobReport& report, int culprit, std::vector<std::string
   for (const RankReport& rank : report.ranks) {
     if (rank.rank == culprit) continue;
     std::string fate = rank.doing.empty() ? "" : rank.doing + "; ";
-    fate += describe_exit(rank.exit.wait_status);
+    fate += control::describe_wait_status(rank.exit.wait_status);
     if (rank.exit.ours && is_abnormal(rank.exit.wait_status)) fate += " (ended by tutti run)";
     by_fate[fate].push_back(rank.rank);
   }
@@ -58,6 +55,10 @@ std::string headline(const JobReport& report) {
 
 }  // namespace
 
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
+}
+
 std::string format_span(std::chrono::nanoseconds span) {
   const double seconds = std::chrono::duration<double>(span).count();
   if (seconds < 100) return fmt::format("{:.1f} s", seconds);
@@ -75,9 +76,9 @@ std::vector<std::string> post_mortem(const JobReport& report, const Outcome& out
     if (report.ending.signal_number == 0) append_others(report, -1, lines);
   } else {
     const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
-    lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}) {}", headline(report),
+    lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
                                 *root, report.host, culprit.pid,
-                                describe_exit(culprit.exit.wait_status)));
+                                control::describe_wait_status(culprit.exit.wait_status)));
     if (!culprit.doing.empty()) lines.push_back(fmt::format("  rank {} {}", *root, culprit.doing));
     if (const std::string text = hint(culprit); !text.empty()) lines.push_back(text);
     append_others(report, *root, lines);

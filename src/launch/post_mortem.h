@@ -23,12 +23,14 @@ struct JobReport {
   std::chrono::nanoseconds lasted{0};
   Ending ending;
   int exit_code = 0;
-  std::vector<RankReport> ranks;
+  std::vector<RankReport> ranks = {};
 };
 
 /// Lines without line ends; empty for a job that ended well.
 std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome);
 
+/// "rank 3", "ranks 0-2, 5".
+std::string ranks_text(const std::vector<int>& ranks);
 /// "2.3 s", "1 h 04 min".
 std::string format_span(std::chrono::nanoseconds span);
 

@@ -52,7 +52,7 @@ std::string find_program(std::string_view name, std::string_view search_path) {
     if (refused.empty() && ::access(path.c_str(), F_OK) == 0) refused = path;
     begin = end + 1;
   }
-  if (::access(wanted.c_str(), F_OK) == 0) {
+  if (is_program(wanted)) {
     refuse(fmt::format("program {}: not found in PATH; did you mean ./{}?", wanted, wanted));
   }
   if (!refused.empty()) return check_path(refused);

@@ -62,6 +62,8 @@ TEST(CutArguments, GuessesUnknownOptions) {
               cut_arguments(Words{"--graze", "1", "prog"}, kKnown);
             }),
             "unknown option --graze; did you mean --grace?");
+  EXPECT_EQ(message_of([] { cut_arguments(Words{"--nproc", "1", "prog"}, kKnown); }),
+            "unknown option --nproc; did you mean --nproc-per-node?");
   const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
   EXPECT_EQ(message_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
@@ -129,6 +131,8 @@ TEST_F(FindProgram, SuggestsTheOneThatIsHere) {
 
 TEST_F(FindProgram, SaysWhatIsWrong) {
   make("plain", 0644);
+  EXPECT_EQ(message_of([] { find_program("plain", "/nonexistent"); }),
+            "program plain: not found in PATH");
   EXPECT_NE(message_of([] { find_program("./plain", ""); }).find("not executable"),
             std::string::npos);
   EXPECT_NE(message_of([] { find_program("./none", ""); }).find("No such file"), std::string::npos);

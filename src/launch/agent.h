@@ -1,0 +1,59 @@
+// The agent: where the ranks of a job meet.
+//
+// It serves the store at an abstract socket with a random name, which is all that the environment
+// holds. Who connects must be the same user (or root) and descend from the launcher; the welcome
+// carries the status board. A rank has *joined* once it was welcomed. The agent lives in the
+// launcher, not in the keeper: it has a thread and talks to strangers, and the keeper must be able
+// to fork at any time and to survive what goes wrong here.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/board.h"
+#include "net/fd.h"
+#include "net/poller.h"
+#include "store/server.h"
+
+namespace tutti::launch {
+
+class Agent {
+ public:
+  explicit Agent(int rank_count);
+  /// Begins to let ranks in; makes a thread.
+  void serve();
+
+  const std::string& address() const noexcept { return address_; }
+  /// Readable after a rank has joined.
+  net::Wakeup& news() noexcept { return news_; }
+  /// It was welcomed to a world of all ranks of the job.
+  bool has_joined(int rank) const noexcept { return joined_[static_cast<std::size_t>(rank)]; }
+  /// Those who wait in the store, or come later, get this as their error.
+  void fail(const std::string& reason);
+
+  void rank_started(int rank, pid_t pid) noexcept { board_.set_pid(rank, pid); }
+  void rank_exited(int rank, int wait_status) noexcept { board_.set_exit(rank, wait_status); }
+  /// Whom this rank named when it failed because of others; empty if it did not.
+  std::vector<int> blamed_by(int rank) const;
+  /// Its world is complete, or was.
+  bool is_in_world(int rank) const;
+  /// For people: "is in all_reduce #41(...) at train.cc:88"; empty if it was never in a world.
+  std::string doing_of(int rank) const;
+
+ private:
+  std::optional<Error> admit(const store::Hello& hello, const net::Peer& peer);
+
+  std::string address_;
+  net::Fd listener_;
+  net::Fd board_fd_;
+  control::Board board_;
+  std::vector<std::atomic<bool>> joined_;
+  net::Wakeup news_;
+  std::optional<store::Server> server_;  // last: its thread uses the others
+};
+
+}  // namespace tutti::launch

@@ -1,0 +1,523 @@
+// The launcher's loop. One thread polls everything: signals, the keeper's notes, the ranks' pipes,
+// the agent's door, the clock. The job *runs*; after the first failure it is *failing* (survivors
+// have the failure grace to end well); then it is *ending* (SIGTERM sent, or a signal of the user
+// handed on), and at last *killed*.
+#include "launch/job.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstring>
+#include <random>
+
+#include "base/rank_list.h"
+#include "launch/agent.h"
+#include "launch/arguments.h"
+#include "launch/keeper.h"
+#include "launch/output.h"
+#include "launch/post_mortem.h"
+#include "launch/program.h"
+#include "launch/signals.h"
+#include "launch/stdin_pump.h"
+#include "net/poller.h"
+#include "net/system_error.h"
+#include "tutti/error.h"
+
+namespace tutti::launch {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Deadline::Clock;
+
+constexpr auto kWaitingLine = 10s;
+constexpr auto kKeeperPatience = 10s;
+constexpr std::size_t kFixedWatches = 5;
+constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
+
+std::string host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, HOST_NAME_MAX) == 0 ? name : "localhost";
+}
+
+std::vector<int> allowed_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  std::vector<int> cores;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {0};
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  }
+  return cores;
+}
+
+/// A number for programs that insist on one. Nobody of ours listens there.
+int master_port(const Environment& variables) {
+  const auto set = variables.find("MASTER_PORT");
+  if (set != variables.end()) {
+    const int port = std::atoi(set->second.c_str());
+    if (port > 0 && port < 65536) return port;
+  }
+  return 29500 + static_cast<int>(std::random_device{}() % 3000);
+}
+
+std::string find_for(const JobOptions& options) {
+  const auto path = options.environment.find("PATH");
+  return find_program(options.command.at(0),
+                      path == options.environment.end() ? "/usr/bin:/bin" : path->second);
+}
+
+class Job {
+ public:
+  explicit Job(const JobOptions& options)
+      : options_(options),
+        placement_(place_on_one_host(options.rank_count, host_name(), allowed_cores())),
+        output_(options.rank_count, STDOUT_FILENO, STDERR_FILENO),
+        ranks_(static_cast<std::size_t>(options.rank_count)) {}
+  int run();
+
+ private:
+  enum class Phase { running, failing, ending, killed };
+  struct Rank {
+    pid_t pid = -1;
+    bool ended = false;
+    bool asked_to_end = false;
+    int exec_error = 0;
+    std::array<net::Fd, 2> pipes;  ///< by Stream; the launcher's ends
+  };
+
+  struct Attendance {
+    std::vector<int> missing;  ///< run, and have not joined
+    std::vector<int> lost;     ///< ended without having joined
+    std::vector<int> waiting;  ///< joined, and their world is not complete
+  };
+
+  void start();
+  std::vector<RankCommand> commands(std::vector<net::Fd>& rank_ends);
+  void order(Order::Kind kind, int rank = -1, int signal_number = 0) noexcept;
+  void poll_once(Clock::time_point until);
+  Clock::time_point next_event() const;
+  void act_on_time(Clock::time_point now);
+
+  void read_signals();
+  void take_signal(int signal_number);
+  void read_notes();
+  void take_note(const Note& note);
+  void rank_ended(int rank, int wait_status);
+  void keeper_is_gone();
+  bool read_pipe(int rank, Stream stream);
+
+  void read_news();
+  Attendance attendance() const;
+  void watch_rendezvous(Clock::time_point now);
+  void say_who_is_missing(Clock::time_point now);
+
+  void start_failing(Clock::time_point now);
+  void ask_to_end(int signal_number, Clock::time_point now);
+  void kill_all();
+  bool all_ended() const;
+  void finish();
+  int report();
+
+  const JobOptions& options_;
+  Placement placement_;
+  Output output_;
+  std::vector<Rank> ranks_;
+  std::optional<Agent> agent_;
+  Keeper keeper_;
+  net::Fd signals_;
+  StdinPump stdin_;
+  Outcome outcome_;
+  Ending ending_;
+  Phase phase_ = Phase::running;
+  bool keeper_lives_ = false;
+  int interrupts_ = 0;
+  Clock::time_point started_{}, first_join_{};
+  Clock::time_point failing_until_ = Clock::time_point::max();
+  Clock::time_point ending_until_ = Clock::time_point::max();
+  Clock::time_point timeout_at_ = Clock::time_point::max();
+  Clock::time_point waiting_line_at_ = Clock::time_point::max();
+};
+
+std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
+  const std::string program = find_for(options_);
+  const int cores = static_cast<int>(placement_.ranks[0].cores.size());
+  ThreadDefaults defaults = thread_defaults(options_.environment, cores, placement_.host_ranks);
+  if (!defaults.notice.empty() && options_.rank_count > 1) output_.say(defaults.notice);
+  Environment variables = options_.environment;
+  variables.merge(defaults.added);
+  const int port = master_port(options_.environment);
+  std::vector<RankCommand> commands;
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    RankCommand command{.path = program, .arguments = options_.command};
+    for (const auto& [name, value] :
+         rank_variables(variables, placement_, rank, agent_->address(), port)) {
+      command.variables.push_back(name + "=" + value);
+    }
+    rank_ends.push_back(rank == 0 ? stdin_.open(STDIN_FILENO)
+                                  : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    command.stdin_fd = rank_ends.back().get();
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      int ends[2];
+      if (::pipe2(ends, O_CLOEXEC) != 0) throw net::system_error("cannot make a pipe", errno);
+      ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)] =
+          net::Fd(ends[0]);
+      ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
+      rank_ends.emplace_back(ends[1]);
+      (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = ends[1];
+    }
+    commands.push_back(std::move(command));
+  }
+  return commands;
+}
+
+void Job::start() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  std::vector<int> forwarded = forwarded_signals();
+  const sigset_t rank_mask = block_signals();
+  sigset_t read_here;
+  ::sigemptyset(&read_here);
+  for (const int number : forwarded) ::sigaddset(&read_here, number);
+  signals_ = net::Fd(::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals_) throw net::system_error("cannot make a signalfd", errno);
+  agent_.emplace(options_.rank_count);
+  {
+    std::vector<net::Fd> rank_ends;
+    keeper_ = fork_keeper(commands(rank_ends), rank_mask);
+  }
+  keeper_lives_ = true;
+  started_ = Clock::now();
+  if (options_.timeout) timeout_at_ = started_ + *options_.timeout;
+  agent_->serve();
+  order(Order::Kind::start);
+}
+
+void Job::order(Order::Kind kind, int rank, int signal_number) noexcept {
+  const Order order{kind, rank, signal_number};
+  // A keeper that is gone is noticed by the end of its channel.
+  while (::send(keeper_.channel.get(), &order, sizeof order, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+bool Job::all_ended() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended; });
+}
+
+void Job::ask_to_end(int signal_number, Clock::time_point now) {
+  for (Rank& rank : ranks_) rank.asked_to_end = true;
+  order(Order::Kind::signal, -1, signal_number);
+  // A stopped rank would not hear it.
+  if (signal_number != SIGKILL) order(Order::Kind::signal, -1, SIGCONT);
+  if (phase_ < Phase::ending) ending_until_ = now + options_.grace;
+  phase_ = std::max(phase_, Phase::ending);
+}
+
+void Job::kill_all() {
+  ask_to_end(SIGKILL, Clock::now());
+  phase_ = Phase::killed;
+}
+
+void Job::take_signal(int signal_number) {
+  const Clock::time_point now = Clock::now();
+  const bool again = signal_number == SIGINT && interrupts_++ > 0;
+  if (again) {
+    output_.say("tutti: second SIGINT: killing all ranks");
+    kill_all();
+  } else if (signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP ||
+             signal_number == SIGQUIT) {
+    if (!outcome_.failed() && ending_.signal_number == 0) ending_.signal_number = signal_number;
+    ask_to_end(signal_number, now);
+  } else {
+    order(Order::Kind::signal, -1, signal_number);
+    if (signal_number == SIGTSTP) ::kill(::getpid(), SIGSTOP);
+  }
+}
+
+void Job::read_signals() {
+  signalfd_siginfo info;
+  while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    take_signal(static_cast<int>(info.ssi_signo));
+  }
+}
+
+void Job::read_notes() {
+  for (;;) {
+    Note note;
+    const ssize_t got = ::recv(keeper_.channel.get(), &note, sizeof note, MSG_DONTWAIT);
+    if (got == static_cast<ssize_t>(sizeof note)) {
+      take_note(note);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      keeper_is_gone();
+      return;
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+void Job::take_note(const Note& note) {
+  Rank& rank = ranks_.at(static_cast<std::size_t>(note.rank));
+  switch (note.kind) {
+    case Note::Kind::started:
+      rank.pid = note.value;
+      agent_->rank_started(note.rank, note.value);
+      break;
+    case Note::Kind::exec_failed:
+      rank.exec_error = note.value;
+      break;
+    case Note::Kind::exited:
+      rank_ended(note.rank, note.value);
+      break;
+  }
+}
+
+void Job::rank_ended(int rank, int wait_status) {
+  Rank& state = ranks_[static_cast<std::size_t>(rank)];
+  if (state.ended) return;
+  state.ended = true;
+  if (state.exec_error != 0) {
+    output_.say(fmt::format(
+        "tutti: rank {}: cannot execute {}: {}{}", rank, options_.command[0],
+        std::strerror(state.exec_error),
+        state.exec_error == ENOEXEC ? "; does a script begin with #! and its interpreter?" : ""));
+  }
+  agent_->rank_exited(rank, wait_status);
+  outcome_.add({.rank = rank,
+                .wait_status = wait_status,
+                .ours = state.asked_to_end,
+                .culprits = agent_->blamed_by(rank)});
+}
+
+void Job::keeper_is_gone() {
+  // Its ranks have got SIGKILL from the kernel; what they left behind is our child now.
+  keeper_lives_ = false;
+  output_.say(
+      fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job", keeper_.pid));
+  kill_everything_below([&](pid_t pid, int wait_status) {
+    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+      if (ranks_[rank].pid == pid) rank_ended(static_cast<int>(rank), wait_status);
+    }
+  });
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    rank_ended(static_cast<int>(rank), W_EXITCODE(0, SIGKILL));
+  }
+}
+
+/// False when there was nothing to read now.
+bool Job::read_pipe(int rank, Stream stream) {
+  net::Fd& pipe = ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)];
+  char buffer[32 * 1024];
+  const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
+  if (got > 0) {
+    output_.feed(rank, stream, {buffer, static_cast<std::size_t>(got)});
+  } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+    output_.finish(rank, stream);
+    pipe.reset();
+  } else {
+    return errno == EINTR;
+  }
+  return true;
+}
+
+void Job::read_news() {
+  agent_->news().drain();
+  if (first_join_ != Clock::time_point{}) return;
+  first_join_ = Clock::now();
+  waiting_line_at_ = first_join_ + kWaitingLine;
+}
+
+Job::Attendance Job::attendance() const {
+  Attendance found;
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    const bool ended = ranks_[static_cast<std::size_t>(rank)].ended;
+    if (!agent_->has_joined(rank)) {
+      (ended ? found.lost : found.missing).push_back(rank);
+    } else if (!ended && !agent_->is_in_world(rank)) {
+      found.waiting.push_back(rank);
+    }
+  }
+  return found;
+}
+
+/// A rank that ended before it joined can never complete the world of those who wait in init.
+void Job::watch_rendezvous(Clock::time_point now) {
+  if (first_join_ == Clock::time_point{} || ending_.rendezvous_failed || phase_ >= Phase::ending) {
+    return;
+  }
+  const Attendance found = attendance();
+  if (found.lost.empty() || found.waiting.empty()) return;
+  const int rank = found.lost[0];
+  const std::string reason =
+      fmt::format("rank {} {} before init_process_group; {} {} for it", rank,
+                  control::describe_wait_status(outcome_.exit_of(rank)->wait_status),
+                  ranks_text(found.waiting), found.waiting.size() == 1 ? "waits" : "wait");
+  output_.say("tutti: " + reason);
+  agent_->fail(reason);
+  ending_.rendezvous_failed = true;
+  start_failing(now);
+}
+
+void Job::say_who_is_missing(Clock::time_point now) {
+  if (now < waiting_line_at_) return;
+  waiting_line_at_ = now + kWaitingLine;
+  const Attendance found = attendance();
+  if (found.waiting.empty() || found.missing.empty()) return;
+  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - first_join_);
+  output_.say(fmt::format("tutti: waiting {} s: {} of {} ranks missing: {} (started, not in init)",
+                          waited.count(), found.missing.size(), options_.rank_count,
+                          format_ranks(found.missing)));
+}
+
+void Job::start_failing(Clock::time_point now) {
+  if (phase_ != Phase::running) return;
+  phase_ = Phase::failing;
+  failing_until_ = now + options_.failure_grace;
+}
+
+void Job::act_on_time(Clock::time_point now) {
+  if (outcome_.failed()) start_failing(now);
+  watch_rendezvous(now);
+  say_who_is_missing(now);
+  if (phase_ < Phase::ending && now >= timeout_at_) {
+    ending_.timed_out = true;
+    output_.say(fmt::format("tutti: --timeout: {} have passed; ending all ranks",
+                            format_span(now - started_)));
+    ask_to_end(SIGTERM, now);
+  }
+  if (phase_ == Phase::failing && now >= failing_until_) {
+    output_.say(fmt::format("tutti: survivors still run {} after the failure; ending them",
+                            format_span(options_.failure_grace)));
+    ask_to_end(SIGTERM, now);
+  }
+  if (phase_ == Phase::ending && now >= ending_until_) {
+    output_.say(fmt::format("tutti: ranks still run after --grace {}; killing them",
+                            format_span(options_.grace)));
+    kill_all();
+  }
+}
+
+Clock::time_point Job::next_event() const {
+  Clock::time_point next = waiting_line_at_;
+  if (phase_ < Phase::ending) next = std::min(next, timeout_at_);
+  if (phase_ == Phase::failing) next = std::min(next, failing_until_);
+  if (phase_ == Phase::ending) next = std::min(next, ending_until_);
+  return next;
+}
+
+/// One wait for everything, at most until `until`.
+void Job::poll_once(Clock::time_point until) {
+  std::vector<net::Watch> watches(kFixedWatches + 2 * ranks_.size());
+  watches[0] = {.fd = signals_.get(), .want_read = true};
+  watches[1] = {.fd = keeper_lives_ ? keeper_.channel.get() : -1, .want_read = true};
+  watches[2] = {.fd = agent_->news().fd(), .want_read = true};
+  watches[3] = {.fd = output_.awaited(), .want_write = true};
+  watches[4] = stdin_.watch();
+  for (std::size_t i = 0; i < 2 * ranks_.size() && !output_.is_long(); ++i) {
+    watches[kFixedWatches + i] = {.fd = ranks_[i / 2].pipes[i % 2].get(), .want_read = true};
+  }
+  Deadline deadline = until == Clock::time_point::max() ? Deadline{} : Deadline::at(until);
+  net::poll_any(watches, deadline);
+  if (watches[3].writable) output_.write_some();
+  for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
+    const Stream stream = i % 2 == 0 ? Stream::out : Stream::err;
+    if (watches[kFixedWatches + i].readable) read_pipe(static_cast<int>(i / 2), stream);
+    // Nobody reads what the job prints: its ranks learn it the usual way, by SIGPIPE.
+    if (output_.is_closed(stream)) ranks_[i / 2].pipes[i % 2].reset();
+  }
+  if (watches[0].readable) read_signals();
+  if (watches[1].readable) read_notes();
+  if (watches[2].readable) read_news();
+  if (watches[4].readable || watches[4].writable) stdin_.pump(watches[4]);
+}
+
+/// Helpers of ranks that have ended may still print; then nothing below us may stay.
+void Job::finish() {
+  const auto is_open = [](const Rank& rank) { return rank.pipes[0] || rank.pipes[1]; };
+  const Clock::time_point linger_until = Clock::now() + kLinger;
+  while (keeper_lives_ && std::any_of(ranks_.begin(), ranks_.end(), is_open) &&
+         Clock::now() < linger_until) {
+    poll_once(linger_until);
+  }
+  if (keeper_lives_) order(Order::Kind::end);
+  keeper_lives_ = false;
+  const Clock::time_point patience = Clock::now() + kKeeperPatience;
+  while (::waitpid(keeper_.pid, nullptr, WNOHANG) == 0 && Clock::now() < patience) {
+    poll_once(Clock::now() + 1ms);
+  }
+  kill_everything_below();
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      while (ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)]) {
+        if (!read_pipe(rank, stream)) break;
+      }
+      output_.finish(rank, stream);
+    }
+  }
+}
+
+int Job::report() {
+  JobReport report{.host = placement_.ranks[0].host,
+                   .lasted = Clock::now() - started_,
+                   .ending = ending_,
+                   .exit_code = outcome_.exit_code(ending_)};
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    const RankExit* exit = outcome_.exit_of(rank);
+    const auto& tail = output_.tail(rank).lines();
+    report.ranks.push_back({.rank = rank,
+                            .pid = ranks_[static_cast<std::size_t>(rank)].pid,
+                            .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
+                            .doing = agent_->doing_of(rank),
+                            .last_lines = {tail.begin(), tail.end()}});
+  }
+  for (const std::string& line : post_mortem(report, outcome_)) output_.say(line);
+  while (output_.awaited() >= 0) {
+    Deadline never;
+    net::poll_writable(output_.awaited(), never);
+    output_.write_some();
+  }
+  return report.exit_code;
+}
+
+int Job::run() {
+  start();
+  while (!all_ended()) {
+    poll_once(next_event());
+    act_on_time(Clock::now());
+  }
+  finish();
+  return report();
+}
+
+}  // namespace
+
+std::string describe_job(const JobOptions& options) {
+  const Placement placement = place_on_one_host(options.rank_count, host_name(), allowed_cores());
+  const std::string program = find_for(options);
+  const auto& cores = placement.ranks[0].cores;
+  const ThreadDefaults defaults =
+      thread_defaults(options.environment, static_cast<int>(cores.size()), placement.host_ranks);
+  std::string text;
+  for (const Place& place : placement.ranks) {
+    text += fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})\n", place.rank,
+                        place.host, format_ranks(place.cores), placement.host_ranks,
+                        placement.host_ranks == 1 ? "" : "s");
+  }
+  for (const auto& [name, value] : defaults.added) text += fmt::format("{}={}\n", name, value);
+  std::vector<std::string> command = options.command;
+  command[0] = program;
+  return text + shell_words(command) + "\n";
+}
+
+int run_job(const JobOptions& options) { return Job(options).run(); }
+
+}  // namespace tutti::launch

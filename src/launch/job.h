@@ -1,0 +1,32 @@
+// One job from its first fork to its exit code: the launcher's loop.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launch/placement.h"
+
+namespace tutti::launch {
+
+struct JobOptions {
+  int rank_count = 1;
+  std::vector<std::string> command;                ///< program and its arguments
+  Environment environment;                         ///< the launcher's environment
+  std::chrono::milliseconds grace{30'000};         ///< from the request to end until SIGKILL
+  std::chrono::milliseconds failure_grace{5'000};  ///< what survivors of a failure have
+  std::optional<std::chrono::milliseconds> timeout;
+};
+
+/// What --dry-run prints: rank -> host -> cores, what is added to the environment, the command.
+/// Throws like run_job where the program cannot be started.
+std::string describe_job(const JobOptions& options);
+
+/// Runs a job on this host and returns its exit code. Call it while the process has one thread; it
+/// leaves the process a subreaper with all signals blocked.
+///
+/// Errors  kInvalidArgument: the program cannot be started. kSystem: limits.
+int run_job(const JobOptions& options);
+
+}  // namespace tutti::launch
