@@ -1,0 +1,17 @@
+// The subcommands of `tutti`, one file each: parse, call one function, print.
+//
+// A subcommand gets the words behind its name and returns the exit code. It throws tutti::Error;
+// kInvalidArgument becomes the exit code for wrong usage.
+#pragma once
+
+#include <span>
+#include <string>
+
+namespace tutti::cli {
+
+inline constexpr int kUsageError = 2;
+
+int run_command(std::span<const std::string> words);
+int env_command(std::span<const std::string> words);
+
+}  // namespace tutti::cli
