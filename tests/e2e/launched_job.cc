@@ -1,0 +1,155 @@
+#include "e2e/launched_job.h"
+
+#include <fcntl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <sstream>
+#include <stdexcept>
+
+#include "launch/keeper.h"
+#include "launch/process_tree.h"
+#include "net/poller.h"
+
+namespace tutti::e2e {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Pipe {
+  net::Fd read_end, write_end;
+  Pipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    read_end = net::Fd(ends[0]);
+    write_end = net::Fd(ends[1]);
+  }
+};
+
+int count_of(const std::string& text, const std::string& word) {
+  int times = 0;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    ++times;
+  }
+  return times;
+}
+
+void append_from(net::Fd& pipe, std::string& text) {
+  char buffer[16 * 1024];
+  const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
+  if (got > 0) {
+    text.append(buffer, static_cast<std::size_t>(got));
+  } else if (got == 0 || errno != EINTR) {
+    pipe.reset();
+  }
+}
+
+}  // namespace
+
+LaunchedJob::LaunchedJob(std::vector<std::string> words, const std::string& input) {
+  words.insert(words.begin(), TUTTI_COMMAND);
+  Pipe in, out, err;
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::dup2(in.read_end.get(), STDIN_FILENO);
+    ::dup2(out.write_end.get(), STDOUT_FILENO);
+    ::dup2(err.write_end.get(), STDERR_FILENO);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    ::execv(TUTTI_COMMAND, arguments.data());
+    ::_exit(126);
+  }
+  pidfd_ = net::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+  out_pipe_ = std::move(out.read_end);
+  err_pipe_ = std::move(err.read_end);
+  // Short enough for the pipe's buffer.
+  if (::write(in.write_end.get(), input.data(), input.size()) < 0)
+    throw std::runtime_error("write");
+}
+
+LaunchedJob::~LaunchedJob() {
+  if (code_ < 0) launch::signal_descendant(pid_, ::getpid(), SIGKILL);
+  if (code_ < 0) ::waitpid(pid_, nullptr, 0);
+}
+
+bool LaunchedJob::read_some(Clock::time_point end) {
+  net::Watch watches[] = {{.fd = out_pipe_.get(), .want_read = true},
+                          {.fd = err_pipe_.get(), .want_read = true},
+                          {.fd = code_ < 0 ? pidfd_.get() : -1, .want_read = true}};
+  if (watches[0].fd < 0 && watches[1].fd < 0 && watches[2].fd < 0) return false;
+  Deadline deadline = Deadline::at(end);
+  if (net::poll_any(watches, deadline) == net::PollResult::expired) return false;
+  if (watches[0].readable) append_from(out_pipe_, out_);
+  if (watches[1].readable) append_from(err_pipe_, err_);
+  if (watches[2].readable) {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  return true;
+}
+
+bool LaunchedJob::wait_for(const std::string& stream, const std::string& text, int times,
+                           std::chrono::milliseconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  while (count_of(stream, text) < times) {
+    if (!read_some(end)) return false;
+  }
+  return true;
+}
+
+bool LaunchedJob::wait_for(const std::string& text, int times, std::chrono::milliseconds limit) {
+  return wait_for(out_, text, times, limit);
+}
+
+bool LaunchedJob::wait_for_error(const std::string& text, std::chrono::milliseconds limit) {
+  return wait_for(err_, text, 1, limit);
+}
+
+int LaunchedJob::wait_exit(std::chrono::milliseconds limit) {
+  const Clock::time_point end = Clock::now() + limit;
+  while ((code_ < 0 || out_pipe_ || err_pipe_) && read_some(end)) {
+  }
+  return code_;
+}
+
+void LaunchedJob::signal(int number) const {
+  if (code_ < 0) ::kill(pid_, number);  // ours and not reaped: the number is its
+}
+
+pid_t LaunchedJob::keeper() const {
+  for (const pid_t pid : launch::descendants_of(pid_)) return pid;
+  return -1;
+}
+
+std::vector<int> numbers_after(const std::string& text, const std::string& word) {
+  std::vector<int> numbers;
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {
+    numbers.push_back(std::atoi(text.c_str() + at + word.size()));
+  }
+  return numbers;
+}
+
+bool is_childless_within(std::chrono::milliseconds limit) {
+  Deadline deadline = Deadline::at(Clock::now() + limit);
+  for (;;) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    if (errno == ECHILD && launch::descendants_of(::getpid()).empty()) return true;
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
+  }
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace tutti::e2e

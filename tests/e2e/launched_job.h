@@ -1,0 +1,58 @@
+// A `tutti run` under test: its output as it comes, its exit, and whatever it leaves behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "net/fd.h"
+
+namespace tutti::e2e {
+
+using namespace std::chrono_literals;
+
+/// Starts a command with pipes for stdin, stdout and stderr. The destructor kills what is left.
+class LaunchedJob {
+ public:
+  /// `words` follow the path of the `tutti` command; `input` is written to stdin, which then ends.
+  explicit LaunchedJob(std::vector<std::string> words, const std::string& input = {});
+  ~LaunchedJob();
+  LaunchedJob(const LaunchedJob&) = delete;
+  LaunchedJob& operator=(const LaunchedJob&) = delete;
+
+  pid_t pid() const noexcept { return pid_; }
+  const std::string& out() const noexcept { return out_; }
+  const std::string& err() const noexcept { return err_; }
+
+  /// Reads until `text` has been seen `times` times on stdout (or stderr); false after `limit`.
+  bool wait_for(const std::string& text, int times = 1, std::chrono::milliseconds limit = 20s);
+  bool wait_for_error(const std::string& text, std::chrono::milliseconds limit = 20s);
+  /// Reads until the command has ended; its code as a shell shows it, -1 after `limit`.
+  int wait_exit(std::chrono::milliseconds limit = 30s);
+  void signal(int number) const;
+  /// The launcher's only child.
+  pid_t keeper() const;
+
+ private:
+  bool read_some(std::chrono::steady_clock::time_point end);
+  bool wait_for(const std::string& stream, const std::string& text, int times,
+                std::chrono::milliseconds limit);
+
+  pid_t pid_ = -1;
+  net::Fd pidfd_, out_pipe_, err_pipe_;
+  std::string out_, err_;
+  int code_ = -1;
+};
+
+/// The numbers that stand behind `word` in `text`: "[0] ready 4711" -> 4711.
+std::vector<int> numbers_after(const std::string& text, const std::string& word);
+
+/// Whether the calling process, a subreaper, has lost its last descendant within `limit`; those
+/// that came to it are reaped.
+bool is_childless_within(std::chrono::milliseconds limit);
+
+std::vector<std::string> lines_of(const std::string& text);
+
+}  // namespace tutti::e2e

@@ -1,0 +1,130 @@
+// A rank for the tests of `tutti run`: does one thing and says when it is ready.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "base/config.h"
+#include "launch/last_words.h"
+#include "store/client.h"
+#include "tutti/error.h"
+
+namespace {
+
+using namespace std::chrono_literals;
+
+int number_of(const char* name) {
+  const auto environment = tutti::read_environment();
+  const auto entry = environment.find(std::string_view(name));
+  return entry == environment.end() ? -1 : std::atoi(entry->second.c_str());
+}
+
+[[noreturn]] void hold() {
+  for (;;) ::pause();
+}
+
+/// Two generations below, each in a session of its own, deaf to what a terminal sends.
+int tree() {
+  for (int level = 0; level < 2; ++level) {
+    if (::fork() != 0) break;
+    ::setsid();
+    for (const int number : {SIGHUP, SIGINT, SIGTERM}) ::signal(number, SIG_IGN);
+  }
+  std::printf("ready %d\n", ::getpid());
+  std::fflush(stdout);
+  hold();
+}
+
+/// Says what it hears; SIGTERM ends it well.
+int listen() {
+  sigset_t heard;
+  ::sigemptyset(&heard);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2}) {
+    ::sigaddset(&heard, number);
+  }
+  ::sigprocmask(SIG_BLOCK, &heard, nullptr);
+  std::puts("ready");
+  std::fflush(stdout);
+  for (;;) {
+    int number = 0;
+    ::sigwait(&heard, &number);
+    std::printf("heard %s\n", ::sigabbrev_np(number));
+    std::fflush(stdout);
+    if (number == SIGTERM) return 0;
+  }
+}
+
+/// Lines of many lengths in pieces that do not end where lines do.
+int chatter(int lines) {
+  std::string text;
+  for (int line = 0; line < lines; ++line) {
+    text += std::to_string(line) + " " +
+            std::string(static_cast<std::size_t>(line * 37 % 5000), 'x') + " end\n";
+  }
+  for (std::size_t at = 0; at < text.size(); at += 1777) {
+    const std::size_t length = std::min<std::size_t>(1777, text.size() - at);
+    std::size_t done = 0;
+    while (done < length) {
+      const ssize_t out = ::write(STDOUT_FILENO, text.data() + at + done, length - done);
+      if (out < 0) return 1;
+      done += static_cast<std::size_t>(out);
+    }
+  }
+  return 0;
+}
+
+/// Meets the others at the agent and waits for a key that nobody sets.
+int meet(bool may_hear_a_failure) {
+  const auto environment = tutti::read_environment();
+  const tutti::store::Hello hello{.rank = number_of("RANK"), .world_size = number_of("WORLD_SIZE")};
+  auto connected = tutti::store::connect_store(environment.at("TUTTI_AGENT"), hello,
+                                               tutti::Deadline::after(20s));
+  std::printf("ready board=%d\n", connected.descriptor ? 1 : 0);
+  std::fflush(stdout);
+  try {
+    connected.store->get("never", 60s);
+  } catch (const tutti::Error& error) {
+    if (!may_hear_a_failure) throw;
+    std::printf("told: %s\n", error.what());
+    return 0;
+  }
+  return 9;
+}
+
+int uncaught(const std::string& what) {
+  tutti::launch::install_last_words();
+  std::printf("printed before the end\n");  // stays in the buffer of a pipe
+  if (what == "error") throw tutti::Error(tutti::ErrorCode::kTimeout, "made up for a test");
+  throw std::runtime_error("not ours");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const std::string value = argc > 2 ? argv[2] : "";
+  const bool chosen = argc <= 3 || number_of("RANK") == std::atoi(argv[3]);
+  if (mode == "tree") return tree();
+  if (mode == "listen") return listen();
+  if (mode == "chatter") return chatter(std::atoi(value.c_str()));
+  if (mode == "meet") return meet(true);
+  if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
+  if (mode == "uncaught") return uncaught(value);
+  if (mode == "exit") {
+    if (chosen) return std::atoi(value.c_str());
+    hold();
+  }
+  if (mode == "hold") {
+    std::printf("ready %d\n", ::getpid());
+    std::fflush(stdout);
+    hold();
+  }
+  std::fprintf(stderr, "launcher_rank: unknown mode '%s'\n", mode.c_str());
+  return 99;
+}

@@ -1,0 +1,489 @@
+// `tutti run` with real processes: exit codes, output, signals, and that nothing is left behind.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "e2e/launched_job.h"
+#include "launch/keeper.h"
+#include "launch/process_tree.h"
+#include "store/client.h"
+#include "tutti/error.h"
+
+namespace tutti::e2e {
+namespace {
+
+using Words = std::vector<std::string>;
+const std::string kRank = TUTTI_TEST_RANK;
+
+Words run(int ranks, const Words& rest) {
+  Words words = {"run", "-n", std::to_string(ranks)};
+  words.insert(words.end(), rest.begin(), rest.end());
+  return words;
+}
+
+/// Every test is a subreaper and must end without a descendant.
+class Launcher : public ::testing::Test {
+ protected:
+  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  void TearDown() override {
+    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
+    launch::kill_everything_below();
+  }
+};
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+// ---- exit codes -----------------------------------------------------------------------------
+
+TEST_F(Launcher, AllWellIsZeroAndSilent) {
+  LaunchedJob job(run(1, {"true"}));
+  EXPECT_EQ(job.wait_exit(), 0);
+  EXPECT_EQ(job.out(), "");
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST_F(Launcher, ReturnsTheRootCausesCode) {
+  LaunchedJob job(run(3, {"--failure-grace", "0", kRank, "exit", "7", "1"}));
+  EXPECT_EQ(job.wait_exit(), 7);
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "exit code 7")) << job.err();
+  EXPECT_TRUE(has(job.err(), "others: ranks 0, 2: killed by SIGTERM (ended by tutti run)"))
+      << job.err();
+}
+
+TEST_F(Launcher, KilledRankIs137AndNamed) {
+  LaunchedJob job(run(3, {"--failure-grace", "0", kRank, "hold"}));
+  ASSERT_TRUE(job.wait_for("ready", 3)) << job.err();
+  const std::string line = "[2] ready ";
+  const int victim = numbers_after(job.out(), line).at(0);
+  ASSERT_EQ(::kill(victim, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(), 137);
+  EXPECT_TRUE(has(job.err(), fmt::format("(pid {}): killed by SIGKILL", victim))) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 2 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), fmt::format("    ready {}", victim))) << "its last lines";
+}
+
+TEST_F(Launcher, SurvivorsMayEndWellWithinTheFailureGrace) {
+  // Rank 1 fails at once; rank 0 sees the gate open afterwards and ends with 0.
+  const std::string gate = ::testing::TempDir() + fmt::format("tutti_gate_{}", ::getpid());
+  LaunchedJob job(run(2, {"--failure-grace", "20s", "sh", "-c",
+                          "if [ $RANK = 1 ]; then exit 4; fi; while [ ! -e " + gate +
+                              " ]; do sleep 0.01; done; echo done well"}));
+  ASSERT_TRUE(job.wait_for_error("OMP_NUM_THREADS"));
+  std::ofstream(gate).put('x');
+  EXPECT_EQ(job.wait_exit(), 4);
+  std::filesystem::remove(gate);
+  EXPECT_TRUE(has(job.out(), "[0] done well")) << job.out();
+  EXPECT_TRUE(has(job.err(), "others: rank 0: exit code 0")) << job.err();
+}
+
+TEST_F(Launcher, TimeoutIs124) {
+  LaunchedJob job(run(2, {"--timeout", "100ms", kRank, "hold"}));
+  EXPECT_EQ(job.wait_exit(), 124);
+  EXPECT_TRUE(has(job.err(), "--timeout: 0.1 s have passed")) << job.err();
+}
+
+TEST_F(Launcher, TimeoutKillsTheDeafAfterTheGrace) {
+  LaunchedJob job(run(1, {"--timeout", "100ms", "--grace", "100ms", "sh", "-c",
+                          "trap '' TERM; while :; do sleep 0.05; done"}));
+  EXPECT_EQ(job.wait_exit(5s), 124);
+  EXPECT_TRUE(has(job.err(), "--grace 0.1 s")) << job.err();
+}
+
+TEST_F(Launcher, FiftyQuickJobsInARow) {
+  for (int round = 0; round < 50; ++round) {
+    LaunchedJob job(run(2, {kRank, "exit", std::to_string(round % 3)}));
+    ASSERT_EQ(job.wait_exit(), round % 3) << round << job.err();
+  }
+}
+
+// ---- rendezvous -----------------------------------------------------------------------------
+
+TEST_F(Launcher, NonzeroExitBeforeInitEndsTheJobAndTheOthersAreTold) {
+  LaunchedJob job(run(3, {kRank, "meet-unless", "3", "1"}));
+  EXPECT_EQ(job.wait_exit(), 3);
+  for (const int rank : {0, 2}) {
+    EXPECT_TRUE(has(job.out(), fmt::format("[{}] told: rank 1 exit code 3 before "
+                                           "init_process_group",
+                                           rank)))
+        << job.out() << job.err();
+  }
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1")) << job.err();
+}
+
+TEST_F(Launcher, ZeroExitBeforeInitIsAFailedRendezvous) {
+  LaunchedJob job(run(2, {kRank, "meet-unless", "0", "0"}));
+  EXPECT_EQ(job.wait_exit(), 3);
+  EXPECT_TRUE(has(job.out(), "[1] told: rank 0 exit code 0 before init")) << job.out();
+  EXPECT_TRUE(has(job.err(), "the ranks did not all meet")) << job.err();
+}
+
+TEST_F(Launcher, AgentHandsOutTheBoardAndRefusesStrangers) {
+  LaunchedJob job(run(2, {"sh", "-c", "echo agent=$TUTTI_AGENT; exec " + kRank + " meet"}));
+  ASSERT_TRUE(job.wait_for("ready board=1", 2)) << job.out() << job.err();
+  const std::size_t at = job.out().find("agent=@tutti-");
+  ASSERT_NE(at, std::string::npos);
+  const std::string address = job.out().substr(at + 6, job.out().find('\n', at) - at - 6);
+  EXPECT_EQ(address.size(), std::string("@tutti-").size() + 32) << address;
+  try {
+    // This process started the launcher and does not descend from it.
+    store::connect_store(address, {.rank = 0, .world_size = 2}, Deadline::after(5s));
+    ADD_FAILURE() << "a stranger was let in";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnauthenticated) << error.what();
+    EXPECT_TRUE(has(error.what(), "was not started by this tutti run")) << error.what();
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(), 143);
+  std::ifstream sockets("/proc/net/unix");
+  const std::string all((std::istreambuf_iterator<char>(sockets)), {});
+  EXPECT_FALSE(has(all, address));
+}
+
+TEST_F(Launcher, SaysWhoIsMissingAfterTenSeconds) {
+  LaunchedJob job(
+      run(3, {"sh", "-c", "[ $RANK = 1 ] && exec " + kRank + " hold; exec " + kRank + " meet"}));
+  ASSERT_TRUE(job.wait_for("ready board=1", 2)) << job.err();
+  EXPECT_TRUE(
+      job.wait_for_error("waiting 10 s: 1 of 3 ranks missing: 1 (started, not in init)", 15s))
+      << job.err();
+  job.signal(SIGTERM);
+  job.wait_exit();
+}
+
+// ---- kill -9 of everybody in turn -----------------------------------------------------------
+
+TEST_F(Launcher, KilledRankLeavesNothing) {
+  LaunchedJob job(run(2, {"--failure-grace", "0", "--grace", "200ms", kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const std::vector<int> rank_pids = numbers_after(job.out(), "ready ");
+  const pid_t rank = *std::min_element(rank_pids.begin(), rank_pids.end());
+  ASSERT_EQ(::kill(rank, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+}
+
+TEST_F(Launcher, KilledLauncherLeavesNothing) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait_exit(1s), 137);
+  EXPECT_TRUE(is_childless_within(1s));
+}
+
+TEST_F(Launcher, KilledKeeperLeavesNothing) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const pid_t keeper = job.keeper();
+  ASSERT_GT(keeper, 0);
+  ASSERT_EQ(::kill(keeper, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(1s), 137) << job.err();
+  EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) died", keeper))) << job.err();
+}
+
+TEST_F(Launcher, KilledGrandchildrenAreNobodysFailure) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  // Per rank: itself, a session below, one more below that; the deepest are the youngest.
+  for (const char* prefix : {"[0] ready ", "[1] ready "}) {
+    const std::vector<int> pids = numbers_after(job.out(), prefix);
+    ASSERT_EQ(pids.size(), 3u);
+    ASSERT_EQ(::kill(*std::max_element(pids.begin(), pids.end()), SIGKILL), 0);
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(10s), 143) << job.err();
+}
+
+TEST_F(Launcher, HelpersOfEndedRanksAreEnded) {
+  LaunchedJob job(run(2, {"sh", "-c", "setsid sleep 1000 & exit 0"}));
+  EXPECT_EQ(job.wait_exit(10s), 0) << job.err();
+}
+
+TEST_F(Launcher, SiblingJobIsUntouched) {
+  LaunchedJob sibling(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(sibling.wait_for("ready", 6));
+  for (const bool kill_launcher : {true, false}) {
+    LaunchedJob job(run(2, {kRank, "tree"}));
+    ASSERT_TRUE(job.wait_for("ready", 6));
+    ASSERT_EQ(::kill(kill_launcher ? job.pid() : job.keeper(), SIGKILL), 0);
+    EXPECT_EQ(job.wait_exit(2s), 137);
+    for (const int pid : numbers_after(job.out(), "ready ")) {
+      const auto end = std::chrono::steady_clock::now() + 1s;
+      while (is_alive(pid) && std::chrono::steady_clock::now() < end) {
+        ::waitpid(pid, nullptr, WNOHANG);
+      }
+      EXPECT_FALSE(is_alive(pid));
+    }
+    for (const int pid : numbers_after(sibling.out(), "ready ")) EXPECT_TRUE(is_alive(pid));
+    EXPECT_TRUE(is_alive(sibling.keeper()));
+  }
+  sibling.signal(SIGTERM);
+  EXPECT_EQ(sibling.wait_exit(10s), 143);
+}
+
+// ---- output and input -----------------------------------------------------------------------
+
+TEST_F(Launcher, LinesOfConcurrentWritersStayWholeAndInOrder) {
+  constexpr int kRanks = 4, kLines = 1500;
+  LaunchedJob job(run(kRanks, {kRank, "chatter", std::to_string(kLines)}));
+  ASSERT_EQ(job.wait_exit(60s), 0) << job.err();
+  std::map<int, int> next;
+  for (const std::string& line : lines_of(job.out())) {
+    ASSERT_TRUE(line.size() > 8 && line[0] == '[' && line.ends_with(" end")) << line.substr(0, 80);
+    const int rank = line[1] - '0';
+    const int number = std::atoi(line.c_str() + 4);
+    ASSERT_EQ(number, next[rank]++) << "rank " << rank;
+    ASSERT_EQ(line.size(), fmt::format("[{}] {}  end", rank, number).size() +
+                               static_cast<std::size_t>(number * 37 % 5000));
+  }
+  EXPECT_EQ(next, (std::map<int, int>{{0, kLines}, {1, kLines}, {2, kLines}, {3, kLines}}));
+}
+
+TEST_F(Launcher, LastPartialLineIsPrinted) {
+  LaunchedJob job(run(2, {"sh", "-c", "printf 'no end of line'"}));
+  EXPECT_EQ(job.wait_exit(), 0);
+  std::vector<std::string> lines = lines_of(job.out());
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (Words{"[0] no end of line", "[1] no end of line"}));
+}
+
+TEST_F(Launcher, StreamsStayApartAndNoControlCharactersAppear) {
+  LaunchedJob job(run(2, {"sh", "-c", "printf '1%%\\r2%%\\r3%%\\n'; echo oops >&2"}));
+  EXPECT_EQ(job.wait_exit(), 0);
+  std::vector<std::string> lines = lines_of(job.out());
+  std::sort(lines.begin(), lines.end());
+  EXPECT_EQ(lines, (Words{"[0] 3%", "[1] 3%"}));
+  EXPECT_TRUE(has(job.err(), "[0] oops\n") && has(job.err(), "[1] oops\n")) << job.err();
+  EXPECT_EQ((job.out() + job.err()).find_first_of("\r\x1b\b"), std::string::npos);
+}
+
+TEST_F(Launcher, StdinGoesToRankZero) {
+  LaunchedJob job(run(2, {"cat"}), "two\nlines\n");
+  EXPECT_EQ(job.wait_exit(), 0);
+  EXPECT_EQ(job.out(), "[0] two\n[0] lines\n");
+}
+
+TEST_F(Launcher, OneRankIsNotPrefixed) {
+  LaunchedJob job({"run", "echo", "plain"});
+  EXPECT_EQ(job.wait_exit(), 0);
+  EXPECT_EQ(job.out(), "plain\n");
+}
+
+// ---- signals --------------------------------------------------------------------------------
+
+TEST_F(Launcher, SignalsReachEveryRankOnce) {
+  LaunchedJob job(run(2, {kRank, "listen"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  for (const auto& [number, name] : {std::pair{SIGUSR1, "USR1"},
+                                     {SIGUSR2, "USR2"},
+                                     {SIGHUP, "HUP"},
+                                     {SIGQUIT, "QUIT"},
+                                     {SIGINT, "INT"}}) {
+    job.signal(number);
+    EXPECT_TRUE(job.wait_for(std::string("heard ") + name, 2)) << name << job.out();
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(), 0) << "both ended well";
+  EXPECT_EQ(numbers_after(job.out(), "heard ").size(), 12u) << job.out();
+}
+
+TEST_F(Launcher, SecondInterruptKillsAtOnce) {
+  LaunchedJob job(run(2, {kRank, "listen"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  job.signal(SIGINT);
+  ASSERT_TRUE(job.wait_for("heard INT", 2));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
+  EXPECT_TRUE(has(job.err(), "second SIGINT")) << job.err();
+}
+
+TEST_F(Launcher, InterruptIs130) {
+  LaunchedJob job(run(2, {kRank, "hold"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
+}
+
+TEST_F(Launcher, StopAndContinueReachTheRanks) {
+  LaunchedJob job(run(1, {kRank, "hold"}));
+  ASSERT_TRUE(job.wait_for("ready"));
+  const pid_t rank = numbers_after(job.out(), "ready ").at(0);
+  const auto state_becomes = [&](pid_t pid, bool stopped) {
+    const auto end = std::chrono::steady_clock::now() + 5s;
+    while (std::chrono::steady_clock::now() < end) {
+      std::ifstream file(fmt::format("/proc/{}/stat", pid));
+      const std::string text((std::istreambuf_iterator<char>(file)), {});
+      const std::size_t at = text.rfind(')');
+      if (at != std::string::npos && (text[at + 2] == 'T') == stopped) return true;
+    }
+    return false;
+  };
+  job.signal(SIGTSTP);
+  EXPECT_TRUE(state_becomes(rank, true));
+  EXPECT_TRUE(state_becomes(job.pid(), true)) << "the launcher stops too";
+  job.signal(SIGCONT);
+  EXPECT_TRUE(state_becomes(rank, false));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(5s), 143);
+}
+
+TEST_F(Launcher, IgnoredHangupStaysIgnored) {
+  ::signal(SIGHUP, SIG_IGN);  // as nohup does
+  LaunchedJob job(run(1, {kRank, "hold"}));
+  ::signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(job.wait_for("ready"));
+  job.signal(SIGHUP);
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(5s), 143);
+}
+
+// ---- an uncaught Error ----------------------------------------------------------------------
+
+TEST_F(Launcher, UncaughtErrorIsOneLineAndCodeOne) {
+  LaunchedJob job(run(1, {kRank, "uncaught", "error"}));
+  EXPECT_EQ(job.wait_exit(), 1) << job.err();
+  EXPECT_EQ(job.out(), "printed before the end\n") << "nothing printed is lost";
+  EXPECT_EQ(lines_of(job.err()).at(0), "tutti: made up for a test") << job.err();
+  EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
+}
+
+TEST_F(Launcher, OtherExceptionsGoToTheHandlerThatWasThere) {
+  LaunchedJob job(run(1, {"sh", "-c", "ulimit -c 0; exec " + kRank + " uncaught other"}));
+  EXPECT_EQ(job.wait_exit(), 134) << job.err();
+  EXPECT_TRUE(has(job.err(), "not ours")) << job.err();
+}
+
+// ---- wrong usage ----------------------------------------------------------------------------
+
+struct Misuse {
+  Words words;
+  std::string says;
+};
+
+std::vector<Misuse> misuses() {
+  return {
+      {{"run", "-n", "0", "true"}, "-n 0"},
+      {{"run", "-n", "-3", "true"}, "-n -3"},
+      {{"run", "-n", "four", "true"}, "-n four"},
+      {{"run", "-n", "1000", "true"}, "-n 1000"},
+      {{"run"}, "no program given"},
+      {{"run", "-n", "2"}, "no program given"},
+      {{"run", "-n"}, "-n needs a value"},
+      {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
+      {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
+      {{"run", "--grace", "soon", "true"}, "soon"},
+      {{"run", "-n", "2", "no-such-program"}, "no-such-program: not found in PATH"},
+      {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
+      {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
+      {{"run", "-n", "2", "/"}, "is a directory"},
+      {{"run", "true", "--nproc_per_node=2"}, "--nproc_per_node=2 stands after the program"},
+      {{"rnu"}, "did you mean tutti run?"},
+      {{"frobnicate"}, "unknown command 'frobnicate'"},
+      {{}, "Usage: tutti COMMAND"},
+      {{"env", "--frob"}, "unknown option --frob"},
+  };
+}
+
+TEST_F(Launcher, MisuseIsTwoAndOneClearLine) {
+  for (const Misuse& misuse : misuses()) {
+    LaunchedJob job(misuse.words);
+    EXPECT_EQ(job.wait_exit(), 2) << misuse.says;
+    EXPECT_TRUE(has(job.err(), misuse.says)) << job.err();
+    EXPECT_EQ(job.out(), "");
+  }
+}
+
+std::set<std::string> words_like(const std::string& text, const char* pattern) {
+  const std::regex regex(pattern);
+  std::set<std::string> found;
+  for (std::sregex_iterator match(text.begin(), text.end(), regex), end; match != end; ++match) {
+    found.insert(match->str());
+  }
+  return found;
+}
+
+TEST_F(Launcher, MessagesSuggestOnlyWhatThisBuildHas) {
+  std::string known;
+  for (const Words& words : {Words{"--help"}, {"run", "--help"}, {"env", "--help"}, {"env"}}) {
+    LaunchedJob job(words);
+    EXPECT_EQ(job.wait_exit(), 0);
+    known += job.out() + "\n";
+  }
+  std::string said;
+  for (const Misuse& misuse : misuses()) {
+    LaunchedJob job(misuse.words);
+    job.wait_exit();
+    std::string text = job.err();
+    for (const std::string& word : misuse.words) {  // what was typed is not a suggestion
+      for (std::size_t at = text.find(word);
+           !word.empty() && at != std::string::npos && word[0] == '-'; at = text.find(word)) {
+        text.erase(at, word.size());
+      }
+    }
+    said += text;
+  }
+  for (const std::string& option : words_like(said, "--[a-z][a-z-]+")) {
+    EXPECT_TRUE(has(known, option)) << option;
+  }
+  for (const std::string& command : words_like(said, "tutti (run|[a-z]+)\\?")) {
+    EXPECT_TRUE(has(known, command.substr(0, command.size() - 1))) << command;
+  }
+  for (const std::string& variable : words_like(said, "TUTTI_[A-Z_]+")) {
+    std::string row = variable.substr(6);
+    std::transform(row.begin(), row.end(), row.begin(), ::tolower);
+    EXPECT_TRUE(has(known, row)) << variable;
+  }
+}
+
+TEST_F(Launcher, HelpBeginsWithExamples) {
+  for (const Words& words : {Words{"--help"}, {"run", "--help"}, {"env", "--help"}}) {
+    LaunchedJob job(words);
+    EXPECT_EQ(job.wait_exit(), 0);
+    EXPECT_TRUE(job.out().starts_with("Examples:\n  tutti ")) << job.out();
+  }
+}
+
+TEST_F(Launcher, VersionSaysWhatIsBuiltIn) {
+  LaunchedJob job(Words{"--version"});
+  EXPECT_EQ(job.wait_exit(), 0);
+  EXPECT_TRUE(std::regex_search(
+      job.out(), std::regex("^tutti \\d+\\.\\d+\\.\\d+ \\(commit \\w+, .+\\)\nbuilt in: native")))
+      << job.out();
+}
+
+TEST_F(Launcher, DryRunStartsNothing) {
+  LaunchedJob job(run(2, {"--dry-run", "sh", "-c", "echo started"}));
+  EXPECT_EQ(job.wait_exit(), 0);
+  EXPECT_TRUE(has(job.out(), "rank 1 -> host ")) << job.out();
+  EXPECT_TRUE(has(job.out(), "/sh -c 'echo started'\n")) << job.out();
+  EXPECT_FALSE(has(job.out(), "[0] started"));
+}
+
+TEST_F(Launcher, ScriptWithoutInterpreterIsExplained) {
+  const std::string script = ::testing::TempDir() + fmt::format("tutti_script_{}", ::getpid());
+  std::ofstream(script) << "echo hello\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  LaunchedJob job(run(1, {script}));
+  EXPECT_EQ(job.wait_exit(), 127);
+  EXPECT_TRUE(has(job.err(), "does a script begin with #!")) << job.err();
+  std::filesystem::remove(script);
+}
+
+}  // namespace
+}  // namespace tutti::e2e
