@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/rank_list.h"
 #include "control/host_state.h"
 #include "tutti/error.h"
 
@@ -20,6 +21,11 @@ constexpr nanoseconds kLongestBackoff = std::chrono::milliseconds(100);
 
 std::string seconds(nanoseconds duration) {
   return fmt::format("{:.3g} s", std::chrono::duration<double>(duration).count());
+}
+
+std::string budget_text(const Deadline& deadline) {
+  const bool unknown = deadline.budget() == nanoseconds::max();
+  return unknown ? "the time it was given" : seconds(deadline.budget());
 }
 
 std::string call_site(const Where& where) {
@@ -48,7 +54,7 @@ Shown describe_request(const Request& request, std::uint8_t site) noexcept {
 }
 
 std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", format_ranks(ranks));
 }
 
 }  // namespace
@@ -354,7 +360,7 @@ class Membership::State::Look {
       if (request_.op == Op::recv) return Patience::Verdict::give_up;
       fail_timeout({peer},
                    fmt::format("{} has posted no recv for it in {}; it {}", state_.person(peer),
-                               seconds(clock_.arrive.budget()), state_.doing(peer)));
+                               budget_text(clock_.arrive), state_.doing(peer)));
       return Patience::Verdict::keep_waiting;
     }
     until(clock_.arrive);
@@ -424,7 +430,7 @@ class Membership::State::Look {
         text += fmt::format("{}{} has not entered; it {}", text.empty() ? "" : "; ",
                             state_.person(member), state_.doing(member));
       fail_timeout(missing_, fmt::format("after {}: {}. If it is only slow, give a longer timeout",
-                                         seconds(arrive.budget()), text));
+                                         budget_text(arrive), text));
       return;
     }
     clock_.stall = request_.stall;  // counts from when all are in
@@ -457,7 +463,7 @@ class Membership::State::Look {
     for (const int member : culprits)
       text += fmt::format("; {} {}", state_.person(member), state_.doing(member));
     fail_timeout(culprits, fmt::format("all are in, but no byte moved for {}{}",
-                                       seconds(clock_.stall.budget()), text));
+                                       budget_text(clock_.stall), text));
   }
 
   void fail_timeout(std::vector<int> culprits, std::string text) {
@@ -581,13 +587,12 @@ void Membership::throw_gave_up(const Request& request) const {
   context.culprits = {peer};
   context.host = state_->host->host_name;
   context.call_site = call_site(request.where);
-  throw Error(
-      ErrorCode::kTimeout,
-      fmt::format("{} (rank {}): nothing came from {} with tag {} for {}; it {}. Nothing was "
-                  "received and the group stays usable",
-                  context.op, state_->rank, state_->person(peer), request.tag,
-                  seconds(request.arrive.budget()), state_->doing(peer)),
-      std::move(context));
+  const std::string text = fmt::format(
+      "{} (rank {}): nothing came from {} with tag {} for {}; it {}. Nothing was received and the "
+      "group stays usable",
+      context.op, state_->rank, state_->person(peer), request.tag, budget_text(request.arrive),
+      state_->doing(peer));
+  throw Error(ErrorCode::kTimeout, text, std::move(context));
 }
 
 void Membership::notify(int rank) noexcept {
@@ -761,7 +766,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
       ErrorCode::kTimeout,
       fmt::format("close of group {} (rank {}): {} not left after {}{}", state.name, state.rank,
                   ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have"),
-                  seconds(deadline.budget()), text),
+                  budget_text(deadline), text),
       context);
 }
 

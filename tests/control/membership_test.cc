@@ -5,8 +5,10 @@
 #include <atomic>
 #include <latch>
 #include <memory>
+#include <mutex>
 #include <string>
 
+#include "base/log.h"
 #include "control/thread_ranks.h"
 #include "tutti/error.h"
 
@@ -28,6 +30,10 @@ std::optional<Error> error_of(const std::function<void()>& call) {
   } catch (const Error& error) {
     return error;
   }
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
 }
 
 TEST(Membership, WaitsAndNotifies) {
@@ -79,6 +85,369 @@ TEST(Membership, AnAbortReachesEveryWait) {
     });
     EXPECT_EQ(callbacks.load(), 3);
   }
+}
+
+// ---- deadlines
+// ------------------------------------------------------------------------------------
+
+TEST(Membership, ALateMemberIsNamedWithWhatItDoes) {
+  on_thread_ranks(3, [&](Host&, Membership& world) {
+    Request first = collective(Op::broadcast, 1, 10, 0, 70);
+    world.enter(first);
+    world.leave(first);
+    Request second = collective(Op::all_reduce, 2);
+    second.arrive = Deadline::after(60ms);
+    if (world.rank() != 1) {
+      world.enter(second);
+      EXPECT_EQ(wait_in_vain(world, second), WaitResult::aborted);
+    } else {
+      // In user code; it learns of the failure from the others.
+      while (world.abort_word().load() == 0) std::this_thread::yield();
+    }
+    const auto error = error_of([&] { world.throw_cause(second); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kTimeout);
+    EXPECT_EQ(error->context().culprits, std::vector<int>{1});
+    EXPECT_TRUE(contains(error->what(), "after 0.06 s: rank 1 (pid ")) << error->what();
+    EXPECT_TRUE(contains(error->what(),
+                         "has not entered; it last completed broadcast #1(f32 x 10, "
+                         "root 0) at train.cc:70"))
+        << error->what();
+  });
+}
+
+TEST(Membership, ThoseFurthestBehindAreToBlame) {
+  // Rank 0 waits in #3 for rank 1, which waits in #2 for rank 2, which is in user code after #1.
+  std::atomic<int> entered{0};
+  on_thread_ranks(3, [&](Host&, Membership& world) {
+    const auto last = static_cast<std::uint64_t>(3 - world.rank());
+    Request request;
+    for (std::uint64_t seq = 1; seq <= last; ++seq) {
+      request = collective(Op::broadcast, seq, 1, 0);
+      world.enter(request);
+      if (seq < last || world.rank() == 2) world.leave(request);
+    }
+    ++entered;
+    while (entered.load() < 3) std::this_thread::yield();
+    request.arrive = Deadline::after(world.rank() == 0 ? 50ms : 10s);
+    if (world.rank() == 2) {
+      while (world.abort_word().load() == 0) std::this_thread::yield();
+    } else {
+      EXPECT_EQ(wait_in_vain(world, request, world.rank() + 1), WaitResult::aborted);
+    }
+    EXPECT_EQ(world.cause()->code, ErrorCode::kTimeout);
+    EXPECT_EQ(world.cause()->culprits, std::vector<int>{2});
+  });
+}
+
+TEST(Membership, BytesThatMoveKeepAnOperationAlive) {
+  std::atomic<bool> done{false};
+  std::atomic<int> entered{0};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    Request request = collective(Op::all_reduce, 1);
+    request.stall = Deadline::after(150ms);
+    world.enter(request);
+    ++entered;
+    while (entered.load() < 2) std::this_thread::yield();
+    if (world.rank() == 0) {
+      const auto began = Deadline::Clock::now();
+      while (Deadline::Clock::now() < began + 500ms) {
+        sleep_until(Deadline::Clock::now() + 10ms);
+        world.progressed();
+      }
+      done.store(true);
+      world.notify_all();
+      EXPECT_EQ(wait_in_vain(world, request), WaitResult::aborted);
+    } else {
+      OpPatience patience(world, request, 0);
+      EXPECT_EQ(wait(world.waiter(), patience, [&] { return done.load(); }), WaitResult::ready);
+      EXPECT_EQ(wait_in_vain(world, request, 0), WaitResult::aborted);
+    }
+    EXPECT_EQ(world.cause()->code, ErrorCode::kTimeout);
+    EXPECT_TRUE(contains(world.cause()->text, "no byte moved for 0.15 s")) << world.cause()->text;
+  });
+}
+
+TEST(Membership, AReceiveGivesUpAndTheGroupStaysUsable) {
+  std::atomic<bool> gave_up{false};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    if (world.rank() == 0) {
+      Request request = collective(Op::recv, 0, 10, 1, 55);
+      request.tag = 7;
+      request.arrive = Deadline::after(40ms);
+      world.enter(request);
+      EXPECT_EQ(wait_in_vain(world, request, 1), WaitResult::gave_up);
+      const auto error = error_of([&] { world.throw_gave_up(request); });
+      EXPECT_EQ(error->code(), ErrorCode::kTimeout);
+      EXPECT_TRUE(contains(error->what(), "recv (rank 0): nothing came from rank 1"))
+          << error->what();
+      EXPECT_TRUE(contains(error->what(), "with tag 7 for 0.04 s")) << error->what();
+      world.leave(request);
+      gave_up.store(true);
+    }
+    while (!gave_up.load()) std::this_thread::yield();
+    EXPECT_FALSE(world.cause());
+    world.close(0, 0, Deadline::after(10s));
+  });
+}
+
+TEST(Membership, SaysWhoIsAwaitedAndDoublesThePause) {
+  static std::mutex mutex;
+  static std::vector<std::string> lines;
+  set_log_callback([](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  const net::Fd memory = Board::make(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank)
+    threads.emplace_back([&, rank] {
+      HostOptions options;
+      options.board_fd = memory.get();
+      options.rank = rank;
+      options.world_size = 2;
+      options.first_line_after = 50ms;
+      const auto host = Host::join(options);
+      const auto world = host->make_membership({kWorld, "world", all_ranks(2), rank});
+      Request request = collective(Op::all_reduce, 1);
+      request.arrive = Deadline::after(600ms);
+      if (rank == 0) {
+        world->enter(request);
+        wait_in_vain(*world, request);
+      } else {
+        while (world->abort_word().load() == 0) std::this_thread::yield();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  set_log_callback({});
+  // After 50, 100, 200 and 400 ms; one line each, then the failure on both ranks.
+  std::vector<std::string> awaited;
+  for (const auto& line : lines)
+    if (contains(line, "waiting")) awaited.push_back(line);
+  ASSERT_GE(awaited.size(), 3u);
+  EXPECT_LE(awaited.size(), 4u);
+  EXPECT_TRUE(contains(awaited[0], "all_reduce #1 (rank 0): waiting ")) << awaited[0];
+  EXPECT_TRUE(contains(awaited[0], " s for rank 1 (pid ")) << awaited[0];
+  EXPECT_TRUE(contains(awaited[0], "which has begun nothing")) << awaited[0];
+}
+
+// ---- disagreement
+// ---------------------------------------------------------------------------------
+
+TEST(Membership, AskingFindsADisagreement) {
+  on_thread_ranks(3, [&](Host&, Membership& world) {
+    const Request request = world.rank() == 2 ? collective(Op::broadcast, 1, 1000, 2, 91)
+                                              : collective(Op::all_reduce, 1, 1000, -1, 88);
+    world.enter(request);
+    EXPECT_EQ(wait_in_vain(world, request), WaitResult::aborted);
+    EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch);
+    EXPECT_EQ(world.cause()->culprits, std::vector<int>{2});
+    EXPECT_EQ(
+        world.cause()->text,
+        "the ranks disagree about operation #1: ranks 0-1 called all_reduce(f32 x 1000, sum) at "
+        "train.cc:88; rank 2 called broadcast(f32 x 1000, root 2) at train.cc:91. Every rank must "
+        "call the same operations in the same order");
+  });
+}
+
+TEST(Membership, AskingLooksIntoThePast) {
+  // Rank 1 has run ahead by two operations, the first of which was another one.
+  std::atomic<bool> ahead{false};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    if (world.rank() == 1) {
+      for (std::uint64_t seq = 1; seq <= 3; ++seq) {
+        const Request request = collective(Op::broadcast, seq, seq == 1 ? 5 : 6, 1);
+        world.enter(request);
+        if (seq < 3) world.leave(request);
+      }
+      ahead.store(true);
+      while (world.abort_word().load() == 0) std::this_thread::yield();
+    } else {
+      while (!ahead.load()) std::this_thread::yield();
+      const Request request = collective(Op::broadcast, 1, 6, 1);
+      world.enter(request);
+      EXPECT_EQ(wait_in_vain(world, request, 1), WaitResult::aborted);
+    }
+    EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch);
+    EXPECT_TRUE(contains(world.cause()->text,
+                         "operation #1: rank 0 called broadcast(f32 x 6, root 1) at "
+                         "train.cc:88; rank 1 called broadcast(f32 x 5, root 1)"))
+        << world.cause()->text;
+  });
+}
+
+TEST(Membership, TwoRootsAreFoundByClosing) {
+  // P7's smallest case: neither reads the other, both return, then close.
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    const Request request = collective(Op::broadcast, 1, 10, world.rank(), 60 + world.rank());
+    world.enter(request);
+    world.leave(request);
+    const auto error = error_of([&] { world.close(1, request.chain, Deadline::after(10s)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kCollectiveMismatch);
+    EXPECT_TRUE(contains(error->what(),
+                         "rank 0 called broadcast(f32 x 10, root 0) at train.cc:60; rank 1 "
+                         "called broadcast(f32 x 10, root 1) at train.cc:61"))
+        << error->what();
+  });
+}
+
+TEST(Membership, OneOperationMoreIsFoundByClosing) {
+  on_thread_ranks(3, [&](Host&, Membership& world) {
+    const std::uint64_t last = world.rank() == 1 ? 2 : 1;
+    Request request;
+    for (std::uint64_t seq = 1; seq <= last; ++seq) {
+      request = collective(Op::broadcast, seq, 10, 1);
+      world.enter(request);
+      world.leave(request);
+    }
+    const auto error = error_of([&] { world.close(last, request.chain, Deadline::after(10s)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kCollectiveMismatch);
+    EXPECT_TRUE(contains(error->what(), "rank 1 after #2, #2 was broadcast(f32 x 10, root 1)"))
+        << error->what();
+  });
+}
+
+TEST(Membership, WhatAPeerWasSeenToDoIsEnough) {
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    const Request request = collective(Op::all_reduce, 1, 8);
+    world.enter(request);
+    if (world.rank() == 0) {
+      Description seen;
+      seen.seq = 1;
+      seen.chain = 4711;
+      seen.count = 9;
+      seen.op = static_cast<std::uint8_t>(Op::barrier);
+      world.fail_mismatch(request, 1, &seen);
+    }
+    EXPECT_EQ(wait_in_vain(world, request), WaitResult::aborted);
+    EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch);
+    EXPECT_TRUE(contains(world.cause()->text, "rank 1 called barrier")) << world.cause()->text;
+  });
+}
+
+// ---- leaving
+// --------------------------------------------------------------------------------------
+
+TEST(Membership, WhoLeftInOrderIsNamedByWhoNeedsHim) {
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    Request request = collective(Op::broadcast, 1, 10, 1);
+    world.enter(request);
+    world.leave(request);
+    if (world.rank() == 1) {
+      const auto error = error_of([&] { world.close(1, request.chain, Deadline::after(10s)); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), ErrorCode::kClosed);
+      return;
+    }
+    request = collective(Op::all_reduce, 2);
+    world.enter(request);
+    EXPECT_EQ(wait_in_vain(world, request), WaitResult::aborted);
+    EXPECT_EQ(world.cause()->code, ErrorCode::kClosed);
+    EXPECT_EQ(world.cause()->text, "rank 1 left the group after #1");
+    EXPECT_EQ(world.cause()->culprits, std::vector<int>{1});
+  });
+}
+
+TEST(Membership, CloseNamesWhoHasNotLeftAndALaterLeaverStillCompares) {
+  std::atomic<bool> gave_up{false};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    const Request request = collective(Op::broadcast, 1, 10, world.rank());
+    world.enter(request);
+    world.leave(request);
+    if (world.rank() == 0) {
+      const auto error = error_of([&] { world.close(1, request.chain, Deadline::after(50ms)); });
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), ErrorCode::kTimeout);
+      EXPECT_EQ(error->context().culprits, std::vector<int>{1});
+      EXPECT_TRUE(contains(error->what(),
+                           "close of group world (rank 0): rank 1 has not left after "
+                           "0.05 s; rank 1 (pid "))
+          << error->what();
+      gave_up.store(true);
+      return;
+    }
+    while (!gave_up.load()) std::this_thread::yield();
+    EXPECT_FALSE(world.cause()) << "that one rank gave up closing concerns nobody else";
+    const auto error = error_of([&] { world.close(1, request.chain, Deadline::after(10s)); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kCollectiveMismatch);
+  });
+}
+
+TEST(Membership, ManyGroupsOneAfterAnotherAndThirtyTwoAtATime) {
+  on_thread_ranks(2, [&](Host& host, Membership& world) {
+    for (GroupId id = 1; id <= 200; ++id) {
+      const auto group = host.make_membership({id, "one of many", {1, 0}, 1 - world.rank()});
+      const Request request = collective(Op::barrier, 1);
+      group->enter(request);
+      group->leave(request);
+      group->close(1, request.chain, Deadline::after(10s));
+    }
+    std::vector<std::unique_ptr<Membership>> groups;
+    const auto error = error_of([&] {
+      for (GroupId id = 1000; id < 1100; ++id)
+        groups.push_back(host.make_membership({id, "too many", {world.rank()}, 0}));
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kSystem);
+    EXPECT_GE(groups.size(), 30u);
+    EXPECT_TRUE(contains(error->what(), "32 groups")) << error->what();
+    for (auto& group : groups) group->close(0, 0, Deadline::after(10s));
+  });
+}
+
+TEST(Membership, AFailureIsFoundByWhoMakesTheGroupLater) {
+  std::atomic<bool> failed{false};
+  on_thread_ranks(2, [&](Host& host, Membership& world) {
+    if (world.rank() == 0) {
+      const auto group = host.make_membership({5, "early", {0, 1}, 0});
+      group->fail({ErrorCode::kAborted, "stop", {0}, {}});
+      failed.store(true);
+      while (failed.load()) std::this_thread::yield();
+    } else {
+      while (!failed.load()) std::this_thread::yield();
+      const auto group = host.make_membership({5, "early", {0, 1}, 1});
+      ASSERT_TRUE(group->cause());
+      EXPECT_EQ(group->cause()->text, "stop");
+      failed.store(false);
+    }
+    EXPECT_FALSE(world.cause());
+  });
+}
+
+// ---- progress
+// -------------------------------------------------------------------------------------
+
+class CountDown final : public Driver {
+ public:
+  Step step() noexcept override {
+    if (left.load() == 0) return Step::idle;
+    if (!gate.load()) return Step::waiting;
+    left.fetch_sub(1);
+    return Step::moved;
+  }
+  void ask(Deadline::Clock::time_point, Deadline::Clock::time_point*) noexcept override { ++asked; }
+  std::atomic<int> left{0};
+  std::atomic<bool> gate{false};
+  std::atomic<int> asked{0};
+};
+
+TEST(Membership, TheProgressThreadDrivesWhatIsQueued) {
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    CountDown driver;
+    world.add_driver(driver);
+    driver.left.store(10);
+    world.wake_driver();
+    while (driver.asked.load() == 0) std::this_thread::yield();
+    driver.gate.store(true);
+    ring(*world.waiter().bell);  // as a peer does after it has written
+    while (driver.left.load() != 0) std::this_thread::yield();
+    world.remove_driver(driver);
+    driver.left.store(1);
+    world.wake_driver();
+  });
 }
 
 }  // namespace

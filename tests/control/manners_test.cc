@@ -1,0 +1,214 @@
+// What a process has left when its last world is gone, what a forked child may do, what it costs.
+#include <dirent.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include "control/thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::set<std::string> entries(const char* path) {
+  std::set<std::string> names;
+  DIR* directory = opendir(path);
+  const std::string own = std::to_string(dirfd(directory));
+  while (const dirent* entry = readdir(directory))
+    if (own != entry->d_name) names.insert(entry->d_name);
+  closedir(directory);
+  return names;
+}
+
+int shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  int count = 0;
+  for (std::string line; std::getline(maps, line);)
+    if (line.find("memfd:") != std::string::npos) ++count;
+  return count;
+}
+
+int signals_blocked_in(const std::string& thread) {
+  std::ifstream status("/proc/self/task/" + thread + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("SigBlk:"))
+      return static_cast<int>(std::count(line.begin(), line.end(), 'f'));
+  return -1;
+}
+
+std::unique_ptr<Host> join_alone() {
+  return Host::join({.store = nullptr, .board_fd = -1, .rank = 0, .world_size = 1, .host_id = {}});
+}
+
+TEST(Manners, NothingIsLeftAfterTheLastWorld) {
+  on_thread_ranks(2, [](Host&, Membership&) {});  // whatever is made once and kept
+  const auto threads = entries("/proc/self/task");
+  const auto descriptors = entries("/proc/self/fd");
+  const int mappings = shared_mappings();
+  for (int round = 0; round < 5; ++round)
+    on_thread_ranks(3, [&](Host&, Membership& world) {
+      const Request request = collective(Op::barrier, 1);
+      world.enter(request);
+      if (round % 2 == 0) return world.fail({ErrorCode::kAborted, "enough", {}, {}});
+      world.leave(request);
+      world.close(1, request.chain, Deadline::after(10s));
+    });
+  EXPECT_EQ(entries("/proc/self/task"), threads);
+  EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+  EXPECT_EQ(shared_mappings(), mappings);
+}
+
+TEST(Manners, OneControlThreadPerProcessAndItTakesNoSignals) {
+  const auto before = entries("/proc/self/task");
+  const auto one = join_alone();
+  const auto two = join_alone();
+  std::set<std::string> made;
+  const auto now = entries("/proc/self/task");
+  std::set_difference(now.begin(), now.end(), before.begin(), before.end(),
+                      std::inserter(made, made.end()));
+  ASSERT_EQ(made.size(), 1u);
+  EXPECT_GE(signals_blocked_in(*made.begin()), 12) << "nearly all of 16 hexadecimal digits";
+}
+
+TEST(Manners, ACallbackMayDestroyTheLastWorld) {
+  auto host = join_alone();
+  auto world = host->make_membership({kWorld, "world", {0}, 0});
+  std::atomic<bool> gone{false};
+  world->on_failure([&](const Error&) {
+    world.reset();
+    host.reset();
+    gone.store(true);
+  });
+  world->fail({ErrorCode::kAborted, "enough", {}, {}});
+  while (!gone.load()) std::this_thread::yield();
+  EXPECT_NE(join_alone(), nullptr);
+}
+
+TEST(Manners, ARankThatIsPresentIsRefused) {
+  const net::Fd memory = Board::make(1);
+  HostOptions options;
+  options.board_fd = memory.get();
+  const auto host = Host::join(options);
+  try {
+    Host::join(options);
+    ADD_FAILURE() << "joined twice";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(
+        std::string(error.what())
+            .find("rank 0 of this world is present already (pid " + std::to_string(getpid()) + ")"),
+        std::string::npos)
+        << error.what();
+  }
+  options.rank = 1;
+  EXPECT_THROW(Host::join(options), Error);
+  options.world_size = 2;
+  EXPECT_THROW(Host::join(options), Error) << "the board is for one";
+}
+
+TEST(Manners, WhoIsMissingIsSaid) {
+  const net::Fd memory = Board::make(3);
+  HostOptions options;
+  options.board_fd = memory.get();
+  options.world_size = 3;
+  options.timeout = 50ms;
+  try {
+    Host::join(options);
+    ADD_FAILURE() << "joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    EXPECT_NE(std::string(error.what()).find("ranks 1-2 have not come"), std::string::npos)
+        << error.what();
+  }
+}
+
+/// Runs in a forked child: 0 if everything there is refused clearly.
+int misuse(Host& host, Membership& world, int guarded) {
+  const auto refuses = [](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.code() == ErrorCode::kInvalidArgument &&
+             std::string(error.what()).find("forked child") != std::string::npos;
+    }
+    return false;
+  };
+  if (!refuses([] { join_alone(); })) return 1;
+  if (!refuses([&] { host.make_membership({3, "x", {0}, 0}); })) return 2;
+  if (!refuses([&] { world.close(0, 0, Deadline::after(1s)); })) return 3;
+  const Request request = collective(Op::barrier, 1);
+  OpPatience patience(world, request, -1);
+  if (wait(world.waiter(), patience, [] { return false; }) != WaitResult::aborted) return 4;
+  if (!refuses([&] { world.throw_cause(request); })) return 5;
+  char byte;
+  if (write(guarded, "x", 1) != 1 || read(guarded, &byte, 1) != 0) return 6;  // /dev/null now
+  return 0;
+}
+
+TEST(Manners, AForkedChildIsRefusedAndHoldsNothing) {
+  auto host = join_alone();
+  auto world = host->make_membership({kWorld, "world", {0}, 0});
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  host->close_in_child(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    int result = misuse(*host, *world, ends[1]);
+    world.reset();
+    host.reset();
+    _exit(result);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << "step " << WEXITSTATUS(status);
+  EXPECT_FALSE(world->cause()) << "the parent is not concerned";
+  EXPECT_EQ(host->board().slot(0).state.load(), RankState::running);
+  EXPECT_EQ(write(ends[1], "x", 1), 1);
+  close(ends[0]);
+  close(ends[1]);
+  world->close(0, 0, Deadline::after(1s));
+}
+
+TEST(Manners, AChildForkedAfterTheLastWorldIsFree) {
+  join_alone().reset();
+  const pid_t child = fork();
+  if (child == 0) _exit(join_alone() != nullptr ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Manners, PublishingAnOperationIsCheap) {
+  const auto host = join_alone();
+  const auto world = host->make_membership({kWorld, "world", {0}, 0});
+  Request request = collective(Op::all_reduce, 1);
+  constexpr int kRepeats = 200'000;
+  double best = 1e9;
+  for (int trial = 0; trial < 7; ++trial) {
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRepeats; ++i) {
+      world->enter(request);
+      world->leave(request);
+      ++request.seq;
+    }
+    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, spent.count() / kRepeats);
+  }
+  std::printf("enter and leave: %.1f ns\n", best);
+  RecordProperty("ns", std::to_string(best));
+#if defined(NDEBUG) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__has_feature)
+  EXPECT_LT(best, 40.0) << "20 ns are promised; twice that on a machine with other work";
+#endif
+}
+
+}  // namespace
+}  // namespace tutti::control
