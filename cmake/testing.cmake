@@ -7,7 +7,7 @@ find_package(GTest REQUIRED)
 function(tutti_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS})
+  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS} -ffp-contract=off)  # as the kernels
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest GTest::gtest_main

@@ -1,0 +1,74 @@
+// f16 and bf16: accumulated in f32, rounded once.
+#include "kernels/table.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/half_kernels.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "kernels/kernels-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::kernels::HWY_NAMESPACE {
+
+template <class T>
+struct HalfTables {
+  static constexpr ByWidth kSumLeaf = all_widths<T, float, Sum>();
+  static constexpr ByWidth kSumMerge = all_widths<float, float, Sum>();
+
+  template <class Op>
+  static constexpr Table plain() {
+    return {some_widths<T, float, Op>(), some_widths<T, T, Op>(), some_widths<float, float, Op>(),
+            fuse<float, T, Op, Extra::none, 2>, fuse<float, T, Sum, Extra::none, 1>};
+  }
+  static constexpr Table kSum = {kSumLeaf, all_widths<T, T, Sum>(), kSumMerge,
+                                 fuse<float, T, Sum, Extra::none, 2>,
+                                 fuse<float, T, Sum, Extra::none, 1>};
+  static constexpr Table kProduct = plain<Product>();
+  static constexpr Table kMin = plain<Min>();
+  static constexpr Table kMax = plain<Max>();
+  static constexpr Table kPremulSum = {
+      all_widths<T, float, Sum, Extra::scale>(), all_widths<T, T, Sum, Extra::scale>(), kSumMerge,
+      fuse<float, T, Sum, Extra::none, 2>, fuse<float, T, Sum, Extra::none, 1>};
+  static constexpr Table kAvg = {kSumLeaf, all_widths<T, T, Sum, Extra::divide>(), kSumMerge,
+                                 fuse<float, T, Sum, Extra::divide, 2>,
+                                 fuse<float, T, Sum, Extra::divide, 1>};
+
+  static const Table* find(ReduceOp::Kind kind) {
+    switch (kind) {
+      case ReduceOp::Kind::sum:
+        return &kSum;
+      case ReduceOp::Kind::product:
+        return &kProduct;
+      case ReduceOp::Kind::min:
+        return &kMin;
+      case ReduceOp::Kind::max:
+        return &kMax;
+      case ReduceOp::Kind::avg:
+        return &kAvg;
+      case ReduceOp::Kind::premul_sum:
+        return &kPremulSum;
+      case ReduceOp::Kind::band:
+      case ReduceOp::Kind::bor:
+      case ReduceOp::Kind::bxor:
+        return nullptr;
+    }
+    return nullptr;
+  }
+};
+
+const Table* half_table(DType dtype, ReduceOp::Kind kind) {
+  return dtype == DType::f16 ? HalfTables<float16>::find(kind) : HalfTables<bfloat16>::find(kind);
+}
+
+}  // namespace tutti::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace tutti::kernels {
+HWY_EXPORT(half_table);
+const Table* find_half(DType dtype, ReduceOp::Kind kind) noexcept {
+  return HWY_DYNAMIC_DISPATCH(half_table)(dtype, kind);
+}
+}  // namespace tutti::kernels
+#endif
