@@ -63,6 +63,17 @@ std::optional<ProcessStat> stat_of(pid_t pid) {
   return stat;
 }
 
+std::string pid_space() {
+  std::array<char, 64> space{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
+  const Fd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> boot{};
+  const ssize_t got = fd ? ::read(fd.get(), boot.data(), boot.size() - 1) : 0;
+  std::string text(boot.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
+  text.resize(std::min(text.size(), text.find('\n')));
+  return text + "/" + std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+}
+
 bool descends_from(pid_t pid, pid_t ancestor) {
   constexpr int kDeepest = 4096;  // a process tree in flux cannot lead us in circles for ever
   for (int depth = 0; depth < kDeepest && pid > 0; ++depth) {

@@ -25,6 +25,9 @@ struct ProcessStat {
 /// Empty when there is no such process, or it may not be seen.
 std::optional<ProcessStat> stat_of(pid_t pid);
 
+/// Where a pid means what it means here: boot id and pid name space.
+std::string pid_space();
+
 /// Whether `pid` is `ancestor` or a child, grandchild, ... of it.
 bool descends_from(pid_t pid, pid_t ancestor);
 

@@ -1,0 +1,275 @@
+#include "rendezvous/identity.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+
+#include "tutti/error.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+[[noreturn]] void reject(const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, text);
+}
+
+const std::string* find(const Environment& variables, std::string_view name) {
+  const auto entry = variables.find(name);
+  return entry == variables.end() || entry->second.empty() ? nullptr : &entry->second;
+}
+
+std::string text_of(const Environment& variables, std::string_view name) {
+  const std::string* value = find(variables, name);
+  return value == nullptr ? std::string() : *value;
+}
+
+/// A variable that is a whole number from `low` to `high`; empty when it is not set.
+std::optional<int> number(const Environment& variables, std::string_view name, int low, int high) {
+  const std::string* value = find(variables, name);
+  if (value == nullptr) return std::nullopt;
+  int result = 0;
+  const char* end = value->data() + value->size();
+  const auto [stop, problem] = std::from_chars(value->data(), end, result);
+  if (problem == std::errc::invalid_argument || stop != end) {
+    reject(fmt::format("{}='{}' is not a whole number", name, value->substr(0, 80)));
+  }
+  if (problem != std::errc() || result < low || result > high) {
+    reject(
+        fmt::format("{}={} is out of range: from {} to {}", name, value->substr(0, 80), low, high));
+  }
+  return result;
+}
+
+/// How a launcher names the four numbers, and what it calls itself.
+struct Names {
+  Launcher launcher;
+  std::string_view rank, world_size, local_rank, local_world_size;
+};
+constexpr Names kTorchNames{Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK",
+                            "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpiNames{Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+                              "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+
+bool names_anything(const Environment& variables, const Names& names) {
+  return find(variables, names.rank) != nullptr || find(variables, names.world_size) != nullptr;
+}
+
+/// Reads one launcher's set. Rank and size must both be there.
+Identity read_set(const Environment& variables, const Names& names, Launcher launcher) {
+  const auto world_size = number(variables, names.world_size, 1, kMaxWorldSize);
+  const auto rank = number(variables, names.rank, 0, kMaxWorldSize - 1);
+  if (!rank || !world_size) {
+    reject(fmt::format("{} is set and {} is not ({}): set both, or neither for a world of one",
+                       rank ? names.rank : names.world_size, rank ? names.world_size : names.rank,
+                       name_of(launcher)));
+  }
+  if (*rank >= *world_size) {
+    reject(fmt::format("{}={} is out of range: {}={} means ranks 0 to {}", names.rank, *rank,
+                       names.world_size, *world_size, *world_size - 1));
+  }
+  Identity identity;
+  identity.launcher = launcher;
+  identity.rank = *rank;
+  identity.world_size = *world_size;
+  identity.source = fmt::format("{}={} {}={}", names.rank, *rank, names.world_size, *world_size);
+  const auto local_size = number(variables, names.local_world_size, 1, kMaxWorldSize);
+  const auto local_rank = number(variables, names.local_rank, 0, kMaxWorldSize - 1);
+  if (local_size && local_rank && *local_rank >= *local_size) {
+    reject(fmt::format("{}={} is out of range: {}={}", names.local_rank, *local_rank,
+                       names.local_world_size, *local_size));
+  }
+  if (local_size && *local_size > *world_size) {
+    reject(fmt::format("{}={} is more than {}={}", names.local_world_size, *local_size,
+                       names.world_size, *world_size));
+  }
+  identity.local_rank = local_rank.value_or(-1);
+  identity.local_world_size = local_size.value_or(-1);
+  identity.is_one_host = local_size == world_size;
+  return identity;
+}
+
+std::optional<Identity> from_tutti_run(const Environment& variables) {
+  const std::string agent = text_of(variables, "TUTTI_AGENT");
+  if (agent.empty()) return std::nullopt;
+  if (!names_anything(variables, kTorchNames)) {
+    reject(
+        fmt::format("TUTTI_AGENT={} is set, but RANK and WORLD_SIZE are not: something between "
+                    "tutti run and the program has removed them; unset TUTTI_AGENT, too, for a "
+                    "world of one",
+                    agent));
+  }
+  Identity identity = read_set(variables, kTorchNames, Launcher::tutti_run);
+  identity.agent = agent;
+  return identity;
+}
+
+std::optional<Identity> from_torchrun(const Environment& variables) {
+  const std::string* run = find(variables, "TORCHELASTIC_RUN_ID");
+  if (run == nullptr && find(variables, "GROUP_RANK") == nullptr) return std::nullopt;
+  if (!names_anything(variables, kTorchNames)) return std::nullopt;
+  Identity identity = read_set(variables, kTorchNames, Launcher::torchrun);
+  // Ranks of an earlier attempt must not meet those of this one.
+  identity.job = fmt::format("torchrun {} attempt {}", run == nullptr ? "" : *run,
+                             text_of(variables, "TORCHELASTIC_RESTART_COUNT"));
+  return identity;
+}
+
+std::optional<Identity> from_open_mpi(const Environment& variables) {
+  if (!names_anything(variables, kOpenMpiNames)) return std::nullopt;
+  Identity identity = read_set(variables, kOpenMpiNames, Launcher::open_mpi);
+  // The daemon's address holds its pid and port, the name space tells its jobs apart.
+  for (const std::string_view name :
+       {"OMPI_MCA_orte_hnp_uri", "PMIX_SERVER_URI41", "PMIX_SERVER_URI4", "PMIX_SERVER_URI3",
+        "PMIX_SERVER_URI2", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}) {
+    if (const std::string* value = find(variables, name)) identity.job += *value + "|";
+  }
+  return identity;
+}
+
+std::optional<Identity> from_bare_variables(const Environment& variables) {
+  if (!names_anything(variables, kTorchNames)) return std::nullopt;
+  Identity identity = read_set(variables, kTorchNames, Launcher::by_hand);
+  for (const std::string_view name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"}) {
+    if (const std::string* value = find(variables, name)) {
+      identity.job = fmt::format("{} {} {}", name, *value, text_of(variables, "SLURM_STEP_ID"));
+    }
+  }
+  return identity;
+}
+
+/// Launchers that we recognise only to say so.
+void reject_unknown_launchers(const Environment& variables) {
+  const auto not_yet = [](std::string_view launcher, std::string_view evidence, int count) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("started by {} ({}={}), under which this version cannot meet yet: use "
+                            "`tutti run`, Open MPI's mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR "
+                            "and MASTER_PORT",
+                            launcher, evidence, count));
+  };
+  // One task of such a launcher is a world of one, or the outer shell of an inner launcher. A batch
+  // script itself is no step and has no SLURM_STEP_NUM_TASKS.
+  const auto tasks = number(variables, "SLURM_STEP_NUM_TASKS", 1, 1 << 30);
+  if (find(variables, "SLURM_PROCID") != nullptr && tasks.value_or(1) > 1) {
+    not_yet("Slurm's srun", "SLURM_STEP_NUM_TASKS", *tasks);
+  }
+  const auto processes = number(variables, "PMI_SIZE", 1, 1 << 30);
+  if (find(variables, "PMI_RANK") != nullptr && processes.value_or(1) > 1) {
+    not_yet("MPICH's mpiexec", "PMI_SIZE", *processes);
+  }
+}
+
+void note_ignored(const Environment& variables, Identity* winner) {
+  const auto note = [&](std::string_view launcher, std::string_view variable) {
+    if (const std::string* value = find(variables, variable)) {
+      winner->notes.push_back(fmt::format("{} ({}={}) is around {} and ignored", launcher, variable,
+                                          *value, name_of(winner->launcher)));
+    }
+  };
+  if (winner->launcher == Launcher::tutti_run) note("torchrun", "TORCHELASTIC_RUN_ID");
+  if (winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::torchrun) {
+    note("Open MPI", "OMPI_COMM_WORLD_RANK");
+  }
+  if (winner->launcher != Launcher::open_mpi) note("PMI", "PMI_RANK");
+  note("Slurm", "SLURM_PROCID");
+}
+
+/// Bare variables beside Open MPI's: equal, or nobody can know who is right.
+void check_conflict(const Environment& variables, const Identity& open_mpi) {
+  const auto rank = number(variables, "RANK", 0, kMaxWorldSize - 1);
+  const auto world_size = number(variables, "WORLD_SIZE", 1, kMaxWorldSize);
+  if (rank.value_or(open_mpi.rank) == open_mpi.rank &&
+      world_size.value_or(open_mpi.world_size) == open_mpi.world_size) {
+    return;
+  }
+  reject(
+      fmt::format("two launchers say who this is, and they differ: RANK={} WORLD_SIZE={} (by "
+                  "hand) and {} (Open MPI). Unset RANK and WORLD_SIZE to be what mpirun says, or "
+                  "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE to be what they say, or give "
+                  "rank and world_size to init_process_group",
+                  text_of(variables, "RANK"), text_of(variables, "WORLD_SIZE"), open_mpi.source));
+}
+
+Identity identify_by_variables(const Environment& variables) {
+  for (const auto read : {from_tutti_run, from_torchrun}) {
+    if (std::optional<Identity> identity = read(variables)) return std::move(*identity);
+  }
+  if (std::optional<Identity> identity = from_open_mpi(variables)) {
+    check_conflict(variables, *identity);
+    return std::move(*identity);
+  }
+  if (std::optional<Identity> identity = from_bare_variables(variables))
+    return std::move(*identity);
+  reject_unknown_launchers(variables);
+  return {};
+}
+
+/// Puts the program's own numbers, or TUTTI_RANK and TUTTI_WORLD_SIZE, over the launcher's.
+void apply(const Explicit& given, const Environment& variables, Identity* identity) {
+  const auto rank =
+      given.rank ? given.rank : number(variables, "TUTTI_RANK", -1, kMaxWorldSize - 1);
+  const auto world_size = given.world_size
+                              ? given.world_size
+                              : number(variables, "TUTTI_WORLD_SIZE", -1, kMaxWorldSize);
+  const bool has_rank = given.rank || rank.value_or(-1) >= 0;
+  const bool has_size = given.world_size || world_size.value_or(-1) >= 0;
+  if (!has_rank && !has_size) return;
+  const bool is_alone = identity->launcher == Launcher::none;
+  if (is_alone && !(has_rank && has_size)) {
+    reject(has_rank ? fmt::format("rank {} is given and world_size is not", *rank)
+                    : fmt::format("world_size {} is given and rank is not", *world_size));
+  }
+  if (has_rank) identity->rank = *rank;
+  if (has_size) identity->world_size = *world_size;
+  if (identity->world_size < 1 || identity->world_size > kMaxWorldSize) {
+    reject(fmt::format("world_size {} is out of range: from 1 to {}", identity->world_size,
+                       kMaxWorldSize));
+  }
+  if (identity->rank < 0 || identity->rank >= identity->world_size) {
+    reject(fmt::format("rank {} is out of range: world_size {} means ranks 0 to {}", identity->rank,
+                       identity->world_size, identity->world_size - 1));
+  }
+  if (is_alone) identity->launcher = Launcher::options;
+  identity->source =
+      fmt::format("rank {} and world_size {} of the program", identity->rank, identity->world_size);
+}
+
+}  // namespace
+
+std::string_view name_of(Launcher launcher) noexcept {
+  switch (launcher) {
+    case Launcher::none:
+      return "no launcher";
+    case Launcher::options:
+      return "the program's options";
+    case Launcher::tutti_run:
+      return "tutti run";
+    case Launcher::torchrun:
+      return "torchrun";
+    case Launcher::open_mpi:
+      return "Open MPI";
+    case Launcher::by_hand:
+      return "by hand";
+  }
+  return "?";
+}
+
+Identity identify(const Environment& variables, const Explicit& given) {
+  // With both numbers from the program, what launchers say in their variables may be nonsense.
+  Identity identity;
+  if (given.rank && given.world_size) {
+    try {
+      identity = identify_by_variables(variables);
+    } catch (const Error& error) {
+      identity.notes.push_back(fmt::format("ignored: {}", error.what()));
+    }
+  } else {
+    identity = identify_by_variables(variables);
+  }
+  apply(given, variables, &identity);
+  note_ignored(variables, &identity);
+  identity.master_addr = text_of(variables, "MASTER_ADDR");
+  identity.master_port = number(variables, "MASTER_PORT", 1, 65535).value_or(0);
+  return identity;
+}
+
+}  // namespace tutti::rendezvous

@@ -1,0 +1,58 @@
+// Who this process is in its job, from what its launcher left in the environment.
+//
+// Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run, then
+// torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then bare RANK
+// and WORLD_SIZE. An outer set is ignored and noted. Bare variables stand on one level with Open
+// MPI's: when these two differ, nobody can know who is right, and both are shown.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+
+namespace tutti::rendezvous {
+
+inline constexpr int kMaxWorldSize = 65536;
+
+enum class Launcher : std::uint8_t {
+  none,  ///< nothing set: a world of one
+  options,
+  tutti_run,
+  torchrun,
+  open_mpi,
+  by_hand,
+};
+std::string_view name_of(Launcher launcher) noexcept;  ///< "tutti run"
+
+struct Identity {
+  int rank = 0;
+  int world_size = 1;
+  int local_rank = -1;        ///< -1: not known
+  int local_world_size = -1;  ///< -1: not known
+  Launcher launcher = Launcher::none;
+  std::string source;        ///< "RANK=1 WORLD_SIZE=4": where rank and size come from
+  bool is_one_host = false;  ///< the launcher says that all ranks are on this host
+  std::string agent;         ///< address of the agent of tutti run
+  std::string master_addr;
+  int master_port = 0;  ///< 0: not given
+  std::string job;      ///< what the launcher calls this job, if anything: never compared
+                        ///< with the job of another launcher
+  std::vector<std::string> notes;  ///< what was ignored and why, for `tutti env`
+};
+
+/// What the program says itself. It wins over every variable.
+struct Explicit {
+  std::optional<int> rank = {};
+  std::optional<int> world_size = {};
+};
+
+/// Errors  kInvalidArgument, naming variable and value: no number, rank out of range, a size of 0,
+///         one of a pair missing, two sets of one level that differ. kUnsupported: a launcher that
+///         this version does not know how to meet under (MPICH, Slurm).
+Identity identify(const Environment& variables, const Explicit& given = {});
+
+}  // namespace tutti::rendezvous

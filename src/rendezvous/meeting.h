@@ -1,0 +1,45 @@
+// Where the ranks of a job meet, and how they agree that they are all there.
+//
+// A *place* is where a store is served: the agent's address, a local address made from MASTER_PORT
+// or from Open MPI's name of the job (both served by rank 0), or the store the program brings. In a
+// place, worlds are numbered as they are met (*round*). A rank *claims* its number with a record of
+// what process it is; the rank that comes last is the *judge*: it looks once more at all claims and
+// sets the *verdict*, which everybody waits for. A claim of a process that has died may be taken
+// over.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "net/fd.h"
+#include "rendezvous/identity.h"
+#include "tutti/backend.h"
+#include "tutti/store.h"
+
+namespace tutti::rendezvous {
+
+struct MeetingOptions {
+  std::chrono::nanoseconds timeout = std::chrono::minutes(30);
+  std::string init_method = "env://";
+  std::string name = {};              ///< of the world; worlds with different names do not mix
+  std::shared_ptr<Store> store = {};  ///< meet here, whatever the launcher
+  std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);  ///< "waiting 12 s: ..."
+};
+
+struct Meeting {
+  std::shared_ptr<Store> store;  ///< this world's own keys; rank 0 by hand serves it while it lives
+  net::Fd board;                 ///< from the agent; else empty
+  std::string place;             ///< for people: "the agent at @tutti-..."
+  int round = 1;
+};
+
+/// Returns once all ranks of the world are there. A world of one meets nobody.
+///
+/// Errors  kTimeout: which ranks are missing (also in context().culprits). kInvalidArgument:
+/// unequal
+///         world sizes, a rank that is present already, a second job at this place, no MASTER_PORT:
+///         on everybody who can know, showing both sides. kUnsupported: several hosts.
+Meeting meet(const Identity& identity, const MeetingOptions& options = {});
+
+}  // namespace tutti::rendezvous

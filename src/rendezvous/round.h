@@ -1,0 +1,67 @@
+// One round of a meeting, over any store: claims, the judge, the verdict.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "rendezvous/identity.h"
+#include "tutti/backend.h"
+#include "tutti/store.h"
+
+namespace tutti::rendezvous {
+
+/// What a claim says of its process.
+struct Claim {
+  int world_size = 0;
+  int pid = 0;
+  int parent = 0;
+  int group = 0;
+  std::uint64_t start_time = 0;
+  std::string where;  ///< boot id and pid name space: where the pid means something
+  std::string nonce;  ///< tells the claims of one process apart
+  std::string program;
+};
+std::string encode(const Claim& claim);
+std::optional<Claim> decode_claim(const std::string& text);
+Claim claim_of_this_process(int world_size);
+/// "pid 4711 (train)".
+std::string describe(const Claim& claim);
+
+struct RoundOptions {
+  std::string place;
+  std::string name;
+  /// Anybody of this user can come here, so that two jobs may meet by mistake.
+  bool is_open = false;
+  /// The place serves one round only: a finished one means that it is about to go away.
+  bool is_once = false;
+  std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);
+};
+
+/// Claims the rank in the first round that is not over, and waits for the verdict. Returns the
+/// number of the round; empty: this place is of a world that is complete, look for another.
+std::optional<int> join_round(Store& store, const Identity& identity, const RoundOptions& options,
+                              Deadline& deadline);
+/// Where the keys of that round begin.
+std::string round_prefix(const std::string& name, int round);
+
+/// "waiting 12 s: 3 of 16 ranks missing: 5, 7-8"; writes it when it is due: first after a time,
+/// then whenever that has doubled.
+class WaitingLines {
+ public:
+  WaitingLines(std::chrono::nanoseconds first_after, Deadline::Clock::time_point begin)
+      : begin_(begin), next_(begin + first_after) {}
+  Deadline::Clock::time_point next() const noexcept { return next_; }
+  /// Writes "waiting N s: <what>" if it is due.
+  template <class What>
+  void look(Deadline::Clock::time_point now, What what) {
+    if (now >= next_) write(now, what());
+  }
+
+ private:
+  void write(Deadline::Clock::time_point now, const std::string& what);
+  Deadline::Clock::time_point begin_;
+  Deadline::Clock::time_point next_;
+};
+
+}  // namespace tutti::rendezvous

@@ -1,0 +1,185 @@
+// Who we are, from environments recorded under real launchers and from made-up ones.
+#include "rendezvous/identity.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "ranks.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+Environment recorded(const std::string& name) {
+  std::ifstream file(std::string(TUTTI_RECORDED) + "/" + name + ".env");
+  EXPECT_TRUE(file) << name;
+  Environment variables;
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t equals = line.find('=');
+    variables[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return variables;
+}
+
+Environment with(Environment variables, const Environment& more) {
+  for (const auto& [name, value] : more) variables[name] = value;
+  return variables;
+}
+
+Error refused(const Environment& variables, const Explicit& given = {}) {
+  const Error error = thrown_by([&] { identify(variables, given); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+  return error;
+}
+
+const Environment kByHand{
+    {"RANK", "1"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}};
+
+TEST(Identity, NothingSetIsAWorldOfOne) {
+  const Identity identity = identify({{"HOME", "/root"}, {"MASTER_PORT", "29500"}});
+  EXPECT_EQ(identity.rank, 0);
+  EXPECT_EQ(identity.world_size, 1);
+  EXPECT_EQ(identity.launcher, Launcher::none);
+}
+
+TEST(Identity, OpenMpiAsRecorded) {
+  const Identity first = identify(recorded("open_mpi_4.1.4_rank0"));
+  const Identity second = identify(recorded("open_mpi_4.1.4_rank1"));
+  EXPECT_EQ(first.launcher, Launcher::open_mpi);
+  EXPECT_EQ(first.rank, 0);
+  EXPECT_EQ(second.rank, 1);
+  EXPECT_EQ(second.world_size, 2);
+  EXPECT_EQ(second.local_rank, 1);
+  EXPECT_EQ(second.local_world_size, 2);
+  EXPECT_TRUE(first.is_one_host);
+  EXPECT_FALSE(first.job.empty());
+  // Recorded in two runs: each has a name of its own.
+  EXPECT_NE(first.job, second.job);
+}
+
+TEST(Identity, TorchrunAsRecorded) {
+  const Identity identity = identify(recorded("torchrun_2.x_rank0"));
+  EXPECT_EQ(identity.launcher, Launcher::torchrun);
+  EXPECT_EQ(identity.rank, 0);
+  EXPECT_EQ(identity.world_size, 2);
+  EXPECT_TRUE(identity.is_one_host);
+  EXPECT_EQ(identity.master_addr, "localhost");
+  EXPECT_EQ(identity.master_port, 34155);
+  const Identity restarted =
+      identify(with(recorded("torchrun_2.x_rank0"), {{"TORCHELASTIC_RESTART_COUNT", "1"}}));
+  EXPECT_NE(identity.job, restarted.job);
+}
+
+TEST(Identity, ByHand) {
+  const Identity identity = identify(kByHand);
+  EXPECT_EQ(identity.launcher, Launcher::by_hand);
+  EXPECT_EQ(identity.rank, 1);
+  EXPECT_EQ(identity.world_size, 4);
+  EXPECT_EQ(identity.local_rank, -1);
+  EXPECT_FALSE(identity.is_one_host);
+  EXPECT_TRUE(identity.job.empty());
+  EXPECT_TRUE(identify(with(kByHand, {{"LOCAL_WORLD_SIZE", "4"}})).is_one_host);
+  EXPECT_FALSE(identify(with(kByHand, {{"LOCAL_WORLD_SIZE", "2"}})).is_one_host);
+}
+
+TEST(Identity, TuttiRun) {
+  const Identity identity = identify(
+      with(kByHand, {{"TUTTI_AGENT", "@tutti-1"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}}));
+  EXPECT_EQ(identity.launcher, Launcher::tutti_run);
+  EXPECT_EQ(identity.agent, "@tutti-1");
+  EXPECT_EQ(identity.local_rank, 1);
+  expect_text(refused({{"TUTTI_AGENT", "@tutti-1"}}), "TUTTI_AGENT=@tutti-1");
+}
+
+TEST(Identity, TheInnermostLauncherWinsAndTheOuterIsNoted) {
+  const Environment open_mpi = recorded("open_mpi_4.1.4_rank1");
+  // mpirun around torchrun, one per node.
+  const Identity inner = identify(with(open_mpi, recorded("torchrun_2.x_rank0")));
+  EXPECT_EQ(inner.launcher, Launcher::torchrun);
+  EXPECT_EQ(inner.rank, 0);
+  ASSERT_FALSE(inner.notes.empty());
+  EXPECT_NE(inner.notes[0].find("OMPI_COMM_WORLD_RANK=1"), std::string::npos) << inner.notes[0];
+  // srun around mpirun.
+  const Identity under_slurm =
+      identify(with(open_mpi, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "8"}}));
+  EXPECT_EQ(under_slurm.launcher, Launcher::open_mpi);
+  ASSERT_FALSE(under_slurm.notes.empty());
+  // tutti run inside torchrun's environment.
+  EXPECT_EQ(identify(with(recorded("torchrun_2.x_rank0"), {{"TUTTI_AGENT", "@a"}})).launcher,
+            Launcher::tutti_run);
+}
+
+TEST(Identity, BareVariablesAgainstOpenMpisAreAConflictThatShowsBoth) {
+  const Environment open_mpi = recorded("open_mpi_4.1.4_rank1");
+  const Error error = refused(with(open_mpi, kByHand));
+  expect_text(error, "RANK=1 WORLD_SIZE=4");
+  expect_text(error, "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2");
+  refused(with(open_mpi, {{"RANK", "0"}}));
+  refused(with(open_mpi, {{"WORLD_SIZE", "3"}}));
+  // A wrapper that copies what mpirun says is no conflict.
+  EXPECT_EQ(identify(with(open_mpi, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).launcher,
+            Launcher::open_mpi);
+  // What the program says settles it.
+  EXPECT_EQ(identify(with(open_mpi, kByHand), {.rank = 3, .world_size = 8}).rank, 3);
+}
+
+TEST(Identity, LaunchersThatAreNotSupportedYetAreNamed) {
+  const auto unsupported = [](const Environment& variables) {
+    const Error error = thrown_by([&] { identify(variables); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+    return error;
+  };
+  expect_text(unsupported(recorded("mpich_4.0.2_rank1")), "PMI_SIZE=2");
+  expect_text(unsupported({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}}), "srun");
+  // A batch script, and `srun --pty`: one task.
+  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).world_size, 1);
+  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}).world_size, 1);
+}
+
+TEST(Identity, BadNumbersAreNamedWithTheirValue) {
+  const auto bad = [](const char* name, const char* value) {
+    const Error error = refused(with(kByHand, {{name, value}}));
+    expect_text(error, name);
+    expect_text(error, value);
+  };
+  for (const char* value : {"one", "1x", " 1", "1.5", "0x1", "-1", "99999999999999999999"}) {
+    bad("RANK", value);
+  }
+  bad("RANK", "4");
+  bad("WORLD_SIZE", "0");
+  bad("WORLD_SIZE", "-4");
+  bad("WORLD_SIZE", "2000000000");
+  bad("LOCAL_WORLD_SIZE", "5");
+  bad("LOCAL_RANK", "x");
+  bad("MASTER_PORT", "0");
+  bad("MASTER_PORT", "65536");
+  bad("MASTER_PORT", "http");
+  expect_text(refused(with(kByHand, {{"LOCAL_RANK", "2"}, {"LOCAL_WORLD_SIZE", "2"}})),
+              "LOCAL_RANK=2");
+}
+
+TEST(Identity, HalfASetNamesWhatIsMissing) {
+  expect_text(refused({{"RANK", "1"}}), "WORLD_SIZE");
+  expect_text(refused({{"WORLD_SIZE", "4"}}), "RANK");
+  expect_text(refused({{"OMPI_COMM_WORLD_RANK", "1"}}), "OMPI_COMM_WORLD_SIZE");
+  expect_text(refused({{"RANK", ""}, {"WORLD_SIZE", "4"}}), "RANK is not");  // empty is not set
+}
+
+TEST(Identity, WhatTheProgramSaysWins) {
+  EXPECT_EQ(identify(kByHand, {.rank = 2}).rank, 2);
+  EXPECT_EQ(identify(kByHand, {.world_size = 8}).world_size, 8);
+  const Identity alone = identify({}, {.rank = 1, .world_size = 3});
+  EXPECT_EQ(alone.launcher, Launcher::options);
+  EXPECT_EQ(alone.rank, 1);
+  EXPECT_EQ(identify(with(kByHand, {{"TUTTI_RANK", "3"}})).rank, 3);
+  EXPECT_EQ(identify(with(kByHand, {{"TUTTI_RANK", "-1"}})).rank, 1);
+  expect_text(refused({}, {.rank = 1}), "world_size");
+  expect_text(refused({}, {.world_size = 2}), "rank");
+  expect_text(refused({}, {.rank = 3, .world_size = 3}), "rank 3");
+  expect_text(refused({}, {.rank = -1, .world_size = 3}), "rank -1");
+  expect_text(refused({}, {.rank = 0, .world_size = 0}), "world_size 0");
+  expect_text(refused(kByHand, {.rank = 4}), "rank 4");
+}
+
+}  // namespace
+}  // namespace tutti::rendezvous
