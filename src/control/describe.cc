@@ -1,12 +1,32 @@
-// What the board says, in words for people.
+// Facts in words for people.
 #include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/wait.h>
 
-#include "control/board.h"
+#include "base/rank_list.h"
+#include "control/words.h"
 
 namespace tutti::control {
+
+std::string seconds(std::chrono::nanoseconds duration) {
+  return fmt::format("{:.3g} s", std::chrono::duration<double>(duration).count());
+}
+
+std::string budget_text(const Deadline& deadline) {
+  const bool unknown = deadline.budget() == std::chrono::nanoseconds::max();
+  return unknown ? "the time it was given" : seconds(deadline.budget());
+}
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", format_ranks(ranks));
+}
+
+std::string call_site(const Where& where) {
+  const std::string_view path = where.file;
+  if (path.empty()) return {};
+  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line);
+}
 
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {

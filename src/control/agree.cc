@@ -1,0 +1,218 @@
+// Whether the ranks of a group have done the same: comparing histories while they run, and goodbyes
+// when they leave. A *side* is the set of members that have the same chain at one seq.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "control/host_state.h"
+#include "control/words.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+/// Those members that have the same chain at a seq.
+struct Side {
+  std::uint64_t chain;
+  std::vector<int> members;
+  std::string what;
+  std::optional<Shown> description = {};
+
+  /// The same operation, called on top of different pasts.
+  bool same_as(const Side& other) const {
+    return description && other.description &&
+           describe(*description) == describe(*other.description);
+  }
+};
+
+}  // namespace
+
+bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
+                                      const Description* seen) noexcept {
+  std::vector<Side> sides;
+  for (int member = 0; member < size(); ++member) {
+    const Line* theirs = line_of(member);
+    if (theirs == nullptr) continue;
+    std::optional<Shown> there = theirs->history[seq % kHistory].read();
+    if (there && there->seq != seq) there.reset();
+    if (!there && member == peer && seen != nullptr && seen->seq == seq) there = Shown{*seen};
+    std::uint64_t chain = 0;
+    if (there) {
+      chain = there->chain;
+    } else if (theirs->state.load(std::memory_order_acquire) != LineState::open &&
+               theirs->goodbye_seq.load(std::memory_order_acquire) == seq) {
+      chain = theirs->goodbye_chain.load(std::memory_order_acquire);
+    } else {
+      continue;
+    }
+    auto side =
+        std::find_if(sides.begin(), sides.end(), [&](const Side& s) { return s.chain == chain; });
+    if (side == sides.end()) side = sides.insert(sides.end(), Side{chain, {}, {}});
+    side->members.push_back(member);
+    if (!side->description && there) {
+      side->description = there;
+      side->what = describe(slot_of(member), *there);
+    }
+  }
+  if (sides.size() < 2) return false;
+
+  Cause cause;
+  cause.code = ErrorCode::kCollectiveMismatch;
+  cause.text = fmt::format("the ranks disagree about operation #{}", seq);
+  bool all_equal = true;
+  std::size_t biggest = 0;
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    Side& side = sides[i];
+    if (side.what.empty()) side.what = "an operation that the board no longer shows";
+    cause.text +=
+        fmt::format("{} {} called {}", i == 0 ? ":" : ";", ranks_text(side.members), side.what);
+    all_equal = all_equal && side.same_as(sides[0]);
+    if (side.members.size() > sides[biggest].members.size()) biggest = i;
+  }
+  for (std::size_t i = 0; i < sides.size(); ++i)
+    if (i != biggest)
+      cause.culprits.insert(cause.culprits.end(), sides[i].members.begin(), sides[i].members.end());
+  std::sort(cause.culprits.begin(), cause.culprits.end());
+  if (all_equal) cause.text += fmt::format(" (they differ in an operation before #{})", seq);
+  cause.text += ". Every rank must call the same operations in the same order";
+  return fail(std::move(cause), Tell::everybody) || abort_word.load() != kRunning;
+}
+
+bool Membership::State::find_mismatch() noexcept {
+  const std::uint64_t entered = line.entered.load(std::memory_order_relaxed);
+  const std::uint64_t first = entered >= kHistory ? entered - kHistory + 1 : 1;
+  for (std::uint64_t seq = first; seq <= entered; ++seq)
+    if (find_mismatch(seq, -1, nullptr)) return true;
+  return false;
+}
+void Membership::fail_mismatch(const Request& own, int peer, const Description* seen) noexcept {
+  if (state_->find_mismatch() || state_->find_mismatch(own.seq, peer, seen)) return;
+  Cause cause;
+  cause.code = ErrorCode::kCollectiveMismatch;
+  cause.culprits = {peer};
+  cause.text = fmt::format(
+      "the ranks disagree about operation #{}: rank {} called {}; rank {} called {}. Every rank "
+      "must "
+      "call the same operations in the same order",
+      own.seq, state_->rank,
+      describe(state_->host->own.slot(), shown_of(own, state_->host->own.site(own.where))), peer,
+      seen != nullptr ? describe(state_->slot_of(peer), Shown{*seen})
+                      : std::string("another one, earlier"));
+  fail(std::move(cause));
+}
+
+/// Waits for the goodbyes of all; compares each as soon as it is there.
+class Membership::State::Farewell final : public Patience {
+ public:
+  Farewell(State& state, Deadline deadline) : state_(state), deadline_(deadline) {}
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    if (state_.adopt_failure() || compare()) {
+      *next = now + kLongestBackoff;
+      return Verdict::keep_waiting;
+    }
+    if (deadline_.expired(now)) return Verdict::give_up;
+    *next = std::min(after(now, deadline_.left(now)), now + std::chrono::milliseconds(20));
+    return Verdict::keep_waiting;
+  }
+  bool all_have_left() const noexcept {
+    for (int member = 0; member < state_.size(); ++member)
+      if (!has_left(member)) return false;
+    return true;
+  }
+  bool has_left(int member) const noexcept {
+    const Line* theirs = state_.line_of(member);
+    if (theirs == nullptr) return state_.slot_of(member).state.load() == RankState::left;
+    return theirs->state.load(std::memory_order_acquire) != LineState::open;
+  }
+  /// True: a disagreement was found and the group has failed.
+  bool compare() {
+    const std::uint64_t own_seq = state_.line.goodbye_seq.load();
+    for (int member = 0; member < state_.size(); ++member) {
+      const Line* theirs = state_.line_of(member);
+      if (member == state_.rank || theirs == nullptr || !has_left(member)) continue;
+      const std::uint64_t seq = theirs->goodbye_seq.load();
+      if (seq == own_seq && theirs->goodbye_chain.load() == state_.line.goodbye_chain.load())
+        continue;
+      for (std::uint64_t s = std::min(seq, own_seq); s > 0 && s + kHistory > std::min(seq, own_seq);
+           --s)
+        first_different_ = state_.differ(s, member) ? s : first_different_;
+      if (first_different_ != 0) return state_.find_mismatch(first_different_, -1, nullptr);
+      return fail_count(member, seq, own_seq);
+    }
+    return false;
+  }
+
+ private:
+  /// One side has done more operations than the other.
+  bool fail_count(int member, std::uint64_t seq, std::uint64_t own_seq) {
+    const int more = seq > own_seq ? member : state_.rank;
+    const int fewer = seq > own_seq ? state_.rank : member;
+    const std::uint64_t extra = std::min(seq, own_seq) + 1;
+    const auto entry = state_.line_of(more)->history[extra % kHistory].read();
+    Cause cause;
+    cause.code = ErrorCode::kCollectiveMismatch;
+    cause.culprits = {fewer};
+    cause.text = fmt::format(
+        "the ranks disagree at the end: rank {} closed the group after #{}, rank {} after #{}{}. "
+        "Every "
+        "rank must call the same operations in the same order",
+        fewer, std::min(seq, own_seq), more, std::max(seq, own_seq),
+        entry && entry->seq == extra
+            ? fmt::format(", #{} was {}", extra, describe(state_.slot_of(more), *entry))
+            : "");
+    return state_.fail(std::move(cause), Tell::everybody) || state_.abort_word.load() != kRunning;
+  }
+
+  State& state_;
+  Deadline deadline_;
+  std::uint64_t first_different_ = 0;
+};
+
+bool Membership::State::differ(std::uint64_t seq, int member) const noexcept {
+  const auto chain_at = [&](const Line& of) -> std::optional<std::uint64_t> {
+    const auto entry = of.history[seq % kHistory].read();
+    if (entry && entry->seq == seq) return entry->chain;
+    if (of.goodbye_seq.load() == seq && of.state.load() != LineState::open)
+      return of.goodbye_chain.load();
+    return std::nullopt;
+  };
+  const Line* theirs = line_of(member);
+  const auto own_chain = chain_at(line);
+  const auto their_chain = theirs != nullptr ? chain_at(*theirs) : std::nullopt;
+  return own_chain && their_chain && *own_chain != *their_chain;
+}
+
+void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline) {
+  State& state = *state_;
+  if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  state.line.goodbye_seq.store(last_seq);
+  state.line.goodbye_chain.store(chain);
+  state.line.state.store(LineState::goodbye);
+  notify_all();
+
+  State::Farewell farewell(state, deadline);
+  const WaitResult result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
+  if (result == WaitResult::ready && !state.adopt_failure()) farewell.compare();
+  if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  if (result == WaitResult::ready) return;
+
+  ErrorContext context;
+  context.rank = state.rank;
+  std::string text;
+  for (int member = 0; member < state.size(); ++member) {
+    if (farewell.has_left(member)) continue;
+    context.culprits.push_back(member);
+    text += fmt::format("; {} {}", state.person(member), state.doing(member));
+  }
+  context.host = state.host->host_name;
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("close of group {} (rank {}): {} not left after {}{}", state.name, state.rank,
+                  ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have"),
+                  budget_text(deadline), text),
+      context);
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,223 @@
+// What a wait asks the board once it has become long: has the group failed, do the ranks disagree,
+// has somebody left, who is missing, does anything move. The order of the questions is the order of
+// blame.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/host_state.h"
+#include "control/words.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+using std::chrono::nanoseconds;
+
+/// One look of a wait that has become long; the order of its questions is the order of blame.
+class Membership::State::Look {
+ public:
+  Look(State& state, const Request& request, int awaited, WaitClock& clock, Clock::time_point now)
+      : state_(state), request_(request), awaited_(awaited), clock_(clock), now_(now) {
+    if (clock_.began == Clock::time_point{}) {
+      clock_.began = now;
+      clock_.arrive = request.arrive;
+      clock_.stall = request.stall;
+      clock_.next_line = after(now, state.host->first_line_after);
+    }
+    next_ = now + clock_.backoff;
+    clock_.backoff = std::min(clock_.backoff * 2, kLongestBackoff);
+  }
+
+  Patience::Verdict run() {
+    publish();
+    if (state_.adopt_failure()) return Patience::Verdict::keep_waiting;
+    return is_message(request_.op) && request_.stands_for == nullptr ? message() : collective();
+  }
+  Clock::time_point next() const noexcept { return next_; }
+
+ private:
+  /// Says on the board who is awaited.
+  void publish() noexcept {
+    if (request_.seq == 0) return;
+    state_.line.since.store(clock_.began.time_since_epoch().count(), std::memory_order_relaxed);
+    state_.line.waiting.store(request_.seq << 16 | static_cast<std::uint64_t>(awaited_ + 1),
+                              std::memory_order_release);
+  }
+
+  Patience::Verdict collective() {
+    if (state_.find_mismatch() || left()) return Patience::Verdict::keep_waiting;
+    find_missing();
+    if (!missing_.empty()) {
+      late();
+    } else {
+      stalled(/*message_peer=*/-1);
+    }
+    return Patience::Verdict::keep_waiting;
+  }
+
+  Patience::Verdict message() {
+    const int peer = request_.root_or_peer;
+    if (left()) return Patience::Verdict::keep_waiting;
+    if (clock_.matched) {
+      stalled(peer);
+      return Patience::Verdict::keep_waiting;
+    }
+    if (clock_.arrive.expired(now_)) {
+      if (request_.op == Op::recv) return Patience::Verdict::give_up;
+      fail_timeout({peer},
+                   fmt::format("{} has posted no recv for it in {}; it {}", state_.person(peer),
+                               budget_text(clock_.arrive), state_.doing(peer)));
+      return Patience::Verdict::keep_waiting;
+    }
+    until(clock_.arrive);
+    say_who_is_awaited({peer});
+    return Patience::Verdict::keep_waiting;
+  }
+
+  /// Whether somebody who is needed has left in order. Twice seen, since what he left behind may
+  /// have come between the wait's last look at the data and this one.
+  bool left() {
+    for (int member = 0; member < state_.size(); ++member) {
+      if (member == state_.rank || (awaited_ >= 0 && member != awaited_)) continue;
+      if (is_message(request_.op) && member != request_.root_or_peer) continue;
+      const Line* theirs = state_.line_of(member);
+      const bool open = theirs != nullptr
+                            ? theirs->state.load(std::memory_order_acquire) == LineState::open
+                            : state_.slot_of(member).state.load() != RankState::left;
+      if (open) continue;
+      const std::uint64_t last = theirs != nullptr ? theirs->goodbye_seq.load() : 0;
+      if (request_.seq != 0 && last >= request_.seq) continue;
+      if (!std::exchange(clock_.peer_left, true)) {
+        next_ = now_ + std::chrono::milliseconds(1);
+        return true;
+      }
+      Cause cause;
+      cause.code = ErrorCode::kClosed;
+      cause.culprits = {member};
+      cause.text = last == 0
+                       ? fmt::format("rank {} left the group before its first operation", member)
+                       : fmt::format("rank {} left the group after #{}", member, last);
+      state_.fail(std::move(cause), Tell::everybody);
+      return true;
+    }
+    return false;
+  }
+
+  /// Members that have not entered; the latest of them first found are those with the smallest seq.
+  void find_missing() {
+    least_ = request_.seq;
+    for (int member = 0; member < state_.size(); ++member) {
+      if (member == state_.rank) continue;
+      const Line* theirs = state_.line_of(member);
+      const std::uint64_t entered =
+          theirs != nullptr ? theirs->entered.load(std::memory_order_acquire) : 0;
+      if (entered >= request_.seq || entered > least_) continue;
+      if (entered < least_) missing_.clear();
+      least_ = entered;
+      missing_.push_back(member);
+    }
+  }
+
+  void late() {
+    Deadline left_to_arrive;
+    {
+      // The clock belongs to the operation, which may wait several times.
+      const std::lock_guard lock(state_.mutex);
+      if (state_.arrive_seq != request_.seq) {
+        state_.arrive_seq = request_.seq;
+        state_.arrive = request_.arrive;
+      }
+      state_.arrive.start(clock_.began);
+      left_to_arrive = state_.arrive;
+    }
+    if (left_to_arrive.expired(now_)) {
+      std::string text;
+      for (const int member : missing_)
+        text += fmt::format("{}{} has not entered; it {}", text.empty() ? "" : "; ",
+                            state_.person(member), state_.doing(member));
+      fail_timeout(missing_, fmt::format("after {}: {}. If it is only slow, give a longer timeout",
+                                         budget_text(left_to_arrive), text));
+      return;
+    }
+    clock_.stall = request_.stall;  // counts from when all are in
+    until(left_to_arrive);
+    say_who_is_awaited(missing_);
+  }
+
+  void stalled(int message_peer) {
+    std::uint64_t progress = 0;
+    for (int member = 0; member < state_.size(); ++member)
+      if (const Line* theirs = state_.line_of(member))
+        progress += theirs->progress.load(std::memory_order_relaxed);
+    if (progress != clock_.progress_seen) {
+      clock_.progress_seen = progress;
+      clock_.stall = request_.stall;
+    }
+    if (!clock_.stall.expired(now_)) {
+      until(clock_.stall);
+      return;
+    }
+    std::vector<int> culprits;
+    for (int member = 0; member < state_.size(); ++member) {
+      if (member == state_.rank) continue;
+      const Line* theirs = state_.line_of(member);
+      const int only = message_peer >= 0 ? message_peer : awaited_;
+      if (only >= 0 ? member == only : theirs == nullptr || theirs->completed.load() < request_.seq)
+        culprits.push_back(member);
+    }
+    std::string text;
+    for (const int member : culprits)
+      text += fmt::format("; {} {}", state_.person(member), state_.doing(member));
+    fail_timeout(culprits, fmt::format("all are in, but no byte moved for {}{}",
+                                       budget_text(clock_.stall), text));
+  }
+
+  void fail_timeout(std::vector<int> culprits, std::string text) {
+    Cause cause;
+    cause.code = ErrorCode::kTimeout;
+    cause.culprits = std::move(culprits);
+    cause.text = std::move(text);
+    state_.fail(std::move(cause), Tell::everybody);
+  }
+
+  void say_who_is_awaited(const std::vector<int>& awaited) {
+    if (now_ >= clock_.next_line) {
+      const nanoseconds waited = now_ - clock_.began;
+      std::string text;
+      for (const int member : awaited)
+        text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", state_.person(member),
+                            state_.doing(member));
+      const std::string number = request_.seq == 0 ? "" : fmt::format(" #{}", request_.seq);
+      log(LogLevel::warn, fmt::format("{}{} (rank {}): waiting {} for {}", name_of(request_.op),
+                                      number, state_.rank, seconds(waited), text));
+      clock_.next_line = after(now_, waited);
+    }
+    next_ = std::min(next_, clock_.next_line);
+  }
+
+  void until(Deadline& deadline) { next_ = std::min(next_, after(now_, deadline.left(now_))); }
+
+  State& state_;
+  const Request& request_;
+  const int awaited_;
+  WaitClock& clock_;
+  const Clock::time_point now_;
+  Clock::time_point next_;
+  std::vector<int> missing_;
+  std::uint64_t least_ = 0;
+};
+Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
+                                  Clock::time_point now, Clock::time_point* next) {
+  if (state_->abort_word.load() != kRunning) {
+    *next = now + kLongestBackoff;
+    return Patience::Verdict::keep_waiting;
+  }
+  State::Look look(*state_, request, awaited, clock, now);
+  const Patience::Verdict verdict = look.run();
+  *next = look.next();
+  return verdict;
+}
+
+}  // namespace tutti::control

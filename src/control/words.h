@@ -1,0 +1,44 @@
+// Small things that the parts of Membership share: times and ranks in words, a Request as the board
+// shows it.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "control/board.h"
+#include "tutti/backend.h"
+
+namespace tutti::control {
+
+using Clock = Deadline::Clock;
+
+/// The longest pause between two looks at the board, and after a failure was found.
+inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::milliseconds(100);
+
+std::string seconds(std::chrono::nanoseconds duration);  ///< "0.05 s"
+std::string budget_text(const Deadline& deadline);       ///< the same, of what it was given
+std::string ranks_text(const std::vector<int>& ranks);   ///< "rank 3", "ranks 0-2, 5"
+std::string call_site(const Where& where);               ///< "train.cc:88"
+
+/// `now + duration` without overflow.
+inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {
+  return duration > Clock::time_point::max() - now ? Clock::time_point::max() : now + duration;
+}
+
+inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
+  const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
+  Shown value;
+  value.seq = request.seq;
+  value.chain = request.chain;
+  value.count = real.count;
+  value.factor = real.reduce.factor();
+  value.op = static_cast<std::uint8_t>(real.op);
+  value.dtype = static_cast<std::uint8_t>(real.dtype);
+  value.reduce = static_cast<std::uint8_t>(real.reduce.kind());
+  value.site = site;
+  value.root_or_peer = real.root_or_peer;
+  return value;
+}
+
+}  // namespace tutti::control
