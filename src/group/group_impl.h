@@ -1,0 +1,117 @@
+// The inside of a ProcessGroup.
+//
+// A call becomes a Request. To *submit* it is: to find nothing wrong with it, to take the group's
+// only *turn* (collectives), to *number* it (sequence and chain), and to hand it to the backend. A
+// backend that does not check itself comes with a *side* backend: a native one, for the same ranks,
+// that moves no data and runs a barrier with the same number before each collective.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "control/host.h"
+#include "control/membership.h"
+#include "group/turnstile.h"
+#include "tutti/observer.h"
+#include "tutti/process_group.h"
+
+namespace tutti::group {
+
+/// What a group is made of; new groups inherit what they share with their parent.
+struct Parts {
+  std::string name;
+  GroupId id = 0;
+  int rank = 0;
+  std::vector<int> world_ranks;  ///< by rank in the group
+  std::chrono::nanoseconds arrive{0};
+  std::chrono::nanoseconds stall{0};
+  std::shared_ptr<control::Host> host;  ///< shared with all groups of the world
+  std::shared_ptr<Store> store;         ///< of the world
+  std::shared_ptr<Observer> observer;   ///< may be null
+  std::unique_ptr<control::Membership> membership;
+  std::shared_ptr<Backend> backend;
+  std::unique_ptr<Backend> side;  ///< null if the backend checks itself
+};
+
+/// Makes `parts.membership`; returns what the backends need to be made.
+GroupSpec enroll(Parts& parts);
+/// The group, once the backends are there.
+ProcessGroup make_group(Parts parts);
+
+class SideCheck;
+
+}  // namespace tutti::group
+
+namespace tutti {
+
+class ProcessGroup::Impl {
+ public:
+  explicit Impl(group::Parts parts);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  int rank() const noexcept { return parts_.rank; }
+  int group_size() const noexcept { return static_cast<int>(parts_.world_ranks.size()); }
+  const group::Parts& parts() const noexcept { return parts_; }
+  const BackendInfo& info() const noexcept { return info_; }
+
+  /// A request with everything filled in that does not depend on the operation.
+  Request request(Op op, const Timeout& timeout, const Where& where) const noexcept;
+  /// Throws kInvalidArgument about `request`.
+  [[noreturn]] void refuse(const Request& request, const std::string& text) const;
+  void run(Request& request);
+  Work start(Request& request);
+
+  Support supports(const OpKey& key) const { return parts_.backend->supports(key); }
+  Memory allocate(std::size_t byte_count) { return parts_.backend->allocate(byte_count); }
+  ProcessGroup new_group(std::span<const int> ranks, const Where& where);
+
+  std::optional<Error> error() const;
+  void on_failure(FailureCallback callback);
+  void abort(const std::string& reason);
+  void close(std::chrono::nanoseconds budget);
+
+ private:
+  struct Number {
+    std::uint64_t seq = 0;
+    std::uint64_t chain = 0;
+  };
+
+  bool failed() const noexcept {
+    return membership().abort_word().load(std::memory_order_acquire) != 0;
+  }
+  control::Membership& membership() const noexcept { return *parts_.membership; }
+
+  void admit(const Request& request, bool blocking);
+  void check_support(const Request& request);
+  [[noreturn]] void throw_closed(const Request& request) const;
+  /// Gives `request` the next number; returns the last one, for undo.
+  Number number(Request& request) noexcept;
+  void run_collective(const Request& request);
+  Work start_collective(Request request);
+  /// After a collective has thrown `failure`; `before` is what came before it.
+  void after_failure(const Number& before, const Error& failure) noexcept;
+  /// Runs the checks of asynchronous calls that stand before the next operation.
+  void launch_pending();
+  void close_in_order(Deadline deadline);
+  void fail(const Cause& cause) noexcept;
+
+  group::Parts parts_;
+  const BackendInfo info_;
+  const int exceptions_at_birth_;
+
+  group::Turnstile turnstile_;
+  Number last_;  // of the last collective; read and written by whoever has the turn
+  std::map<std::vector<int>, std::uint64_t> times_asked_;  // new_group, by ranks
+  std::shared_ptr<group::SideCheck> last_check_;           // of the last asynchronous call
+  std::atomic<bool> closed_{false};
+  /// What `supports` has said yes to, filled in as it is asked.
+  std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
+};
+
+}  // namespace tutti

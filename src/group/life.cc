@@ -1,0 +1,146 @@
+// How groups begin and end.
+//
+// A group ends *in order* by close: pending work is finished, then every rank says goodbye with the
+// number and chain of its last collective. It ends *at once* when it has failed, and when it is
+// destroyed while an exception unwinds: then nobody may wait for this rank.
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+#include "group/chain.h"
+#include "group/check.h"
+#include "group/group_impl.h"
+#include "group/side_check.h"
+
+namespace tutti {
+
+namespace {
+
+constexpr std::chrono::seconds kDestructorBudget{2};
+
+}  // namespace
+
+namespace group {
+
+GroupSpec enroll(Parts& parts) {
+  parts.membership =
+      parts.host->make_membership({parts.id, parts.name, parts.world_ranks, parts.rank});
+  const std::string prefix = fmt::format("group/{:016x}", parts.id);
+  return {.id = parts.id,
+          .rank = parts.rank,
+          .world_ranks = parts.world_ranks,
+          .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
+          .membership = parts.membership.get(),
+          .timeout = parts.arrive};
+}
+
+ProcessGroup make_group(Parts parts) {
+  return ProcessGroup(std::make_unique<ProcessGroup::Impl>(std::move(parts)));
+}
+
+}  // namespace group
+
+ProcessGroup::Impl::Impl(group::Parts parts)
+    : parts_(std::move(parts)),
+      info_(parts_.backend->info()),
+      exceptions_at_birth_(std::uncaught_exceptions()),
+      last_{0, group::chain_seed(parts_.id)} {
+  if (!info_.checks_itself) {
+    // Native watches the abort word; a foreign backend must be told.
+    membership().on_failure([backend = std::weak_ptr(parts_.backend)](const Error& failure) {
+      const std::shared_ptr<Backend> alive = backend.lock();
+      if (alive) alive->abort({failure.code(), failure.what(), failure.context().culprits, {}});
+    });
+  }
+}
+
+ProcessGroup::Impl::~Impl() {
+  if (closed_.load(std::memory_order_relaxed)) return;
+  try {
+    if (failed()) return;
+    if (std::uncaught_exceptions() > exceptions_at_birth_) {
+      abort("it left the group while an exception unwound");
+      return;
+    }
+    close(kDestructorBudget);
+  } catch (const std::exception& failure) {
+    log(LogLevel::warn,
+        fmt::format("group {}: closing in the destructor: {}", parts_.name, failure.what()));
+  }
+}
+
+void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
+  membership().fail(cause);
+  parts_.backend->abort(cause);
+  if (parts_.side) parts_.side->abort(cause);
+}
+
+void ProcessGroup::Impl::abort(const std::string& reason) {
+  if (closed_.load(std::memory_order_relaxed)) return;
+  fail({ErrorCode::kAborted,
+        fmt::format("rank {} aborted the group: {}", rank(), reason),
+        {rank()},
+        {}});
+}
+
+std::optional<Error> ProcessGroup::Impl::error() const {
+  if (!failed()) return std::nullopt;
+  return membership().error(nullptr);
+}
+
+void ProcessGroup::Impl::on_failure(FailureCallback callback) {
+  membership().on_failure(std::move(callback));
+}
+
+void ProcessGroup::Impl::close_in_order(Deadline deadline) {
+  if (last_check_)
+    last_check_->help(Deadline::Clock::now() + deadline.left(Deadline::Clock::now()));
+  last_check_.reset();
+  parts_.backend->close(deadline);
+  if (parts_.side) parts_.side->close(deadline);
+  membership().close(last_.seq, last_.chain, deadline);
+}
+
+void ProcessGroup::Impl::close(std::chrono::nanoseconds budget) {
+  Request closing = request(Op::barrier, {}, {});
+  const group::Turn turn(turnstile_, closing, rank());
+  if (closed_.exchange(true)) return;
+  Deadline deadline = Deadline::after(budget);
+  deadline.start(Deadline::Clock::now());
+  if (!failed()) close_in_order(deadline);
+  if (std::optional<Error> failure = error()) throw *failure;
+}
+
+ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
+  Request asked = request(Op::barrier, {}, where);
+  if (closed_.load(std::memory_order_relaxed)) {
+    throw group::make_error(ErrorCode::kClosed, asked, rank(), "the group has been closed");
+  }
+  if (auto wrong = group::objection(ranks, group_size())) refuse(asked, "new_group: " + *wrong);
+  const group::Turn turn(turnstile_, asked, rank());
+  const std::uint64_t times = ++times_asked_[std::vector<int>(ranks.begin(), ranks.end())];
+
+  group::Parts child;
+  int own = -1;
+  for (const int rank_here : ranks) {
+    if (rank_here == rank()) own = static_cast<int>(child.world_ranks.size());
+    child.world_ranks.push_back(parts_.world_ranks[static_cast<std::size_t>(rank_here)]);
+  }
+  if (own < 0) return {};
+  child.name = fmt::format("{}/{}", parts_.name, fmt::join(ranks, "-"));
+  child.id = group::child_id(parts_.id, child.world_ranks, times);
+  child.rank = own;
+  child.arrive = parts_.arrive;
+  child.stall = parts_.stall;
+  child.host = parts_.host;
+  child.store = parts_.store;
+  child.observer = parts_.observer;
+  const GroupSpec spec = group::enroll(child);
+  child.backend = parts_.backend->make_group(spec);
+  if (parts_.side) child.side = parts_.side->make_group(spec);
+  return group::make_group(std::move(child));
+}
+
+}  // namespace tutti

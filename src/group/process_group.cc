@@ -1,0 +1,406 @@
+// The public calls: each makes one Request and submits it.
+#include "tutti/process_group.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <utility>
+
+#include "group/group_impl.h"
+
+namespace tutti {
+
+namespace {
+
+using Impl = ProcessGroup::Impl;
+
+std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
+
+/// Part `index` of a buffer in which the parts of all ranks lie side by side.
+Buffer part_of(const Buffer& whole, std::size_t part_count, std::size_t index) {
+  Buffer part = whole;
+  part.count = part_count;
+  if (whole.data != nullptr) {
+    part.data = static_cast<std::byte*>(whole.data) + index * part_count * size_of(whole.dtype);
+  }
+  return part;
+}
+
+Request broadcast_request(const Impl& group, Buffer data, const RootedOptions& options,
+                          Where where) {
+  Request request = group.request(Op::broadcast, options.timeout, where);
+  request.dtype = data.dtype;
+  request.count = data.count;
+  request.input = data;
+  request.output = data;
+  request.root_or_peer = options.root;
+  return request;
+}
+
+Request all_reduce_request(const Impl& group, ConstBuffer input, Buffer output,
+                           const AllReduceOptions& options, Where where) {
+  Request request = group.request(Op::all_reduce, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = input.count;
+  request.reduce = options.op;
+  request.input = input;
+  request.output = output;
+  return request;
+}
+
+Request reduce_request(const Impl& group, ConstBuffer input, Buffer output,
+                       const ReduceOptions& options, Where where) {
+  Request request = group.request(Op::reduce, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = input.count;
+  request.reduce = options.op;
+  request.input = input;
+  if (options.root == group.rank()) request.output = output;
+  request.root_or_peer = options.root;
+  return request;
+}
+
+Request gather_request(const Impl& group, ConstBuffer input, Buffer output,
+                       const RootedOptions& options, Where where) {
+  Request request = group.request(Op::gather, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = input.count;
+  request.input = input;
+  if (options.root == group.rank()) request.output = output;
+  request.root_or_peer = options.root;
+  return request;
+}
+
+Request all_gather_request(const Impl& group, ConstBuffer input, Buffer output,
+                           const CollectiveOptions& options, Where where) {
+  Request request = group.request(Op::all_gather, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = input.count;
+  request.input = input;
+  request.output = output;
+  return request;
+}
+
+Request scatter_request(const Impl& group, ConstBuffer input, Buffer output,
+                        const RootedOptions& options, Where where) {
+  Request request = group.request(Op::scatter, options.timeout, where);
+  request.dtype = output.dtype;
+  request.count = output.count;
+  if (options.root == group.rank()) request.input = input;
+  request.output = output;
+  request.root_or_peer = options.root;
+  return request;
+}
+
+Request reduce_scatter_request(const Impl& group, ConstBuffer input, Buffer output,
+                               const AllReduceOptions& options, Where where) {
+  Request request = group.request(Op::reduce_scatter, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = output.count;
+  request.reduce = options.op;
+  request.input = input;
+  request.output = output;
+  return request;
+}
+
+Request all_to_all_request(const Impl& group, ConstBuffer input, Buffer output,
+                           const CollectiveOptions& options, Where where) {
+  Request request = group.request(Op::all_to_all, options.timeout, where);
+  request.dtype = input.dtype;
+  request.count = input.count / ranks_of(group);
+  request.input = input;
+  request.output = output;
+  return request;
+}
+
+Request send_request(const Impl& group, ConstBuffer data, int to, const SendOptions& options,
+                     Where where) {
+  Request request = group.request(Op::send, options.timeout, where);
+  request.dtype = data.dtype;
+  request.count = data.count;
+  request.input = data;
+  request.root_or_peer = to;
+  request.tag = options.tag;
+  request.buffered = options.buffered;
+  return request;
+}
+
+Request recv_request(const Impl& group, Buffer data, int from, const RecvOptions& options,
+                     Where where) {
+  Request request = group.request(Op::recv, options.timeout, where);
+  request.dtype = data.dtype;
+  request.count = data.count;
+  request.output = data;
+  request.root_or_peer = from;
+  request.tag = options.tag;
+  return request;
+}
+
+/// The parts of a whole in-place buffer: their count, which must be the same for all ranks.
+std::size_t part_count(const Impl& group, const Request& request, std::size_t whole) {
+  if (whole % ranks_of(group) != 0) {
+    group.refuse(request,
+                 fmt::format("in place, the whole buffer holds one part for each of {} ranks, but "
+                             "{} elements cannot be divided so",
+                             group.group_size(), whole));
+  }
+  return whole / ranks_of(group);
+}
+
+/// The list forms go through one buffer in which the parts lie side by side.
+class Staging {
+ public:
+  /// Refuses lists whose parts differ from `part` in count or dtype, or that are too short.
+  template <class AnyBuffer>
+  Staging(const Impl& group, const Request& request, std::span<const AnyBuffer> list,
+          ConstBuffer part)
+      : part_bytes_(part.byte_count()) {
+    if (list.size() != ranks_of(group)) {
+      group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
+                                        list.size(), group.group_size()));
+    }
+    for (std::size_t rank = 0; rank < list.size(); ++rank) {
+      const AnyBuffer& given = list[rank];
+      if (given.count != part.count || given.dtype != part.dtype) {
+        group.refuse(
+            request,
+            fmt::format("buffer {} of the list holds {} x {}, but {} x {} are needed", rank,
+                        given.count, name_of(given.dtype), part.count, name_of(part.dtype)));
+      }
+      if (given.data == nullptr && given.count > 0) {
+        group.refuse(request, fmt::format("buffer {} of the list is null", rank));
+      }
+    }
+    bytes_.resize(part_bytes_ * list.size());
+    whole_ = Buffer(bytes_.data(), part.count * list.size(), part.dtype);
+  }
+  const Buffer& whole() const { return whole_; }
+  void fill(std::span<const ConstBuffer> list) {
+    for (std::size_t rank = 0; rank < list.size() && part_bytes_ != 0; ++rank) {
+      std::memcpy(bytes_.data() + rank * part_bytes_, list[rank].data, part_bytes_);
+    }
+  }
+  void spread(std::span<const Buffer> list) const {
+    for (std::size_t rank = 0; rank < list.size() && part_bytes_ != 0; ++rank) {
+      std::memcpy(list[rank].data, bytes_.data() + rank * part_bytes_, part_bytes_);
+    }
+  }
+
+ private:
+  std::size_t part_bytes_;
+  std::vector<std::byte> bytes_;
+  Buffer whole_;
+};
+
+void run(Impl& group, Request request) { group.run(request); }
+Work start(Impl& group, Request request) { return group.start(request); }
+
+}  // namespace
+
+ProcessGroup::ProcessGroup() noexcept = default;
+ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
+ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
+ProcessGroup::~ProcessGroup() = default;
+
+ProcessGroup::Impl& ProcessGroup::impl() const {
+  if (!impl_) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "this group is empty: the calling rank is not a member of it, or it has been moved "
+                "from. Ask is_member() first.");
+  }
+  return *impl_;
+}
+
+bool ProcessGroup::is_member() const noexcept { return impl_ != nullptr; }
+int ProcessGroup::rank() const { return impl().rank(); }
+int ProcessGroup::world_size() const { return impl().group_size(); }
+std::span<const int> ProcessGroup::world_ranks() const { return impl().parts().world_ranks; }
+const std::string& ProcessGroup::name() const { return impl().parts().name; }
+BackendInfo ProcessGroup::backend() const { return impl().info(); }
+Support ProcessGroup::supports(const OpKey& key) const { return impl().supports(key); }
+
+// ---- collectives ------------------------------------------------------------------------------
+
+void ProcessGroup::broadcast(Buffer data, RootedOptions options, Where where) {
+  run(impl(), broadcast_request(impl(), data, options, where));
+}
+Work ProcessGroup::broadcast(Buffer data, RootedOptions options, Async, Where where) {
+  return start(impl(), broadcast_request(impl(), data, options, where));
+}
+Work ProcessGroup::broadcast(Buffer data, Async, Where where) {
+  return start(impl(), broadcast_request(impl(), data, {}, where));
+}
+
+void ProcessGroup::all_reduce(Buffer data, AllReduceOptions options, Where where) {
+  run(impl(), all_reduce_request(impl(), data, data, options, where));
+}
+void ProcessGroup::all_reduce(Buffer data, ReduceOp op, Where where) {
+  run(impl(), all_reduce_request(impl(), data, data, {.op = op}, where));
+}
+void ProcessGroup::all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options,
+                              Where where) {
+  run(impl(), all_reduce_request(impl(), input, output, options, where));
+}
+Work ProcessGroup::all_reduce(Buffer data, AllReduceOptions options, Async, Where where) {
+  return start(impl(), all_reduce_request(impl(), data, data, options, where));
+}
+Work ProcessGroup::all_reduce(Buffer data, ReduceOp op, Async, Where where) {
+  return start(impl(), all_reduce_request(impl(), data, data, {.op = op}, where));
+}
+Work ProcessGroup::all_reduce(Buffer data, Async, Where where) {
+  return start(impl(), all_reduce_request(impl(), data, data, {}, where));
+}
+Work ProcessGroup::all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                              Where where) {
+  return start(impl(), all_reduce_request(impl(), input, output, options, where));
+}
+
+void ProcessGroup::reduce(Buffer data, ReduceOptions options, Where where) {
+  run(impl(), reduce_request(impl(), data, data, options, where));
+}
+void ProcessGroup::reduce(ConstBuffer input, Buffer output, ReduceOptions options, Where where) {
+  run(impl(), reduce_request(impl(), input, output, options, where));
+}
+Work ProcessGroup::reduce(Buffer data, ReduceOptions options, Async, Where where) {
+  return start(impl(), reduce_request(impl(), data, data, options, where));
+}
+Work ProcessGroup::reduce(ConstBuffer input, Buffer output, ReduceOptions options, Async,
+                          Where where) {
+  return start(impl(), reduce_request(impl(), input, output, options, where));
+}
+
+void ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
+  run(impl(), gather_request(impl(), input, output, options, where));
+}
+void ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
+                          Where where) {
+  Request request = gather_request(impl(), input, {}, options, where);
+  if (options.root != rank()) return run(impl(), request);
+  const Staging staging(impl(), request, outputs, input);
+  request.output = staging.whole();
+  run(impl(), request);
+  staging.spread(outputs);
+}
+Work ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
+                          Where where) {
+  return start(impl(), gather_request(impl(), input, output, options, where));
+}
+
+void ProcessGroup::all_gather(ConstBuffer input, Buffer output, CollectiveOptions options,
+                              Where where) {
+  run(impl(), all_gather_request(impl(), input, output, options, where));
+}
+void ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
+                              CollectiveOptions options, Where where) {
+  Request request = all_gather_request(impl(), input, {}, options, where);
+  const Staging staging(impl(), request, outputs, input);
+  request.output = staging.whole();
+  run(impl(), request);
+  staging.spread(outputs);
+}
+void ProcessGroup::all_gather(Buffer data, CollectiveOptions options, Where where) {
+  Request request = all_gather_request(impl(), data, data, options, where);
+  request.count = part_count(impl(), request, data.count);
+  request.input = part_of(data, request.count, static_cast<std::size_t>(rank()));
+  run(impl(), request);
+}
+Work ProcessGroup::all_gather(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
+                              Where where) {
+  return start(impl(), all_gather_request(impl(), input, output, options, where));
+}
+Work ProcessGroup::all_gather(ConstBuffer input, Buffer output, Async, Where where) {
+  return start(impl(), all_gather_request(impl(), input, output, {}, where));
+}
+
+void ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
+  run(impl(), scatter_request(impl(), input, output, options, where));
+}
+void ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                           RootedOptions options, Where where) {
+  Request request = scatter_request(impl(), {}, output, options, where);
+  if (options.root != rank()) return run(impl(), request);
+  Staging staging(impl(), request, inputs, output);
+  staging.fill(inputs);
+  request.input = staging.whole();
+  run(impl(), request);
+}
+Work ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
+                           Where where) {
+  return start(impl(), scatter_request(impl(), input, output, options, where));
+}
+
+void ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options,
+                                  Where where) {
+  run(impl(), reduce_scatter_request(impl(), input, output, options, where));
+}
+void ProcessGroup::reduce_scatter(Buffer data, AllReduceOptions options, Where where) {
+  Request request = reduce_scatter_request(impl(), data, data, options, where);
+  request.count = part_count(impl(), request, data.count);
+  request.output = part_of(data, request.count, static_cast<std::size_t>(rank()));
+  run(impl(), request);
+}
+Work ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                                  Where where) {
+  return start(impl(), reduce_scatter_request(impl(), input, output, options, where));
+}
+
+void ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options,
+                              Where where) {
+  run(impl(), all_to_all_request(impl(), input, output, options, where));
+}
+void ProcessGroup::all_to_all(Buffer data, CollectiveOptions options, Where where) {
+  run(impl(), all_to_all_request(impl(), data, data, options, where));
+}
+Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
+                              Where where) {
+  return start(impl(), all_to_all_request(impl(), input, output, options, where));
+}
+Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, Async, Where where) {
+  return start(impl(), all_to_all_request(impl(), input, output, {}, where));
+}
+
+void ProcessGroup::barrier(CollectiveOptions options, Where where) {
+  run(impl(), impl().request(Op::barrier, options.timeout, where));
+}
+Work ProcessGroup::barrier(Async, Where where) {
+  return start(impl(), impl().request(Op::barrier, {}, where));
+}
+
+// ---- messages ---------------------------------------------------------------------------------
+
+void ProcessGroup::send(ConstBuffer data, int to, SendOptions options, Where where) {
+  run(impl(), send_request(impl(), data, to, options, where));
+}
+Work ProcessGroup::send(ConstBuffer data, int to, SendOptions options, Async, Where where) {
+  return start(impl(), send_request(impl(), data, to, options, where));
+}
+Work ProcessGroup::send(ConstBuffer data, int to, Async, Where where) {
+  return start(impl(), send_request(impl(), data, to, {}, where));
+}
+
+void ProcessGroup::recv(Buffer data, int from, RecvOptions options, Where where) {
+  run(impl(), recv_request(impl(), data, from, options, where));
+}
+Work ProcessGroup::recv(Buffer data, int from, RecvOptions options, Async, Where where) {
+  return start(impl(), recv_request(impl(), data, from, options, where));
+}
+Work ProcessGroup::recv(Buffer data, int from, Async, Where where) {
+  return start(impl(), recv_request(impl(), data, from, {}, where));
+}
+
+// ---- groups, memory, life ---------------------------------------------------------------------
+
+ProcessGroup ProcessGroup::new_group(std::span<const int> ranks, Where where) {
+  return impl().new_group(ranks, where);
+}
+ProcessGroup ProcessGroup::new_group(std::initializer_list<int> ranks, Where where) {
+  return impl().new_group(std::span<const int>(ranks.begin(), ranks.size()), where);
+}
+Memory ProcessGroup::allocate(std::size_t byte_count) { return impl().allocate(byte_count); }
+std::optional<Error> ProcessGroup::error() const { return impl().error(); }
+void ProcessGroup::on_failure(FailureCallback callback) { impl().on_failure(std::move(callback)); }
+void ProcessGroup::abort(const std::string& reason) { impl().abort(reason); }
+void ProcessGroup::close(std::chrono::nanoseconds deadline) { impl().close(deadline); }
+
+}  // namespace tutti

@@ -1,0 +1,183 @@
+// The way of a request from the public call to the backend.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "group/chain.h"
+#include "group/check.h"
+#include "group/group_impl.h"
+#include "group/side_check.h"
+
+namespace tutti {
+
+namespace {
+
+std::size_t support_index(const Request& request) noexcept {
+  return (static_cast<std::size_t>(request.op) * kDTypeCount +
+          static_cast<std::size_t>(request.dtype)) *
+             kReduceKindCount +
+         static_cast<std::size_t>(request.reduce.kind());
+}
+
+Device device_of(const Request& request) noexcept {
+  return request.input.data != nullptr ? request.input.device : request.output.device;
+}
+
+/// Whether the group can go on as if the call had never been made.
+bool is_harmless(ErrorCode code) noexcept {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported;
+}
+
+/// Shares the ownership of what the buffers point into, where their types have owners.
+std::shared_ptr<const void> retain(const Request& request) {
+  using Owner = std::shared_ptr<const void>;
+  Owner input, output;
+  if (request.input.retain != nullptr) input = request.input.retain(request.input.source);
+  if (request.output.retain != nullptr) output = request.output.retain(request.output.source);
+  if (!input) return output;
+  if (!output) return input;
+  return std::make_shared<std::pair<Owner, Owner>>(std::move(input), std::move(output));
+}
+
+/// Runs a blocking operation and tells its observer.
+template <class Operation>
+void watched(const Request& request, Operation&& operation) {
+  Observer* const observer = request.observer;
+  if (observer == nullptr) {
+    operation();
+    return;
+  }
+  observer->entered(request);
+  try {
+    operation();
+  } catch (const Error& failure) {
+    observer->left(request, &failure);
+    throw;
+  }
+  observer->left(request, nullptr);
+}
+
+}  // namespace
+
+Request ProcessGroup::Impl::request(Op op, const Timeout& timeout,
+                                    const Where& where) const noexcept {
+  Request request;
+  request.op = op;
+  request.group = parts_.id;
+  request.arrive = Deadline::after(timeout.value_or(parts_.arrive));
+  request.stall = Deadline::after(parts_.stall);
+  request.where = where;
+  request.observer = parts_.observer.get();
+  return request;
+}
+
+void ProcessGroup::Impl::refuse(const Request& request, const std::string& text) const {
+  throw group::make_error(ErrorCode::kInvalidArgument, request, rank(), text);
+}
+
+void ProcessGroup::Impl::throw_closed(const Request& request) const {
+  throw group::make_error(ErrorCode::kClosed, request, rank(), "the group has been closed");
+}
+
+void ProcessGroup::Impl::admit(const Request& request, bool blocking) {
+  if (failed()) membership().throw_cause(request);
+  if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
+  if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
+    if (request.op == Op::recv && request.root_or_peer == -1) {
+      throw group::make_error(ErrorCode::kUnsupported, request, rank(),
+                              "receiving from any rank is not there yet: name the rank");
+    }
+    refuse(request, *wrong);
+  }
+  const bool known = supported_[support_index(request)].load(std::memory_order_relaxed);
+  if (!known || device_of(request).kind != Device::Kind::cpu) check_support(request);
+}
+
+void ProcessGroup::Impl::check_support(const Request& request) {
+  const Device device = device_of(request);
+  const Support answer = supports({request.op, request.dtype, request.reduce.kind(), device.kind});
+  if (!answer.yes) {
+    throw group::make_error(ErrorCode::kUnsupported, request, rank(), answer.reason);
+  }
+  if (device.kind == Device::Kind::cpu) {
+    supported_[support_index(request)].store(true, std::memory_order_relaxed);
+  }
+}
+
+ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) noexcept {
+  const Number before = last_;
+  last_ = {before.seq + 1, group::chain_next(before.chain, request)};
+  request.seq = last_.seq;
+  request.chain = last_.chain;
+  return before;
+}
+
+void ProcessGroup::Impl::after_failure(const Number& before, const Error& failure) noexcept {
+  if (is_harmless(failure.code())) {
+    last_ = before;  // found before anything was sent: nobody can have seen the number
+  } else if (!failed()) {
+    // Something that only this rank knows of (memory, limits): the others must not wait for it.
+    fail({failure.code(), failure.what(), {rank()}, {}});
+  }
+}
+
+void ProcessGroup::Impl::run_collective(const Request& request) {
+  if (!parts_.side || group_size() == 1) {
+    parts_.backend->run(request);
+    return;
+  }
+  launch_pending();
+  try {
+    parts_.side->run(group::side_barrier(request));
+  } catch (const Error&) {
+    if (failed()) membership().throw_cause(request);  // in the name of the real operation
+    throw;
+  }
+  parts_.backend->run(request);
+  membership().leave(request);
+}
+
+void ProcessGroup::Impl::launch_pending() {
+  if (!last_check_) return;
+  last_check_->launch();
+  last_check_.reset();
+}
+
+void ProcessGroup::Impl::run(Request& request) {
+  admit(request, true);
+  if (is_message(request.op)) {
+    watched(request, [&] { parts_.backend->run(request); });
+    return;
+  }
+  const group::Turn turn(turnstile_, request, rank());
+  const Number before = number(request);
+  try {
+    watched(request, [&] { run_collective(request); });
+  } catch (const Error& failure) {
+    after_failure(before, failure);
+    throw;
+  }
+}
+
+Work ProcessGroup::Impl::start_collective(Request request) {
+  if (!parts_.side || group_size() == 1) return parts_.backend->start(std::move(request));
+  last_check_ = std::make_shared<group::SideCheck>(
+      std::move(request), *parts_.side, *parts_.backend, membership(), std::move(last_check_));
+  return Work(last_check_);
+}
+
+Work ProcessGroup::Impl::start(Request& request) {
+  admit(request, false);
+  request.keep_alive = retain(request);
+  if (is_message(request.op)) return parts_.backend->start(request);
+  const group::Turn turn(turnstile_, request, rank());
+  const Number before = number(request);
+  try {
+    return start_collective(request);
+  } catch (const Error& failure) {
+    after_failure(before, failure);
+    throw;
+  }
+}
+
+}  // namespace tutti
