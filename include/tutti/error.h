@@ -28,12 +28,12 @@ TUTTI_API std::string_view name_of(ErrorCode code) noexcept;  ///< "kPeerLost"
 
 /// What a program can read off an Error without parsing its text. Empty where not known.
 struct ErrorContext {
-  std::string op;                ///< "all_reduce"
-  std::uint64_t seq = 0;         ///< number of the operation in its group, from 1
-  int rank = -1;                 ///< own rank in the group
-  std::vector<int> culprits;     ///< ranks of the group whose loss or disagreement came first
-  std::string host;              ///< host of the first culprit
-  std::string call_site;         ///< "train.cc:88"
+  std::string op = {};             ///< "all_reduce"
+  std::uint64_t seq = 0;           ///< number of the operation in its group, from 1
+  int rank = -1;                   ///< own rank in the group
+  std::vector<int> culprits = {};  ///< ranks of the group whose loss or disagreement came first
+  std::string host = {};           ///< host of the first culprit
+  std::string call_site = {};      ///< "train.cc:88"
 };
 
 /// Everything Tutti throws. `what()` says what happened, to whom, after how long, what to try.

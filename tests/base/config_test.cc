@@ -1,0 +1,125 @@
+#include "base/config.h"
+
+#include <gtest/gtest.h>
+
+#include "tutti/error.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::string rejection(const Settings& options, const Environment& environment) {
+  try {
+    const Config config(options, environment);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST(Config, DefaultsAreTheDocumentedOnes) {
+  const Config config({}, {});
+  EXPECT_EQ(config.duration(Setting::timeout), 30min);
+  EXPECT_EQ(config.duration(Setting::stall_timeout), 30s);
+  EXPECT_EQ(config.text(Setting::backend), "native");
+  EXPECT_FALSE(config.given(Setting::timeout));
+}
+
+TEST(Config, OptionWinsOverVariableOverDefault) {
+  const Environment environment = {{"TUTTI_TIMEOUT", "5s"}, {"TUTTI_STALL_TIMEOUT", "7s"}};
+  const Config config({{"timeout", "90s"}}, environment);
+  EXPECT_EQ(config.duration(Setting::timeout), 90s);
+  EXPECT_EQ(config.duration(Setting::stall_timeout), 7s);
+  for (const SettingInfo& row : config.describe()) {
+    if (row.name == "timeout") {
+      EXPECT_EQ(row.source, "option");
+      EXPECT_EQ(row.value, "90s");
+      EXPECT_EQ(row.default_value, "30min");
+    } else if (row.name == "stall_timeout") {
+      EXPECT_EQ(row.source, "TUTTI_STALL_TIMEOUT");
+    } else {
+      EXPECT_EQ(row.source, "default") << row.name;
+    }
+    EXPECT_FALSE(row.doc.empty()) << row.name;
+  }
+}
+
+TEST(Config, EveryDefaultParses) {
+  for (const SettingInfo& row : Config({}, {}).describe()) {
+    EXPECT_EQ(rejection({{row.name, row.default_value}}, {}), "accepted") << row.name;
+  }
+}
+
+TEST(Config, UnknownOptionIsAnErrorWithTheNearestName) {
+  const std::string text = rejection({{"timeot", "5s"}}, {});
+  EXPECT_TRUE(contains(text, "\"timeot\"") && contains(text, "did you mean \"timeout\"?")) << text;
+}
+
+TEST(Config, ValueThatDoesNotParseNamesItsSource) {
+  const std::string option = rejection({{"timeout", "soon"}}, {});
+  EXPECT_TRUE(contains(option, "setting \"timeout\"") && contains(option, "\"soon\"")) << option;
+  const std::string variable = rejection({}, {{"TUTTI_LOG", "loud"}});
+  EXPECT_TRUE(contains(variable, "TUTTI_LOG") && contains(variable, "error|warn|info|debug"))
+      << variable;
+  EXPECT_NE(rejection({{"staging_bytes", "2XiB"}}, {}), "accepted");
+  EXPECT_NE(rejection({{"rank", "1.5"}}, {}), "accepted");
+}
+
+TEST(Config, AskingByTheWrongTypeIsABug) {
+  const Config config({}, {});
+  EXPECT_THROW(config.bytes(Setting::timeout), Error);
+}
+
+TEST(Config, Durations) {
+  EXPECT_EQ(parse_duration("x", "30s"), 30s);
+  EXPECT_EQ(parse_duration("x", "30min"), 30min);
+  EXPECT_EQ(parse_duration("x", "500ms"), 500ms);
+  EXPECT_EQ(parse_duration("x", "250us"), 250us);
+  EXPECT_EQ(parse_duration("x", "0s"), 0s);
+  EXPECT_EQ(parse_duration("x", "1h30min"), 90min);
+  EXPECT_EQ(parse_duration("x", "never"), std::chrono::nanoseconds::max());
+  for (const char* wrong :
+       {"", "s", "30", "-1s", "30 s", "30sec", "1.5s", "9999999999h", "18446744073709551616ns"}) {
+    EXPECT_THROW(parse_duration("x", wrong), Error) << wrong;
+  }
+}
+
+TEST(Config, Bytes) {
+  EXPECT_EQ(parse_bytes("x", "0"), 0u);
+  EXPECT_EQ(parse_bytes("x", "4096"), 4096u);
+  EXPECT_EQ(parse_bytes("x", "64KiB"), 65536u);
+  EXPECT_EQ(parse_bytes("x", "25MiB"), 25u << 20);
+  EXPECT_EQ(parse_bytes("x", "1GiB"), 1u << 30);
+  EXPECT_EQ(parse_bytes("x", "1MB"), 1'000'000u);
+  for (const char* wrong : {"", "MiB", "-1", "25M", "1e6", "99999999999GiB"}) {
+    EXPECT_THROW(parse_bytes("x", wrong), Error) << wrong;
+  }
+}
+
+TEST(Config, UnknownVariablesAreNamedWithTheNearest) {
+  const auto lines = unknown_variables({{"TUTTI_TIMEOT", "1s"},
+                                        {"TUTTI_TIMEOUT", "1s"},
+                                        {"TUTTI_XYZZY_PLUGH", "1"},
+                                        {"TUTTI_TEST_SEED", "1"},
+                                        {"PATH", "/bin"}});
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_TRUE(contains(lines[0], "did you mean TUTTI_TIMEOUT?")) << lines[0];
+  EXPECT_TRUE(contains(lines[1], "TUTTI_XYZZY_PLUGH") && !contains(lines[1], "did you mean"))
+      << lines[1];
+}
+
+TEST(Config, EnvironmentIsThisProcesss) {
+  ASSERT_EQ(::setenv("TUTTI_TEST_VALUE", "a=b", 1), 0);
+  EXPECT_EQ(read_environment().at("TUTTI_TEST_VALUE"), "a=b");
+  ::unsetenv("TUTTI_TEST_VALUE");
+  EXPECT_EQ(read_environment().count("TUTTI_TEST_VALUE"), 0u);
+}
+
+}  // namespace
+}  // namespace tutti

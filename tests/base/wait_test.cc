@@ -1,0 +1,262 @@
+// The wait function, across threads and across processes.
+#include "base/wait.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+#include <thread>
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Deadline::Clock;
+
+/// Keeps waiting for ever, counting how often it was asked.
+struct Endless : Patience {
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    ++asked;
+    last = now;
+    *next = now + period;
+    return Verdict::keep_waiting;
+  }
+  std::chrono::nanoseconds period = 1h;
+  int asked = 0;
+  Clock::time_point last;
+};
+
+/// Gives up when asked for the `limit`th time.
+struct Limited : Endless {
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    Endless::ask(now, next);
+    return asked < limit ? Verdict::keep_waiting : Verdict::give_up;
+  }
+  int limit = 1;
+};
+
+/// Sleeps at once: for tests of the futex alone.
+constexpr WaitPolicy kAtOnce{0, 0ns, 0ns};
+
+struct Scene {
+  std::atomic<std::uint64_t> abort_word{0};
+  Doorbell bell;
+  std::atomic<std::uint64_t> flag{0};
+  Waiter waiter(WaitPolicy policy = {}) { return {&abort_word, &bell, policy}; }
+  void await_sleeper() const {
+    while (bell.sleepers.load() == 0) std::this_thread::yield();
+  }
+};
+
+TEST(Wait, ReadyAtOnceAsksNobody) {
+  Scene scene;
+  Limited patience;
+  EXPECT_EQ(wait(scene.waiter(), patience, [] { return true; }), WaitResult::ready);
+  EXPECT_EQ(patience.asked, 0);
+}
+
+TEST(Wait, SleeperIsWoken) {
+  Scene scene;
+  Endless patience;
+  std::thread waker([&] {
+    scene.await_sleeper();
+    scene.flag.store(1);
+    ring(scene.bell);
+  });
+  const auto result = wait(scene.waiter(kAtOnce), patience, [&] { return scene.flag.load() == 1; });
+  waker.join();
+  EXPECT_EQ(result, WaitResult::ready);
+  EXPECT_EQ(scene.bell.sleepers.load(), 0u);
+}
+
+TEST(Wait, RingingWithNobodyAsleepTouchesNothing) {
+  Scene scene;
+  ring(scene.bell);
+  EXPECT_EQ(scene.bell.rings.load(), 0u);
+}
+
+TEST(Wait, AbortWakesSleeper) {
+  Scene scene;
+  Endless patience;
+  std::thread waker([&] {
+    scene.await_sleeper();
+    scene.abort_word.store(7);
+    ring(scene.bell);
+  });
+  EXPECT_EQ(wait(scene.waiter(kAtOnce), patience, [] { return false; }), WaitResult::aborted);
+  waker.join();
+}
+
+TEST(Wait, AbortIsSeenBeforeSleeping) {
+  Scene scene;
+  scene.abort_word.store(1);
+  Endless patience;
+  EXPECT_EQ(wait(scene.waiter(), patience, [] { return false; }), WaitResult::aborted);
+  EXPECT_EQ(patience.asked, 0);
+}
+
+TEST(Wait, ReadyWinsOverAbort) {
+  Scene scene;
+  scene.abort_word.store(1);
+  Endless patience;
+  EXPECT_EQ(wait(scene.waiter(), patience, [] { return true; }), WaitResult::ready);
+}
+
+TEST(Wait, PatienceIsAskedLateThenWhenItSaid) {
+  Scene scene;
+  Limited patience;
+  patience.limit = 3;
+  patience.period = 20ms;
+  const auto start = Clock::now();
+  EXPECT_EQ(wait(scene.waiter(), patience, [] { return false; }), WaitResult::gave_up);
+  EXPECT_EQ(patience.asked, 3);
+  EXPECT_GE(Clock::now() - start, 45ms);
+  EXPECT_EQ(scene.bell.sleepers.load(), 0u);
+}
+
+TEST(Wait, WhatReadyThrowsLeavesNoSleeperBehind) {
+  Scene scene;
+  Endless patience;
+  int looks = 0;
+  EXPECT_THROW(wait(scene.waiter(kAtOnce), patience,
+                    [&]() -> bool {
+                      if (scene.bell.sleepers.load() != 0) throw 1;
+                      return ++looks > 1000000;
+                    }),
+               int);
+  EXPECT_EQ(scene.bell.sleepers.load(), 0u);
+}
+
+TEST(Wait, WithoutABellItYields) {
+  std::atomic<bool> flag{false};
+  Endless patience;
+  std::thread other([&] { flag.store(true); });
+  EXPECT_EQ(wait(Waiter{}, patience, [&] { return flag.load(); }), WaitResult::ready);
+  other.join();
+}
+
+/// Two sides count up in turn; a lost wake would hang (the patience then gives up after 20 s).
+void ping_pong(Scene& mine, Scene& theirs, std::uint64_t rounds, bool first, WaitPolicy policy) {
+  Limited patience;
+  patience.limit = 2;
+  patience.period = 20s;
+  for (std::uint64_t round = 1; round <= rounds; ++round) {
+    if (first) {
+      theirs.flag.store(round);
+      ring(theirs.bell);
+    }
+    patience.asked = 0;
+    const auto result =
+        wait(mine.waiter(policy), patience, [&] { return mine.flag.load() >= round; });
+    ASSERT_EQ(result, WaitResult::ready) << "round " << round;
+    if (!first) {
+      theirs.flag.store(round);
+      ring(theirs.bell);
+    }
+  }
+}
+
+class WaitPingPong : public testing::TestWithParam<WaitPolicy> {};
+
+TEST_P(WaitPingPong, LosesNoWake) {
+  Scene left;
+  Scene right;
+  std::thread other([&] { ping_pong(right, left, 100'000, false, GetParam()); });
+  ping_pong(left, right, 100'000, true, GetParam());
+  other.join();
+  EXPECT_EQ(left.flag.load(), 100'000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, WaitPingPong,
+                         testing::Values(WaitPolicy{}, kAtOnce, wait_policy(8, 2)),
+                         [](const auto& given) {
+                           return std::string(given.index == 0   ? "spinning"
+                                              : given.index == 1 ? "sleeping"
+                                                                 : "yielding");
+                         });
+
+TEST(Wait, WorksBetweenProcesses) {
+  void* const memory =
+      ::mmap(nullptr, 2 * sizeof(Scene), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto* const scenes = static_cast<Scene*>(memory);
+  new (&scenes[0]) Scene;
+  new (&scenes[1]) Scene;
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ping_pong(scenes[1], scenes[0], 10'000, false, kAtOnce);
+    ::_exit(testing::Test::HasFailure() ? 1 : 0);
+  }
+  ping_pong(scenes[0], scenes[1], 10'000, true, kAtOnce);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ::munmap(memory, 2 * sizeof(Scene));
+}
+
+TEST(Wait, SeveralThreadsSleepOnOneBell) {
+  Scene scene;
+  std::thread waiters[3];
+  std::atomic<int> ready{0};
+  for (std::thread& waiter : waiters) {
+    waiter = std::thread([&] {
+      Endless patience;
+      if (wait(scene.waiter(kAtOnce), patience, [&] { return scene.flag.load() == 1; }) ==
+          WaitResult::ready) {
+        ++ready;
+      }
+    });
+  }
+  while (scene.bell.sleepers.load() < 3) std::this_thread::yield();
+  scene.flag.store(1);
+  ring(scene.bell);
+  for (std::thread& waiter : waiters) waiter.join();
+  EXPECT_EQ(ready.load(), 3);
+}
+
+TEST(WaitUntil, ReturnsWhenRungAndWhenItIsTime) {
+  Scene scene;
+  const auto start = Clock::now();
+  EXPECT_FALSE(wait_until(scene.bell, start + 20ms, [] { return false; }));
+  EXPECT_GE(Clock::now() - start, 20ms);
+  std::thread waker([&] {
+    scene.await_sleeper();
+    scene.flag.store(1);
+    ring(scene.bell);
+  });
+  EXPECT_TRUE(
+      wait_until(scene.bell, Clock::time_point::max(), [&] { return scene.flag.load() == 1; }));
+  waker.join();
+}
+
+TEST(WaitPolicies, MoreThreadsThanCoresHardlySpin) {
+  EXPECT_GE(wait_policy(2, 2).pauses, 1000);
+  EXPECT_LE(wait_policy(3, 2).pauses, 20);
+  EXPECT_GT(wait_policy(3, 2).yield, wait_policy(2, 2).yield);
+  EXPECT_GE(usable_cores(), 1);
+}
+
+TEST(WaitPolicies, CoresFollowTheAffinityMask) {
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    cpu_set_t all;
+    ::sched_getaffinity(0, sizeof all, &all);
+    int first = 0;
+    while (!CPU_ISSET(first, &all)) ++first;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(first, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    ::_exit(usable_cores());
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 1);
+}
+
+}  // namespace
+}  // namespace tutti
