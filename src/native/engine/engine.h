@@ -5,8 +5,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "native/engine/layout.h"
+#include "native/engine/store_choice.h"
 #include "tutti/backend.h"
 
 namespace tutti::native {
@@ -60,6 +62,8 @@ class Engine {
   /// Does whatever can be done now; true when the operation is complete. False means that nothing
   /// can be done until a peer moves (or for ever: a mismatch was signalled, the abort word is set).
   bool step();
+  /// Whether data or flags have moved since this was last asked: a wait begins anew.
+  bool take_moved() noexcept { return std::exchange(moved_, false); }
   /// A rank that is awaited now, or -1.
   int awaited() const noexcept { return awaited_; }
 
@@ -92,6 +96,7 @@ class Engine {
   bool all_entered() noexcept;
   bool put_first();
   void post() noexcept;
+  void tell() noexcept;
   bool met() noexcept;
   const void* small_data(int peer) const noexcept;
   bool finish_small() noexcept;
@@ -104,6 +109,7 @@ class Engine {
   void advance(Cursor& cursor, const Segment& segment) const noexcept;
   bool all_reached(CounterOf counter, std::uint64_t position, std::uint64_t& known) noexcept;
   void publish(CounterOf counter, std::uint64_t position) noexcept;
+  void put(std::byte* to, const std::byte* from, std::size_t byte_count) const noexcept;
   bool stage();
   bool reduce() noexcept;
   bool drain() noexcept;
@@ -119,7 +125,8 @@ class Engine {
   Phase phase_ = Phase::idle;
   Path path_ = Path::line;
   std::byte* ring_ = nullptr;  ///< own; null until the first large message
-  int seen_ = 0;               ///< how many peers are known to have entered operation `number_`
+  bool moved_ = false;
+  int seen_ = 0;  ///< how many peers are known to have entered operation `number_`
   int awaited_ = -1;
   std::uint64_t number_ = 0;  ///< of the operation entered last
   std::uint64_t chain_ = 0;   ///< of the operation entered last
@@ -128,6 +135,8 @@ class Engine {
 
   // Large messages.
   std::size_t segment_elements_ = 0;
+  StoreChoice choice_;
+  kernels::Store store_ = kernels::Store::cached;
   Cursor to_stage_, to_reduce_, to_drain_;
   std::uint64_t position_ = 0;   ///< where the next large message begins in the rings
   std::uint64_t first_end_ = 0;  ///< the first segment's end: its arrival is told by the line
