@@ -1,0 +1,275 @@
+#!/usr/bin/env python3
+"""Measures all_reduce beside other libraries on the same work, in one run. How: bench/peers/README.md.
+
+  bench/peers/run.py                          the whole table, about three minutes
+  bench/peers/run.py --n 2 --sizes 8,64K,1M   some cells
+  bench/peers/run.py --peers tutti,engine     the public call beside the bare engine
+"""
+import argparse
+import datetime
+import fcntl
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SIZES = "8,64,512,4K,8K,16K,64K,256K,1M,4M,16M,64M"
+TARGET_S = 0.012  # one peer's share of a round
+GLOO = ["ring", "bcube", "halving-doubling"]
+
+
+def size_of(text):
+    units = {"K": 1 << 10, "M": 1 << 20}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+
+
+def size_name(size):
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit and size % unit == 0:
+            return f"{size // unit} {name}"
+    return f"{size} B"
+
+
+class Peer:
+    """The ranks of one library, alive and asleep on their pipes."""
+
+    def __init__(self, name, ranks, command, folder, environment=None, per_rank=False):
+        self.name, self.ranks = name, ranks
+        self.algorithm, self.times = 0, {}
+        pipes = str(folder / name.replace(" ", "-"))
+        self.commands, self.answers, self.buffers = [], [], [b""] * ranks
+        for rank in range(ranks):
+            for end, into in (("in", self.commands), ("out", self.answers)):
+                os.mkfifo(f"{pipes}.{rank}.{end}")
+                into.append(os.open(f"{pipes}.{rank}.{end}", os.O_RDWR | os.O_CLOEXEC))
+        self.log = open(f"{pipes}.log", "wb")
+        self.processes = []
+        for rank in range(ranks if per_rank else 1):
+            argv = [str(a).replace("{pipes}", pipes).replace("{rank}", str(rank)) for a in command]
+            variables = {**os.environ, **{k: v.replace("{rank}", str(rank)) for k, v in (environment or {}).items()}}
+            self.processes.append(subprocess.Popen(argv, env=variables, stdin=subprocess.DEVNULL, stdout=self.log,
+                                                   stderr=self.log, start_new_session=True))
+
+    def ask(self, line, limit=60):
+        """Sends a command to all ranks; returns their answers."""
+        for pipe in self.commands:
+            os.write(pipe, (line + "\n").encode())
+        deadline, answers = time.monotonic() + limit, {}
+        while len(answers) < self.ranks:
+            left = deadline - time.monotonic()
+            ready = select.select(self.answers, [], [], max(0, min(left, 1)))[0]
+            for pipe in ready:
+                rank = self.answers.index(pipe)
+                self.buffers[rank] += os.read(pipe, 4096)
+                if self.buffers[rank].endswith(b"\n"):
+                    answers[rank], self.buffers[rank] = float(self.buffers[rank]), b""
+            if left <= 0 or (not ready and any(p.poll() is not None for p in self.processes)):
+                self.log.flush()
+                text = pathlib.Path(self.log.name).read_text(errors="replace")[-600:]
+                raise RuntimeError(f"{self.name}: no answer to '{line}'\n{text}")
+        return [answers[rank] for rank in range(self.ranks)]
+
+    def check(self, size):
+        wrong = sum(self.ask(f"check {size} {self.algorithm}"))
+        if wrong:
+            raise RuntimeError(f"{self.name}: {wrong:.0f} wrong elements at {size_name(size)}, n={self.ranks}")
+
+    def run(self, size, times):
+        """Microseconds per operation of the slowest rank."""
+        return max(self.ask(f"run {size} {times} {self.algorithm}")) / 1000
+
+    def prepare(self, size):
+        """Checks the result and finds how often to repeat; Gloo's best algorithm is chosen here."""
+        best = None
+        for algorithm in range(len(GLOO)) if self.name == "gloo" else [0]:
+            self.algorithm = algorithm
+            self.check(size)
+            took = min(self.run(size, 3) for _ in range(2))
+            if best is None or took < best[0]:
+                best = (took, algorithm)
+        self.algorithm = best[1]
+        self.times[size] = max(2, min(20000, int(TARGET_S * 1e6 / max(best[0], 0.05))))
+
+    def stop(self):
+        for pipe in self.commands:
+            os.write(pipe, b"quit\n")
+        for process in self.processes:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for pipe in self.commands + self.answers:
+            os.close(pipe)
+
+
+def start_peers(wanted, n, build, folder, largest):
+    bench, peers = build / "bench" / "peers", []
+    mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    binding = ["--bind-to", "core"] if n <= len(os.sched_getaffinity(0)) else ["--bind-to", "none"]
+    ompi = ["mpirun.openmpi", "--oversubscribe", *binding, "-n", n]
+    tail = ["{pipes}", largest]
+    by_hand = {"RANK": "{rank}", "WORLD_SIZE": str(n), "LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": str(n),
+               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+    table = {
+        "tutti": ("peer_tutti", lambda p: [p, *tail], by_hand, True),
+        "engine": ("peer_engine", lambda p: [p, *tail, n], {}, False),
+        "openmpi": ("peer_openmpi", lambda p: [*ompi, p, *tail], mpi, False),
+        "openmpi-nocma": ("peer_openmpi", lambda p: [*ompi, "--mca", "btl_vader_single_copy_mechanism", "none", p,
+                                                     *tail], mpi, False),
+        # MPICH only spins: with more ranks than cores it is 1000 times slower.
+        "mpich": ("peer_mpich", lambda p: ["mpirun.mpich", "-n", n, p, *tail], {}, False),
+        "gloo": ("peer_gloo", lambda p: [p, *tail, "{rank}", n, folder / "store"], {}, True),
+    }
+    (folder / "store").mkdir()
+    for name in wanted:
+        program, command, environment, per_rank = table[name]
+        path = bench / program
+        launcher = str(command(path)[0])
+        if not path.exists() or not shutil.which(launcher):
+            print(f"{name}: not built here, left out", file=sys.stderr)
+        elif name == "mpich" and n > len(os.sched_getaffinity(0)):
+            print(f"{name}: more ranks than cores, left out", file=sys.stderr)
+        else:
+            peers.append(Peer(name, n, command(path), folder, environment, per_rank))
+    return peers
+
+
+def measure_cell(peers, size, rounds, probe):
+    """Rounds of A B C ... with the machine's state before and after each."""
+    kept, dropped = [], 0
+    for peer in peers:
+        peer.prepare(size)
+    budget = time.monotonic() + 20
+    while len(kept) < rounds and dropped <= rounds and (time.monotonic() < budget or len(kept) < 3):
+        before = probe()
+        times = {peer.name: peer.run(size, peer.times[size]) for peer in peers}
+        after = probe()
+        entry = {"probe_ns": [before, after], "us": times}
+        if max(before, after) > 1.6 * min(before, after):
+            dropped += 1
+            if dropped > rounds:
+                kept.append(entry)
+            continue
+        kept.append(entry)
+    steady = dropped <= rounds and len(kept) >= 7
+    return {"size": size, "rounds": kept, "dropped": dropped, "steady": steady,
+            "gloo": next((GLOO[p.algorithm] for p in peers if p.name == "gloo"), None)}
+
+
+def summary(cell, names, subject):
+    result = {"probe_ns": statistics.median(x for r in cell["rounds"] for x in r["probe_ns"]), "us": {}, "ratio": {}}
+    for name in names:
+        result["us"][name] = statistics.median(r["us"][name] for r in cell["rounds"])
+    for name in names:
+        ratios = sorted(r["us"][name] / r["us"][subject] for r in cell["rounds"])
+        result["ratio"][name] = [statistics.median(ratios), ratios[0], ratios[-1]]
+    mpi = [name for name in names if "mpi" in name]
+    if mpi:  # against the better of them, round by round
+        result["best_mpi"] = statistics.median(min(r["us"][m] for m in mpi) / r["us"][subject] for r in cell["rounds"])
+    return result
+
+
+def markdown(n, cells, names, subject):
+    others = [name for name in names if name != subject]
+    lines = [f"### n = {n}: microseconds (how many times {subject}'s)", "",
+             "| bytes | " + subject + " | " + " | ".join(others) + " | best MPI / " + subject + " | cache line, ns |",
+             "|---|" + "---|" * (len(others) + 3)]
+    def number(x):
+        return f"{x:.3g}" if x < 1000 else f"{x:,.0f}"
+    logs = []
+    for cell in cells:
+        s = cell["summary"]
+        row = [size_name(cell["size"]) + ("" if cell["steady"] else " ~"), f"**{number(s['us'][subject])}**"]
+        row += [f"{number(s['us'][name])} ({s['ratio'][name][0]:.2f}x)" for name in others]
+        best = s.get("best_mpi")
+        if best:
+            import math
+            logs.append(math.log(best))
+        row += [f"{best:.2f}x" if best else "-", f"{s['probe_ns']:.0f}"]
+        lines.append("| " + " | ".join(row) + " |")
+    if logs:
+        import math
+        lines += ["", f"Geometric mean against the better MPI: {math.exp(sum(logs) / len(logs)):.2f}x"]
+    return "\n".join(lines)
+
+
+def hold_lock():
+    """One timing run at a time; ./dev holds the same lock for us on descriptor 8."""
+    path = ROOT / "build" / "timing.lock"
+    try:
+        if os.path.samefile("/proc/self/fd/8", path):
+            return None
+    except OSError:
+        pass
+    path.parent.mkdir(exist_ok=True)
+    lock = open(path, "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        sys.exit("another bench or soak holds build/timing.lock; two timing things at once measure nothing")
+    return lock
+
+
+def machine():
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    family = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("cpu family")), "?")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return {"cpu": f"{cpu} (family {family})", "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg(),
+            "commit": commit.stdout.strip(), "date": datetime.date.today().isoformat()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path, help="build folder")
+    parser.add_argument("--n", default="2,4", help="numbers of ranks (2,4)")
+    parser.add_argument("--sizes", default=SIZES, help=f"bytes ({SIZES})")
+    parser.add_argument("--peers", default="tutti,openmpi,openmpi-nocma,mpich,gloo", help="the first is the subject")
+    parser.add_argument("--rounds", default=9, type=int, help="per cell (9; under 7 a cell counts as unsteady)")
+    parser.add_argument("--json", default=ROOT / "docs" / "evidence" / "peers.json", type=pathlib.Path)
+    options = parser.parse_args()
+    lock = hold_lock()
+    build = options.build.resolve()
+    sizes = [size_of(s) for s in options.sizes.split(",")]
+    wanted = options.peers.split(",")
+    def probe():
+        return float(subprocess.run([build / "bench/peers/peer_probe"], capture_output=True, text=True).stdout)
+    report = {"what": "all_reduce f32 sum in place", **machine(), "tables": []}
+    print(f"{report['what']}; {report['cpu']}, {report['cores']} cores, load {report['load'][0]:.1f} at the start; "
+          f"commit {report['commit']}, {report['date']}")
+    for n in (int(n) for n in options.n.split(",")):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="peers-"))
+        peers = []
+        try:
+            peers = start_peers(wanted, n, build, folder, max(sizes))
+            names = [peer.name for peer in peers]
+            cells = []
+            for size in sizes:
+                cell = measure_cell(peers, size, options.rounds, probe)
+                cell["summary"] = summary(cell, names, names[0])
+                cells.append(cell)
+                print(f"n={n} {size_name(size):>8}  " + "  ".join(
+                    f"{name} {cell['summary']['us'][name]:.3f}" for name in names), file=sys.stderr)
+            report["tables"].append({"n": n, "cells": cells})
+            print("\n" + markdown(n, cells, names, names[0]))
+        finally:
+            for peer in peers:
+                peer.stop()
+            shutil.rmtree(folder, ignore_errors=True)
+    report["load_after"] = os.getloadavg()
+    print(f"\nLoad at the end: {report['load_after'][0]:.1f}. `~`: the machine's state changed too often during the cell.")
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    del lock
+
+
+if __name__ == "__main__":
+    main()
