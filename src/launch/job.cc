@@ -26,6 +26,7 @@
 #include "launch/arguments.h"
 #include "launch/keeper.h"
 #include "launch/output.h"
+#include "launch/output_ends.h"
 #include "launch/post_mortem.h"
 #include "launch/program.h"
 #include "launch/signals.h"
@@ -168,13 +169,12 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
                                   : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
     command.stdin_fd = rank_ends.back().get();
     for (const Stream stream : {Stream::out, Stream::err}) {
-      int ends[2];
-      if (::pipe2(ends, O_CLOEXEC) != 0) throw net::system_error("cannot make a pipe", errno);
+      const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
+      OutputEnds ends = open_output_ends(own, output_.prefix_columns(rank));
       ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)] =
-          net::Fd(ends[0]);
-      ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-      rank_ends.emplace_back(ends[1]);
-      (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = ends[1];
+          std::move(ends.launcher_end);
+      rank_ends.push_back(std::move(ends.rank_end));
+      (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = rank_ends.back().get();
     }
     commands.push_back(std::move(command));
   }

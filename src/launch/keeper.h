@@ -22,8 +22,8 @@ namespace tutti::launch {
 
 /// What the keeper must know to start one rank.
 struct RankCommand {
-  std::string path;                    ///< for execve
-  std::vector<std::string> arguments;  ///< arguments[0] is the name shown
+  std::string path;                         ///< for execve
+  std::vector<std::string> arguments;       ///< arguments[0] is the name shown
   std::vector<std::string> variables = {};  ///< "NAME=value"
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
 };

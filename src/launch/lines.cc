@@ -65,4 +65,20 @@ std::string without_control_characters(std::string_view text) {
   return clean;
 }
 
+std::string_view first_columns(std::string_view text, int columns) {
+  bool in_escape = false;
+  int used = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto code = static_cast<unsigned char>(text[i]);
+    if (in_escape) {
+      in_escape = code == '[' || !(code >= 0x40 && code <= 0x7e);
+    } else if (code == 0x1b) {
+      in_escape = true;
+    } else if ((code & 0xc0) != 0x80 && ++used > columns) {
+      return text.substr(0, i);
+    }
+  }
+  return text;
+}
+
 }  // namespace tutti::launch

@@ -44,4 +44,8 @@ class Tail {
 /// `text` with every control character except tab made visible: "\x1b".
 std::string without_control_characters(std::string_view text);
 
+/// As much of `text` as fits into `columns` columns of a terminal. Escape sequences and the
+/// continuation bytes of UTF-8 take none.
+std::string_view first_columns(std::string_view text, int columns);
+
 }  // namespace tutti::launch

@@ -8,6 +8,8 @@
 #include <climits>
 #include <utility>
 
+#include "launch/output_ends.h"
+
 namespace tutti::launch {
 
 Output::Output(int ranks, int out_fd, int err_fd)
@@ -43,8 +45,9 @@ void Output::print(int rank, Stream stream, std::string_view line, bool is_draft
   const std::string text = fmt::format("[{}] {}", rank, line);
   if (is_draft) {
     if (!end.is_terminal || is_long()) return;
-    end.draft = text;
-    queue(stream, fmt::format("\r\x1b[K{}", text));
+    const int columns = terminal_columns(end.fd);
+    end.draft = columns > 1 ? std::string(first_columns(text, columns - 1)) : text;
+    queue(stream, fmt::format("\r\x1b[K{}", end.draft));
     return;
   }
   if (end.draft.empty()) {
@@ -54,6 +57,10 @@ void Output::print(int rank, Stream stream, std::string_view line, bool is_draft
   // A line of the rank that drew the draft replaces it; one of another rank goes above it.
   if (end.draft.starts_with(fmt::format("[{}] ", rank))) end.draft.clear();
   queue(stream, fmt::format("\r\x1b[K{}\n{}", text, end.draft));
+}
+
+int Output::prefix_columns(int rank) const {
+  return ranks_ == 1 ? 0 : static_cast<int>(fmt::formatted_size("[{}] ", rank));
 }
 
 void Output::say(std::string_view line) { queue(Stream::err, std::string(line) + '\n'); }

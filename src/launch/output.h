@@ -27,6 +27,8 @@ class Output {
   /// A line of our own on stderr.
   void say(std::string_view line);
 
+  /// Columns that stand before a line of this rank.
+  int prefix_columns(int rank) const;
   bool is_long() const noexcept { return queued_bytes_ > kLongQueue; }
   /// The descriptor to wait for until it takes bytes; -1 when nothing is queued.
   int awaited() const noexcept;

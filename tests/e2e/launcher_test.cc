@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -271,6 +272,30 @@ TEST_F(Launcher, StreamsStayApartAndNoControlCharactersAppear) {
   EXPECT_EQ(lines, (Words{"[0] 3%", "[1] 3%"}));
   EXPECT_TRUE(has(job.err(), "[0] oops\n") && has(job.err(), "[1] oops\n")) << job.err();
   EXPECT_EQ((job.out() + job.err()).find_first_of("\r\x1b\b"), std::string::npos);
+}
+
+TEST_F(Launcher, RanksSeeATerminalWhereTheLauncherHasOne) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  const std::string rank_says =
+      "test -t 1 && echo out is a terminal; test -t 2 || echo err is not; "
+      "printf '10%%\\r90%%\\r'; echo done";
+  // The shell gives the launcher a terminal as stdout only.
+  LaunchedJob job({"run", "-n", "1", "sh", "-c",
+                   fmt::format("exec {} run -n 2 sh -c '{}' > {}", TUTTI_COMMAND,
+                               std::regex_replace(rank_says, std::regex("'"), "'\\''"), terminal)});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  std::string seen(8192, '\0');
+  ::fcntl(master.get(), F_SETFL, O_NONBLOCK);
+  const ssize_t got = ::read(master.get(), seen.data(), seen.size());
+  seen.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  for (const char* rank : {"[0]", "[1]"}) {
+    EXPECT_TRUE(has(seen, std::string(rank) + " out is a terminal")) << seen;
+    EXPECT_TRUE(has(seen, std::string(rank) + " err is not")) << seen;
+    EXPECT_TRUE(has(seen, std::string("\r\x1b[K") + rank + " 10%")) << seen;
+    EXPECT_TRUE(has(seen, std::string("\r\x1b[K") + rank + " done")) << seen;
+  }
 }
 
 TEST_F(Launcher, StdinGoesToRankZero) {

@@ -62,7 +62,9 @@ TEST(CutArguments, GuessesUnknownOptions) {
               cut_arguments(Words{"--graze", "1", "prog"}, kKnown);
             }),
             "unknown option --graze; did you mean --grace?");
-  EXPECT_EQ(message_of([] { cut_arguments(Words{"--nproc", "1", "prog"}, kKnown); }),
+  EXPECT_EQ(message_of([] {
+              cut_arguments(Words{"--nproc", "1", "prog"}, kKnown);
+            }),
             "unknown option --nproc; did you mean --nproc-per-node?");
   const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos);

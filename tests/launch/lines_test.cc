@@ -86,6 +86,13 @@ TEST(ControlCharacters, AreMadeVisible) {
   EXPECT_EQ(without_control_characters("a\x1b[31mb\tc"), "a\\x1b[31mb\tc");
 }
 
+TEST(FirstColumns, EscapesAndContinuationBytesTakeNone) {
+  EXPECT_EQ(first_columns("abcdef", 3), "abc");
+  EXPECT_EQ(first_columns("abc", 3), "abc");
+  EXPECT_EQ(first_columns("\x1b[31mab\x1b[0mcd", 2), "\x1b[31mab\x1b[0m");
+  EXPECT_EQ(first_columns("\xc3\xa4\xc3\xb6x", 2), "\xc3\xa4\xc3\xb6");
+}
+
 /// What Output writes into two pipes.
 class OutputTest : public ::testing::Test {
  protected:
