@@ -169,6 +169,13 @@ Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
   return meeting;
 }
 
+void tell_everybody(Store& store, const std::string& name, const Error& error) noexcept {
+  try {
+    fail_round(store, name, 1, error);
+  } catch (const Error&) {  // they will see the store end
+  }
+}
+
 Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, const Place& place,
                        store::Hello hello, Deadline& deadline) {
   hello.job = place.job;
@@ -184,7 +191,8 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, 
     try {
       round = join_round(*served->store, identity, round_options, deadline);
     } catch (const Error& error) {
-      if (served->server) served->server->fail(error);  // what rank 0 fails with, all fail with
+      // What rank 0 fails with, all fail with: the store ends with it.
+      if (served->server) tell_everybody(*served->store, options.name, error);
       throw;
     }
     if (!round) {  // we came between the completion of another world and the end of its listener

@@ -20,6 +20,8 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr const char* kOk = "ok";
+constexpr milliseconds kAside{
+    1000};  // for questions beside the deadline: who is missing, who must know
 
 milliseconds left(Deadline& deadline) {
   return std::min<milliseconds>(std::chrono::ceil<milliseconds>(deadline.left(Clock::now())),
@@ -60,6 +62,7 @@ class Round {
         identity_(identity),
         options_(options),
         deadline_(deadline),
+        number_(number),
         prefix_(round_prefix(options.name, number)),
         own_(own),
         own_text_(encode(own_)) {}
@@ -78,7 +81,6 @@ class Round {
   }
   [[noreturn]] void refuse_twice(const Claim& other);
   void compare_sizes();
-  void arrive();
   void judge();
   std::optional<Error> find_mixture();
   void fail_everybody(const Error& error);
@@ -89,6 +91,7 @@ class Round {
   const Identity& identity_;
   const RoundOptions& options_;
   Deadline& deadline_;
+  const int number_;
   const std::string prefix_;
   const Claim& own_;
   const std::string own_text_;
@@ -109,7 +112,7 @@ Round::Entry Round::enter() {
     expected = now;
   }
   compare_sizes();
-  if (expected.empty()) arrive();
+  judge();
   return Entry::in;
 }
 
@@ -142,26 +145,21 @@ void Round::compare_sizes() {
   throw error;
 }
 
-void Round::arrive() {
-  store_.append(key("present"), fmt::format("{} ", identity_.rank), left(deadline_));
-  if (store_.add(key("arrived"), 1, left(deadline_)) == identity_.world_size) judge();
-}
-
+/// Sets the verdict if all ranks are here. Whoever claims last finds them so, and perhaps another.
 void Round::judge() {
-  for (int rank = 0; rank < identity_.world_size; ++rank) {
-    for (;;) {
-      const std::string text = store_.get(rank_key(rank), left(deadline_));
-      const std::optional<Claim> claim = decode_claim(text);
-      if (!claim || !is_dead(*claim, own_.where)) break;
-      // It died while it waited: its place is free, and we go on waiting like everybody else.
-      if (store_.compare_set(rank_key(rank), text, "", left(deadline_)).empty()) {
-        log(LogLevel::warn, fmt::format("rank {} ({}) has ended while it waited for the others; "
-                                        "its place is free again",
-                                        rank, describe(*claim)));
-        store_.add(key("arrived"), -1, left(deadline_));
-        return;
-      }
+  for (int rank = identity_.world_size; rank-- > 0;) {
+    const std::string text = store_.try_get(rank_key(rank), left(deadline_)).value_or("");
+    const std::optional<Claim> claim = decode_claim(text);
+    if (!claim) return;
+    if (!is_dead(*claim, own_.where)) continue;
+    // It ended while it waited: its place is free, and we wait like everybody else.
+    if (store_.compare_set(rank_key(rank), text, "", left(deadline_)).empty()) {
+      log(LogLevel::warn, fmt::format("rank {} ({}) has ended while it waited for the others; its "
+                                      "place is free again",
+                                      rank, describe(*claim)));
+      return;
     }
+    ++rank;  // somebody has taken over: look again
   }
   if (const std::optional<Error> mixture = find_mixture()) {
     fail_everybody(*mixture);
@@ -195,25 +193,13 @@ std::optional<Error> Round::find_mixture() {
 }
 
 void Round::fail_everybody(const Error& error) {
-  store_.compare_set(key("verdict"), "",
-                     fmt::format("{} {}", static_cast<int>(error.code()), error.what()),
-                     left(deadline_));
+  fail_round(store_, options_.name, number_, error);
 }
 
 std::vector<int> Round::missing() {
-  const std::string present = store_.try_get(key("present"), milliseconds(1000)).value_or("");
-  std::vector<bool> is_present(static_cast<std::size_t>(identity_.world_size));
-  const char* at = present.data();
-  const char* end = at + present.size();
-  while (at < end) {
-    int rank = -1;
-    at = std::from_chars(at, end, rank).ptr + 1;
-    if (rank < 0 || rank >= identity_.world_size) break;
-    is_present[static_cast<std::size_t>(rank)] = true;
-  }
   std::vector<int> ranks;
   for (int rank = 0; rank < identity_.world_size; ++rank) {
-    if (!is_present[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+    if (store_.try_get(rank_key(rank), kAside).value_or("").empty()) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -296,6 +282,11 @@ std::string describe(const Claim& claim) {
 
 std::string round_prefix(const std::string& name, int round) {
   return fmt::format("world/{}/{}", name, round);
+}
+
+void fail_round(Store& store, const std::string& name, int round, const Error& error) {
+  store.compare_set(round_prefix(name, round) + "/verdict", "",
+                    fmt::format("{} {}", static_cast<int>(error.code()), error.what()), kAside);
 }
 
 std::optional<int> join_round(Store& store, const Identity& identity, const RoundOptions& options,

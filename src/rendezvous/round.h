@@ -42,6 +42,8 @@ struct RoundOptions {
 /// number of the round; empty: this place is of a world that is complete, look for another.
 std::optional<int> join_round(Store& store, const Identity& identity, const RoundOptions& options,
                               Deadline& deadline);
+/// Everybody who waits in that round, or comes to it, fails with this, unless it has a verdict.
+void fail_round(Store& store, const std::string& name, int round, const Error& error);
 /// Where the keys of that round begin.
 std::string round_prefix(const std::string& name, int round);
 

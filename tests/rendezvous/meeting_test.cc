@@ -1,0 +1,374 @@
+// Meetings of real processes: by hand, under Open MPI's names, at an agent, in the program's store.
+#include "rendezvous/meeting.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <mutex>
+#include <thread>
+
+#include "children.h"
+#include "net/process_info.h"
+#include "net/unix_socket.h"
+#include "ranks.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "tutti/log.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Child;
+
+/// A port of this test's own: names in the abstract name space are not ports of the network.
+int fresh_port() {
+  static int next = 20000 + static_cast<int>(::getpid() % 2000) * 20;
+  return next++;
+}
+
+Identity by_hand(int rank, int world_size, int port, std::string job = {}) {
+  Identity identity;
+  identity.launcher = Launcher::by_hand;
+  identity.rank = rank;
+  identity.world_size = world_size;
+  identity.master_addr = "127.0.0.1";
+  identity.master_port = port;
+  identity.job = std::move(job);
+  return identity;
+}
+
+std::string address_of(int port) {
+  return "@tutti-" + std::to_string(::geteuid()) + "-" + std::to_string(port);
+}
+
+/// Meets, then makes sure that everybody sees everybody: "met in round 1".
+std::string meet_and_greet(const Identity& identity, const MeetingOptions& options = {}) {
+  const Meeting meeting = meet(identity, options);
+  meeting.store->set("here/" + std::to_string(identity.rank), "", 20s);
+  std::vector<std::string> all;
+  for (int r = 0; r < identity.world_size; ++r) all.push_back("here/" + std::to_string(r));
+  meeting.store->wait(all, 20s);
+  meeting.store->barrier("end", identity.world_size, 20s);
+  return "met in round " + std::to_string(meeting.round);
+}
+
+Child start(const Identity& identity, const MeetingOptions& options = {.timeout = 20s}) {
+  return Child([=] { return meet_and_greet(identity, options); });
+}
+
+/// Returns once somebody listens there.
+void await_listener(int port) {
+  Deadline deadline = Deadline::after(20s);
+  while (!net::try_connect(address_of(port), deadline)) net::pause(1ms, deadline);
+}
+
+/// Returns once that rank has claimed its number.
+void await_claim(int port, int rank) {
+  Deadline deadline = Deadline::after(20s);
+  await_listener(port);
+  const auto store = store::connect_store(address_of(port), {}, deadline).store;
+  store->get("world//1/rank/" + std::to_string(rank), 20s);
+}
+
+void expect_has(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << "expected '" << part << "' in: " << text;
+}
+
+TEST(Meeting, ByHandInAnyOrder) {
+  for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    const int port = fresh_port();
+    std::vector<Child> ranks;
+    for (const int rank : order) ranks.push_back(start(by_hand(rank, 4, port)));
+    for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
+  }
+}
+
+TEST(Meeting, ThePlaceIsFreeOnceTheWorldIsComplete) {
+  const int port = fresh_port();
+  const auto body = [port](int rank) {
+    return [=] {
+      const Meeting meeting = meet(by_hand(rank, 2, port), {.timeout = 20s});
+      const bool is_free = net::try_listen(address_of(port)).has_value();
+      meeting.store->barrier("end", 2, 20s);  // the first world still lives, with its store
+      return std::string(rank == 1 || is_free ? "free" : "taken");
+    };
+  };
+  Child first(body(0));
+  Child second(body(1));
+  EXPECT_EQ(first.result(), "free");
+  EXPECT_EQ(second.result(), "free");
+}
+
+TEST(Meeting, TheSameProcessesMeetAgainAndAgainAtOnePlace) {
+  const int port = fresh_port();
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([=] {
+      std::vector<Meeting> alive;
+      for (int world = 0; world < 20; ++world) {
+        alive.push_back(meet(by_hand(rank, 3, port), {.timeout = 20s}));
+        alive.back().store->set("world", std::to_string(world));
+        alive.back().store->barrier("together", 3, 20s);
+        if (alive.back().store->get("world") != std::to_string(world)) return "mixed";
+      }
+      alive.back().store->barrier("end", 3, 20s);
+      return "twenty worlds";
+    });
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.result(), "twenty worlds");
+}
+
+TEST(Meeting, WorldsOfDifferentNamesDoNotMix) {
+  const int port = fresh_port();
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(start(by_hand(rank, 2, port), {.timeout = 20s, .name = "a"}));
+    ranks.push_back(start(by_hand(rank, 2, port), {.timeout = 20s, .name = "b"}));
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
+}
+
+TEST(Meeting, UnequalSizesAreShownToAllWhoCanKnow) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  Child one = start(by_hand(1, 3, port));
+  await_claim(port, 0);
+  await_claim(port, 1);
+  Child two = start(by_hand(2, 4, port));
+  for (Child* child : {&zero, &one, &two}) {
+    const std::string text = child->result();
+    expect_has(text, "kInvalidArgument");
+    expect_has(text, "says 3");
+    expect_has(text, "rank 2");
+    expect_has(text, "says 4");
+  }
+}
+
+TEST(Meeting, ASecondJobIsRefusedNamingTheFirst) {
+  const int port = fresh_port();
+  // Each job is started by a process of its own, like a shell script.
+  Child job([=] {
+    ::setpgid(0, 0);
+    Child zero = start(by_hand(0, 2, port));
+    await_claim(port, 0);
+    Deadline deadline = Deadline::after(20s);
+    const auto store = store::connect_store(address_of(port), {}, deadline).store;
+    store->get("world//1/intruders", 20s);
+    Child one = start(by_hand(1, 2, port));
+    return zero.result() + " " + one.result() + " " + std::to_string(zero.pid());
+  });
+  await_claim(port, 0);
+  Child second([=] {
+    ::setpgid(0, 0);
+    return start(by_hand(0, 2, port)).result();
+  });
+  const std::string refused = second.result();
+  const std::string met = job.result();
+  expect_has(met, "met in round 1 met in round 1");
+  expect_has(refused, "kInvalidArgument: rank 0 is already present");
+  const std::string pid = met.substr(met.rfind(' ') + 1);
+  expect_has(refused, "pid " + pid + " (" + net::program_of(::getpid()) + ") is meeting");
+}
+
+TEST(Meeting, TwoJobsThatNothingTellsApartAreBothRefused) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  await_claim(port, 0);
+  Child one = start(by_hand(1, 3, port));
+  await_claim(port, 1);
+  Child intruder = start(by_hand(0, 3, port));
+  expect_has(intruder.result(), "rank 0 is already present");
+  Child two = start(by_hand(2, 3, port));  // of which job?
+  for (Child* child : {&zero, &one, &two}) {
+    expect_has(child->result(), "kInvalidArgument: two jobs are meeting");
+  }
+}
+
+TEST(Meeting, WithTheLaunchersNameOfTheJobOnlyTheSecondIsRefused) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 2, port, "job 1"));
+  await_listener(port);
+  Child other_zero = start(by_hand(0, 2, port, "job 2"));
+  Child other_one = start(by_hand(1, 2, port, "job 2"));
+  for (Child* child : {&other_zero, &other_one}) {
+    const std::string text = child->result();
+    expect_has(text, "kInvalidArgument");
+    expect_has(text, "taken by another job");
+    expect_has(text, net::describe_process(zero.pid()));
+  }
+  Child one = start(by_hand(1, 2, port, "job 1"));
+  EXPECT_EQ(zero.result(), "met in round 1");
+  EXPECT_EQ(one.result(), "met in round 1");
+}
+
+TEST(Meeting, ATimeoutNamesWhoIsMissing) {
+  const int port = fresh_port();
+  const MeetingOptions options{.timeout = 700ms};
+  Child zero = start(by_hand(0, 6, port), options);
+  Child two = start(by_hand(2, 6, port), {.timeout = 20s});
+  const std::string text = zero.result();
+  expect_has(text, "kTimeout");
+  expect_has(text, "4 of 6 ranks missing: 1, 3-5");
+  expect_has(two.result(), "4 of 6 ranks missing: 1, 3-5");  // at once, not after 20 s
+  Identity alone = by_hand(1, 2, fresh_port());
+  const Error error = thrown_by([&] { meet(alone, {.timeout = 100ms}); });
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+  expect_text(error, "rank 0 of 2 is missing");
+}
+
+TEST(Meeting, WhoIsAwaitedIsSaidWhileWaiting) {
+  static std::mutex mutex;
+  static std::vector<std::string> lines;
+  lines.clear();
+  set_log_callback([](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines.emplace_back(line);
+  });
+  const Error error = thrown_by(
+      [&] { meet(by_hand(0, 4, fresh_port()), {.timeout = 1s, .first_line_after = 100ms}); });
+  set_log_callback({});
+  EXPECT_EQ(error.context().culprits, (std::vector<int>{1, 2, 3}));
+  const std::lock_guard lock(mutex);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_LE(lines.size(), 4u);  // 100, 200, 400, 800 ms
+  expect_has(lines[0], "waiting 0 s: 3 of 4 ranks missing: 1-3");
+}
+
+TEST(Meeting, ARankThatDiedWhileItWaitedMayComeAgain) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  Child doomed = start(by_hand(1, 3, port));
+  await_claim(port, 1);
+  doomed.kill();
+  Child one = start(by_hand(1, 3, port));  // takes over
+  Child two = start(by_hand(2, 3, port));
+  for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
+TEST(Meeting, TheJudgeDoesNotCountTheDead) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  Child doomed = start(by_hand(1, 3, port));
+  await_claim(port, 1);
+  doomed.kill();
+  Child two = start(by_hand(2, 3, port));  // the last to come, so it judges: rank 1 is not there
+  await_claim(port, 2);
+  Deadline deadline = Deadline::after(20s);
+  const auto store = store::connect_store(address_of(port), {}, deadline).store;
+  while (!store->get("world//1/rank/1", 20s).empty()) net::pause(1ms, deadline);
+  EXPECT_EQ(store->try_get("world//1/verdict"), std::nullopt);
+  Child one = start(by_hand(1, 3, port));
+  for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
+TEST(Meeting, Rank0KilledWhileOthersWait) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  Child one = start(by_hand(1, 3, port));
+  await_claim(port, 1);
+  const std::string who = "pid " + std::to_string(zero.pid());
+  zero.kill();
+  const std::string text = one.result();
+  expect_has(text, "kSystem");
+  expect_has(text, who);
+}
+
+TEST(Meeting, OpenMpiNeedsNoMasterPort) {
+  std::vector<Child> ranks;
+  for (const char* job : {"job a", "job b"}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Identity identity;
+      identity.launcher = Launcher::open_mpi;
+      identity.rank = rank;
+      identity.world_size = 2;
+      identity.is_one_host = true;
+      identity.job = job + std::to_string(::getpid());
+      ranks.push_back(start(identity));
+    }
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
+}
+
+TEST(Meeting, PlacesThatCannotBeAreRefusedAtOnce) {
+  const auto refused = [](const Identity& identity, const MeetingOptions& options = {}) {
+    return thrown_by([&] { meet(identity, options); });
+  };
+  Identity identity = by_hand(0, 2, 29500);
+  identity.master_addr = "10.1.2.3";
+  EXPECT_EQ(refused(identity).code(), ErrorCode::kUnsupported);
+  expect_text(refused(identity), "several hosts are not in this version");
+  expect_text(refused(identity), "10.1.2.3");
+  identity.master_addr = "";
+  EXPECT_EQ(refused(identity).code(), ErrorCode::kInvalidArgument);
+  identity.master_port = 0;
+  expect_text(refused(identity), "MASTER_PORT is not set");
+  EXPECT_EQ(refused(identity, {.init_method = "tcp://1.2.3.4:5"}).code(), ErrorCode::kUnsupported);
+  identity.agent = net::random_address("tutti-nobody");
+  EXPECT_EQ(refused(identity).code(), ErrorCode::kSystem);
+  expect_text(refused(identity), identity.agent);
+}
+
+TEST(Meeting, AWorldOfOneMeetsNobody) {
+  const Meeting meeting = meet(Identity());
+  meeting.store->set("k", "v");
+  EXPECT_EQ(meeting.store->get("k"), "v");
+  EXPECT_FALSE(meeting.board);
+}
+
+TEST(Meeting, AtTheAgentWorldsAreNumberedAndTheBoardIsHandedOver) {
+  const std::string address = net::random_address("tutti-agent");
+  const net::Fd board(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  store::Server agent({.listener = net::listen(address), .descriptor = board.get()});
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      Identity identity = by_hand(rank, 4, 0);
+      identity.agent = address;
+      for (int round = 1; round <= 3; ++round) {
+        const Meeting meeting = meet(identity, {.timeout = 20s});
+        EXPECT_EQ(meeting.round, round);
+        EXPECT_TRUE(meeting.board);
+        EXPECT_EQ(meeting.store->compare_set("only in this world", "", std::to_string(round)),
+                  std::to_string(round));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Meeting, InTheProgramsStore) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  const auto body = [&](int rank) {
+    Identity identity;
+    identity.launcher = Launcher::options;
+    identity.rank = rank;
+    identity.world_size = 2;
+    EXPECT_EQ(meet_and_greet(identity, {.timeout = 20s, .store = store}), "met in round 1");
+    EXPECT_EQ(meet_and_greet(identity, {.timeout = 20s, .store = store}), "met in round 2");
+  };
+  std::thread other([&] { body(1); });
+  body(0);
+  other.join();
+}
+
+TEST(Meeting, OneRankTwiceInOneProcessIsAnError) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  Identity identity;
+  identity.rank = 0;
+  identity.world_size = 2;
+  std::thread first([&] {
+    EXPECT_EQ(thrown_by([&] { meet(identity, {.timeout = 500ms, .store = store}); }).code(),
+              ErrorCode::kTimeout);
+  });
+  store->get("world//1/rank/0", 20s);
+  const Error error = thrown_by([&] { meet(identity, {.timeout = 20s, .store = store}); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "rank 0 is already present");
+  first.join();
+}
+
+}  // namespace
+}  // namespace tutti::rendezvous
