@@ -45,6 +45,7 @@ bool Executor::step() {
       ++header_.segment;
       round_ = 0;
       round_begin_ = 0;
+      continue;  // a group of one may have nothing to do
     }
     if (!run_round()) return false;
     std::fill(finished_.begin(), finished_.end(), false);

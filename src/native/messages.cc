@@ -387,7 +387,6 @@ FrameHeader Messages::announcement(Transfer& send, std::uint64_t id) const {
   header.type = FrameType::announce;
   header.tag = send.request_->tag;
   header.id = id;
-  header.wants_match = !send.request_->buffered;
   header.what = describe(*send.request_);
   const std::size_t byte_count = send.byte_count();
   header.payload_bytes = byte_count <= eager_bytes_ ? static_cast<std::uint32_t>(byte_count) : 0;

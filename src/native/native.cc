@@ -74,6 +74,15 @@ class Native final : public Backend, private control::Driver {
 
   ~Native() override {
     if (has_driver_) membership_.remove_driver(*this);
+    if (!is_busy()) return;
+    membership_.fail({ErrorCode::kAborted,
+                      fmt::format("rank {} destroyed the group while asynchronous operations were "
+                                  "under way; close it first",
+                                  membership_.rank()),
+                      {membership_.rank()},
+                      {}});
+    queue_.fail_pending();
+    messages_.fail_pending();
   }
 
   Support supports(const OpKey& key) const override {

@@ -21,10 +21,7 @@ class Queue::Entry final : public detail::WorkState {
   Queue& queue_;
 };
 
-Queue::~Queue() {
-  if (pending() > 0) fail_pending();
-  take_token();  // nobody is inside any more
-}
+Queue::~Queue() { take_token(); }  // nobody is inside any more
 
 void Queue::run(const Request& request) {
   if (pending() > 0 && !drain(Clock::time_point::max())) membership_.throw_cause(request);

@@ -64,7 +64,6 @@ TEST_P(Channel, IsEmptyAtFirst) { EXPECT_EQ(receiver_.peek(), nullptr); }
 TEST_P(Channel, CarriesEveryFieldOfTheHeader) {
   FrameHeader sent = header(3, 77);
   sent.type = FrameType::announce;
-  sent.wants_match = true;
   sent.tag = -5;
   sent.segment = 9;
   sent.what.seq = 41;

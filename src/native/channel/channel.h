@@ -28,12 +28,12 @@ enum class FrameType : std::uint8_t {
 struct alignas(64) FrameHeader {
   std::uint32_t payload_bytes = 0;
   FrameType type = FrameType::none;
-  bool wants_match = false;  ///< announce: its sender waits for the match
-  std::uint16_t unused = 0;
+  std::uint8_t unused[3] = {};
   std::int32_t tag = 0;       ///< of messages
   std::uint32_t segment = 0;  ///< of collectives: its number
   std::uint64_t id = 0;       ///< of messages: number among those of its sender to its receiver
   control::Description what = {};  ///< the sender's operation
+  std::uint64_t unused_end = 0;
 };
 static_assert(sizeof(FrameHeader) == 64);
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");

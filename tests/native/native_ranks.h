@@ -1,0 +1,144 @@
+// Ranks that are threads of a test, each with a native backend, and requests as a group makes them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "control/host.h"
+#include "group/chain.h"
+#include "native/native.h"
+
+namespace tutti::native {
+
+inline constexpr GroupId kTestGroup = 0x7e57;
+
+/// One rank of a test: what the ProcessGroup would be.
+class NativeRank {
+ public:
+  NativeRank(Backend& backend_in, control::Membership& membership_in)
+      : backend(backend_in),
+        membership(membership_in),
+        rank(membership.rank()),
+        n(membership.group_size()) {}
+
+  Backend& backend;
+  control::Membership& membership;
+  const int rank;
+  const int n;
+  std::chrono::nanoseconds timeout = std::chrono::seconds(20);
+
+  /// The next collective of this rank.
+  Request next(Op op, DType dtype, std::size_t count, const void* input, void* output,
+               int root = -1, ReduceOp reduce = ReduceOp::sum) {
+    Request request = blank(op, dtype, count);
+    request.input = {input, count, dtype};
+    request.output = {output, count, dtype};
+    request.root_or_peer = root;
+    request.reduce = reduce;
+    request.seq = ++seq_;
+    request.chain = chain_ = group::chain_next(chain_, request);
+    return request;
+  }
+  template <class T>
+  Request next(Op op, std::size_t count, const T* input, T* output, int root = -1,
+               ReduceOp reduce = ReduceOp::sum) {
+    return next(op, dtype_of<T>, count, input, output, root, reduce);
+  }
+  Request barrier() { return next(Op::barrier, DType::u8, 0, nullptr, nullptr); }
+
+  template <class T>
+  Request send_of(const std::vector<T>& data, int to, int tag = 0, bool buffered = false) const {
+    Request request = blank(Op::send, dtype_of<T>, data.size());
+    request.input = {data.data(), data.size(), dtype_of<T>};
+    request.root_or_peer = to;
+    request.tag = tag;
+    request.buffered = buffered;
+    return request;
+  }
+  template <class T>
+  Request recv_of(std::vector<T>& data, int from, int tag = 0) const {
+    Request request = blank(Op::recv, dtype_of<T>, data.size());
+    request.output = {data.data(), data.size(), dtype_of<T>};
+    request.root_or_peer = from;
+    request.tag = tag;
+    return request;
+  }
+
+  void run(const Request& request) { backend.run(request); }
+  template <class T>
+  void send(const std::vector<T>& data, int to, int tag = 0, bool buffered = false) {
+    backend.run(send_of(data, to, tag, buffered));
+  }
+  template <class T>
+  void recv(std::vector<T>& data, int from, int tag = 0) {
+    backend.run(recv_of(data, from, tag));
+  }
+
+ private:
+  Request blank(Op op, DType dtype, std::size_t count) const {
+    Request request;
+    request.op = op;
+    request.dtype = dtype;
+    request.count = count;
+    request.group = kTestGroup;
+    request.arrive = Deadline::after(timeout);
+    request.stall = Deadline::after(timeout);
+    request.where = {"native_test.cc", 1};
+    return request;
+  }
+
+  std::uint64_t seq_ = 0;
+  std::uint64_t chain_ = group::chain_seed(kTestGroup);
+};
+
+/// Runs `body` on n threads. Failures that `body` lets out are the test's.
+inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  const net::Fd board = control::Board::make(n);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        control::HostOptions options;
+        options.board_fd = board.get();
+        options.rank = rank;
+        options.world_size = n;
+        options.timeout = std::chrono::seconds(20);
+        const auto host = control::Host::join(options);
+        std::vector<int> ranks;
+        for (int each = 0; each < n; ++each) ranks.push_back(each);
+        const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
+        GroupSpec spec;
+        spec.id = kTestGroup;
+        spec.rank = rank;
+        spec.world_ranks = ranks;
+        spec.store = store;
+        spec.membership = membership.get();
+        spec.timeout = std::chrono::seconds(20);
+        const auto backend = make_native(spec);
+        NativeRank me(*backend, *membership);
+        body(me);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// The Error that `call` throws.
+template <class Call>
+Error thrown_by(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no tutti::Error was thrown";
+  return Error(ErrorCode::kInternal, "nothing was thrown");
+}
+
+}  // namespace tutti::native
