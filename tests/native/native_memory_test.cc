@@ -1,0 +1,121 @@
+// What native takes: pages of the arena only when they are used, and no allocation in a blocking
+// call after the first.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+#include "native/arena.h"
+#include "native_ranks.h"
+
+namespace {
+thread_local std::size_t allocations = 0;
+}  // namespace
+
+// Counts what this thread allocates.
+void* operator new(std::size_t byte_count) {
+  ++allocations;
+  if (void* memory = std::malloc(byte_count)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+
+namespace tutti::native {
+namespace {
+
+TEST(ArenaLayout, RegionsFitAndDoNotOverlap) {
+  for (int n = 2; n <= control::kMaxLocalRanks; ++n) {
+    const ArenaLayout layout(n);
+    EXPECT_EQ(layout.head_bytes % 4096, 0u);
+    EXPECT_GE(layout.channel_bytes, 4096u) << n;
+    EXPECT_GE(layout.counters_offset(0, Lane::collective), kEngineHeadBytes);
+    EXPECT_LE(layout.counters_offset(n - 1, Lane::message) + sizeof(ChannelCounters),
+              layout.head_bytes);
+    EXPECT_GE(layout.channel_offset(0, Lane::collective), layout.head_bytes);
+    EXPECT_LE(layout.channel_offset(n - 1, Lane::message) + layout.channel_bytes,
+              kArenaBytes - kEngineRingBytes);
+    EXPECT_EQ(layout.channel_offset(0, Lane::message) - layout.channel_offset(0, Lane::collective),
+              layout.channel_bytes);
+  }
+}
+
+void on_arenas(int n, const std::function<void(Arena&)>& body) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank) {
+    threads.emplace_back([&, rank] {
+      GroupSpec spec;
+      spec.rank = rank;
+      spec.world_ranks.resize(static_cast<std::size_t>(n));
+      spec.store = store;
+      spec.timeout = std::chrono::seconds(20);
+      const std::unique_ptr<Arena> arena = Arena::make(spec);
+      body(*arena);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(Arena, ReservesWhatIsUsed) {
+  on_arenas(2, [](Arena& arena) {
+    EXPECT_EQ(arena.reserved_bytes(), arena.layout().head_bytes);
+    arena.channel_ring(1 - arena.rank(), Lane::message);
+    arena.channel_ring(1 - arena.rank(), Lane::message);
+    EXPECT_EQ(arena.reserved_bytes(), arena.layout().head_bytes + arena.layout().channel_bytes);
+    arena.engine_ring();
+    arena.channel_ring(1 - arena.rank(), Lane::collective);
+    EXPECT_EQ(arena.reserved_bytes(),
+              arena.layout().head_bytes + 2 * arena.layout().channel_bytes + kEngineRingBytes);
+    EXPECT_LE(arena.reserved_bytes(), std::size_t{8} << 20);
+  });
+}
+
+TEST(Arena, ThreadsShareOneMapping) {
+  std::atomic<const std::byte*> of_rank_0{nullptr};
+  on_arenas(2, [&](Arena& arena) {
+    const std::byte* seen = arena.peer(0).engine_head().data();
+    const std::byte* other = nullptr;
+    const bool first = of_rank_0.compare_exchange_strong(other, seen);
+    EXPECT_TRUE(first || other == seen);
+  });
+}
+
+TEST(NativeMemory, BlockingCallsAllocateNothing) {
+  on_native_ranks(3, [](NativeRank& me) {
+    std::vector<float> data(300'000), output(300'000);
+    const int next = (me.rank + 1) % me.n, previous = (me.rank + me.n - 1) % me.n;
+    const auto all_calls = [&] {
+      for (const std::size_t count : {1, 1000, 100'000}) {
+        me.run(me.next(Op::broadcast, count, data.data(), data.data(), 1));
+        me.run(me.next(Op::all_reduce, count, data.data(), output.data()));
+        me.run(me.next(Op::reduce, count, data.data(), output.data(), 2));
+        me.run(me.next(Op::gather, count, data.data(), output.data(), 0));
+        me.run(me.next(Op::all_gather, count, data.data(), output.data()));
+        me.run(me.next(Op::scatter, count, data.data(), output.data(), 0));
+        me.run(me.next(Op::reduce_scatter, count, data.data(), output.data()));
+        me.run(me.next(Op::all_to_all, count, data.data(), output.data()));
+        me.run(me.next(Op::all_to_all, count, data.data(), data.data()));
+        me.run(me.barrier());
+      }
+      for (const std::size_t count : {std::size_t{1}, std::size_t{100'000}}) {
+        const bool odd_one = me.rank == 2;  // three in a ring: somebody must receive first
+        Request send = me.send_of(std::vector<float>{}, next);
+        send.input = {data.data(), count, DType::f32};
+        Request recv = me.recv_of(output, previous);
+        recv.output.count = count;
+        send.count = recv.count = count;
+        me.run(odd_one ? recv : send);
+        me.run(odd_one ? send : recv);
+      }
+    };
+    all_calls();
+    const std::size_t before = allocations;
+    all_calls();
+    EXPECT_EQ(allocations, before);
+  });
+}
+
+}  // namespace
+}  // namespace tutti::native
