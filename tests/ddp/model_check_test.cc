@@ -1,0 +1,48 @@
+#include "ddp/model_check.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace tutti::ddp {
+namespace {
+
+TEST(ModelCheck, TheFirstDifferenceNamesBothSides) {
+  const ModelDescription model = {"parameter a [2] f32", "parameter b [3] f32"};
+  ModelDescription other = model;
+  other[1] = "parameter b [4] f32";
+  const std::vector<ModelDescription> by_rank = {model, model, other};
+  const ModelDifference difference = first_difference(by_rank);
+  EXPECT_EQ(difference.rank, 2);
+  EXPECT_EQ(difference.text, "rank 0 has 'parameter b [3] f32', rank 2 has 'parameter b [4] f32'");
+}
+
+TEST(ModelCheck, AMissingTensorIsNamed) {
+  const ModelDescription model = {"parameter a [2] f32", "parameter b [3] f32"};
+  const ModelDescription shorter = {"parameter a [2] f32"};
+  EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, shorter}).text,
+            "rank 0 has 'parameter b [3] f32', rank 1 has nothing");
+  EXPECT_EQ(first_difference(std::vector<ModelDescription>{shorter, model}).text,
+            "rank 0 has nothing, rank 1 has 'parameter b [3] f32'");
+  EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, model}).rank, -1);
+}
+
+TEST(ModelCheck, DigestsDifferByOrderAndByBorders) {
+  const std::set<std::uint64_t> digests = {digest({"a", "b"}), digest({"b", "a"}), digest({"ab"}),
+                                           digest({"a", "b", ""}), digest({})};
+  EXPECT_EQ(digests.size(), 5u);
+}
+
+TEST(ModelCheck, EveryFlippedBitChangesTheHash) {
+  std::vector<std::byte> bytes(37);
+  std::set<std::uint64_t> hashes = {hash_bytes(bytes)};
+  for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_TRUE(hashes.insert(hash_bytes(bytes)).second) << "bit " << bit;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  EXPECT_NE(hash_bytes(bytes), hash_bytes(std::span(bytes).first(36)));
+}
+
+}  // namespace
+}  // namespace tutti::ddp
