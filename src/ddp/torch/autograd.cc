@@ -38,6 +38,7 @@ class After final : public autograd::FunctionPostHook {
 
 struct BackwardWatch::State : std::enable_shared_from_this<State> {
   struct Hook {
+    at::Tensor parameter;
     NodePtr accumulator;  // the tensor itself holds it only weakly
     std::uintptr_t key;
   };
@@ -74,17 +75,25 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, BackwardEvents events)
     : state_(std::make_shared<State>()) {
   state_->events = std::move(events);
-  for (std::size_t parameter = 0; parameter < parameters.size(); ++parameter) {
-    NodePtr accumulator = autograd::impl::grad_accumulator(parameters[parameter]);
-    State* state = state_.get();  // outlives its hooks
-    const std::uintptr_t key = accumulator->add_post_hook(
-        std::make_unique<After>([state, parameter] { state->gradient(parameter); }));
-    state_->hooks.push_back({std::move(accumulator), key});
-  }
+  for (const at::Tensor& parameter : parameters) state_->hooks.push_back({parameter, {}, 0});
+  follow_parameters();
 }
 
 BackwardWatch::~BackwardWatch() {
   for (const State::Hook& hook : state_->hooks) hook.accumulator->del_post_hook(hook.key);
+}
+
+void BackwardWatch::follow_parameters() {
+  State* const state = state_.get();  // outlives its hooks
+  for (std::size_t parameter = 0; parameter < state->hooks.size(); ++parameter) {
+    State::Hook& hook = state->hooks[parameter];
+    NodePtr accumulator = autograd::impl::grad_accumulator(hook.parameter);
+    if (accumulator == hook.accumulator) continue;
+    if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
+    hook.key = accumulator->add_post_hook(
+        std::make_unique<After>([state, parameter] { state->gradient(parameter); }));
+    hook.accumulator = std::move(accumulator);
+  }
 }
 
 void BackwardWatch::enable(bool on) { state_->enabled = on; }

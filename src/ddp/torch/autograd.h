@@ -37,6 +37,8 @@ class BackwardWatch {
 
   /// Whether events are delivered.
   void enable(bool on);
+  /// Loading a model or changing its type may give parameters new accumulators: watches those.
+  void follow_parameters();
   /// Watches what a forward has returned; backward from it is the outermost task.
   void watch_outputs(const std::vector<at::Tensor>& outputs);
   /// Forgets a task that ended by an exception.

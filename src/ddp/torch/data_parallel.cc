@@ -4,8 +4,7 @@
 // bucket is one flat tensor in the group's memory, every trained parameter has a *view* into it.
 // Once its gradient is complete it lies there, and the parameter's grad is that view.
 #include <ATen/ATen.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -21,6 +20,7 @@
 namespace tutti::detail {
 namespace {
 
+using c10::str;
 using Clock = std::chrono::steady_clock;
 using Names = std::vector<std::string>;
 
@@ -46,9 +46,9 @@ Tensors tensors_of(const torch::nn::Module& module) {
     const at::Tensor& tensor = item.value();
     const auto [first, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), item.key());
     tensors.description.push_back(
-        is_new ? fmt::format("parameter {} {}{}", item.key(), ddp::describe(tensor),
-                             tensor.requires_grad() ? "" : " without gradient")
-               : fmt::format("parameter {} shared with {}", item.key(), first->second));
+        is_new ? str("parameter ", item.key(), " ", ddp::describe(tensor),
+                     tensor.requires_grad() ? "" : " without gradient")
+               : str("parameter ", item.key(), " shared with ", first->second));
     if (!is_new) continue;
     ddp::dtype_of_tensor(tensor, item.key());
     tensors.parameters.push_back(tensor);
@@ -59,8 +59,7 @@ Tensors tensors_of(const torch::nn::Module& module) {
   const auto buffers = module.named_buffers();
   for (const auto& item : buffers) {
     if (!item.value().defined()) continue;
-    tensors.description.push_back(
-        fmt::format("buffer {} {}", item.key(), ddp::describe(item.value())));
+    tensors.description.push_back(str("buffer ", item.key(), " ", ddp::describe(item.value())));
     ddp::dtype_of_tensor(item.value(), item.key());
     tensors.buffers.push_back(item.value());
   }
@@ -70,8 +69,8 @@ Tensors tensors_of(const torch::nn::Module& module) {
 std::string listed(const Names& names) {
   constexpr std::size_t kShown = 8;
   const auto shown = std::min(names.size(), kShown);
-  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + shown, ", "));
-  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  std::string text = c10::Join(", ", std::span(names).first(shown));
+  if (names.size() > kShown) text += str(" and ", names.size() - kShown, " more");
   return text;
 }
 
@@ -124,8 +123,8 @@ struct DataParallel::Impl {
 void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
   ErrorContext context;
   context.rank = group.rank();
-  context.call_site = fmt::format("{}:{}", where.file, where.line);
-  throw Error(code, fmt::format("DistributedDataParallel (rank {}): {}", group.rank(), what),
+  context.call_site = str(where.file, ":", where.line);
+  throw Error(code, str("DistributedDataParallel (rank ", group.rank(), "): ", what),
               std::move(context));
 }
 
@@ -138,9 +137,9 @@ void DataParallel::Impl::attach(const torch::nn::Module& module) {
     fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
   }
   ddp::ModelDescription description = tensors.description;
-  description.push_back(
-      fmt::format("options bucket_bytes {} find_unused_parameters {} broadcast_buffers {}",
-                  options.bucket_bytes, options.find_unused_parameters, options.broadcast_buffers));
+  description.push_back(str("options bucket_bytes ", options.bucket_bytes,
+                            " find_unused_parameters ", options.find_unused_parameters,
+                            " broadcast_buffers ", options.broadcast_buffers));
   ddp::check_same_model(group, description, where);
   ddp::broadcast_tensors(group, tensors.parameters, where);
   ddp::broadcast_tensors(group, tensors.buffers, where);
@@ -228,6 +227,7 @@ void DataParallel::Impl::reorder_buckets() {
 void DataParallel::Impl::forward_begins(bool training) {
   if (reducer->in_step()) start_over();  // the last backward ended by an exception
   watch->forget_task();
+  watch->follow_parameters();
   step_began = Clock::now();
   if (!synchronise) return;
   reorder_buckets();
@@ -272,29 +272,26 @@ void DataParallel::Impl::gradient_complete(std::size_t parameter) try {
     view.zero_();
   } else if (gradient.layout() != at::kStrided) {
     fail(ErrorCode::kUnsupported,
-         fmt::format("the gradient of {} is sparse; make it dense (Embedding: sparse(false))",
-                     name));
+         str("the gradient of ", name, " is sparse; make it dense (Embedding: sparse(false))"));
   } else if (gradient.requires_grad()) {
     fail(ErrorCode::kUnsupported,
-         fmt::format("the gradient of {} has a graph of its own: backward with create_graph cannot "
-                     "be averaged over ranks; compute such terms with torch::autograd::grad",
-                     name));
+         str("the gradient of ", name,
+             " has a graph of its own: backward with create_graph cannot be averaged over ranks; "
+             "compute such terms with torch::autograd::grad"));
   } else if (gradient.sizes() != view.sizes() || gradient.scalar_type() != view.scalar_type()) {
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("the gradient of {} is {}, its parameter was {} when the model was wrapped; "
-                     "wrap after changing the model",
-                     name, ddp::describe(gradient), ddp::describe(view)));
+         str("the gradient of ", name, " is ", ddp::describe(gradient), ", its parameter was ",
+             ddp::describe(view), " when the model was wrapped; wrap after changing the model"));
   } else if (!holds_view(parameter)) {
     view.copy_(gradient);
   }
   if (options.gradients_as_views && !holds_view(parameter)) gradient = view;
   if (reducer->mark_ready(parameter) == ddp::Reducer::Mark::repeated) {
-    fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} got a second gradient in one backward. It is used both inside and outside "
-                    "of a checkpointed block, or in two of them, or find_unused_parameters took it "
-                    "for unused: use it in one place",
-                    name));
+    fail(ErrorCode::kInvalidArgument,
+         str(name,
+             " got a second gradient in one backward. It is used both inside and outside of a "
+             "checkpointed block, or in two of them, or find_unused_parameters took it for unused: "
+             "use it in one place"));
   }
 } catch (...) {
   start_over();
@@ -311,10 +308,10 @@ void DataParallel::Impl::backward_ended(bool nested) {
   for (std::size_t parameter : reducer->missing()) missing.push_back(tensors.names[parameter]);
   start_over();
   fail(ErrorCode::kInvalidArgument,
-       fmt::format("backward ended without a gradient for {} of {} parameters: {}. If the model "
-                   "uses them in some steps only, set find_unused_parameters; if in none, "
-                   "requires_grad_(false)",
-                   missing.size(), tensors.trained.size(), listed(missing)));
+       str("backward ended without a gradient for ", missing.size(), " of ", tensors.trained.size(),
+           " parameters: ", listed(missing),
+           ". If the model uses them in some steps only, set find_unused_parameters; if in none, "
+           "requires_grad_(false)"));
 }
 
 void DataParallel::Impl::launch(std::size_t bucket) {

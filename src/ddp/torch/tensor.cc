@@ -1,8 +1,7 @@
 #include "ddp/torch/tensor.h"
 
 #include <ATen/ATen.h>
-#include <fmt/format.h>
-#include <fmt/ranges.h>
+#include <c10/util/StringUtil.h>
 
 #include <utility>
 
@@ -12,6 +11,8 @@
 namespace tutti {
 namespace ddp {
 namespace {
+
+using c10::str;
 
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
@@ -30,7 +31,7 @@ std::optional<DType> dtype_of_scalar(at::ScalarType type) {
 }
 
 [[noreturn]] void refuse(ErrorCode code, std::string_view what, const std::string& why) {
-  throw Error(code, fmt::format("{}: {}", what, why));
+  throw Error(code, str(what, ": ", why));
 }
 
 std::shared_ptr<const void> retain_tensor(const void* source) {
@@ -52,21 +53,18 @@ DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
   }
   if (!tensor.device().is_cpu()) {
     refuse(ErrorCode::kUnsupported, what,
-           fmt::format("tensor on {}; this version moves CPU memory only: call cpu()",
-                       tensor.device().str()));
+           str("tensor on ", tensor.device(), "; this version moves CPU memory only: call cpu()"));
   }
   const std::optional<DType> dtype = dtype_of_scalar(tensor.scalar_type());
   if (!dtype || tensor.is_quantized()) {
     refuse(ErrorCode::kUnsupported, what,
-           fmt::format("tensor of {}; convert it (complex: view_as_real())",
-                       at::toString(tensor.scalar_type())));
+           str("tensor of ", tensor.scalar_type(), "; convert it (complex: view_as_real())"));
   }
   return *dtype;
 }
 
 std::string describe(const at::Tensor& tensor) {
-  return fmt::format("[{}] strides [{}] {}", fmt::join(tensor.sizes(), ", "),
-                     fmt::join(tensor.strides(), ", "), at::toString(tensor.scalar_type()));
+  return str(tensor.sizes(), " strides ", tensor.strides(), " ", tensor.scalar_type());
 }
 
 void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, Where where) {
@@ -99,10 +97,9 @@ Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor) {
   if (!tensor.is_contiguous()) {
     ddp::refuse(
         ErrorCode::kInvalidArgument, "tensor as buffer",
-        fmt::format("not contiguous: {}; pass contiguous() and copy the result back, or, if "
-                    "every rank's tensor has these strides and order does not matter, "
-                    "tutti::in_memory_order(tensor)",
-                    ddp::describe(tensor)));
+        c10::str("not contiguous: ", ddp::describe(tensor),
+                 "; pass contiguous() and copy the result back, or, if every rank's tensor has "
+                 "these strides and order does not matter, tutti::in_memory_order(tensor)"));
   }
   return ddp::whole_memory(tensor, dtype);
 }
@@ -115,9 +112,8 @@ Buffer in_memory_order(const torch::Tensor& tensor) {
   const DType dtype = ddp::dtype_of_tensor(tensor, "in_memory_order");
   if (!tensor.is_non_overlapping_and_dense()) {
     ddp::refuse(ErrorCode::kInvalidArgument, "in_memory_order",
-                fmt::format("elements overlap or leave holes: {}; pass contiguous() and copy the "
-                            "result back",
-                            ddp::describe(tensor)));
+                c10::str("elements overlap or leave holes: ", ddp::describe(tensor),
+                         "; pass contiguous() and copy the result back"));
   }
   return ddp::whole_memory(tensor, dtype);
 }
@@ -126,7 +122,7 @@ std::uint64_t parameter_hash(const torch::nn::Module& module) {
   std::uint64_t hash = 0;
   const auto parameters = module.named_parameters();
   for (const auto& item : parameters) {
-    const std::string text = fmt::format("{} {}", item.key(), ddp::describe(item.value()));
+    const std::string text = c10::str(item.key(), " ", ddp::describe(item.value()));
     hash = ddp::hash_bytes(std::as_bytes(std::span(text)), hash);
     const at::Tensor values = item.value().detach().cpu().contiguous();
     hash =
