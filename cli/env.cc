@@ -9,6 +9,7 @@
 
 #include "base/config.h"
 #include "command.h"
+#include "rendezvous/identity.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 
@@ -36,9 +37,9 @@ std::string settings_table(const std::vector<SettingInfo>& settings) {
   }
   std::string text;
   for (const SettingInfo& setting : settings) {
-    text += fmt::format("{:<{}} {} {:<{}}  {:<8} {} ({})\n", setting.name, widest_name,
-                        setting.uniform ? '*' : ' ', setting.value, widest_value, setting.type,
-                        setting.doc, setting.source);
+    text += fmt::format("  {:<{}} {} {:<{}}  {} ({}, {})\n", setting.name, widest_name,
+                        setting.uniform ? '*' : ' ', setting.value, widest_value, setting.doc,
+                        setting.type, setting.source);
   }
   return text;
 }
@@ -57,6 +58,60 @@ nlohmann::ordered_json settings_json(const std::vector<SettingInfo>& settings) {
   return rows;
 }
 
+/// Who this process would be; an identity that contradicts itself is shown, not thrown.
+struct Who {
+  rendezvous::Identity identity;
+  std::string error;
+};
+
+Who find_out(const Environment& environment) {
+  try {
+    const Config config({}, environment);
+    rendezvous::Explicit given;
+    if (config.given(Setting::rank)) given.rank = static_cast<int>(config.number(Setting::rank));
+    if (config.given(Setting::world_size)) {
+      given.world_size = static_cast<int>(config.number(Setting::world_size));
+    }
+    return {rendezvous::identify(environment, given), ""};
+  } catch (const Error& error) {
+    return {{}, error.what()};
+  }
+}
+
+std::string identity_text(const Who& who) {
+  if (!who.error.empty()) return fmt::format("identity: none, init would fail: {}\n", who.error);
+  const rendezvous::Identity& identity = who.identity;
+  std::string text = fmt::format("identity: rank {} of {}, from {}{}\n", identity.rank,
+                                 identity.world_size, name_of(identity.launcher),
+                                 identity.source.empty() ? "" : " (" + identity.source + ")");
+  if (identity.local_rank >= 0) {
+    text += fmt::format("  on this host: rank {} of {}\n", identity.local_rank,
+                        identity.local_world_size);
+  }
+  if (!identity.agent.empty()) text += fmt::format("  agent: {}\n", identity.agent);
+  if (!identity.master_addr.empty()) {
+    text += fmt::format("  MASTER_ADDR {} MASTER_PORT {}\n", identity.master_addr,
+                        identity.master_port);
+  }
+  for (const std::string& note : identity.notes) text += fmt::format("  {}\n", note);
+  return text;
+}
+
+nlohmann::ordered_json identity_json(const Who& who) {
+  if (!who.error.empty()) return {{"error", who.error}};
+  const rendezvous::Identity& identity = who.identity;
+  return {{"rank", identity.rank},
+          {"world_size", identity.world_size},
+          {"local_rank", identity.local_rank},
+          {"local_world_size", identity.local_world_size},
+          {"launcher", name_of(identity.launcher)},
+          {"source", identity.source},
+          {"agent", identity.agent},
+          {"master_addr", identity.master_addr},
+          {"master_port", identity.master_port},
+          {"notes", identity.notes}};
+}
+
 }  // namespace
 
 int env_command(std::span<const std::string> words) {
@@ -72,12 +127,19 @@ int env_command(std::span<const std::string> words) {
     }
     as_json = true;
   }
+  const Environment environment = read_environment();
   const std::vector<SettingInfo> settings = describe_settings();
+  const Who who = find_out(environment);
+  const std::vector<std::string> warnings = unknown_variables(environment);
   if (as_json) {
-    print(nlohmann::ordered_json{{"settings", settings_json(settings)}}.dump(2) + "\n");
+    const nlohmann::ordered_json all = {{"identity", identity_json(who)},
+                                        {"settings", settings_json(settings)},
+                                        {"warnings", warnings}};
+    print(all.dump(2) + "\n");
   } else {
-    print(settings_table(settings));
-    for (const std::string& line : unknown_variables(read_environment())) print(line + "\n");
+    print(identity_text(who));
+    print("settings:\n" + settings_table(settings));
+    for (const std::string& line : warnings) print(line + "\n");
   }
   return 0;
 }

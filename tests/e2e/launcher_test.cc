@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <string>
@@ -490,6 +491,30 @@ TEST_F(Launcher, VersionSaysWhatIsBuiltIn) {
   EXPECT_TRUE(std::regex_search(
       job.out(), std::regex("^tutti \\d+\\.\\d+\\.\\d+ \\(commit \\w+, .+\\)\nbuilt in: native")))
       << job.out();
+}
+
+TEST_F(Launcher, EnvSaysWhoARankIsAndWhy) {
+  LaunchedJob job(run(2, {TUTTI_COMMAND, "env"}));
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  for (const int rank : {0, 1}) {
+    EXPECT_TRUE(
+        has(job.out(), fmt::format("[{0}] identity: rank {0} of 2, from tutti run (RANK={0} "
+                                   "WORLD_SIZE=2)",
+                                   rank)))
+        << job.out();
+  }
+  EXPECT_TRUE(has(job.out(), "[0]   agent: @tutti-")) << job.out();
+  EXPECT_TRUE(has(job.out(), "stall_timeout")) << job.out();
+}
+
+TEST_F(Launcher, EnvShowsABadIdentityAndPrintsJson) {
+  LaunchedJob job({"run", "env", "-u", "TUTTI_AGENT", "RANK=7", "WORLD_SIZE=2", TUTTI_COMMAND,
+                   "env", "--json"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  const auto parsed = nlohmann::json::parse(job.out());
+  EXPECT_TRUE(has(parsed["identity"]["error"], "RANK=7 is out of range")) << job.out();
+  EXPECT_TRUE(std::any_of(parsed["settings"].begin(), parsed["settings"].end(),
+                          [](const auto& row) { return row["name"] == "timeout"; }));
 }
 
 TEST_F(Launcher, DryRunStartsNothing) {
