@@ -3,9 +3,11 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/integer_kernels.cc"
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#include <algorithm>
+#include <cstring>
 
 #include "kernels/kernels-inl.h"
 
@@ -103,7 +105,6 @@ void stream(void* to, const void* from, std::size_t byte_count) {
     hn::Stream(hn::LoadU(d, source + at), d, target + at);
   }
   if (at < byte_count) std::memcpy(target + at, source + at, byte_count - at);
-  hwy::FlushStream();
 }
 
 const char* target_name() { return hwy::TargetName(HWY_TARGET); }
@@ -119,7 +120,7 @@ HWY_EXPORT(target_name);
 const Table* find_integer(DType dtype, ReduceOp::Kind kind) noexcept {
   return HWY_DYNAMIC_DISPATCH(integer_table)(dtype, kind);
 }
-void copy_streaming(void* to, const void* from, std::size_t byte_count) noexcept {
+void copy_unfenced(void* to, const void* from, std::size_t byte_count) noexcept {
   HWY_DYNAMIC_DISPATCH(stream)(to, from, byte_count);
 }
 const char* chosen_target() noexcept { return HWY_DYNAMIC_DISPATCH(target_name)(); }

@@ -37,9 +37,11 @@ struct Table {
 
 /// Looks up by what is computed, not by what it is called: sums and products of signed integers
 /// are those of unsigned ones, bitwise operations on integers those of bytes.
-using FindTable = const Table* (*)(DType dtype, ReduceOp::Kind kind);
 const Table* find_float(DType dtype, ReduceOp::Kind kind) noexcept;    // f32 f64
 const Table* find_half(DType dtype, ReduceOp::Kind kind) noexcept;     // f16 bf16
 const Table* find_integer(DType dtype, ReduceOp::Kind kind) noexcept;  // the rest
+
+/// Copies with non-temporal stores and does not fence them.
+void copy_unfenced(void* to, const void* from, std::size_t byte_count) noexcept;
 
 }  // namespace tutti::kernels
