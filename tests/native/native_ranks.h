@@ -94,6 +94,30 @@ class NativeRank {
   std::uint64_t chain_ = group::chain_seed(kTestGroup);
 };
 
+/// Makes rank `rank` of n a member of the test's group and runs `body`.
+inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
+                           const std::function<void(NativeRank&)>& body) {
+  control::HostOptions options;
+  options.board_fd = board;
+  options.rank = rank;
+  options.world_size = n;
+  options.timeout = std::chrono::seconds(20);
+  const auto host = control::Host::join(options);
+  std::vector<int> ranks;
+  for (int each = 0; each < n; ++each) ranks.push_back(each);
+  const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
+  GroupSpec spec;
+  spec.id = kTestGroup;
+  spec.rank = rank;
+  spec.world_ranks = ranks;
+  spec.store = store;
+  spec.membership = membership.get();
+  spec.timeout = std::chrono::seconds(20);
+  const auto backend = make_native(spec);
+  NativeRank me(*backend, *membership);
+  body(me);
+}
+
 /// Runs `body` on n threads. Failures that `body` lets out are the test's.
 inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body) {
   const std::shared_ptr<Store> store = make_memory_store();
@@ -102,25 +126,7 @@ inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body)
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        control::HostOptions options;
-        options.board_fd = board.get();
-        options.rank = rank;
-        options.world_size = n;
-        options.timeout = std::chrono::seconds(20);
-        const auto host = control::Host::join(options);
-        std::vector<int> ranks;
-        for (int each = 0; each < n; ++each) ranks.push_back(each);
-        const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
-        GroupSpec spec;
-        spec.id = kTestGroup;
-        spec.rank = rank;
-        spec.world_ranks = ranks;
-        spec.store = store;
-        spec.membership = membership.get();
-        spec.timeout = std::chrono::seconds(20);
-        const auto backend = make_native(spec);
-        NativeRank me(*backend, *membership);
-        body(me);
+        be_native_rank(rank, n, board.get(), store, body);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
