@@ -61,6 +61,24 @@ std::chrono::milliseconds store_timeout(Deadline& deadline) {
   return std::min<std::chrono::milliseconds>(left, std::chrono::hours(24));
 }
 
+/// The store knows no abort word: we look at it between short waits.
+std::string get_address(Store& store, const std::string& key, Deadline& deadline,
+                        const net::Interrupt& interrupt) {
+  constexpr std::chrono::milliseconds kSlice{50};
+  for (;;) {
+    const auto left = store_timeout(deadline);
+    if (interrupt.abort_word == nullptr) return store.get(key, left);
+    if (interrupt.abort_word->load(std::memory_order_acquire) != 0) {
+      throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
+    }
+    try {
+      return store.get(key, std::min(left, kSlice));
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kTimeout || left <= kSlice) throw;
+    }
+  }
+}
+
 /// A rank's connection to rank 0 and what it gave.
 struct Member {
   net::Fd socket;
@@ -347,7 +365,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
     if (group_size > 1) store.erase(key, store_timeout(deadline));
     return;
   }
-  const std::string address = store.get(key, store_timeout(deadline));
+  const std::string address = get_address(store, key, deadline, interrupt);
   HandOverGuest guest(net::connect(address, deadline, interrupt),
                       static_cast<std::size_t>(group_size), interrupt);
   guest.give(rank, own_memory, deadline);
