@@ -11,6 +11,13 @@
 
 namespace tutti {
 
+/// TSan does not follow ranks that are forked from a process in which it runs threads of its own.
+#if defined(__has_feature)
+inline constexpr bool kNoForks = __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kNoForks = false;
+#endif
+
 /// Runs `function` on every rank of a new world and closes it; every failure of a rank is one of
 /// the test.
 inline void on_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,

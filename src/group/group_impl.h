@@ -29,6 +29,7 @@ struct Parts {
   std::vector<int> world_ranks;  ///< by rank in the group
   std::chrono::nanoseconds arrive{0};
   std::chrono::nanoseconds stall{0};
+  std::chrono::nanoseconds close_timeout{0};
   std::shared_ptr<control::Host> host;  ///< shared with all groups of the world
   std::shared_ptr<Store> store;         ///< of the world
   std::shared_ptr<Observer> observer;   ///< may be null
@@ -74,7 +75,7 @@ class ProcessGroup::Impl {
   std::optional<Error> error() const;
   void on_failure(FailureCallback callback);
   void abort(const std::string& reason);
-  void close(std::chrono::nanoseconds budget);
+  void close(const Timeout& budget);
 
  private:
   struct Number {
@@ -92,7 +93,9 @@ class ProcessGroup::Impl {
   [[noreturn]] void throw_closed(const Request& request) const;
   /// Gives `request` the next number; returns the last one, for undo.
   Number number(Request& request) noexcept;
-  void run_collective(const Request& request);
+  void dispatch(const Request& request);
+  /// For a backend that does not check itself.
+  void run_foreign(const Request& request);
   Work start_collective(Request request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;

@@ -103,11 +103,11 @@ void ProcessGroup::Impl::close_in_order(Deadline deadline) {
   membership().close(last_.seq, last_.chain, deadline);
 }
 
-void ProcessGroup::Impl::close(std::chrono::nanoseconds budget) {
+void ProcessGroup::Impl::close(const Timeout& budget) {
   Request closing = request(Op::barrier, {}, {});
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) return;
-  Deadline deadline = Deadline::after(budget);
+  Deadline deadline = Deadline::after(budget.value_or(parts_.close_timeout));
   deadline.start(Deadline::Clock::now());
   if (!failed()) close_in_order(deadline);
   if (std::optional<Error> failure = error()) throw *failure;
@@ -134,6 +134,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   child.rank = own;
   child.arrive = parts_.arrive;
   child.stall = parts_.stall;
+  child.close_timeout = parts_.close_timeout;
   child.host = parts_.host;
   child.store = parts_.store;
   child.observer = parts_.observer;

@@ -401,6 +401,6 @@ Memory ProcessGroup::allocate(std::size_t byte_count) { return impl().allocate(b
 std::optional<Error> ProcessGroup::error() const { return impl().error(); }
 void ProcessGroup::on_failure(FailureCallback callback) { impl().on_failure(std::move(callback)); }
 void ProcessGroup::abort(const std::string& reason) { impl().abort(reason); }
-void ProcessGroup::close(std::chrono::nanoseconds deadline) { impl().close(deadline); }
+void ProcessGroup::close(Timeout deadline) { impl().close(deadline); }
 
 }  // namespace tutti

@@ -76,7 +76,9 @@ bool SideCheck::try_launch(Clock::time_point until) {
   }
   if (!check_.wait_for(left_until(until))) return false;
   begin();
-  real_ = backend_.start(request());
+  Request real = request();
+  real.observer = nullptr;  // told by this state
+  real_ = backend_.start(std::move(real));
   launched_.store(true, std::memory_order_release);
   return true;
 }

@@ -121,20 +121,27 @@ void ProcessGroup::Impl::after_failure(const Number& before, const Error& failur
   }
 }
 
-void ProcessGroup::Impl::run_collective(const Request& request) {
-  if (!parts_.side || group_size() == 1) {
+void ProcessGroup::Impl::dispatch(const Request& request) {
+  if (info_.checks_itself) {
     parts_.backend->run(request);
-    return;
+  } else {
+    run_foreign(request);
   }
-  launch_pending();
+}
+
+void ProcessGroup::Impl::run_foreign(const Request& request) {
+  const bool checked = parts_.side && group_size() > 1 && !is_message(request.op);
   try {
-    parts_.side->run(group::side_barrier(request));
+    if (checked) {
+      launch_pending();
+      parts_.side->run(group::side_barrier(request));
+    }
+    parts_.backend->run(request);
+    if (checked) membership().leave(request);
   } catch (const Error&) {
-    if (failed()) membership().throw_cause(request);  // in the name of the real operation
+    if (failed()) membership().throw_cause(request);  // why, not what the backend made of it
     throw;
   }
-  parts_.backend->run(request);
-  membership().leave(request);
 }
 
 void ProcessGroup::Impl::launch_pending() {
@@ -146,13 +153,13 @@ void ProcessGroup::Impl::launch_pending() {
 void ProcessGroup::Impl::run(Request& request) {
   admit(request, true);
   if (is_message(request.op)) {
-    watched(request, [&] { parts_.backend->run(request); });
+    watched(request, [&] { dispatch(request); });
     return;
   }
   const group::Turn turn(turnstile_, request, rank());
   const Number before = number(request);
   try {
-    watched(request, [&] { run_collective(request); });
+    watched(request, [&] { dispatch(request); });
   } catch (const Error& failure) {
     after_failure(before, failure);
     throw;

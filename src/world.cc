@@ -1,0 +1,217 @@
+// Becoming a world: the one place that names concrete classes and hands them down.
+//
+// *Settings* say what is wanted, the *identity* who we are; the world *meets* at a store, compares
+// the settings that must be uniform, finds its *host*, and gets a group over the backend.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/config.h"
+#include "base/hash.h"
+#include "base/log.h"
+#include "base/rank_list.h"
+#include "control/host.h"
+#include "group/check.h"
+#include "group/group_impl.h"
+#include "native/native.h"
+#include "rendezvous/identity.h"
+#include "rendezvous/meeting.h"
+#include "tutti/init.h"
+
+namespace tutti {
+
+namespace {
+
+using rendezvous::Identity;
+using rendezvous::Launcher;
+using rendezvous::Meeting;
+
+/// A backend by its name; `make` is null where it is not built in.
+struct BackendEntry {
+  std::string_view name;
+  std::unique_ptr<Backend> (*make)(const GroupSpec& spec);
+};
+constexpr BackendEntry kBackends[] = {
+    {"native", native::make_native}, {"gloo", nullptr}, {"mpi", nullptr}, {"nccl", nullptr}};
+
+[[noreturn]] void throw_invalid(const std::string& text) {
+  throw Error(ErrorCode::kInvalidArgument, "init_process_group: " + text);
+}
+
+const BackendEntry& find_backend(const std::string& name) {
+  std::vector<std::string> known, built;
+  for (const BackendEntry& entry : kBackends) {
+    if (entry.name == name && entry.make != nullptr) return entry;
+    known.emplace_back(entry.name);
+    if (entry.make != nullptr) built.emplace_back(entry.name);
+  }
+  const std::string choice = fmt::format("this build has: {}", fmt::join(built, ", "));
+  if (std::find(known.begin(), known.end(), name) != known.end()) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("init_process_group: the backend \"{}\" is not built in; {}", name, choice));
+  }
+  const std::string guess = nearest(name, known);
+  throw_invalid(fmt::format("there is no backend \"{}\"{}; {}", name,
+                            guess.empty() ? "" : fmt::format(", did you mean \"{}\"?", guess),
+                            choice));
+}
+
+/// The rows of the table that the program gives, in either of the two ways.
+Settings settings_of(const InitOptions& options) {
+  Settings settings = options.settings;
+  const auto put = [&](const char* name, const std::string& value) {
+    const auto [row, is_new] = settings.try_emplace(name, value);
+    if (!is_new && row->second != value) {
+      throw_invalid(
+          fmt::format("{} is given twice: \"{}\" among the options, \"{}\" among their "
+                      "settings",
+                      name, value, row->second));
+    }
+  };
+  if (!options.backend.empty()) put("backend", options.backend);
+  if (!options.init_method.empty()) put("init_method", options.init_method);
+  if (!options.name.empty()) put("name", options.name);
+  if (options.rank) put("rank", std::to_string(*options.rank));
+  if (options.world_size) put("world_size", std::to_string(*options.world_size));
+  if (options.timeout && *options.timeout < std::chrono::nanoseconds(0)) {
+    throw_invalid(fmt::format("the timeout is negative: {} ns", options.timeout->count()));
+  }
+  if (options.timeout) {
+    const bool never = *options.timeout == std::chrono::nanoseconds::max();
+    put("timeout", never ? "never" : fmt::format("{}ns", options.timeout->count()));
+  }
+  return settings;
+}
+
+/// Rank and size come from the program (options before TUTTI_*), else from the launcher.
+Identity find_identity(const InitOptions& options, const Settings& settings, const Config& config,
+                       const Environment& environment) {
+  rendezvous::Explicit given;
+  if (settings.contains("rank")) given.rank = static_cast<int>(config.number(Setting::rank));
+  if (settings.contains("world_size")) {
+    given.world_size = static_cast<int>(config.number(Setting::world_size));
+  }
+  if (options.store && (!given.rank || !given.world_size)) {
+    throw_invalid("a store is given, so the launcher is not asked: give rank and world_size, too");
+  }
+  return rendezvous::identify(environment, given);
+}
+
+void log_beginning(const Identity& identity, const Environment& environment) {
+  for (const std::string& note : identity.notes) log(LogLevel::info, note);
+  if (identity.rank == 0) {
+    for (const std::string& line : unknown_variables(environment)) log(LogLevel::warn, line);
+  }
+  if (identity.launcher == Launcher::none) {
+    log(LogLevel::warn,
+        "no launcher has set RANK and WORLD_SIZE: this is a world of one rank "
+        "(start n ranks with: tutti run -n N PROGRAM)");
+  }
+}
+
+/// The settings that must not differ, one `name=value` per line, in the order of the table.
+std::string uniform_settings(const Config& config) {
+  std::string text;
+  for (const SettingInfo& row : config.describe()) {
+    if (row.uniform) text += fmt::format("{}={}\n", row.name, row.value);
+  }
+  return text;
+}
+
+std::vector<std::string_view> lines_of(std::string_view text) {
+  std::vector<std::string_view> lines;
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return lines;
+}
+
+/// Every rank sees every rank's settings, so that all of them refuse, with the same words.
+void compare_settings(Store& store, const Identity& identity, const Config& config) {
+  const auto budget = std::chrono::duration_cast<Store::Timeout>(std::min<std::chrono::nanoseconds>(
+      config.duration(Setting::timeout), std::chrono::hours(24)));
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < identity.world_size; ++rank) {
+    keys.push_back(fmt::format("settings/{}", rank));
+  }
+  store.set(keys[static_cast<std::size_t>(identity.rank)], uniform_settings(config), budget);
+  const std::vector<std::string> all = store.multi_get(keys, budget);
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    if (all[rank] == all[0]) continue;
+    const std::vector<std::string_view> first = lines_of(all[0]), other = lines_of(all[rank]);
+    const auto [here, there] =
+        std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    throw_invalid(fmt::format(
+        "a setting that must be the same on all ranks differs: {} on rank 0, {} on rank {}",
+        here == first.end() ? "nothing" : *here, there == other.end() ? "nothing" : *there, rank));
+  }
+}
+
+Meeting meet(const InitOptions& options, const Identity& identity, const Config& config) {
+  rendezvous::MeetingOptions meeting;
+  meeting.timeout = config.duration(Setting::timeout);
+  meeting.init_method = config.text(Setting::init_method);
+  meeting.name = config.text(Setting::name);
+  meeting.store = options.store;
+  return rendezvous::meet(identity, meeting);
+}
+
+std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
+                                         const Meeting& meeting) {
+  control::HostOptions host;
+  host.store = meeting.store;
+  host.board_fd = meeting.board.get();
+  host.rank = identity.rank;
+  host.world_size = identity.world_size;
+  host.host_id = config.text(Setting::host_id);
+  host.timeout = config.duration(Setting::timeout);
+  return control::Host::join(host);
+}
+
+ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
+                        const BackendEntry& backend) {
+  const std::string& name = config.text(Setting::name);
+  group::Parts parts;
+  parts.name = name.empty() ? "world" : name;
+  parts.id = hash_combine(hash_text(parts.name), static_cast<std::uint64_t>(meeting.round));
+  parts.rank = identity.rank;
+  parts.world_ranks.resize(static_cast<std::size_t>(identity.world_size));
+  std::iota(parts.world_ranks.begin(), parts.world_ranks.end(), 0);
+  parts.arrive = config.duration(Setting::timeout);
+  parts.stall = config.duration(Setting::stall_timeout);
+  parts.close_timeout = config.duration(Setting::close_timeout);
+  parts.store = meeting.store;
+  parts.host = join_host(identity, config, meeting);
+  const GroupSpec spec = group::enroll(parts);
+  parts.backend = backend.make(spec);
+  if (!parts.backend->info().checks_itself) parts.side = native::make_native(spec);
+  return group::make_group(std::move(parts));
+}
+
+}  // namespace
+
+ProcessGroup init_process_group(InitOptions options, Where where) try {
+  const Environment environment = read_environment();
+  const Settings settings = settings_of(options);
+  const Config config(settings, environment);
+  const BackendEntry& backend = find_backend(config.text(Setting::backend));
+  const Identity identity = find_identity(options, settings, config, environment);
+  set_log_rank(identity.rank);
+  log_beginning(identity, environment);
+  const Meeting meeting = meet(options, identity, config);
+  if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
+  return make_world(identity, config, meeting, backend);
+} catch (const Error& failure) {
+  ErrorContext context = failure.context();
+  context.op = "init_process_group";
+  context.call_site = group::name_of(where);
+  throw Error(failure.code(), failure.what(), std::move(context));
+}
+
+}  // namespace tutti

@@ -1,0 +1,360 @@
+// Groups as users see them: misuse, failure, life and death. Ranks are threads unless said
+// otherwise.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <future>
+#include <vector>
+
+#include "ranks.h"
+#include "tutti/init.h"
+#include "tutti/process_group.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using test_kit::As;
+
+// ---- forms ------------------------------------------------------------------------------------
+
+TEST(Forms, ScalarsListsAndValues) {
+  on_ranks(3, [](ProcessGroup& world) {
+    const float rank = static_cast<float>(world.rank());
+    EXPECT_EQ(world.all_reduce_value(rank), 3.0f);
+    EXPECT_EQ(world.all_reduce_value(rank, {.op = ReduceOp::max}), 2.0f);
+
+    std::array<float, 2> mine = {rank, rank * 10}, a = {}, b = {}, c = {};
+    const std::array<Buffer, 3> list = {Buffer(a), Buffer(b), Buffer(c)};
+    world.all_gather(mine, std::span<const Buffer>(list));
+    EXPECT_EQ(b, (std::array<float, 2>{1, 10}));
+    EXPECT_EQ(c, (std::array<float, 2>{2, 20}));
+
+    a = b = c = {};
+    if (world.rank() == 1) {
+      world.gather(mine, std::span<const Buffer>(list), {.root = 1});
+      EXPECT_EQ(c, (std::array<float, 2>{2, 20}));
+    } else {
+      world.gather(mine, std::span<const Buffer>(), {.root = 1});
+    }
+
+    std::array<float, 2> got = {};
+    a = {1, 2}, b = {3, 4}, c = {5, 6};
+    const std::array<ConstBuffer, 3> parts = {ConstBuffer(a), ConstBuffer(b), ConstBuffer(c)};
+    const auto given =
+        world.rank() == 0 ? std::span<const ConstBuffer>(parts) : std::span<const ConstBuffer>();
+    world.scatter(given, got);
+    EXPECT_EQ(got, (std::array<float, 2>{rank * 2 + 1, rank * 2 + 2}));
+  });
+}
+
+TEST(Forms, InPlaceWholeBuffers) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::array<int, 4> x = {-1, -1, -1, -1};
+    const auto rank = static_cast<std::size_t>(world.rank());
+    x[2 * rank] = world.rank();
+    x[2 * rank + 1] = world.rank() + 10;
+    world.all_gather(x);
+    EXPECT_EQ(x, (std::array<int, 4>{0, 10, 1, 11}));
+    world.reduce_scatter(x);
+    EXPECT_EQ(x[2 * rank], 2 * world.rank());
+    std::array<int, 2> y = {world.rank() * 2, world.rank() * 2 + 1};
+    world.all_to_all(y);
+    EXPECT_EQ(y, (std::array<int, 2>{world.rank(), world.rank() + 2}));
+  });
+}
+
+TEST(Forms, AsynchronousCallsCompleteInAnyOrderOfWaiting) {
+  on_ranks(3, [](ProcessGroup& world) {
+    std::vector<int> x(100, world.rank()), y(1, world.rank()), z(5000, 1);
+    Work first = world.all_reduce(x, async);
+    Work second = world.broadcast(y, {.root = 2}, async);
+    Work third = world.all_reduce(z, ReduceOp::sum, async);
+    third.wait();
+    second.wait();
+    first.wait();
+    EXPECT_EQ(x[99], 3);
+    EXPECT_EQ(y[0], 2);
+    EXPECT_EQ(z[4999], 3);
+  });
+}
+
+TEST(Forms, MessagesWithSeveralTags) {
+  on_ranks(2, [](ProcessGroup& world) {
+    int one = 0, two = 0;
+    if (world.rank() == 0) {
+      one = 1, two = 2;
+      Work first = world.send(one, 1, {.tag = 1}, async);
+      Work second = world.send(two, 1, {.tag = 2}, async);
+      first.wait();
+      second.wait();
+    } else {
+      world.recv(two, 0, {.tag = 2});
+      world.recv(one, 0, {.tag = 1});
+      EXPECT_EQ(one, 1);
+      EXPECT_EQ(two, 2);
+    }
+  });
+}
+
+// ---- misuse -----------------------------------------------------------------------------------
+
+TEST(Misuse, EmptyGroupRefusesEverything) {
+  ProcessGroup empty;
+  EXPECT_FALSE(empty.is_member());
+  float x = 0;
+  for (const Error& error : {
+           thrown_by([&] { empty.all_reduce(x); }),
+           thrown_by([&] { (void)empty.rank(); }),
+           thrown_by([&] { empty.close(); }),
+           thrown_by([&] { (void)empty.new_group({0}); }),
+       }) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "this group is empty");
+  }
+}
+
+TEST(Misuse, BadArgumentsAreRefusedAndLeaveTheGroupUsable) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::array<float, 3> x = {1, 1, 1};
+    std::array<int, 3> ints = {};
+    const int here = __LINE__ + 1;
+    const Error root = thrown_by([&] { world.broadcast(x, {.root = 2}); });
+    EXPECT_EQ(root.code(), ErrorCode::kInvalidArgument);
+    expect_text(root,
+                "broadcast (rank " + std::to_string(world.rank()) + "): root 2 is out of range");
+    EXPECT_EQ(root.context().call_site, "group_test.cc:" + std::to_string(here));
+
+    const auto refused = [](const Error& error, const std::string& part) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      expect_text(error, part);
+    };
+    refused(thrown_by([&] { world.send(x, 7); }), "peer 7 is out of range");
+    refused(thrown_by([&] { world.send(x, world.rank()); }), "would wait for ever");
+    refused(thrown_by([&] { world.all_reduce(Buffer(nullptr, 3, DType::f32)); }), "input is null");
+    refused(thrown_by([&] { world.all_reduce(x, ints); }), "input is of f32, output of i32");
+    refused(thrown_by([&] { world.all_gather(x); }), "3 elements cannot be divided");
+    refused(thrown_by([&] { world.barrier({.timeout = -1s}); }), "the timeout is negative");
+    refused(thrown_by([&] { (void)world.all_reduce(Buffer(nullptr, 3, DType::f32), async); }),
+            "input is null");
+    const std::array<Buffer, 1> one = {Buffer(x)};
+    refused(thrown_by([&] { world.all_gather(x, std::span<const Buffer>(one)); }),
+            "the list has 1 buffers, but the group has 2 ranks");
+    refused(thrown_by([&] { (void)world.new_group({0, 0}); }), "rank 0 is given twice");
+    refused(thrown_by([&] { (void)world.new_group({0, 5}); }), "rank 5 is out of range");
+
+    world.all_reduce(x);
+    EXPECT_EQ(x[2], 2.0f);
+    EXPECT_FALSE(world.error().has_value());
+  });
+}
+
+TEST(Misuse, IllegalReduceOperationsAreUnsupportedAndSayWhatToDo) {
+  on_ranks(2, [](ProcessGroup& world) {
+    int x = 1;
+    const Error error = thrown_by([&] { world.all_reduce(x, ReduceOp::avg); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    expect_text(error, "divide");
+    float y = 1;
+    EXPECT_EQ(thrown_by([&] { world.reduce(y, {.op = ReduceOp::bxor}); }).code(),
+              ErrorCode::kUnsupported);
+    EXPECT_FALSE(world.supports({Op::all_reduce, DType::f64, ReduceOp::Kind::band, {}}).yes);
+    EXPECT_TRUE(world.supports({Op::all_reduce, DType::f64, ReduceOp::Kind::avg, {}}).yes);
+    EXPECT_EQ(world.all_reduce_value(1), 2);
+  });
+}
+
+TEST(Misuse, ReceiveFromAnyRankIsNotThereYetAndSaysSo) {
+  on_ranks(2, [](ProcessGroup& world) {
+    float x = 0;
+    const Error error = thrown_by([&] { world.recv(x, -1); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    expect_text(error, "from any rank");
+  });
+}
+
+// ---- failure ----------------------------------------------------------------------------------
+
+TEST(Failure, AbortReachesEveryRankWithItsReason) {
+  on_ranks(3, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1, 2});
+    std::atomic<int> calls{0};
+    std::promise<ErrorCode> told;
+    group.on_failure([&](const Error& error) {
+      if (calls.fetch_add(1) == 0) told.set_value(error.code());
+    });
+    if (group.rank() == 1) {
+      group.abort("out of coffee");
+    } else {
+      const Error error = thrown_by([&] { group.barrier(); });
+      EXPECT_EQ(error.code(), ErrorCode::kAborted);
+      expect_text(error, "out of coffee");
+    }
+    EXPECT_EQ(told.get_future().get(), ErrorCode::kAborted);
+    for (int again = 0; again < 2; ++again) {
+      const Error later = thrown_by([&] { group.barrier(); });
+      EXPECT_EQ(later.code(), ErrorCode::kAborted);
+      expect_text(later, "out of coffee");
+      EXPECT_EQ(later.context().culprits, std::vector<int>{1});
+    }
+    ASSERT_TRUE(group.error().has_value());
+    EXPECT_EQ(group.error()->code(), ErrorCode::kAborted);
+    EXPECT_EQ(thrown_by([&] { group.close(); }).code(), ErrorCode::kAborted);
+    // The world lives on, and so do new groups of a failed one.
+    world.barrier();
+    EXPECT_EQ(calls.load(), 1);
+  });
+}
+
+TEST(Failure, AnExceptionThatUnwindsAbortsAtOnce) {
+  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    if (me.rank == 0) throw std::runtime_error("a bug of the program");
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      world.barrier();
+    } catch (const Error&) {
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+      throw;
+    }
+    return std::string();
+  });
+  EXPECT_EQ(outcomes[0].failure, "a bug of the program");
+  ASSERT_TRUE(outcomes[1].error.has_value());
+  EXPECT_EQ(outcomes[1].error->code(), ErrorCode::kAborted);
+}
+
+TEST(Failure, DisagreementIsNamedOnEveryRank) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    float x = static_cast<float>(group.rank());
+    std::optional<Error> error;
+    try {
+      group.broadcast(x, {.root = group.rank()});  // each believes to be the root
+      group.close();
+    } catch (const Error& caught) {
+      error = caught;
+    }
+    ASSERT_TRUE(error.has_value());
+    EXPECT_EQ(error->code(), ErrorCode::kCollectiveMismatch);
+    expect_text(*error, "group_test.cc:");
+  });
+}
+
+TEST(Failure, DeadlineNamesWhoHasNotCome) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (group.rank() == 0) {
+      const Error error = thrown_by([&] { group.barrier({.timeout = 50ms}); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+    }
+    world.barrier();
+    EXPECT_EQ(thrown_by([&] { group.barrier(); }).code(), ErrorCode::kTimeout);
+  });
+}
+
+// ---- life -------------------------------------------------------------------------------------
+
+TEST(Life, NewGroupsKeepTheOrderGivenAndNonMembersGetTheEmptyOne) {
+  on_ranks(4, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({3, 1});
+    EXPECT_EQ(group.is_member(), world.rank() == 1 || world.rank() == 3);
+    if (!group.is_member()) return;
+    EXPECT_EQ(group.rank(), world.rank() == 3 ? 0 : 1);
+    EXPECT_EQ(group.world_size(), 2);
+    EXPECT_EQ(std::vector<int>(group.world_ranks().begin(), group.world_ranks().end()),
+              (std::vector<int>{3, 1}));
+    int x = world.rank();
+    group.broadcast(x);
+    EXPECT_EQ(x, 3);
+    ProcessGroup alone = group.new_group({1});
+    if (alone.is_member()) {
+      EXPECT_EQ(alone.world_ranks()[0], 1);
+      EXPECT_EQ(alone.all_reduce_value(5), 5);
+    }
+  });
+}
+
+TEST(Life, TheSameRanksAskedForTwiceAreTwoGroups) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup one = world.new_group({0, 1}), two = world.new_group({0, 1});
+    int x = 1, y = 2;
+    Work first = one.all_reduce(x, async);
+    Work second = two.all_reduce(y, async);
+    second.wait();
+    first.wait();
+    EXPECT_EQ(x, 2);
+    EXPECT_EQ(y, 4);
+  });
+}
+
+TEST(Life, ClosedGroupsRefuseCallsAndCloseTwiceIsFine) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    group.barrier();
+    group.close();
+    group.close();
+    const Error error = thrown_by([&] { group.barrier(); });
+    EXPECT_EQ(error.code(), ErrorCode::kClosed);
+    EXPECT_EQ(thrown_by([&] { (void)group.new_group({0}); }).code(), ErrorCode::kClosed);
+    group.abort("nothing to abort");
+    EXPECT_FALSE(group.error().has_value());
+  });
+}
+
+TEST(Life, CloseNamesWhoHasNotLeft) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (group.rank() == 0) {
+      const Error error = thrown_by([&] { group.close(50ms); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      expect_text(error, "1");
+    }
+    world.barrier();
+    if (group.rank() == 1) group.close();  // compares with the goodbye it finds
+  });
+}
+
+TEST(Life, TheDestructorIsBounded) {
+  on_ranks(2, [](ProcessGroup& world) {
+    auto group = std::make_unique<ProcessGroup>(world.new_group({0, 1}));
+    if (world.rank() == 0) {
+      const auto begin = std::chrono::steady_clock::now();
+      group.reset();
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+    }
+    world.barrier();
+  });
+}
+
+TEST(Life, MovedFromGroupsAreEmptyAndAssignmentClosesTheOldOne) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    ProcessGroup moved = std::move(group);
+    EXPECT_FALSE(group.is_member());  // NOLINT(bugprone-use-after-move): the state is documented
+    moved = world.new_group({1, 0});
+    EXPECT_EQ(moved.all_reduce_value(1), 2);
+  });
+}
+
+TEST(Life, GroupsWorkInProcessesToo) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  on_ranks(3,
+           [](ProcessGroup& world) {
+             EXPECT_EQ(world.all_reduce_value(world.rank()), 3);
+             ProcessGroup pair = world.new_group({2, 0});
+             if (pair.is_member()) {
+               EXPECT_EQ(pair.all_reduce_value(1), 2);
+             }
+             std::vector<double> x(10'000, world.rank());
+             Work work = world.all_reduce(x, async);
+             work.wait();
+             EXPECT_EQ(x[9999], 3.0);
+           },
+           {.as = As::processes});
+}
+
+}  // namespace
+}  // namespace tutti
