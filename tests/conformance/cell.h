@@ -1,0 +1,29 @@
+// One cell of the conformance grid: one operation with everything that can vary about it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tutti/process_group.h"
+
+namespace tutti::conformance {
+
+struct Cell {
+  Op op = Op::barrier;
+  DType dtype = DType::f32;
+  ReduceOp reduce = ReduceOp::sum;
+  std::size_t count = 0;
+  int root = 0;  ///< send, recv: the distance between sender and receiver
+  bool in_place = false;
+  bool asynchronous = false;
+  std::uint64_t seed = 0;
+};
+
+/// "all_reduce avg of 1000 x bf16, in place, async, root 0"
+std::string describe(const Cell& cell);
+
+/// Runs the cell on this rank and compares with the reference: what the operation promises to this
+/// rank, nothing written elsewhere, inputs unchanged. Empty if all is right.
+std::string run_cell(ProcessGroup& group, const Cell& cell);
+
+}  // namespace tutti::conformance

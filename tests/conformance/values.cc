@@ -1,0 +1,138 @@
+#include "conformance/values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/hash.h"
+
+namespace tutti::conformance {
+
+namespace {
+
+constexpr std::size_t kGuard = 64;
+constexpr std::byte kGuardByte{0xa5};
+
+/// A finite value of moderate size, exact in every format or needing rounding, as the bits fall.
+double ordinary(std::uint64_t bits) {
+  const double mantissa = static_cast<double>(bits >> 12) / (1ull << 52);  // [0, 1)
+  const int exponent = static_cast<int>(bits & 7) - 3;
+  return std::ldexp((bits & 8) != 0 ? 1 + mantissa : -1 - mantissa, exponent);
+}
+
+template <class T>
+T special_float(std::uint64_t bits) {
+  using Limits = std::numeric_limits<T>;
+  const T values[] = {T(0),
+                      -T(0),
+                      Limits::infinity(),
+                      -Limits::infinity(),
+                      Limits::max(),
+                      Limits::lowest(),
+                      Limits::min(),
+                      Limits::denorm_min(),
+                      T(1),
+                      Limits::quiet_NaN()};
+  return values[bits % std::size(values)];
+}
+
+template <class T>
+std::uint64_t float_bits(T value) {
+  if constexpr (sizeof(T) == 4) return std::bit_cast<std::uint32_t>(value);
+  if constexpr (sizeof(T) == 8) return std::bit_cast<std::uint64_t>(value);
+  if constexpr (sizeof(T) == 2) return value.bits;
+}
+
+std::uint64_t special_half(DType dtype, std::uint64_t bits) {
+  const bool brain = dtype == DType::bf16;
+  const std::uint16_t infinity = brain ? 0x7f80 : 0x7c00;
+  const std::uint16_t values[] = {0x0000,
+                                  0x8000,
+                                  infinity,
+                                  static_cast<std::uint16_t>(infinity | 0x8000),
+                                  static_cast<std::uint16_t>(infinity - 1),  // the largest
+                                  static_cast<std::uint16_t>(infinity + 1),  // a signalling NaN
+                                  static_cast<std::uint16_t>(infinity | 0x0040),
+                                  0x0001,
+                                  0x8001};
+  return values[bits % std::size(values)];
+}
+
+/// The bits of one element, in the low bytes.
+std::uint64_t element(DType dtype, std::uint64_t random) {
+  const std::uint64_t kind = random >> 60, bits = mix64(random);
+  if (dtype == DType::bool_) return kind == 0 ? bits : bits & 1;  // all but 0 means true
+  if (!is_floating(dtype)) return kind < 2 ? (bits & 1) - 1 + (bits >> 63) : bits;
+  if (kind == 0) {
+    if (dtype == DType::f32) return float_bits(special_float<float>(bits));
+    if (dtype == DType::f64) return float_bits(special_float<double>(bits));
+    return special_half(dtype, bits);
+  }
+  if (kind == 1) return bits;  // any bits at all
+  const double value = ordinary(bits);
+  if (dtype == DType::f64) return float_bits(value);
+  if (dtype == DType::f32) return float_bits(static_cast<float>(value));
+  if (dtype == DType::f16) return float_bits(float16(static_cast<float>(value)));
+  return float_bits(bfloat16(static_cast<float>(value)));
+}
+
+std::uint64_t load(const void* elements, std::size_t bytes, std::size_t index) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, static_cast<const std::byte*>(elements) + index * bytes, bytes);
+  return bits;
+}
+
+bool is_nan(DType dtype, std::uint64_t bits) {
+  if (dtype == DType::f64) return (bits & ~0ull >> 1) > 0x7ff0000000000000u;
+  if (dtype == DType::f32) return (bits & 0x7fffffff) > 0x7f800000;
+  if (dtype == DType::f16) return (bits & 0x7fff) > 0x7c00;
+  return dtype == DType::bf16 && (bits & 0x7fff) > 0x7f80;
+}
+
+}  // namespace
+
+void fill(std::uint64_t seed, int rank, DType dtype, std::size_t first, std::size_t count,
+          void* out) {
+  const std::size_t bytes = size_of(dtype);
+  const std::uint64_t stream = hash_combine(seed, static_cast<std::uint64_t>(rank));
+  auto* const to = static_cast<std::byte*>(out);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = element(dtype, mix64(stream + (first + i) * 0x9e3779b97f4a7c15u));
+    std::memcpy(to + i * bytes, &bits, bytes);
+  }
+}
+
+std::string difference(DType dtype, const void* expected, const void* got, std::size_t count) {
+  const std::size_t bytes = size_of(dtype);
+  if (count == 0 || std::memcmp(expected, got, count * bytes) == 0) return {};
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t want = load(expected, bytes, i), have = load(got, bytes, i);
+    if (want == have || (is_nan(dtype, want) && is_nan(dtype, have))) continue;
+    return fmt::format("element {} of {} is {:#x}, expected {:#x}", i, count, have, want);
+  }
+  return {};
+}
+
+Guarded::Guarded(DType dtype, std::size_t count, std::size_t skew)
+    : dtype_(dtype),
+      count_(count),
+      offset_(kGuard + skew * size_of(dtype)),
+      bytes_(offset_ + count * size_of(dtype) + kGuard, kGuardByte) {}
+
+Buffer Guarded::part(std::size_t index, std::size_t part_count) noexcept {
+  return {static_cast<std::byte*>(data()) + index * part_count * size_of(dtype_), part_count,
+          dtype_};
+}
+
+bool Guarded::guards_are_whole() const noexcept {
+  const auto whole = [](std::byte byte) { return byte == kGuardByte; };
+  return std::all_of(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(offset_),
+                     whole) &&
+         std::all_of(bytes_.end() - static_cast<std::ptrdiff_t>(kGuard), bytes_.end(), whole);
+}
+
+}  // namespace tutti::conformance
