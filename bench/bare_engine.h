@@ -61,7 +61,7 @@ class BareEngine final : private tutti::native::EngineSignals {
  public:
   BareEngine(const BareMemory& memory, int rank, int ranks)
       : ring_(memory.ring(rank)),
-        pauses_(ranks <= tutti::usable_cores() ? 100'000 : 20),
+        pauses_(tutti::wait_policy(ranks, tutti::usable_cores()).pauses),
         engine_(memory.view(rank), memory.tuning(), *this) {}
 
   void run(tutti::Request& request) {
@@ -91,6 +91,7 @@ class BareEngine final : private tutti::native::EngineSignals {
 
  private:
   void notify_all() noexcept override {}
+  void progressed() noexcept override {}
   void disagree(int) noexcept override { std::abort(); }
   std::byte* open_ring() override { return ring_; }
 

@@ -10,6 +10,7 @@ class Collectives::EngineOperation final : public Operation {
       : engine_(view, tuning, signals) {}
   void begin(const Request& request) noexcept { engine_.begin(request); }
   bool step() override { return engine_.step(); }
+  bool take_moved() noexcept override { return engine_.take_moved(); }
   int awaited() const noexcept override { return engine_.awaited(); }
 
  private:
@@ -19,12 +20,12 @@ class Collectives::EngineOperation final : public Operation {
 Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& membership)
     : arena_(arena), membership_(membership), executor_(channels, membership) {
   if (arena == nullptr) return;
-  const EngineTuning tuning = engine_tuning(arena->group_size(), usable_cores());
   static_assert(sizeof(EngineHead) <= kEngineHeadBytes);
   for (int rank = 0; rank < arena->group_size(); ++rank) {
     heads_.push_back(arena->peer(rank).engine_head().data());
     rings_.push_back(arena->peer(rank).engine_ring().data());
   }
+  const EngineTuning tuning = engine_tuning(heads_);
   const EngineView view{.rank = arena->rank(),
                         .head = arena->engine_head().data(),
                         .heads = heads_,
@@ -65,6 +66,8 @@ const Schedule& Collectives::schedule_for(const Request& request) {
 }
 
 void Collectives::notify_all() noexcept { membership_.notify_all(); }
+
+void Collectives::progressed() noexcept { membership_.progressed(); }
 
 void Collectives::disagree(int peer) noexcept {
   membership_.fail_mismatch(*request_, peer, nullptr);

@@ -25,6 +25,7 @@ class Collectives final : public EngineSignals {
 
   const Schedule& schedule_for(const Request& request);
   void notify_all() noexcept override;
+  void progressed() noexcept override;
   void disagree(int peer) noexcept override;
   std::byte* open_ring() override;
 

@@ -14,9 +14,33 @@ control::Description describe(const Request& request) noexcept {
   return description;
 }
 
+namespace {
+
+/// Steps to the end. A wait that sees something move ends and the next one begins: a large message
+/// is many short waits, and only a long one should sleep.
+WaitResult step_to_end(Operation& operation, const Waiter& waiter, Patience& patience) {
+  bool done = false;
+  const auto look = [&] {
+    done = operation.step();
+    return done || operation.take_moved();
+  };
+  WaitResult result = WaitResult::ready;
+  while (result == WaitResult::ready && !done) result = wait(waiter, patience, look);
+  return result;
+}
+
+}  // namespace
+
 void run_blocking(Operation& operation, const Request& request, control::Membership& membership) {
   StepPatience patience(membership, request, operation);
-  switch (wait(membership.waiter(), patience, [&] { return operation.step(); })) {
+  WaitResult result = WaitResult::aborted;
+  try {
+    result = step_to_end(operation, membership.waiter(), patience);
+  } catch (const Error& error) {  // the others must not wait for this rank
+    membership.fail({error.code(), error.what(), {membership.rank()}, {}});
+    throw;
+  }
+  switch (result) {
     case WaitResult::ready:
       return;
     case WaitResult::aborted:

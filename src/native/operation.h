@@ -19,6 +19,8 @@ class Operation {
   /// Goes on as far as it can without waiting. True: done. A disagreement or a failure found here
   /// is handed to the group's Membership, whose abort word then ends the wait.
   virtual bool step() = 0;
+  /// Whether the steps since this was last asked moved anything: then a wait begins anew, spinning.
+  virtual bool take_moved() noexcept { return false; }
   /// The rank that kept the last step from finishing; -1: all of the group.
   virtual int awaited() const noexcept = 0;
   /// Messages: whether the peer has posted the other half.

@@ -76,6 +76,7 @@ class Rank final : private EngineSignals {
 
  private:
   void notify_all() noexcept override { ++notified_; }
+  void progressed() noexcept override {}
   void disagree(int peer) noexcept override;
   std::byte* open_ring() override { return memory_.ring(rank_); }
 

@@ -28,6 +28,8 @@ class EngineSignals {
  public:
   /// Something was stored that peers may be waiting for.
   virtual void notify_all() noexcept = 0;
+  /// Part of a large message moved.
+  virtual void progressed() noexcept = 0;
   /// `peer` entered another operation than this rank; the group must fail.
   virtual void disagree(int peer) noexcept = 0;
   /// The own ring, to write: asked for once, at the first large message. Throws if there is no
@@ -46,6 +48,11 @@ struct EngineTuning {
   std::size_t ring_bytes = 2 * 1024 * 1024;
 };
 EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept;
+
+/// Ranks may see different numbers of cores. Each leaves its own in its head before the others map
+/// it; the tuning from all heads is then the same everywhere.
+void introduce_engine(std::byte* head, int usable_cores) noexcept;
+EngineTuning engine_tuning(std::span<const std::byte* const> heads) noexcept;
 
 /// One rank's engine in one group.
 ///
