@@ -203,8 +203,8 @@ class TUTTI_API ProcessGroup {
   /// Fails the group on all ranks: pending and later calls throw kAborted with `reason`.
   void abort(const std::string& reason);
   /// Leaves in order: ends pending work, says goodbye, waits for the others' goodbyes and compares
-  /// what was done. After the deadline (empty: the setting close_timeout, 30 s): kTimeout naming who
-  /// has not left.
+  /// what was done. After the deadline (empty: the setting close_timeout, 30 s): kTimeout naming
+  /// who has not left.
   void close(Timeout deadline = {});
 
  private:
