@@ -203,6 +203,7 @@ ProcessGroup init_process_group(InitOptions options, Where where) try {
   const BackendEntry& backend = find_backend(config.text(Setting::backend));
   const Identity identity = find_identity(options, settings, config, environment);
   set_log_rank(identity.rank);
+  if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
   if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);

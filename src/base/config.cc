@@ -45,8 +45,6 @@ constexpr Row kRows[] = {
     {Setting::name, "name", Kind::text, "", "", true, "name of the world in messages"},
     {Setting::rank, "rank", Kind::number, "-1", "", false,
      "rank of this process; -1: from the launcher"},
-    {Setting::staging_bytes, "staging_bytes", Kind::bytes, "2MiB", "", true,
-     "shared memory per rank and group through which large operations are staged"},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,
@@ -264,7 +262,8 @@ Config::Config(const Settings& options, const Environment& environment) {
     const std::string variable = variable_of(row.name);
     if (const auto option = options.find(row.name); option != options.end()) {
       value = {option->second, "option"};
-    } else if (const auto entry = environment.find(variable); entry != environment.end()) {
+    } else if (const auto entry = environment.find(variable);
+               entry != environment.end() && !entry->second.empty()) {
       value = {entry->second, variable};
     } else {
       value = {std::string(row.default_value), "default"};
@@ -299,6 +298,9 @@ std::chrono::nanoseconds Config::duration(Setting setting) const {
 }
 const std::string& Config::text(Setting setting) const {
   return values_[static_cast<std::size_t>(setting)].text;
+}
+LogLevel Config::log_level() const {
+  return static_cast<LogLevel>(value(Setting::log, static_cast<int>(Kind::word)).number);
 }
 bool Config::given(Setting setting) const noexcept {
   return values_[static_cast<std::size_t>(setting)].source != "default";
@@ -339,7 +341,7 @@ LogLevel log_level_of_process() noexcept {
   try {
     const Environment environment = read_environment();
     const auto entry = environment.find(std::string_view("TUTTI_LOG"));
-    if (entry == environment.end()) return LogLevel::warn;
+    if (entry == environment.end() || entry->second.empty()) return LogLevel::warn;
     return static_cast<LogLevel>(
         parse_word("TUTTI_LOG", entry->second, row_of(Setting::log).words));
   } catch (...) {  // init reports the value; lines before it go by the default

@@ -32,12 +32,11 @@ enum class Setting : std::uint8_t {
   log,
   name,
   rank,
-  staging_bytes,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 12;
+inline constexpr std::size_t kSettingCount = 11;
 
 /// The value of every setting, parsed and checked.
 ///
@@ -51,7 +50,8 @@ class Config {
   std::int64_t number(Setting setting) const;
   std::size_t bytes(Setting setting) const;
   std::chrono::nanoseconds duration(Setting setting) const;  ///< nanoseconds::max(): never
-  const std::string& text(Setting setting) const;            ///< also a row of type word
+  const std::string& text(Setting setting) const;            ///< as it was given
+  LogLevel log_level() const;
   /// Whether the value comes from an option or a variable.
   bool given(Setting setting) const noexcept;
 
