@@ -133,8 +133,8 @@ class Membership::State::Farewell final : public Patience {
       const Line* theirs = state_.line_of(member);
       if (member == state_.rank || theirs == nullptr || !has_left(member)) continue;
       const std::uint64_t seq = theirs->goodbye_seq.load();
-      if (seq == own_seq && theirs->goodbye_chain.load() == state_.line.goodbye_chain.load())
-        continue;
+      const bool same_chain = theirs->goodbye_chain.load() == state_.line.goodbye_chain.load();
+      if (seq == own_seq && (same_chain || seq == 0)) continue;
       for (std::uint64_t s = std::min(seq, own_seq); s > 0 && s + kHistory > std::min(seq, own_seq);
            --s)
         first_different_ = state_.differ(s, member) ? s : first_different_;

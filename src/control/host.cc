@@ -11,17 +11,16 @@
 #include <map>
 #include <utility>
 
-#include "base/rank_list.h"
+#include "base/log.h"
 #include "control/hand_over.h"
 #include "control/host_state.h"
+#include "control/words.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
 
 namespace {
-
-using Clock = Deadline::Clock;
 
 /// How long a decider may say nothing before the next one speaks.
 constexpr std::chrono::milliseconds kOvertake{250};
@@ -46,26 +45,48 @@ Store::Timeout left_of(Deadline& deadline) {
 
 std::string key_of(int rank) { return fmt::format("host/{}", rank); }
 
-/// Every rank publishes where it is; unless all say the same this world cannot be.
-void check_one_host(const HostOptions& options, Deadline& deadline) {
-  const std::string identity = host_identity(options.host_id);
-  options.store->set(key_of(options.rank), identity + "\n" + own_host_name(), left_of(deadline));
+/// What one rank tells the others before they share anything.
+struct Introduction {
+  std::string identity;
+  std::string host_name;
+  bool agent_board = false;  ///< has one from the agent, with its slot unused
+};
+
+std::string encode(const Introduction& introduction) {
+  return introduction.identity + "\n" + introduction.host_name + "\n" +
+         (introduction.agent_board ? "1" : "0");
+}
+
+Introduction decode(const std::string& text) {
+  const std::size_t first = text.find('\n');
+  const std::size_t second = text.find('\n', first + 1);
+  if (first == std::string::npos || second == std::string::npos)
+    throw Error(ErrorCode::kInternal, "a rank introduced itself in a way this version cannot read");
+  return {text.substr(0, first), text.substr(first + 1, second - first - 1),
+          text.substr(second + 1) == "1"};
+}
+
+std::vector<Introduction> introduce(const HostOptions& options, const Introduction& own,
+                                    Deadline& deadline) {
+  options.store->set(key_of(options.rank), encode(own), left_of(deadline));
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key_of(rank));
-  const std::vector<std::string> values = options.store->multi_get(keys, left_of(deadline));
+  std::vector<Introduction> all;
+  for (const std::string& text : options.store->multi_get(keys, left_of(deadline)))
+    all.push_back(decode(text));
+  return all;
+}
 
+void check_one_host(const std::vector<Introduction>& all) {
   std::map<std::string, std::vector<int>> hosts;
-  for (int rank = 0; rank < options.world_size; ++rank) {
-    const std::string& value = values[static_cast<std::size_t>(rank)];
-    hosts[value.substr(0, value.find('\n'))].push_back(rank);
-  }
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    hosts[all[rank].identity].push_back(static_cast<int>(rank));
   if (hosts.size() == 1) return;
   std::string text;
-  for (const auto& [id, ranks] : hosts) {
-    const std::string& value = values[static_cast<std::size_t>(ranks.front())];
-    text += fmt::format("{}{} ({}): ranks {}", text.empty() ? "" : "; ",
-                        value.substr(value.find('\n') + 1), id, format_ranks(ranks));
-  }
+  for (const auto& [identity, ranks] : hosts)
+    text += fmt::format("{}{} ({}): {}", text.empty() ? "" : "; ",
+                        all[static_cast<std::size_t>(ranks.front())].host_name, identity,
+                        ranks_text(ranks));
   throw Error(ErrorCode::kUnsupported,
               fmt::format("the ranks are on {} hosts, and this version works on one only: {}. "
                           "Ranks share a host if boot id and network namespace agree; "
@@ -73,19 +94,36 @@ void check_one_host(const HostOptions& options, Deadline& deadline) {
                           hosts.size(), text));
 }
 
+net::Fd duplicate(int fd) {
+  net::Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
+  return copy;
+}
+
+/// The agent's board shows one world per process; further worlds make boards of their own. All
+/// ranks must choose alike, so all must have found their slot unused.
 net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
+  if (options.store == nullptr && options.board_fd >= 0) return duplicate(options.board_fd);
+  if (options.world_size == 1 && options.board_fd < 0) return Board::make(1);
+  Introduction own{host_identity(options.host_id), own_host_name(), false};
+  net::Fd memory;
   if (options.board_fd >= 0) {
-    net::Fd copy(fcntl(options.board_fd, F_DUPFD_CLOEXEC, 0));
-    if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
-    return copy;
+    memory = duplicate(options.board_fd);
+    const Board board(memory);
+    own.agent_board = options.world_size == board.rank_count() &&
+                      board.slot(options.rank).state.load() == RankState::absent;
   }
-  net::Fd own;
-  if (options.rank == 0) own = Board::make(options.world_size);
-  if (options.world_size == 1) return own;
-  std::vector<net::Fd> all =
-      hand_over(*options.store, "board", options.rank, options.world_size, own.get(), deadline);
-  if (!all.front()) throw Error(ErrorCode::kInternal, "status board: rank 0 handed over no board");
-  return std::move(all.front());
+  const std::vector<Introduction> all = introduce(options, own, deadline);
+  check_one_host(all);
+  if (std::all_of(all.begin(), all.end(), [](const Introduction& i) { return i.agent_board; }))
+    return memory;
+  memory.reset();
+  if (options.rank == 0) memory = Board::make(options.world_size);
+  std::vector<net::Fd> boards =
+      hand_over(*options.store, "board", options.rank, options.world_size, memory.get(), deadline);
+  if (!boards.front())
+    throw Error(ErrorCode::kInternal, "status board: rank 0 handed over no board");
+  return std::move(boards.front());
 }
 
 }  // namespace
@@ -210,22 +248,6 @@ void Host::State::adopt_failures() noexcept {
 
 namespace {
 
-/// Waits for the others' marks.
-class Gathering final : public Patience {
- public:
-  explicit Gathering(Deadline& deadline) noexcept : deadline_(deadline) {}
-  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-    if (deadline_.expired(now)) return Verdict::give_up;
-    const auto left =
-        std::min<std::chrono::nanoseconds>(deadline_.left(now), std::chrono::seconds(1));
-    *next = now + left;
-    return Verdict::keep_waiting;
-  }
-
- private:
-  Deadline& deadline_;
-};
-
 std::vector<int> absent(const Board& board) {
   std::vector<int> ranks;
   for (int rank = 0; rank < board.rank_count(); ++rank) {
@@ -234,6 +256,31 @@ std::vector<int> absent(const Board& board) {
   }
   return ranks;
 }
+
+/// Waits for the others' marks.
+class Gathering final : public Patience {
+ public:
+  Gathering(const Host::State& host, Deadline& deadline) noexcept
+      : host_(host), deadline_(deadline), next_line_(after(began_, host.first_line_after)) {}
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    if (deadline_.expired(now)) return Verdict::give_up;
+    if (now >= next_line_) {
+      log(LogLevel::warn,
+          fmt::format("joining the world (rank {} of {}): waiting {} for {}", host_.rank,
+                      host_.rank_count, seconds(now - began_), ranks_text(absent(host_.shared))));
+      next_line_ = after(now, now - began_);
+    }
+    *next = std::min(
+        {after(now, deadline_.left(now)), after(now, std::chrono::seconds(1)), next_line_});
+    return Verdict::keep_waiting;
+  }
+
+ private:
+  const Host::State& host_;
+  Deadline& deadline_;
+  const Clock::time_point began_ = Clock::now();
+  Clock::time_point next_line_;
+};
 
 /// Takes the slot and its mark, on the control thread. False: another process has them.
 bool settle(Host::State& state) {
@@ -258,16 +305,15 @@ void leave(Host::State& state) noexcept {
 void Host::State::wait_for_all(Deadline& deadline) {
   rouse_others();
   for (int slot = 0; slot < rank_count; ++slot) ring(shared.slot(slot).bell);
-  Gathering gathering(deadline);
+  Gathering gathering(*this, deadline);
   const Waiter waiter{&loss_word, &own.slot().bell, policy};
   const WaitResult result = wait(waiter, gathering, [&] { return absent(shared).empty(); });
   if (result == WaitResult::ready) return;
   if (result == WaitResult::gave_up)
-    throw Error(
-        ErrorCode::kTimeout,
-        fmt::format("joining the world (rank {} of {}): ranks {} have not come to the host's "
-                    "status board before the deadline",
-                    rank, rank_count, format_ranks(absent(shared))));
+    throw Error(ErrorCode::kTimeout,
+                fmt::format("joining the world (rank {} of {}): {} did not come to the host's "
+                            "status board within {}",
+                            rank, rank_count, ranks_text(absent(shared)), budget_text(deadline)));
   ErrorContext context;
   context.rank = rank;
   context.host = host_name;
@@ -290,9 +336,6 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
                 fmt::format("rank {} of {} does not exist", options.rank, options.world_size));
   std::shared_ptr<Process> process = Process::get();
   Deadline deadline = Deadline::after(options.timeout);
-  // One agent's board for all is one host, unless somebody says otherwise.
-  if (options.world_size > 1 && (options.board_fd < 0 || !options.host_id.empty()))
-    check_one_host(options, deadline);
   const net::Fd memory = meet_at_board(options, deadline);
   auto state = std::make_shared<State>(process, memory, options);
   if (state->rank_count != options.world_size)

@@ -18,8 +18,10 @@
 namespace tutti::control {
 
 struct HostOptions {
-  std::shared_ptr<Store> store;  ///< may be null in a world of one
-  int board_fd = -1;             ///< from the agent (borrowed), or -1: rank 0 makes the board
+  std::shared_ptr<Store> store;  ///< may be null in a world of one, or with a board_fd
+  /// From the agent (borrowed), or -1: rank 0 makes the board. Used if all ranks have one and it is
+  /// their first world there.
+  int board_fd = -1;
   int rank = 0;
   int world_size = 1;
   std::string host_id;  ///< TUTTI_HOST_ID; empty: boot id and network namespace

@@ -125,7 +125,9 @@ TEST(Manners, WhoIsMissingIsSaid) {
     ADD_FAILURE() << "joined";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kTimeout);
-    EXPECT_NE(std::string(error.what()).find("ranks 1-2 have not come"), std::string::npos)
+    EXPECT_NE(std::string(error.what())
+                  .find("ranks 1-2 did not come to the host's status board within 0.05 s"),
+              std::string::npos)
         << error.what();
   }
 }

@@ -1,0 +1,127 @@
+// How ranks find out that they share a host, and whose board they use.
+#include "control/host.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+#include <thread>
+
+#include "control/thread_ranks.h"
+#include "tutti/error.h"
+#include "tutti/store.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+HostOptions options_for(const std::shared_ptr<Store>& store, int rank, int n) {
+  HostOptions options;
+  options.store = store;
+  options.rank = rank;
+  options.world_size = n;
+  options.timeout = 20s;
+  return options;
+}
+
+void on_threads(int n, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST(Host, RankZeroMakesTheBoardAndHandsItOver) {
+  const auto store = make_memory_store();
+  std::vector<const void*> mapped(4);
+  std::latch all(4);
+  on_threads(4, [&](int rank) {
+    const auto host = Host::join(options_for(store, rank, 4));
+    mapped[static_cast<std::size_t>(rank)] = host->board().data();
+    const auto world = host->make_membership({kWorld, "world", all_ranks(4), rank});
+    all.arrive_and_wait();
+    world->close(0, 0, Deadline::after(10s));
+  });
+  for (const void* address : mapped) EXPECT_EQ(address, mapped[0]) << "threads share one mapping";
+}
+
+TEST(Host, RanksOnTwoHostsAreRefusedByName) {
+  const auto store = make_memory_store();
+  on_threads(3, [&](int rank) {
+    HostOptions options = options_for(store, rank, 3);
+    options.host_id = rank == 1 ? "b" : "a";
+    try {
+      Host::join(options);
+      ADD_FAILURE() << "joined";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      const std::string text = error.what();
+      EXPECT_NE(text.find("(a): ranks 0, 2"), std::string::npos) << text;
+      EXPECT_NE(text.find("(b): rank 1"), std::string::npos) << text;
+    }
+  });
+}
+
+TEST(Host, IdentityIsBootAndNetworkUnlessGiven) {
+  EXPECT_EQ(host_identity("mine"), "mine");
+  EXPECT_EQ(host_identity(""), host_identity(""));
+  EXPECT_GT(host_identity("").size(), 37u) << "boot id, slash, inode";
+}
+
+TEST(Host, TheAgentsBoardServesTheFirstWorldOnly) {
+  const net::Fd agent = Board::make(2);
+  const auto stores = {make_memory_store(), make_memory_store(), make_memory_store()};
+  const Board board(agent);
+  std::latch both_in_all(2);
+  on_threads(2, [&](int rank) {
+    std::vector<std::unique_ptr<Host>> hosts;
+    for (const auto& store : stores) {
+      HostOptions options = options_for(store, rank, 2);
+      options.board_fd = agent.get();
+      hosts.push_back(Host::join(options));
+    }
+    EXPECT_EQ(hosts[0]->board().data(), board.data());
+    EXPECT_NE(hosts[1]->board().data(), board.data());
+    EXPECT_NE(hosts[1]->board().data(), hosts[2]->board().data());
+    both_in_all.arrive_and_wait();
+  });
+  EXPECT_EQ(board.slot(0).state.load(), RankState::left);
+}
+
+TEST(Host, OneWithoutTheAgentsBoardMakesAllDoWithout) {
+  const net::Fd agent = Board::make(2);
+  const Board board(agent);
+  const auto store = make_memory_store();
+  on_threads(2, [&](int rank) {
+    HostOptions options = options_for(store, rank, 2);
+    if (rank == 1) options.board_fd = agent.get();
+    const auto host = Host::join(options);
+    EXPECT_NE(host->board().data(), board.data());
+  });
+}
+
+TEST(Host, AWorldThatFailsDoesNotConcernAnother) {
+  const auto one = make_memory_store();
+  const auto two = make_memory_store();
+  std::latch failed(2);
+  on_threads(2, [&](int rank) {
+    const auto first = Host::join(options_for(one, rank, 2));
+    const auto second = Host::join(options_for(two, rank, 2));
+    const auto a = first->make_membership({kWorld, "world", all_ranks(2), rank});
+    const auto b = second->make_membership({kWorld, "world", all_ranks(2), rank});
+    if (rank == 1) b->fail({ErrorCode::kAborted, "enough", {1}, {}});
+    while (b->abort_word().load() == 0) std::this_thread::yield();
+    failed.arrive_and_wait();
+    EXPECT_FALSE(a->cause());
+    a->close(0, 0, Deadline::after(10s));
+  });
+}
+
+}  // namespace
+}  // namespace tutti::control
