@@ -111,14 +111,21 @@ bool Messages::withdraw(Transfer& transfer, bool by_force) {
   take_token();
   take_in();
   const bool mine = !transfer.ended() && (by_force || transfer.state_.load() < State::matched);
-  if (mine) {
-    Peer& to = peer(transfer.awaited());
-    if (transfer.state_.load() == State::queued) --to.queued_sends;
-    if (transfer.is_send() && transfer.state_.load() == State::matched) --to.streaming_sends;
-    (transfer.is_send() ? to.sends : to.receives).remove(transfer);
-  }
+  if (mine) forget(transfer);
   give_token();
   return mine;
+}
+
+/// Takes a transfer that has not ended out of everything that points to it.
+void Messages::forget(Transfer& transfer) noexcept {
+  Peer& to = peer(transfer.awaited());
+  const State state = transfer.state_.load();
+  if (state == State::queued) --to.queued_sends;
+  if (transfer.is_send() && state == State::matched) --to.streaming_sends;
+  for (Match& match : to.matches) {
+    if (match.filled == &transfer) match.filled = nullptr;
+  }
+  (transfer.is_send() ? to.sends : to.receives).remove(transfer);
 }
 
 // ---- asynchronous transfers
@@ -130,7 +137,7 @@ void Messages::visit_pending(Visit&& visit) {
       Transfer* next = nullptr;
       for (Transfer* transfer = line->first; transfer != nullptr; transfer = next) {
         next = transfer->next_;
-        if (transfer->is_asynchronous()) visit(each, *line, *transfer);
+        if (transfer->is_asynchronous()) visit(*transfer);
       }
     }
   }
@@ -142,7 +149,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
     return;
   }
   take_in();
-  visit_pending([&](Peer&, Line& line, Transfer& transfer) {
+  visit_pending([&](Transfer& transfer) {
     auto wanted = Deadline::Clock::time_point::max();
     transfer.clock_.matched = transfer.matched();
     const Patience::Verdict verdict =
@@ -151,7 +158,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
     if (verdict == Patience::Verdict::keep_waiting || transfer.is_send() || transfer.matched()) {
       return;
     }
-    line.remove(transfer);
+    forget(transfer);
     pending_.fetch_sub(1);
     others_ended_ = true;
     try {
@@ -166,10 +173,8 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
 void Messages::fail_pending() noexcept {
   take_token();
   take_in();
-  visit_pending([&](Peer& to, Line& line, Transfer& transfer) {
-    if (transfer.state_.load() == State::queued) --to.queued_sends;
-    if (transfer.is_send() && transfer.state_.load() == State::matched) --to.streaming_sends;
-    line.remove(transfer);
+  visit_pending([&](Transfer& transfer) {
+    forget(transfer);
     pending_.fetch_sub(1);
     others_ended_ = true;
     transfer.on_failure(membership_.error(transfer.request_));
@@ -273,12 +278,11 @@ void Messages::match(Peer& from, Transfer& receive, const FrameHeader& header,
   if (!agree(from, receive, header)) return;
   receive.id_ = header.id;
   receive.state_.store(State::matched);
-  from.matches.push_back(header.id);
-  if (header.payload_bytes != receive.byte_count()) return;  // content will follow
-  if (header.payload_bytes > 0) {
+  const bool is_whole = header.payload_bytes == receive.byte_count();
+  from.matches.push_back({header.id, is_whole ? &receive : nullptr});
+  if (is_whole && header.payload_bytes > 0) {
     std::memcpy(receive.request_->output.data, payload, header.payload_bytes);
   }
-  complete(from.receives, receive);
 }
 
 /// What arrived fits the receive; if not, both ends must learn of it: the group fails.
@@ -340,12 +344,15 @@ bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload
   return true;
 }
 
+/// A receive ends only when its sender has been told: nobody may move our transfers afterwards.
 bool Messages::tell_matches(Peer& to) {
   FrameHeader header;
   header.type = FrameType::match;
   for (; to.told_matches < to.matches.size(); ++to.told_matches) {
-    header.id = to.matches[to.told_matches];
+    const Match& match = to.matches[to.told_matches];
+    header.id = match.id;
     if (!try_send(to, header, nullptr)) return false;
+    if (match.filled != nullptr) complete(to.receives, *match.filled);
   }
   to.matches.clear();
   to.told_matches = 0;

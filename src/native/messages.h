@@ -115,6 +115,10 @@ class Messages {
     std::uint64_t id;
     std::int32_t tag;
   };
+  struct Match {
+    std::uint64_t id;
+    Transfer* filled;  // the receive that ends when the match is told; null: content will follow
+  };
   struct Peer {
     int rank = 0;
     Line sends, receives;
@@ -124,11 +128,12 @@ class Messages {
     Unexpected* last_unexpected = nullptr;
     std::size_t unexpected_count = 0;
     std::uint64_t next_id = 1;
-    std::vector<Unmatched> unmatched;    // announced by us
-    std::vector<std::uint64_t> matches;  // ids to be told to the peer; the first ones are told
+    std::vector<Unmatched> unmatched;  // announced by us
+    std::vector<Match> matches;        // to be told to the peer; the first ones are told
     std::size_t told_matches = 0;
   };
 
+  void forget(Transfer& transfer) noexcept;
   void take_token() noexcept;
   void give_token() noexcept;
   void take_in();

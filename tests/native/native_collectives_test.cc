@@ -281,6 +281,81 @@ TEST(NativeAbort, EndsBlockingAndAsynchronousCalls) {
   });
 }
 
+TEST(NativeDeadline, NamesWhoDidNotEnter) {
+  for (const bool asynchronous : {false, true}) {
+    std::atomic<bool> failed{false};
+    on_native_ranks(3, [&](NativeRank& me) {
+      Ints data(10), output(30);
+      if (me.rank == 1) {
+        while (!failed.load()) std::this_thread::yield();
+        const Error error = thrown_by([&] { me.run(me.barrier()); });
+        EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+        return;
+      }
+      Request request = me.next(Op::all_gather, 10, data.data(), output.data());
+      request.arrive = Deadline::after(std::chrono::milliseconds(100));
+      const Error error =
+          thrown_by([&] { asynchronous ? me.backend.start(request).wait() : me.run(request); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+      EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+      failed = true;
+    });
+  }
+}
+
+TEST(NativeDeadline, WaitForSaysWhatIsStillUnderWay) {
+  std::atomic<bool> go{false};
+  on_native_ranks(2, [&](NativeRank& me) {
+    Ints data = filled(me.rank, 1000);
+    if (me.rank == 1) {
+      while (!go.load()) std::this_thread::yield();
+      me.run(me.next(Op::all_reduce, data.size(), data.data(), data.data()));
+      return;
+    }
+    Work work = me.backend.start(me.next(Op::all_reduce, data.size(), data.data(), data.data()));
+    EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(20)));
+    EXPECT_FALSE(work.done());
+    EXPECT_FALSE(work.error());
+    go = true;
+    EXPECT_TRUE(work.wait_for(std::chrono::seconds(20)));
+    me.backend.close(Deadline::after(std::chrono::seconds(1)));
+  });
+}
+
+TEST(NativeClose, NamesWhatIsStillUnderWay) {
+  on_native_ranks(2, [](NativeRank& me) {
+    if (me.rank == 1) return me.run(me.barrier());
+    Ints data(10);
+    Work work = me.backend.start(me.recv_of(data, 1));
+    const Error error =
+        thrown_by([&] { me.backend.close(Deadline::after(std::chrono::milliseconds(20))); });
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+    me.run(me.barrier());
+    me.backend.abort({ErrorCode::kAborted, "the end of the test", {0}, {}});
+    EXPECT_THROW(work.wait(), Error);
+  });
+}
+
+TEST(NativeSize, ManyRanksWithSmallRings) {
+  on_native_ranks(24, [](NativeRank& me) {
+    const auto n = static_cast<std::size_t>(me.n);
+    constexpr std::size_t kCount = 5000;  // several segments of every chunk
+    const Ints input = filled(me.rank, kCount * n);
+    Ints output(kCount * n);
+    me.run(me.next(Op::all_to_all, kCount, input.data(), output.data()));
+    for (int r = 0; r < me.n; ++r) {
+      const std::size_t theirs = kCount * static_cast<std::size_t>(me.rank);
+      expect_all(
+          output, kCount * static_cast<std::size_t>(r), kCount,
+          [&](std::size_t i) { return value(r, theirs + i); }, "all_to_all");
+    }
+    me.run(me.next(Op::reduce_scatter, kCount, input.data(), output.data()));
+    const std::size_t own = kCount * static_cast<std::size_t>(me.rank);
+    expect_all(
+        output, 0, kCount, [&](std::size_t i) { return sum_at(me.n, own + i); }, "reduce_scatter");
+  });
+}
+
 TEST(NativeSupport, FollowsTheTable) {
   on_native_ranks(1, [](NativeRank& me) {
     const auto supports = [&](Op op, DType dtype, ReduceOp::Kind kind,
