@@ -67,6 +67,13 @@ class NativeRank {
     return request;
   }
 
+  /// What ProcessGroup::close does.
+  void close(std::chrono::nanoseconds budget = std::chrono::seconds(20)) {
+    const Deadline deadline = Deadline::after(budget);
+    backend.close(deadline);
+    membership.close(seq_, chain_, deadline);
+  }
+
   void run(const Request& request) { backend.run(request); }
   template <class T>
   void send(const std::vector<T>& data, int to, int tag = 0, bool buffered = false) {
