@@ -66,13 +66,7 @@ struct Who {
 
 Who find_out(const Environment& environment) {
   try {
-    const Config config({}, environment);
-    rendezvous::Explicit given;
-    if (config.given(Setting::rank)) given.rank = static_cast<int>(config.number(Setting::rank));
-    if (config.given(Setting::world_size)) {
-      given.world_size = static_cast<int>(config.number(Setting::world_size));
-    }
-    return {rendezvous::identify(environment, given), ""};
+    return {rendezvous::identify(environment), ""};
   } catch (const Error& error) {
     return {{}, error.what()};
   }

@@ -19,7 +19,8 @@ void append_others(const JobReport& report, int culprit, std::vector<std::string
   std::map<std::string, std::vector<int>> by_fate;
   for (const RankReport& rank : report.ranks) {
     if (rank.rank == culprit) continue;
-    std::string fate = rank.doing.empty() ? "" : rank.doing + "; ";
+    const bool is_verb = rank.doing.starts_with("is ");  // "ranks 0-2: in all_reduce ..."
+    std::string fate = rank.doing.empty() ? "" : rank.doing.substr(is_verb ? 3 : 0) + "; ";
     fate += control::describe_wait_status(rank.exit.wait_status);
     if (rank.exit.ours && is_abnormal(rank.exit.wait_status)) fate += " (ended by tutti run)";
     by_fate[fate].push_back(rank.rank);

@@ -9,11 +9,13 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "base/config.h"
 #include "launch/last_words.h"
 #include "store/client.h"
 #include "tutti/error.h"
+#include "tutti/tutti.h"
 
 namespace {
 
@@ -104,6 +106,15 @@ int uncaught(const std::string& what) {
   throw std::runtime_error("not ours");
 }
 
+/// A world in which one rank leaves without a word; the others do not catch.
+int leave_a_world(int code, bool chosen) {
+  auto world = tutti::init_process_group();
+  std::vector<float> data(1000, 1.0f);
+  world.all_reduce(data);
+  if (chosen) ::_exit(code);
+  for (;;) world.all_reduce(data);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -115,6 +126,7 @@ int main(int argc, char** argv) {
   if (mode == "chatter") return chatter(std::atoi(value.c_str()));
   if (mode == "meet") return meet(true);
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
+  if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
   if (mode == "uncaught") return uncaught(value);
   if (mode == "exit") {
     if (chosen) return std::atoi(value.c_str());

@@ -395,6 +395,18 @@ TEST_F(Launcher, OtherExceptionsGoToTheHandlerThatWasThere) {
   EXPECT_TRUE(has(job.err(), "not ours")) << job.err();
 }
 
+TEST_F(Launcher, SurvivorsThatDoNotCatchSayOneLineEachAndAreNotTheRootCause) {
+  LaunchedJob job(run(3, {kRank, "leave-world", "5", "1"}));
+  EXPECT_EQ(job.wait_exit(), 5) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(),
+                  "rank 1 last completed all_reduce #1(f32 x 1000, sum) at "
+                  "launcher_rank.cc:"))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), "others: ranks 0, 2: in all_reduce #2(f32 x 1000, sum)")) << job.err();
+  EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
+}
+
 // ---- wrong usage ----------------------------------------------------------------------------
 
 struct Misuse {
