@@ -164,7 +164,11 @@ Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
                             "process has ended, or is in another network namespace",
                             identity.agent));
   }
-  Meeting meeting = meet_in_store(identity, options, connected->store, place, deadline);
+  // The agent itself says who is missing in the first world; later ones are ours to report.
+  MeetingOptions patient = options;
+  patient.first_line_after =
+      std::max<std::chrono::nanoseconds>(options.first_line_after, std::chrono::minutes(1));
+  Meeting meeting = meet_in_store(identity, patient, connected->store, place, deadline);
   meeting.board = std::move(connected->descriptor);
   return meeting;
 }
