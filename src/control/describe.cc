@@ -114,10 +114,14 @@ std::string doing(const Slot& slot, const Line& line) {
     if (!text.empty()) text += " and ";
     text += current ? "is in " + numbered(slot, *current) : fmt::format("is in #{}", entered);
     const std::uint64_t waiting = line.waiting.load(std::memory_order_acquire);
-    if (waiting >> 16 == entered)
-      text += (waiting & 0xffff) == 0
-                  ? ", waiting for others"
-                  : fmt::format(", waiting for rank {}", (waiting & 0xffff) - 1);
+    if (waiting >> 16 == entered) {
+      const auto since = line.since.load(std::memory_order_relaxed);
+      const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
+      text += since != 0 && waited > std::chrono::seconds(1)
+                  ? ", waiting " + seconds(waited) + " for "
+                  : ", waiting for ";
+      text += (waiting & 0xffff) == 0 ? "others" : fmt::format("rank {}", (waiting & 0xffff) - 1);
+    }
   }
   if (completed == 0) return text.empty() ? "has begun nothing" : text;
   if (!text.empty()) text += ", ";

@@ -289,6 +289,7 @@ Error Membership::error(const Request* request) const { return state_->make_erro
 void Membership::throw_cause(const Request& request) const { throw state_->make_error(&request); }
 
 void Membership::on_failure(std::function<void(const Error&)> callback) {
+  if (Process::forked()) return;  // nobody is here to call it
   bool failed = false;
   {
     const std::lock_guard lock(state_->mutex);

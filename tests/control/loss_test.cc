@@ -233,5 +233,35 @@ TEST(Loss, ADeathWhileJoiningEndsTheWaitForTheOthers) {
   }
 }
 
+TEST(Loss, RanksThatAreThreadsShareTheirFate) {
+  const net::Fd memory = Board::make(3);
+  const auto join = [&](int rank) {
+    HostOptions options;
+    options.board_fd = memory.get();
+    options.rank = rank;
+    options.world_size = 3;
+    options.timeout = 20s;
+    return Host::join(options);
+  };
+  const pid_t pair = fork();
+  if (pair == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    std::thread other([&] {
+      const auto host = join(2);
+      for (;;) pause();
+    });
+    const auto host = join(1);
+    for (;;) pause();
+  }
+  const auto host = join(0);
+  const auto world = host->make_membership({kWorld, "world", all_ranks(3), 0});
+  kill(pair, SIGKILL);
+  waitpid(pair, nullptr, 0);
+  EXPECT_TRUE(ForkedRanks::eventually([&] { return world->abort_word().load() != 0; }, 2s));
+  ASSERT_TRUE(world->cause());
+  EXPECT_EQ(world->cause()->code, ErrorCode::kPeerLost);
+  EXPECT_EQ(world->cause()->culprits, (std::vector{1, 2}));
+}
+
 }  // namespace
 }  // namespace tutti::control
