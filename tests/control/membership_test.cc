@@ -17,6 +17,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// Lets all ranks of a test pass once all have come: what one of them then sees of the others is
+/// known.
+void meet(std::atomic<int>& come, int n) {
+  ++come;
+  while (come.load() < n) std::this_thread::yield();
+}
+
 /// Waits for something that never comes: until the group fails or the patience ends.
 WaitResult wait_in_vain(Membership& group, const Request& request, int awaited = -1) {
   OpPatience patience(group, request, awaited);
@@ -91,14 +98,16 @@ TEST(Membership, AnAbortReachesEveryWait) {
 // ------------------------------------------------------------------------------------
 
 TEST(Membership, ALateMemberIsNamedWithWhatItDoes) {
+  std::atomic<int> come{0};
   on_thread_ranks(3, [&](Host&, Membership& world) {
     Request first = collective(Op::broadcast, 1, 10, 0, 70);
     world.enter(first);
     world.leave(first);
     Request second = collective(Op::all_reduce, 2);
     second.arrive = Deadline::after(60ms);
+    if (world.rank() != 1) world.enter(second);
+    meet(come, 3);
     if (world.rank() != 1) {
-      world.enter(second);
       EXPECT_EQ(wait_in_vain(world, second), WaitResult::aborted);
     } else {
       // In user code; it learns of the failure from the others.
@@ -127,8 +136,7 @@ TEST(Membership, ThoseFurthestBehindAreToBlame) {
       world.enter(request);
       if (seq < last || world.rank() == 2) world.leave(request);
     }
-    ++entered;
-    while (entered.load() < 3) std::this_thread::yield();
+    meet(entered, 3);
     request.arrive = Deadline::after(world.rank() == 0 ? 50ms : 10s);
     if (world.rank() == 2) {
       while (world.abort_word().load() == 0) std::this_thread::yield();
@@ -147,8 +155,7 @@ TEST(Membership, BytesThatMoveKeepAnOperationAlive) {
     Request request = collective(Op::all_reduce, 1);
     request.stall = Deadline::after(150ms);
     world.enter(request);
-    ++entered;
-    while (entered.load() < 2) std::this_thread::yield();
+    meet(entered, 2);
     if (world.rank() == 0) {
       const auto began = Deadline::Clock::now();
       while (Deadline::Clock::now() < began + 500ms) {
@@ -235,10 +242,12 @@ TEST(Membership, SaysWhoIsAwaitedAndDoublesThePause) {
 // ---------------------------------------------------------------------------------
 
 TEST(Membership, AskingFindsADisagreement) {
+  std::atomic<int> come{0};
   on_thread_ranks(3, [&](Host&, Membership& world) {
     const Request request = world.rank() == 2 ? collective(Op::broadcast, 1, 1000, 2, 91)
                                               : collective(Op::all_reduce, 1, 1000, -1, 88);
     world.enter(request);
+    meet(come, 3);
     EXPECT_EQ(wait_in_vain(world, request), WaitResult::aborted);
     EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch);
     EXPECT_EQ(world.cause()->culprits, std::vector<int>{2});
