@@ -104,8 +104,10 @@ int soak(const Words& words) {
       {"training", TUTTI_SOAK_RANK, "training", words.rounds},
       {"resident", TUTTI_SOAK_RANK, "collectives", tenth, words.resident_gib},
       {"helper", TUTTI_SOAK_RANK, "collectives", tenth, 0, true}};
-#ifdef TUTTI_KILLS_TORCH_RANK
-  all.push_back({"torch", TUTTI_KILLS_TORCH_RANK, "torch", tenth});
+#ifdef TUTTI_SOAK_DDP_RANK
+  all.push_back({"ddp", TUTTI_SOAK_DDP_RANK, "ddp", words.rounds});
+#else
+  fmt::print(stderr, "kills: built without libtorch: no series with DistributedDataParallel\n");
 #endif
   int rounds = 0;
   for (const Series& series : all) rounds += series.rounds;
