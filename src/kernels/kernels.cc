@@ -96,7 +96,7 @@ class Block {
     kernel(steps_.args(halves, out, out2, count_));
   }
   void subtree(int first, int n, int index) const noexcept {
-    if (n <= kWidest && steps_.leaf.of[n] != nullptr) {
+    if (static_cast<unsigned>(n) <= kWidest && steps_.leaf.of[n] != nullptr) {
       run(steps_.leaf.of[n], first, n, slot(index), nullptr);
       return;
     }

@@ -25,7 +25,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 suite() {
   local preset=$1
   shift
-  build "$preset"
+  build "$preset" -DTUTTI_WERROR=ON
   say "testing $preset"
   ctest --test-dir "build/$preset" --output-on-failure --timeout 300 --output-junit "$results/$preset.xml" \
     "$@" >"$results/$preset.log" 2>&1 || grep -E "Failed|\*\*\*|Timeout|FAILED|error:" "$results/$preset.log" | head -n 60
