@@ -152,11 +152,11 @@ TEST(Engine, EveryDtypeOpAndPathMatchesTheReferenceInAnyInterleaving) {
 
 TEST(Engine, LargeMessagesWithTheRealTuningMatchTheReference) {
   auto random = seeded();
-  for (const int n : {2, 3, 4, 8}) {
+  for (const int n : {2, 3, 8}) {
     const SharedMemory memory(n, engine_tuning(n, 2));
     auto ranks = make_ranks(memory);
     std::vector<Case> cases;
-    for (const std::size_t count : {2048u, 2049u, 4097u, 65537u, 700'001u}) {
+    for (const std::size_t count : {2048u, 2049u, 4097u, 65537u, 300'001u}) {
       cases.push_back(make_case(n, DType::f32, ReduceOp::sum, count, -1, true, random));
       cases.push_back(make_case(n, DType::bf16, ReduceOp::avg, count, -1, false, random));
       cases.push_back(make_case(n, DType::f32, ReduceOp::sum, count, n - 1, true, random));
