@@ -18,11 +18,11 @@
 #endif
 #endif
 
+#ifndef TUTTI_SANITIZED
 namespace {
 thread_local std::size_t allocations = 0;
 }  // namespace
 
-#ifndef TUTTI_SANITIZED
 // Counts what this thread allocates.
 void* operator new(std::size_t byte_count) {
   ++allocations;
