@@ -92,7 +92,9 @@ class Job {
   struct Rank {
     pid_t pid = -1;
     bool ended = false;
-    bool asked_to_end = false;
+    std::vector<int> asked_by = {};  ///< signals by which we asked it to end
+    /// Its own end if it was killed by another signal than ours, whatever we did meanwhile.
+    bool is_ours(int wait_status) const;
     int exec_error = 0;
     std::array<net::Fd, 2> pipes;  ///< by Stream; the launcher's ends
   };
@@ -149,6 +151,11 @@ class Job {
   Clock::time_point timeout_at_ = Clock::time_point::max();
   Clock::time_point waiting_line_at_ = Clock::time_point::max();
 };
+
+bool Job::Rank::is_ours(int wait_status) const {
+  if (!WIFSIGNALED(wait_status)) return !asked_by.empty();
+  return std::find(asked_by.begin(), asked_by.end(), WTERMSIG(wait_status)) != asked_by.end();
+}
 
 std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
   const std::string program = find_for(options_);
@@ -214,7 +221,7 @@ bool Job::all_ended() const {
 }
 
 void Job::ask_to_end(int signal_number, Clock::time_point now) {
-  for (Rank& rank : ranks_) rank.asked_to_end = true;
+  for (Rank& rank : ranks_) rank.asked_by.push_back(signal_number);
   order(Order::Kind::signal, -1, signal_number);
   // A stopped rank would not hear it.
   if (signal_number != SIGKILL) order(Order::Kind::signal, -1, SIGCONT);
@@ -294,7 +301,7 @@ void Job::rank_ended(int rank, int wait_status) {
   agent_->rank_exited(rank, wait_status);
   outcome_.add({.rank = rank,
                 .wait_status = wait_status,
-                .ours = state.asked_to_end,
+                .ours = state.is_ours(wait_status),
                 .culprits = agent_->blamed_by(rank)});
 }
 

@@ -109,6 +109,9 @@ int soak(const Words& words) {
 #else
   fmt::print(stderr, "kills: built without libtorch: no series with DistributedDataParallel\n");
 #endif
+  if (!words.only.empty()) {
+    std::erase_if(all, [&](const Series& series) { return series.name != words.only; });
+  }
   int rounds = 0;
   for (const Series& series : all) rounds += series.rounds;
   fmt::print(stderr, "kills: seed {}\n", words.seed);

@@ -30,6 +30,8 @@ Words read_words(int argc, char** argv) {
       words.scale = std::atof(value.c_str());
     } else if (name == "--resident-gib") {
       words.resident_gib = std::atof(value.c_str());
+    } else if (name == "--only") {
+      words.only = value;
     } else if (name == "--out") {
       words.out = value;
     } else {
@@ -37,8 +39,10 @@ Words read_words(int argc, char** argv) {
     }
   }
   if (argc % 2 != 1 || words.rounds < 1 || words.scale <= 0) {
-    std::fputs("usage: [--rounds N] [--seed S] [--scale X] [--resident-gib G] [--out FILE]\n",
-               stderr);
+    std::fputs(
+        "usage: [--rounds N] [--seed S] [--scale X] [--resident-gib G] [--only SERIES] "
+        "[--out FILE]\n",
+        stderr);
     std::exit(2);
   }
   return words;
