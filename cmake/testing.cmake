@@ -19,7 +19,8 @@ function(tutti_test name)
   if(NOT ARG_LABEL)
     set(ARG_LABEL core)
   endif()
-  string(REPLACE ";" "\\;" labels "${ARG_LABEL}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX "${name}."
+  # gtest_discover_tests keeps one label only: several become one that `ctest -L` matches by part.
+  list(JOIN ARG_LABEL . labels)
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX "${name}."
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
 endfunction()

@@ -48,8 +48,7 @@ class ProcessTree : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    int killed = 0;
-    while (::waitpid(-1, nullptr, WNOHANG) >= 0) killed += kill_descendants();
+    while (::waitpid(-1, nullptr, WNOHANG) >= 0) kill_descendants();
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
 };
