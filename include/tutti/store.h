@@ -58,8 +58,8 @@ class TUTTI_API Store {
                                              Timeout timeout = kDefaultTimeout) = 0;
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                          Timeout timeout = kDefaultTimeout) = 0;
-  /// Returns once `world_size` callers have entered the barrier `name`. A name serves many times, for
-  /// the same callers; after a timeout it cannot be used again.
+  /// Returns once `world_size` callers have entered the barrier `name`. A name serves many times,
+  /// for the same callers; after a timeout it cannot be used again.
   virtual void barrier(std::string_view name, int world_size, Timeout timeout = kDefaultTimeout);
 };
 
