@@ -1,0 +1,477 @@
+// What DistributedDataParallel promises besides the right gradients: errors that name names, unused
+// and shared parameters, accumulation, checkpointed blocks, buffers, and nothing stale after a
+// failure.
+#include <sstream>
+
+#include "torch_ranks.h"
+
+namespace tutti::ddp {
+namespace {
+
+using torch::Tensor;
+
+/// A block whose activations are not kept: its backward runs forward again and a backward of its
+/// own inside the engine, which therefore nests.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
+                        const Tensor&, torch::nn::Sequential* block) {
+    context->save_for_backward({input});
+    context->saved_data["block"] = reinterpret_cast<std::int64_t>(block);
+    const torch::NoGradGuard no_grad;
+    return (*block)->forward(input);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               const torch::autograd::tensor_list& gradients) {
+    auto* block = reinterpret_cast<torch::nn::Sequential*>(context->saved_data["block"].toInt());
+    const Tensor input = context->get_saved_variables()[0].detach().requires_grad_(true);
+    const torch::AutoGradMode with_grad(true);
+    const Tensor output = (*block)->forward(input);
+    torch::autograd::backward({output}, {gradients[0]});
+    return {input.grad(), Tensor(), Tensor()};
+  }
+};
+
+/// Throws in backward when told to.
+bool break_backward = false;
+struct Breakable : torch::autograd::Function<Breakable> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& input) {
+    return input * 1;
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
+                                               const torch::autograd::tensor_list& gradients) {
+    if (break_backward) throw std::runtime_error("broken by the test");
+    return gradients;
+  }
+};
+
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(std::vector<std::int64_t> the_checkpointed = {})
+      : checkpointed(the_checkpointed.begin(), the_checkpointed.end()) {
+    for (std::int64_t i = 0; i < 4; ++i) {
+      blocks.push_back(torch::nn::Sequential(torch::nn::Linear(6, 6), torch::nn::Tanh()));
+      register_module("block" + std::to_string(i), blocks.back());
+    }
+    register_module("spare", spare);
+    if (checkpointed.empty()) return;
+    hint = torch::zeros({1}, torch::requires_grad());  // makes the checkpoint a node of the graph
+  }
+  Tensor forward(Tensor x) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (skipped == static_cast<int>(i)) continue;
+      x = Breakable::apply(x);
+      x = checkpointed.contains(static_cast<std::int64_t>(i))
+              ? Checkpoint::apply(x, hint, &blocks[i])
+              : blocks[i]->forward(x);
+    }
+    return use_spare ? spare->forward(x) : x;
+  }
+  std::set<std::int64_t> checkpointed;
+  std::vector<torch::nn::Sequential> blocks;
+  torch::nn::Linear spare{6, 6};
+  Tensor hint;
+  bool use_spare = true;
+  int skipped = -1;
+};
+TORCH_MODULE(Net);
+
+Net make_net(const std::vector<std::int64_t>& checkpointed = {}) {
+  torch::manual_seed(11);
+  Net net(checkpointed);
+  net->to(torch::kDouble);
+  return net;
+}
+
+/// Rank r's share of a batch that all ranks know.
+Tensor batch(int step) {
+  torch::manual_seed(100 + step);
+  return torch::randn({12, 6}, torch::kDouble);
+}
+Tensor share(ProcessGroup& world, int step) {
+  const std::int64_t count = 12 / world.world_size();
+  return batch(step).narrow(0, count * world.rank(), count);
+}
+
+Tensor loss_of(const Tensor& output) { return output.pow(2).mean(); }
+
+/// The gradients of one process with the whole batch (a second time for `times` == 2).
+std::vector<Tensor> expected_gradients(const Net& like, int step, int times = 1) {
+  Net alone = make_net();
+  alone->use_spare = like->use_spare;
+  alone->skipped = like->skipped;
+  for (int i = 0; i < times; ++i) loss_of(alone->forward(batch(step + i))).backward();
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : alone->parameters()) gradients.push_back(parameter.grad());
+  return gradients;
+}
+
+void check_gradients(const Net& net, const std::vector<Tensor>& expected, const std::string& what) {
+  const auto parameters = net->named_parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const std::string name = what + ": " + parameters[i].key();
+    check(parameters[i].value().grad().defined() == expected[i].defined(), name + " is there");
+    if (expected[i].defined()) check_near(parameters[i].value().grad(), expected[i], 1e-12, name);
+  }
+}
+
+// ---- gradients -------------------------------------------------------------------------------
+
+TEST(DataParallel, GradientsAreTheMeanInEveryModeOfKeepingThem) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool views : {true, false}) {
+      for (const bool to_none : {true, false}) {
+        Net net = make_net();
+        auto model =
+            DistributedDataParallel(net, world, {.bucket_bytes = 512, .gradients_as_views = views});
+        for (int step = 0; step < 4; ++step) {
+          model.zero_grad(to_none);
+          loss_of(model.forward(share(world, step))).backward();
+          check_gradients(net, expected_gradients(net, step), "step " + std::to_string(step));
+        }
+        const DataParallelStats stats = model.stats();
+        check(stats.steps == 4 && stats.buckets > 1, "stats");
+        check(stats.bytes >= net->parameters().size() * 6 * sizeof(double), "stats.bytes");
+        check(stats.total >= stats.exposed && stats.communicate.count() > 0, "times");
+      }
+    }
+  });
+}
+
+TEST(DataParallel, GradientsStayInTheirBucketsBetweenSteps) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world);
+    loss_of(model.forward(share(world, 0))).backward();
+    loss_of(model.forward(share(world, 0))).backward();  // after the buckets were reordered
+    const void* const before = net->parameters()[0].grad().data_ptr();
+    model.zero_grad(false);
+    loss_of(model.forward(share(world, 1))).backward();
+    check(net->parameters()[0].grad().data_ptr() == before, "same memory");
+    check_gradients(net, expected_gradients(net, 1), "after zeroing in place");
+    model.zero_grad();
+    loss_of(model.forward(share(world, 1))).backward();
+    check(net->parameters()[0].grad().data_ptr() == before, "pointed back after set_to_none");
+  });
+}
+
+TEST(DataParallel, BucketsFollowTheObservedOrderAndKeepGradients) {
+  on_ranks(2, [](ProcessGroup& world) {
+    // Registered first but used last: the first guess is wrong.
+    struct BackwardsImpl : torch::nn::Module {
+      BackwardsImpl() {
+        register_module("last", last);
+        register_module("first", first);
+      }
+      Tensor forward(const Tensor& x) { return last(first(x)); }
+      torch::nn::Linear last{torch::nn::LinearOptions(300, 2)}, first{6, 300};
+    };
+    torch::manual_seed(1);
+    auto net = std::make_shared<BackwardsImpl>();
+    net->to(torch::kDouble);
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 1000});
+    loss_of(model.forward(share(world, 0))).backward();
+    std::vector<Tensor> once;
+    for (const Tensor& p : net->parameters()) once.push_back(p.grad().clone());
+    loss_of(model.forward(share(world, 0))).backward();  // reorders while gradients are alive
+    const auto parameters = net->parameters();
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      check_near(parameters[i].grad(), 2 * once[i], 1e-12, "accumulated across the reordering");
+    }
+  });
+}
+
+TEST(DataParallel, NoSyncAccumulatesLocally) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    for (int round = 0; round < 3; ++round) {
+      model.zero_grad();
+      {
+        const auto local = model.no_sync();
+        loss_of(model.forward(share(world, 2 * round))).backward();
+        check(model.stats().steps == static_cast<std::uint64_t>(round), "nothing was exchanged");
+      }
+      loss_of(model.forward(share(world, 2 * round + 1))).backward();
+      check_gradients(net, expected_gradients(net, 2 * round, 2), "two micro-batches");
+    }
+  });
+}
+
+TEST(DataParallel, CheckpointedBlocksWork) {
+  const std::vector<std::vector<std::int64_t>> placements = {{0}, {1}, {3}, {0, 1, 2, 3}, {1, 3}};
+  on_ranks(2, [&](ProcessGroup& world) {
+    for (const auto& checkpointed : placements) {
+      for (const bool spare : {true, false}) {  // false: the last block is the first in backward
+        Net net = make_net(checkpointed);
+        net->use_spare = spare;
+        net->spare->weight.requires_grad_(spare);
+        net->spare->bias.requires_grad_(spare);
+        auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+        for (int step = 0; step < 3; ++step) {
+          model.zero_grad();
+          loss_of(model.forward(share(world, step))).backward();
+          check(model.stats().steps == static_cast<std::uint64_t>(step + 1), "one step each");
+          check_gradients(net, expected_gradients(net, step), "checkpointed");
+        }
+      }
+    }
+  });
+}
+
+TEST(DataParallel, SharedParametersCountOnce) {
+  on_ranks(2, [](ProcessGroup& world) {
+    struct TiedImpl : torch::nn::Module {
+      TiedImpl() {
+        register_module("a", a);
+        register_module("b", b);
+        b->weight = b->register_parameter("weight2", a->weight);
+      }
+      Tensor forward(const Tensor& x) { return torch::linear(a(x), b->weight); }
+      torch::nn::Linear a{torch::nn::LinearOptions(6, 6).bias(false)};
+      torch::nn::Linear b{torch::nn::LinearOptions(6, 6).bias(false)};
+    };
+    torch::manual_seed(3);
+    auto net = std::make_shared<TiedImpl>();
+    net->to(torch::kDouble);
+    net->b->named_parameters()["weight"].requires_grad_(false);
+    auto model = DistributedDataParallel(std::shared_ptr<TiedImpl>(net), world);
+    loss_of(model.forward(share(world, 0))).backward();
+    const Tensor weight = net->a->weight.detach().clone().requires_grad_(true);
+    loss_of(torch::linear(torch::linear(batch(0), weight), weight)).backward();
+    check_near(net->a->weight.grad(), weight.grad(), 1e-12, "tied weight");
+  });
+}
+
+// ---- unused parameters, refusals, failures ---------------------------------------------------
+
+TEST(DataParallel, UnusedParametersAreNamedAndTheNextStepIsClean) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool checkpointed : {false, true}) {
+      Net net =
+          make_net(checkpointed ? std::vector<std::int64_t>{0, 3} : std::vector<std::int64_t>{});
+      auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+      for (int step = 0; step < 4; ++step) {
+        model.zero_grad();
+        net->use_spare = step % 2 == 1;
+        const auto train = [&] { loss_of(model.forward(share(world, step))).backward(); };
+        if (!net->use_spare) {
+          const std::string message = error_of(ErrorCode::kInvalidArgument, train);
+          check_contains(message, "2 of 10 parameters: spare.weight, spare.bias");
+          check_contains(message, "find_unused_parameters");
+        } else {
+          train();
+          check_gradients(net, expected_gradients(net, step), "after an error");
+        }
+      }
+    }
+  });
+}
+
+TEST(DataParallel, UnusedParametersAreFoundWhenAskedFor) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    net->use_spare = false;  // used by nobody
+    auto model =
+        DistributedDataParallel(net, world, {.bucket_bytes = 512, .find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      net->skipped = world.rank();  // each rank leaves out another block
+      loss_of(model.forward(share(world, step))).backward();
+      check(!net->spare->weight.grad().defined(), "a parameter that nobody used has no gradient");
+      // Block r was used by the other rank only: its gradient is half of that rank's.
+      std::vector<Tensor> expected(net->parameters().size());
+      for (int rank = 0; rank < 2; ++rank) {
+        Net alone = make_net();
+        alone->use_spare = false;
+        alone->skipped = rank;
+        loss_of(alone->forward(batch(step).narrow(0, 6 * rank, 6))).backward();
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          const Tensor gradient = alone->parameters()[i].grad();
+          if (!gradient.defined()) continue;
+          expected[i] = expected[i].defined() ? expected[i] + gradient / 2 : gradient / 2;
+        }
+      }
+      check_gradients(net, expected, "unused on one rank");
+    }
+  });
+}
+
+TEST(DataParallel, AnExceptionInBackwardLeavesNothingStale) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net({1});
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    for (int step = 0; step < 4; ++step) {
+      model.zero_grad();
+      auto loss = loss_of(model.forward(share(world, step)));
+      break_backward = step % 2 == 0;  // after the first buckets have been launched
+      try {
+        loss.backward();
+        check(!break_backward, "backward went through");
+      } catch (const std::runtime_error& error) {
+        check_contains(error.what(), "broken by the test");
+      }
+      if (!break_backward)
+        check_gradients(net, expected_gradients(net, step), "after an exception");
+    }
+  });
+}
+
+TEST(DataParallel, SparseGradientsAndCreateGraphAreRefused) {
+  on_ranks(2, [](ProcessGroup& world) {
+    torch::nn::Embedding embedding(torch::nn::EmbeddingOptions(10, 4).sparse(true));
+    auto sparse = DistributedDataParallel(embedding, world);
+    const std::string message = error_of(ErrorCode::kUnsupported, [&] {
+      sparse.forward(torch::tensor({1, 2}, torch::kLong)).sum().backward();
+    });
+    check_contains(message, "the gradient of weight is sparse");
+
+    torch::nn::Linear linear(4, 1);
+    auto model = DistributedDataParallel(linear, world);
+    const auto loss = [&] { return model.forward(torch::ones({2, 4})).pow(2).sum(); };
+    check_contains(error_of(ErrorCode::kUnsupported,
+                            [&] { loss().backward({}, std::nullopt, /*create_graph=*/true); }),
+                   "create_graph");
+    model.zero_grad();
+    loss().backward();  // nothing stale
+  });
+}
+
+TEST(DataParallel, AParameterInsideAndOutsideACheckpointIsNamed) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net({1});
+    net->blocks[3] = net->blocks[1];  // used again outside
+    for (const char* name : {"block3.0.weight", "block3.0.bias"}) {
+      net->named_parameters()[name].requires_grad_(false);
+    }
+    auto model = DistributedDataParallel(net, world);
+    const std::string message = error_of(
+        ErrorCode::kInvalidArgument, [&] { loss_of(model.forward(share(world, 0))).backward(); });
+    check_contains(message, "block1.0.");
+    check_contains(message, "second gradient");
+  });
+}
+
+TEST(DataParallel, ModelsThatDifferAreNamedOnEveryRank) {
+  on_ranks(3, [](ProcessGroup& world) {
+    torch::nn::Sequential same(torch::nn::Linear(4, 4), torch::nn::Linear(4, 2));
+    torch::nn::Sequential other(torch::nn::Linear(4, 4), torch::nn::Linear(4, 3));
+    const std::string message = error_of(ErrorCode::kCollectiveMismatch, [&] {
+      DistributedDataParallel(world.rank() == 2 ? other : same, world);
+    });
+    check_contains(message, "rank 0 has 'parameter 1.weight [2, 4]");
+    check_contains(message, "rank 2 has 'parameter 1.weight [3, 4]");
+    check_contains(error_of(ErrorCode::kCollectiveMismatch,
+                            [&] {
+                              DistributedDataParallel(
+                                  same, world, {.bucket_bytes = world.rank() == 1 ? 1000u : 2000u});
+                            }),
+                   "bucket_bytes 1000");
+    auto model = DistributedDataParallel(same, world);  // the group is still good
+    model.forward(torch::ones({1, 4})).sum().backward();
+  });
+}
+
+TEST(DataParallel, AnEmptyModuleAndOneWithoutTrainedParametersAreRefused) {
+  on_ranks(1, [](ProcessGroup& world) {
+    error_of(ErrorCode::kInvalidArgument,
+             [&] { DistributedDataParallel(std::shared_ptr<NetImpl>(), world); });
+    Net frozen = make_net();
+    for (Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+    error_of(ErrorCode::kInvalidArgument, [&] { DistributedDataParallel(frozen, world); });
+  });
+}
+
+// ---- parameters, buffers, the module it is ---------------------------------------------------
+
+TEST(DataParallel, ParametersAndBuffersComeFromRank0) {
+  on_ranks(3, [](ProcessGroup& world) {
+    torch::manual_seed(world.rank());
+    torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::BatchNorm1d(8));
+    const torch::NoGradGuard no_grad;
+    net->buffers()[0].fill_(world.rank() + 1);
+    auto model = DistributedDataParallel(net, world);
+    check_same_everywhere(world, *net);
+    check(net->buffers()[0].eq(1).all().item<bool>(), "running mean of rank 0");
+
+    for (int step = 0; step < 3; ++step) {  // each rank sees other data
+      model.forward(torch::randn({16, 4}) + world.rank());
+    }
+    Tensor mean = net->buffers()[0].clone();
+    world.broadcast(mean, {.root = 0});
+    const bool differs = !mean.equal(net->buffers()[0]);
+    check(differs == (world.rank() != 0), "forward has changed the local statistics");
+    const Tensor input = torch::randn({5, 4});
+    model.forward(input);  // begins with rank 0's statistics, adds a tenth of its own
+    const Tensor own = net[0]->as<torch::nn::Linear>()->forward(input).mean(0);
+    check_near(net->buffers()[0], 0.9 * mean + 0.1 * own, 1e-5, "running mean");
+    model.eval();
+    if (world.rank() == 0) model.forward(torch::randn({2, 4}));  // evaluation is not collective
+  });
+}
+
+TEST(DataParallel, ItIsAModuleAndTheWrappedOneSavesPlainly) {
+  on_ranks(2, [](ProcessGroup& world) {
+    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
+    auto model = DistributedDataParallel(net, world);
+    check(model.parameters().size() == 2, "parameters()");
+    check(model.module() == net.ptr(), "module()");
+    model.eval();
+    check(!net->is_training(), "eval()");
+    model.train();
+    check(net->is_training(), "train()");
+
+    std::stringstream file;
+    torch::save(model.module(), file);
+    torch::nn::Sequential loaded(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
+    torch::load(loaded, file);
+    check(parameter_hash(*loaded) == parameter_hash(*net), "loads without Tutti");
+  });
+}
+
+TEST(DataParallel, ItFollowsParametersThatWereLoadedOrConverted) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world);
+    std::stringstream file;
+    torch::save(net, file);
+    torch::load(net, file);
+    loss_of(model.forward(share(world, 0))).backward();
+    check_gradients(net, expected_gradients(net, 0), "after load");
+
+    model.to(torch::kFloat);
+    model.zero_grad();
+    loss_of(model.forward(share(world, 1).to(torch::kFloat))).backward();
+    check(net->parameters()[0].grad().scalar_type() == torch::kFloat, "gradients follow to()");
+    check(model.stats().steps == 2, "and are exchanged");
+  });
+}
+
+TEST(DataParallel, OutputsMayBeNested) {
+  on_ranks(2, [](ProcessGroup& world) {
+    struct ManyImpl : torch::nn::Module {
+      ManyImpl() {
+        register_module("a", a);
+        register_module("b", b);
+      }
+      std::tuple<Tensor, std::map<std::string, std::vector<std::optional<Tensor>>>> forward(
+          const Tensor& x, bool both) {
+        if (!both) return {a(x), {}};
+        return {a(x), {{"b", {std::nullopt, b(x)}}}};
+      }
+      torch::nn::Linear a{4, 1}, b{4, 1};
+    };
+    auto model = DistributedDataParallel(std::make_shared<ManyImpl>(), world,
+                                         {.find_unused_parameters = true});
+    for (const bool both : {true, false}) {
+      model.zero_grad();
+      const auto [a, rest] = model.forward(torch::ones({2, 4}), both);
+      Tensor loss = a.sum();
+      if (both) loss = loss + rest.at("b")[1]->sum();
+      loss.backward();
+      check(model.module()->b->weight.grad().defined() == both, "b");
+      check_near(model.module()->a->weight.grad(), torch::full({1, 4}, 2.0), 1e-6, "a");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace tutti::ddp
