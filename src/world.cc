@@ -148,6 +148,10 @@ void compare_settings(Store& store, const Identity& identity, const Config& conf
     const std::vector<std::string_view> first = lines_of(all[0]), other = lines_of(all[rank]);
     const auto [here, there] =
         std::mismatch(first.begin(), first.end(), other.begin(), other.end());
+    try {  // rank 0 may serve the store: it stays until everybody has read
+      store.barrier("settings/refused", identity.world_size, std::chrono::seconds(2));
+    } catch (const Error&) {  // somebody has ended already
+    }
     throw_invalid(fmt::format(
         "a setting that must be the same on all ranks differs: {} on rank 0, {} on rank {}",
         here == first.end() ? "nothing" : *here, there == other.end() ? "nothing" : *there, rank));

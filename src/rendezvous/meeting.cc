@@ -173,9 +173,15 @@ Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
   return meeting;
 }
 
-void tell_everybody(Store& store, const std::string& name, const Error& error) noexcept {
+/// What rank 0 fails with, all fail with: the store ends with it, once they have read why.
+void tell_everybody(Served& served, const std::string& name, const Error& error) noexcept {
   try {
-    fail_round(store, name, 1, error);
+    fail_round(*served.store, name, 1, error);
+    served.store.reset();
+    Deadline patience = Deadline::after(std::chrono::seconds(1));
+    while (served.server->client_count() > 0 &&
+           net::pause(milliseconds(1), patience) == net::PollResult::ready) {
+    }
   } catch (const Error&) {  // they will see the store end
   }
 }
@@ -195,8 +201,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, 
     try {
       round = join_round(*served->store, identity, round_options, deadline);
     } catch (const Error& error) {
-      // What rank 0 fails with, all fail with: the store ends with it.
-      if (served->server) tell_everybody(*served->store, options.name, error);
+      if (served->server) tell_everybody(*served, options.name, error);
       throw;
     }
     if (!round) {  // we came between the completion of another world and the end of its listener
