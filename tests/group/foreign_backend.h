@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "control/host.h"
@@ -92,14 +93,17 @@ class ForeignBackend final : public Backend {
   Work start(Request request) override {
     auto state = std::make_shared<State>(std::move(request));
     const std::uint64_t call = ++calls_;
-    last_ = std::async(std::launch::async, [this, state, call, before = last_] {
-              if (before.valid()) before.wait();
-              state->begin();
+    // Moved out of the future's function: the state holds the future, so it must not hold the
+    // state.
+    last_ = std::async(std::launch::async, [this, own = state, call, before = last_]() mutable {
+              const std::shared_ptr<State> mine = std::move(own);
+              if (before.valid()) std::exchange(before, {}).wait();
+              mine->begin();
               try {
-                table_->run(state->request(), rank_, call);
-                state->end();
+                table_->run(mine->request(), rank_, call);
+                mine->end();
               } catch (const Error& failure) {
-                state->end(failure);
+                mine->end(failure);
               }
             }).share();
     state->ended = last_;
