@@ -397,8 +397,8 @@ void Job::act_on_time(Clock::time_point now) {
   say_who_is_missing(now);
   if (phase_ < Phase::ending && now >= timeout_at_) {
     ending_.timed_out = true;
-    output_.say(fmt::format("tutti: --timeout: {} have passed; ending all ranks",
-                            format_span(now - started_)));
+    output_.say(fmt::format("tutti: --timeout {} is over; ending all ranks",
+                            format_span(*options_.timeout)));
     ask_to_end(SIGTERM, now);
   }
   if (phase_ == Phase::failing && now >= failing_until_) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <cstring>
 #include <utility>
 
 #include "launch/output_ends.h"
@@ -89,13 +90,18 @@ void Output::write_some() {
   const ssize_t wrote = ::write(end.fd, head.bytes.data() + written_, length);
   if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (wrote < 0) {
-    end.closed = true;
-    written_ = head.bytes.size();
+    const int error = errno;
+    end.closed = error == EPIPE;
+    written_ = head.bytes.size();  // lost, as it would be for a program that writes there itself
+    if (!end.closed && !std::exchange(end.complained, true)) {
+      say(fmt::format("tutti: cannot write to {}: {}; its output is lost",
+                      head.stream == Stream::out ? "stdout" : "stderr", std::strerror(error)));
+    }
   } else {
     written_ += static_cast<std::size_t>(wrote);
   }
-  if (written_ < head.bytes.size()) return;
-  queued_bytes_ -= head.bytes.size();
+  if (written_ < queue_.front().bytes.size()) return;
+  queued_bytes_ -= queue_.front().bytes.size();
   queue_.pop_front();
   written_ = 0;
 }

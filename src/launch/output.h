@@ -44,6 +44,7 @@ class Output {
     int fd = -1;
     bool is_terminal = false;
     bool closed = false;
+    bool complained = false;  ///< of an error other than a reader that went away
     std::string draft;  ///< shown on the terminal's last line
   };
   struct Piece {

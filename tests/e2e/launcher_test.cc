@@ -21,6 +21,7 @@
 #include "e2e/launched_job.h"
 #include "launch/keeper.h"
 #include "launch/process_tree.h"
+#include "net/poller.h"
 #include "store/client.h"
 #include "tutti/error.h"
 
@@ -99,7 +100,7 @@ TEST_F(Launcher, SurvivorsMayEndWellWithinTheFailureGrace) {
 TEST_F(Launcher, TimeoutIs124) {
   LaunchedJob job(run(2, {"--timeout", "100ms", kRank, "hold"}));
   EXPECT_EQ(job.wait_exit(), 124);
-  EXPECT_TRUE(has(job.err(), "--timeout: 0.1 s have passed")) << job.err();
+  EXPECT_TRUE(has(job.err(), "--timeout 0.1 s is over")) << job.err();
 }
 
 TEST_F(Launcher, TimeoutKillsTheDeafAfterTheGrace) {
@@ -109,11 +110,27 @@ TEST_F(Launcher, TimeoutKillsTheDeafAfterTheGrace) {
   EXPECT_TRUE(has(job.err(), "--grace 0.1 s")) << job.err();
 }
 
-TEST_F(Launcher, FiftyQuickJobsInARow) {
+TEST_F(Launcher, FiftyQuickJobsInARowLeaveNothing) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "tutti_quick_XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  std::vector<std::string> agents;
   for (int round = 0; round < 50; ++round) {
-    LaunchedJob job(run(2, {kRank, "exit", std::to_string(round % 3)}));
+    LaunchedJob job({"run", "-n", "1", "env", "TMPDIR=" + folder, TUTTI_COMMAND, "run", "-n", "2",
+                     "sh", "-c", fmt::format("echo agent=$TUTTI_AGENT; exit {}", round % 3)});
     ASSERT_EQ(job.wait_exit(), round % 3) << round << job.err();
+    const std::size_t at = job.out().find("agent=@tutti-");
+    ASSERT_NE(at, std::string::npos) << job.out();
+    agents.push_back(job.out().substr(at + 6, std::string("@tutti-").size() + 32));
   }
+  std::ifstream sockets("/proc/net/unix");
+  const std::string all((std::istreambuf_iterator<char>(sockets)), {});
+  for (const std::string& agent : agents) EXPECT_FALSE(has(all, agent));
+  EXPECT_TRUE(fs::is_empty(folder));
+  for (const auto& entry : fs::directory_iterator("/dev/shm")) {
+    EXPECT_FALSE(has(entry.path(), "tutti")) << entry.path();
+  }
+  fs::remove(folder);
 }
 
 // ---- rendezvous -----------------------------------------------------------------------------
@@ -303,6 +320,46 @@ TEST_F(Launcher, StdinGoesToRankZero) {
   LaunchedJob job(run(2, {"cat"}), "two\nlines\n");
   EXPECT_EQ(job.wait_exit(), 0);
   EXPECT_EQ(job.out(), "[0] two\n[0] lines\n");
+}
+
+/// A launcher in the foreground of a terminal of its own, as a person has it.
+TEST_F(Launcher, TerminalFeedsRankZeroAndItsCtrlCReachesEveryRankOnce) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  const std::string ranks =
+      "if [ $RANK = 0 ]; then read line; echo got $line; fi; exec " + kRank + " listen";
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::setsid();
+    const int slave = ::open(terminal.c_str(), O_RDWR);  // becomes the controlling terminal
+    for (const int fd : {0, 1, 2}) ::dup2(slave, fd);
+    ::execl(TUTTI_COMMAND, "tutti", "run", "-n", "2", "sh", "-c", ranks.c_str(), nullptr);
+    ::_exit(126);
+  }
+  std::string seen;
+  const auto wait_for = [&](const std::string& text) {
+    Deadline deadline = Deadline::after(20s);
+    while (!has(seen, text) &&
+           net::poll_readable(master.get(), deadline) == net::PollResult::ready) {
+      char buffer[4096];
+      const ssize_t got = ::read(master.get(), buffer, sizeof buffer);
+      if (got <= 0) break;
+      seen.append(buffer, static_cast<std::size_t>(got));
+    }
+    return has(seen, text);
+  };
+  ASSERT_GT(::write(master.get(), "hello\n", 6), 0);
+  EXPECT_TRUE(wait_for("[0] got hello")) << seen;
+  EXPECT_TRUE(wait_for("[0] ready") && wait_for("[1] ready")) << seen;
+  ASSERT_EQ(::write(master.get(), "\x03", 1), 1);
+  EXPECT_TRUE(wait_for("[0] heard INT") && wait_for("[1] heard INT")) << seen;
+  ASSERT_EQ(::write(master.get(), "\x03", 1), 1);
+  EXPECT_TRUE(wait_for("tutti: exit code 130")) << seen;
+  int status = 0;
+  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(WEXITSTATUS(status), 130);
+  EXPECT_EQ(numbers_after(seen, "heard INT").size(), 2u) << seen;
 }
 
 TEST_F(Launcher, OneRankIsNotPrefixed) {

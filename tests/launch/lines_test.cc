@@ -179,6 +179,21 @@ TEST_F(OutputTest, ReaderThatWentAwayClosesOnlyItsStream) {
   ::signal(SIGPIPE, former);
 }
 
+TEST_F(OutputTest, FullDiskIsSaidOnceAndEndsNobody) {
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  ASSERT_GE(full, 0);
+  Output output(2, full, err_[1]);
+  for (int line = 0; line < 3; ++line) {
+    output.feed(0, Stream::out, "lost\n");
+    output.feed(0, Stream::err, "kept\n");
+  }
+  EXPECT_EQ(written(output, err_[0]),
+            "[0] kept\n[0] kept\n[0] kept\n"
+            "tutti: cannot write to stdout: No space left on device; its output is lost\n");
+  EXPECT_FALSE(output.is_closed(Stream::out));
+  ::close(full);
+}
+
 TEST_F(OutputTest, RandomPiecesOfManyRanksGiveWholeLines) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
