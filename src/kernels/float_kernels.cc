@@ -21,7 +21,8 @@ struct FloatTables {
   static constexpr Table kMin = table_of(some_widths<T, T, Min>());
   static constexpr Table kMax = table_of(some_widths<T, T, Max>());
   static constexpr Table kPremulSum = {kScaled, kScaled, kSums, kSums.of[2], kSums.of[1]};
-  static constexpr Table kAvg = {kSums, kMeans, kSums, kMeans.of[2], kMeans.of[1]};
+  static constexpr Table kAvg = {kSums, kMeans, kSums, kMeans.of[2],
+                                 fuse<T, T, Sum, Extra::divide, 1>};
 
   static const Table* find(ReduceOp::Kind kind) {
     switch (kind) {

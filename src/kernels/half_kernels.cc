@@ -13,26 +13,20 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 template <class T>
 struct HalfTables {
-  static constexpr ByWidth kSumLeaf = all_widths<T, float, Sum>();
-  static constexpr ByWidth kSumMerge = all_widths<float, float, Sum>();
-
-  template <class Op>
+  template <class Op, Extra kLast = Extra::none>
   static constexpr Table plain() {
-    return {some_widths<T, float, Op>(), some_widths<T, T, Op>(), some_widths<float, float, Op>(),
-            fuse<float, T, Op, Extra::none, 2>, fuse<float, T, Sum, Extra::none, 1>};
+    return {some_widths<T, float, Op>(), two_widths<T, T, Op, kLast>(),
+            two_widths<float, float, Op>(), fuse<float, T, Op, kLast, 2>,
+            fuse<float, T, Sum, kLast, 1>};
   }
-  static constexpr Table kSum = {kSumLeaf, all_widths<T, T, Sum>(), kSumMerge,
-                                 fuse<float, T, Sum, Extra::none, 2>,
-                                 fuse<float, T, Sum, Extra::none, 1>};
+  static constexpr Table kSum = plain<Sum>();
   static constexpr Table kProduct = plain<Product>();
   static constexpr Table kMin = plain<Min>();
   static constexpr Table kMax = plain<Max>();
-  static constexpr Table kPremulSum = {
-      all_widths<T, float, Sum, Extra::scale>(), all_widths<T, T, Sum, Extra::scale>(), kSumMerge,
-      fuse<float, T, Sum, Extra::none, 2>, fuse<float, T, Sum, Extra::none, 1>};
-  static constexpr Table kAvg = {kSumLeaf, all_widths<T, T, Sum, Extra::divide>(), kSumMerge,
-                                 fuse<float, T, Sum, Extra::divide, 2>,
-                                 fuse<float, T, Sum, Extra::divide, 1>};
+  static constexpr Table kAvg = plain<Sum, Extra::divide>();
+  static constexpr Table kPremulSum = {some_widths<T, float, Sum, Extra::scale>(),
+                                       two_widths<T, T, Sum, Extra::scale>(), kSum.merge,
+                                       kSum.merge_last, kSum.finish};
 
   static const Table* find(ReduceOp::Kind kind) {
     switch (kind) {

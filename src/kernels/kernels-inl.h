@@ -2,8 +2,8 @@
 //
 // Every kernel is one loop: load a vector of each input in the accumulation type, combine them as a
 // tree in registers, divide and round if it is the last step, store. What is left at the end goes
-// through masks where the machine has them and through a vector on the stack where it has not, with
-// the same arithmetic.
+// through masks where the machine has them; where it has not, the same kernel runs once more on a
+// copy that is a whole vector long.
 
 #if defined(TUTTI_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_INL_H_
@@ -17,7 +17,6 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/table.h"
@@ -42,30 +41,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 struct Truth {
   std::uint8_t byte;
 };
-
-// ---- Raw lanes in memory
-
-template <class D>
-HWY_INLINE hn::Vec<D> load_some(D d, const hn::TFromD<D>* from, std::size_t lanes) {
-#if TUTTI_HAVE_MASKS
-  return hn::MaskedLoad(hn::FirstN(d, lanes), d, from);
-#else
-  HWY_ALIGN hn::TFromD<D> all[hn::MaxLanes(d)] = {};
-  std::memcpy(all, from, lanes * sizeof(*from));
-  return hn::Load(d, all);
-#endif
-}
-
-template <class D>
-HWY_INLINE void store_some(D d, hn::Vec<D> lanes_of, hn::TFromD<D>* to, std::size_t lanes) {
-#if TUTTI_HAVE_MASKS
-  hn::BlendedStore(lanes_of, hn::FirstN(d, lanes), d, to);
-#else
-  HWY_ALIGN hn::TFromD<D> all[hn::MaxLanes(d)];
-  hn::Store(lanes_of, d, all);
-  std::memcpy(to, all, lanes * sizeof(*to));
-#endif
-}
 
 // ---- Elements in memory, and how they become lanes of the accumulation type
 
@@ -190,12 +165,16 @@ HWY_INLINE hn::Vec<D> load_all(D d, const void* from, std::size_t at) {
   return E::widen(d, hn::LoadU(dm, static_cast<const typename E::Lane*>(from) + at));
 }
 
+#if TUTTI_HAVE_MASKS
+/// The first `lanes` of them.
 template <class T, class D>
 HWY_INLINE hn::Vec<D> load_part(D d, const void* from, std::size_t at, std::size_t lanes) {
   using E = Element<T>;
   const hn::Rebind<typename E::Lane, D> dm;
-  return E::widen(d, load_some(dm, static_cast<const typename E::Lane*>(from) + at, lanes));
+  const auto* const begin = static_cast<const typename E::Lane*>(from) + at;
+  return E::widen(d, hn::MaskedLoad(hn::FirstN(dm, lanes), dm, begin));
 }
+#endif
 
 // ---- Operations
 
@@ -282,7 +261,7 @@ enum class Extra { none, scale, divide };
 
 // ---- The kernel
 
-/// Loads one vector of input `I` of N: all lanes, or the first `lanes`.
+/// Loads one vector of an input: all lanes, or the first `lanes`.
 template <class In, Extra kExtra, bool kAll, class D>
 struct Reader {
   D d;
@@ -292,14 +271,17 @@ struct Reader {
   std::size_t lanes;
 
   HWY_INLINE hn::Vec<D> read(int input) const {
-    hn::Vec<D> lanes_of;
-    if constexpr (kAll) {
-      lanes_of = load_all<In>(d, inputs[input], at);
-    } else {
-      lanes_of = load_part<In>(d, inputs[input], at, lanes);
+    hn::Vec<D> read_lanes;
+#if TUTTI_HAVE_MASKS
+    if constexpr (!kAll) {
+      read_lanes = load_part<In>(d, inputs[input], at, lanes);
+    } else
+#endif
+    {
+      read_lanes = load_all<In>(d, inputs[input], at);
     }
-    if constexpr (kExtra == Extra::scale) lanes_of = hn::Mul(lanes_of, factor);
-    return lanes_of;
+    if constexpr (kExtra == Extra::scale) read_lanes = hn::Mul(read_lanes, factor);
+    return read_lanes;
   }
 };
 
@@ -320,7 +302,8 @@ void fuse(const Args& args) {
   using S = typename Element<In>::Sum;
   using OutLane = typename Element<Out>::Lane;
   const hn::ScalableTag<S> d;
-  const hn::Rebind<OutLane, decltype(d)> d_out;
+  using D = decltype(d);
+  const hn::Rebind<OutLane, D> d_out;
   const std::size_t lanes = hn::Lanes(d);
   const auto factor = hn::Set(d, static_cast<S>(kExtra == Extra::scale ? args.factor : 1));
   const auto divisor = hn::Set(d, static_cast<S>(kExtra == Extra::divide ? args.divisor : 1));
@@ -331,37 +314,50 @@ void fuse(const Args& args) {
 
   std::size_t at = 0;
   for (; at + lanes <= args.count; at += lanes) {
-    auto sums =
-        tree<Op, 0, kCount>(Reader<In, kExtra, true, decltype(d)>{d, inputs, factor, at, lanes});
+    auto sums = tree<Op, 0, kCount>(Reader<In, kExtra, true, D>{d, inputs, factor, at, lanes});
     if constexpr (kExtra == Extra::divide) sums = hn::Div(sums, divisor);
     const auto result = Element<Out>::narrow(d, sums);
     hn::StoreU(result, d_out, out + at);
     if (out2 != nullptr) hn::StoreU(result, d_out, out2 + at);
   }
   if (at == args.count) return;
+#if TUTTI_HAVE_MASKS
   const std::size_t rest = args.count - at;
-  auto sums =
-      tree<Op, 0, kCount>(Reader<In, kExtra, false, decltype(d)>{d, inputs, factor, at, rest});
+  const auto mask = hn::FirstN(d_out, rest);
+  auto sums = tree<Op, 0, kCount>(Reader<In, kExtra, false, D>{d, inputs, factor, at, rest});
   if constexpr (kExtra == Extra::divide) sums = hn::Div(sums, divisor);
   const auto result = Element<Out>::narrow(d, sums);
-  store_some(d_out, result, out + at, rest);
-  if (out2 != nullptr) store_some(d_out, result, out2 + at, rest);
+  hn::BlendedStore(result, mask, d_out, out + at);
+  if (out2 != nullptr) hn::BlendedStore(result, mask, d_out, out2 + at);
+#else
+  run_tail({args, fuse<In, Out, Op, kExtra, kCount>, kCount, at, lanes,
+            sizeof(typename Element<In>::Lane), sizeof(OutLane)});
+#endif
 }
 
 // ---- Tables
 
-/// All widths, for what training does all day; three widths, from which trees are composed, for the
-/// rest: less code.
+/// One input: what the operation is does not matter unless it scales.
+template <class In, class Out, Extra kExtra = Extra::none>
+constexpr Kernel alone() {
+  return fuse < In, Out, Sum, kExtra == Extra::scale ? kExtra : Extra::none, 1 > ;
+}
+
+/// All widths for what training does all day; few, from which trees are composed, for the rest.
 template <class In, class Out, class Op, Extra kExtra = Extra::none>
 constexpr ByWidth all_widths() {
-  return {{nullptr, fuse<In, Out, Op, kExtra, 1>, fuse<In, Out, Op, kExtra, 2>,
+  return {{nullptr, alone<In, Out, kExtra>(), fuse<In, Out, Op, kExtra, 2>,
            fuse<In, Out, Op, kExtra, 3>, fuse<In, Out, Op, kExtra, 4>, nullptr, nullptr, nullptr,
            fuse<In, Out, Op, kExtra, 8>}};
 }
 template <class In, class Out, class Op, Extra kExtra = Extra::none>
 constexpr ByWidth some_widths() {
-  return {{nullptr, fuse<In, Out, Op, kExtra, 1>, fuse<In, Out, Op, kExtra, 2>, nullptr,
-           fuse<In, Out, Op, kExtra, 4>, nullptr, nullptr, nullptr, nullptr}};
+  return {{nullptr, alone<In, Out, kExtra>(), fuse<In, Out, Op, kExtra, 2>, nullptr,
+           fuse<In, Out, Op, kExtra, 4>}};
+}
+template <class In, class Out, class Op, Extra kExtra = Extra::none>
+constexpr ByWidth two_widths() {
+  return {{nullptr, alone<In, Out, kExtra>(), fuse<In, Out, Op, kExtra, 2>}};
 }
 
 /// For types that are accumulated in themselves.

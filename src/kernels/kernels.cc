@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "kernels/table.h"
 
@@ -192,6 +193,25 @@ void finish_partial(DType dtype, ReduceOp op, int ranks, const void* partial, vo
   run({only, only, nullptr, nullptr, range.partial_bytes, range.partial_bytes, range.element_bytes,
        op.factor(), static_cast<double>(ranks)},
       &partial, 1, out, out2, range.count, store2);
+}
+
+void run_tail(const Tail& tail) noexcept {
+  constexpr std::size_t kVectorBytes = 256;  // no instruction set has longer ones
+  alignas(64) std::byte inputs[kWidest][kVectorBytes];
+  alignas(64) std::byte result[kVectorBytes];
+  const std::size_t count = tail.args.count - tail.begin;
+  const void* pointers[kWidest];
+  for (int i = 0; i < tail.inputs; ++i) {
+    std::memset(inputs[i], 0, tail.lanes * tail.in_bytes);
+    std::memcpy(inputs[i], offset(tail.args.inputs[i], tail.begin * tail.in_bytes),
+                count * tail.in_bytes);
+    pointers[i] = inputs[i];
+  }
+  tail.kernel({pointers, result, nullptr, tail.lanes, tail.args.factor, tail.args.divisor});
+  for (void* const out : {tail.args.out, tail.args.out2}) {
+    if (out == nullptr) continue;
+    std::memcpy(offset(out, tail.begin * tail.out_bytes), result, count * tail.out_bytes);
+  }
 }
 
 void copy_streaming(void* to, const void* from, std::size_t byte_count) noexcept {

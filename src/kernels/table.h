@@ -22,7 +22,20 @@ using Kernel = void (*)(const Args&);
 
 inline constexpr int kWidest = 8;
 
-/// Null where there is no kernel for that many inputs; those for 1, 2 and 4 always exist.
+/// The end of a range, shorter than a vector of `lanes` elements.
+struct Tail {
+  const Args& args;
+  Kernel kernel;
+  int inputs;
+  std::size_t begin;
+  std::size_t lanes;
+  std::size_t in_bytes;
+  std::size_t out_bytes;
+};
+/// Runs the kernel on copies of what is left.
+void run_tail(const Tail& tail) noexcept;
+
+/// Null where there is no kernel for that many inputs; those for 1 and 2 always exist.
 struct ByWidth {
   Kernel of[kWidest + 1];
 };
