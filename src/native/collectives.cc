@@ -21,6 +21,7 @@ Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& 
     : arena_(arena), membership_(membership), executor_(channels, membership) {
   if (arena == nullptr) return;
   static_assert(sizeof(EngineHead) <= kEngineHeadBytes);
+  static_assert(kMaxEngineRanks >= control::kMaxLocalRanks);
   for (int rank = 0; rank < arena->group_size(); ++rank) {
     heads_.push_back(arena->peer(rank).engine_head().data());
     rings_.push_back(arena->peer(rank).engine_ring().data());

@@ -29,14 +29,11 @@
 #include <bit>
 #include <cstring>
 
-#include "control/board.h"
 #include "kernels/kernels.h"
 
 namespace tutti::native {
 
 namespace {
-
-constexpr std::size_t kMaxRanks = control::kMaxLocalRanks;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
@@ -209,7 +206,7 @@ const void* Engine::small_data(int peer) const noexcept {
 
 bool Engine::finish_small() noexcept {
   if (request_->op == Op::all_reduce && byte_count_ > 0) {
-    std::array<const void*, kMaxRanks> inputs;
+    std::array<const void*, kMaxEngineRanks> inputs;
     for (int peer = 0; peer < ranks_; ++peer) {
       inputs[static_cast<std::size_t>(peer)] =
           peer == view_.rank ? request_->input.data : small_data(peer);
@@ -348,7 +345,7 @@ bool Engine::reduce() noexcept {
   }
   const Slice slice = slice_of(segment, view_.rank);
   if (slice.count > 0) {
-    std::array<const void*, kMaxRanks> inputs;
+    std::array<const void*, kMaxEngineRanks> inputs;
     for (int peer = 0; peer < ranks_; ++peer) {
       inputs[static_cast<std::size_t>(peer)] = ring_at(peer, slice.position);
     }

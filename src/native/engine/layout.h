@@ -10,6 +10,7 @@ namespace tutti::native {
 
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kLinePayload = 48;
+inline constexpr std::size_t kMaxEngineRanks = 256;
 inline constexpr std::size_t kSmallBytes = 28 * 1024;
 
 /// How a rank enters an operation: the number of the operation in the engine, the chain that says
