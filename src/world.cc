@@ -201,7 +201,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
 
 }  // namespace
 
-ProcessGroup init_process_group(InitOptions options, Where where) try {
+ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   const Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
   if (environment.contains("TUTTI_AGENT")) launch::install_last_words();

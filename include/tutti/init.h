@@ -34,6 +34,7 @@ struct InitOptions {
 /// Threads   Several worlds may live in one process; ranks may be threads.
 /// Errors    kInvalidArgument: identity given twice and differently, rank out of range, unknown
 ///           backend or setting. kTimeout: who is missing. kSystem: no meeting point.
-TUTTI_API ProcessGroup init_process_group(InitOptions options = {}, Where where = Where::current());
+TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
+                                          Where where = Where::current());
 
 }  // namespace tutti

@@ -359,7 +359,7 @@ Host::Host(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
 Host::~Host() {
   if (Process::forked()) {
-    new std::shared_ptr<State>(state_);  // its threads are not in this process: leave it as it is
+    leak_in_child(state_);
     return;
   }
   state_->progress.stop();

@@ -1,8 +1,10 @@
 // What Host and Membership share; nobody else includes this.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,14 @@
 #include "control/process.h"
 
 namespace tutti::control {
+
+/// For a forked child: the threads of `state` are not there, so it is left as it is, for good. A
+/// count that is never given back, and no allocation.
+template <class T>
+void leak_in_child(std::shared_ptr<T>& state) noexcept {
+  alignas(std::shared_ptr<T>) std::byte place[sizeof(std::shared_ptr<T>)];
+  new (place) std::shared_ptr<T>(std::move(state));
+}
 
 struct Host::State final : Watched {
   State(std::shared_ptr<Process> process_in, const net::Fd& memory, const HostOptions& options);

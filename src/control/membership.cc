@@ -182,7 +182,7 @@ Membership::Membership(std::shared_ptr<State> state) noexcept : state_(std::move
 Membership::~Membership() {
   if (Process::forked()) {
     // The control thread is not in this process: what it would have to know is left as it is.
-    new std::shared_ptr<State>(state_);
+    leak_in_child(state_);
     return;
   }
   State& state = *state_;

@@ -170,7 +170,7 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
     RankCommand command{.path = program, .arguments = options_.command};
     for (const auto& [name, value] :
          rank_variables(variables, placement_, rank, agent_->address(), port)) {
-      command.variables.push_back(name + "=" + value);
+      command.variables.push_back(fmt::format("{}={}", name, value));
     }
     rank_ends.push_back(rank == 0 ? stdin_.open(STDIN_FILENO)
                                   : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));

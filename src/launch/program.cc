@@ -47,7 +47,7 @@ std::string find_program(std::string_view name, std::string_view search_path) {
     std::size_t end = search_path.find(':', begin);
     if (end == std::string_view::npos) end = search_path.size();
     const std::string_view folder = search_path.substr(begin, end - begin);
-    const std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, wanted);
+    std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, wanted);
     if (is_program(path)) return path;
     if (refused.empty() && ::access(path.c_str(), F_OK) == 0) refused = path;
     begin = end + 1;

@@ -39,7 +39,7 @@ class Transfer : public Operation {
   /// Ended well. The last thing that is done to a transfer, which may be gone when this returns.
   virtual void on_end() noexcept { set_ended(); }
   /// Asynchronous ones: removed from their line because of a failure; the last thing as well.
-  virtual void on_failure(Error) noexcept {}
+  virtual void on_failure(const Error&) noexcept {}
   virtual bool is_asynchronous() const noexcept { return false; }
   void set_ended() noexcept { state_.store(State::ended); }
 

@@ -50,10 +50,10 @@ class MessageWork final : public detail::WorkState, private Transfer {
     set_ended();
     end();
   }
-  void on_failure(Error error) noexcept override {
+  void on_failure(const Error& error) noexcept override {
     const std::shared_ptr<MessageWork> self = std::move(self_);
     set_ended();
-    end(std::move(error));
+    end(error);
   }
 
   Messages& messages_;

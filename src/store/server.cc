@@ -59,9 +59,9 @@ class Server::Loop {
     while (!is_listener_closed_) changed_.wait(lock, never);
   }
 
-  void fail(Error reason) {
+  void fail(const Error& reason) {
     const std::lock_guard lock(mutex_);
-    failure_ = std::move(reason);
+    failure_ = reason;
     wakeup_.signal();
   }
 
@@ -255,7 +255,7 @@ void Server::adopt(net::Fd connection, const net::Peer& peer) {
   loop_->adopt(std::move(connection), peer);
 }
 void Server::stop_listening() { loop_->stop_listening(); }
-void Server::fail(Error reason) { loop_->fail(std::move(reason)); }
+void Server::fail(const Error& reason) { loop_->fail(reason); }
 std::size_t Server::client_count() const { return loop_->client_count(); }
 
 }  // namespace tutti::store

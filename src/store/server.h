@@ -43,7 +43,7 @@ class Server {
   /// Returns once nobody can connect any more and the address is free.
   void stop_listening();
   /// Those who wait, and all calls from now on, fail with `reason`; connections stay open.
-  void fail(Error reason);
+  void fail(const Error& reason);
   /// Admitted clients that are connected.
   std::size_t client_count() const;
 
