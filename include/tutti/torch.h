@@ -159,10 +159,10 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///           batches on all ranks).
 /// Cost      One copy of each gradient after zero_grad(), none where gradients are kept
 ///           (zero_grad(false)); the memory of one set of gradients.
-/// Errors    kCollectiveMismatch, at construction: the ranks' models or options differ, by name.
-///           kInvalidArgument, out of backward: a parameter without gradient or with two, by name.
-///           kUnsupported: sparse gradients, create_graph. After an exception the next forward
-///           begins afresh.
+/// Errors    kCollectiveMismatch: at construction the ranks' models or options differ, by name; or
+///           one rank alone gave a step up.  kInvalidArgument, out of backward: a parameter without
+///           gradient or with two, by name. kUnsupported: sparse gradients, create_graph. After an
+///           exception the next forward begins afresh.
 template <class Net>
 class DistributedDataParallel : public detail::DataParallel {
  public:

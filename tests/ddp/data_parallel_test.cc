@@ -113,6 +113,15 @@ void check_gradients(const Net& net, const std::vector<Tensor>& expected, const 
   }
 }
 
+void check_same_gradients(ProcessGroup& world, const Net& net) {
+  for (const Tensor& parameter : net->parameters()) {
+    if (!parameter.grad().defined()) continue;
+    Tensor of_rank_0 = parameter.grad().clone();
+    world.broadcast(of_rank_0);
+    check(of_rank_0.equal(parameter.grad()), "gradients differ between ranks");
+  }
+}
+
 // ---- gradients -------------------------------------------------------------------------------
 
 TEST(DataParallel, GradientsAreTheMeanInEveryModeOfKeepingThem) {
@@ -293,6 +302,93 @@ TEST(DataParallel, UnusedParametersAreFoundWhenAskedFor) {
       check_gradients(net, expected, "unused on one rank");
     }
   });
+}
+
+TEST(DataParallel, UnusedParametersAreJudgedAtTheEndAfterSeveralForwards) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model =
+        DistributedDataParallel(net, world, {.bucket_bytes = 512, .find_unused_parameters = true});
+    for (int step = 0; step < 3; ++step) {
+      model.zero_grad();
+      net->skipped = 0;
+      Tensor loss = loss_of(model.forward(share(world, step)));
+      net->skipped = 1;  // each forward leaves out what the other one uses
+      loss = loss + loss_of(model.forward(share(world, step)));
+      loss.backward();
+      Net alone = make_net();
+      for (const int skipped : {0, 1}) {
+        alone->skipped = skipped;
+        loss_of(alone->forward(batch(step))).backward();
+      }
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12,
+                   "sum of both");
+      }
+
+      model.zero_grad();  // used in the local micro-batch only: exchanged all the same
+      net->skipped = -1;
+      {
+        const auto local = model.no_sync();
+        loss_of(model.forward(share(world, step))).backward();
+      }
+      net->skipped = 2;
+      loss_of(model.forward(share(world, step))).backward();
+      check_same_gradients(world, net);
+      check(net->blocks[2]->parameters()[0].grad().defined(), "accumulated");
+    }
+  });
+}
+
+TEST(DataParallel, GradientPenaltiesUseAutogradGrad) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const auto penalised = [](auto& model, Tensor input) {
+      input = input.clone().requires_grad_(true);
+      const Tensor output = model.forward(input);
+      const Tensor slope = torch::autograd::grad({output.sum()}, {input}, {}, true, true)[0];
+      return loss_of(output) + slope.pow(2).mean();
+    };
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    for (int step = 0; step < 2; ++step) {
+      model.zero_grad();
+      penalised(model, share(world, step)).backward();
+      Net alone = make_net();
+      penalised(*alone, batch(step)).backward();
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, "penalty");
+      }
+    }
+  });
+}
+
+TEST(DataParallel, AStepGivenUpByOneRankAloneIsNotMistakenForTheNext) {
+  const auto body = [](const test_kit::Rank& me) {
+    torch::set_num_threads(1);
+    ProcessGroup world = init_process_group(me.init);
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    const auto train = [&](int step) { loss_of(model.forward(share(world, step))).backward(); };
+    train(0);
+    if (me.rank == 1) {
+      break_backward = true;
+      try {
+        train(1);
+        check(false, "backward went through");
+      } catch (const std::runtime_error& error) {
+        check_contains(error.what(), "broken by the test");
+      }
+      break_backward = false;
+    }
+    const std::string message = error_of(ErrorCode::kCollectiveMismatch, [&] { train(2); });
+    check_contains(message, "barrier");
+    check_contains(message, "all_reduce");
+    return std::string();
+  };
+  for (const auto& rank :
+       test_kit::collect_ranks(2, body, {.as = test_kit::As::processes, .init = {}})) {
+    EXPECT_EQ(rank.failure, "") << "rank " << rank.rank;
+  }
 }
 
 TEST(DataParallel, AnExceptionInBackwardLeavesNothingStale) {

@@ -20,6 +20,12 @@ using NodePtr = decltype(autograd::impl::grad_accumulator(std::declval<const at:
 
 constexpr int kNoTask = -1;  // ids of tasks count from 0
 
+/// False in autograd::grad and in backward to named inputs, which may pass the parameters by.
+bool reaches_all_leaves() {
+  const auto* const only = autograd::get_current_graph_task_exec_info();
+  return only == nullptr || only->empty();
+}
+
 /// Runs a function behind a node.
 class After final : public autograd::FunctionPostHook {
  public:
@@ -103,11 +109,12 @@ void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs) {
     if (!output.defined() || !output.grad_fn()) continue;
     output.register_hook([weak = std::weak_ptr(state_)](const at::Tensor&) {
       const auto state = weak.lock();
-      if (state && state->enabled) state->enter_task();
+      if (state && state->enabled && reaches_all_leaves()) state->enter_task();
     });
   }
 }
 
+bool BackwardWatch::task_open() const { return state_->outermost != kNoTask; }
 void BackwardWatch::forget_task() { state_->outermost = kNoTask; }
 
 std::vector<std::size_t> BackwardWatch::unreached_from(

@@ -41,7 +41,8 @@ class BackwardWatch {
   void follow_parameters();
   /// Watches what a forward has returned; backward from it is the outermost task.
   void watch_outputs(const std::vector<at::Tensor>& outputs);
-  /// Forgets a task that ended by an exception.
+  /// Whether a task has begun and not ended: after an exception it never will.
+  bool task_open() const;
   void forget_task();
   /// Which parameters backward from these outputs will not reach.
   std::vector<std::size_t> unreached_from(const std::vector<at::Tensor>& outputs) const;

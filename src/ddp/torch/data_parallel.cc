@@ -81,12 +81,12 @@ struct DataParallel::Impl {
       : group(the_group), options(the_options), where(the_where) {}
 
   // ---- set-up ----
-  void attach(const torch::nn::Module& module);
+  void attach(std::shared_ptr<torch::nn::Module> wrapped);
   void make_buckets(const std::vector<std::size_t>& ready_order);
   void reorder_buckets();
 
   // ---- one step ----
-  void forward_begins(bool training);
+  void forward_begins();
   void forward_ended(const std::vector<at::Tensor>& outputs);
   void backward_began();
   void gradient_complete(std::size_t parameter);
@@ -94,7 +94,7 @@ struct DataParallel::Impl {
   void launch(std::size_t bucket);
   void wait(std::size_t bucket);
   void finish();
-  void settle_unused();
+  void mark_unused(std::size_t parameter);
   void start_over() noexcept;
 
   [[noreturn]] void fail(ErrorCode code, const std::string& what) const;
@@ -103,6 +103,7 @@ struct DataParallel::Impl {
   ProcessGroup& group;
   const DataParallelOptions options;
   const Where where;
+  std::shared_ptr<torch::nn::Module> module;
   Tensors tensors;
   std::vector<ddp::BucketShape> shapes;
   std::vector<Bucket> buckets;
@@ -112,7 +113,9 @@ struct DataParallel::Impl {
 
   bool synchronise = true;
   bool reordered = false;
-  std::vector<std::size_t> unreached;  // by forward, where asked for
+  bool must_agree = false;             // a step was given up: did all ranks give it up?
+  int forwards = 0;                    // since the last step
+  std::vector<std::size_t> unreached;  // by the only forward since then, where asked for
   std::vector<std::uint8_t> used;      // by trained parameter, in this step
 
   DataParallelStats stats;
@@ -130,9 +133,10 @@ void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
 
 // ---- set-up ------------------------------------------------------------------------------------
 
-void DataParallel::Impl::attach(const torch::nn::Module& module) {
+void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
   watch.reset();
-  tensors = tensors_of(module);
+  module = std::move(wrapped);
+  tensors = tensors_of(*module);
   if (tensors.trained.empty()) {
     fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
   }
@@ -224,14 +228,16 @@ void DataParallel::Impl::reorder_buckets() {
 
 // ---- one step ----------------------------------------------------------------------------------
 
-void DataParallel::Impl::forward_begins(bool training) {
-  if (reducer->in_step()) start_over();  // the last backward ended by an exception
-  watch->forget_task();
+void DataParallel::Impl::forward_begins() {
+  if (reducer->in_step() || watch->task_open()) start_over();  // backward ended by an exception
   watch->follow_parameters();
   step_began = Clock::now();
   if (!synchronise) return;
+  // If this rank alone gave a step up, the others wait in that step's all_reduce, which might be
+  // mistaken for one of the next step. A barrier cannot be.
+  if (std::exchange(must_agree, false)) group.barrier({}, where);
   reorder_buckets();
-  if (options.broadcast_buffers && training && !tensors.buffers.empty()) {
+  if (options.broadcast_buffers && module->is_training() && !tensors.buffers.empty()) {
     ddp::broadcast_tensors(group, tensors.buffers, where);
     stats.exposed += Clock::now() - step_began;
   }
@@ -240,21 +246,29 @@ void DataParallel::Impl::forward_begins(bool training) {
 void DataParallel::Impl::forward_ended(const std::vector<at::Tensor>& outputs) {
   if (!at::GradMode::is_enabled()) return;
   watch->watch_outputs(outputs);
-  if (options.find_unused_parameters) unreached = watch->unreached_from(outputs);
+  if (!options.find_unused_parameters) return;
+  unreached.clear();
+  if (++forwards == 1) unreached = watch->unreached_from(outputs);
 }
 
+/// What forward did not reach is marked at once, so that its buckets need not wait for the end.
+/// After several forwards only the end tells.
 void DataParallel::Impl::backward_began() {
   if (!options.find_unused_parameters) return;
-  const at::NoGradGuard no_grad;
   used.assign(tensors.trained.size(), 1);
-  for (std::size_t parameter : unreached) {
-    used[parameter] = 0;
-    if (!holds_view(parameter)) {
-      const at::Tensor& gradient = tensors.trained[parameter].grad();
-      gradient.defined() ? views[parameter].copy_(gradient) : views[parameter].zero_();
-    }
-    reducer->mark_ready(parameter);
+  for (std::size_t parameter : unreached) mark_unused(parameter);
+}
+
+void DataParallel::Impl::mark_unused(std::size_t parameter) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& gradient = tensors.trained[parameter].grad();
+  used[parameter] = gradient.defined() ? 1 : 0;  // perhaps accumulated without an exchange
+  if (!gradient.defined()) {
+    views[parameter].zero_();
+  } else if (!holds_view(parameter)) {
+    views[parameter].copy_(gradient);
   }
+  reducer->mark_ready(parameter);
 }
 
 bool DataParallel::Impl::holds_view(std::size_t parameter) const {
@@ -304,6 +318,11 @@ void DataParallel::Impl::backward_ended(bool nested) {
     return;
   }
   if (nested) return;  // judged at the end of the outermost backward
+  if (options.find_unused_parameters) {
+    for (std::size_t parameter : reducer->missing()) mark_unused(parameter);
+    finish();
+    return;
+  }
   Names missing;
   for (std::size_t parameter : reducer->missing()) missing.push_back(tensors.names[parameter]);
   start_over();
@@ -337,7 +356,7 @@ void DataParallel::Impl::finish() {
   const auto done = Clock::now();
   const at::NoGradGuard no_grad;
   for (std::size_t parameter = 0; parameter < views.size(); ++parameter) {
-    // A parameter that no rank used keeps the gradient it had, or none.
+    // A parameter for which no rank has a gradient gets none.
     if (options.find_unused_parameters && used[parameter] == 0) continue;
     if (holds_view(parameter)) continue;
     at::Tensor& gradient = tensors.trained[parameter].mutable_grad();
@@ -350,6 +369,7 @@ void DataParallel::Impl::finish() {
     }
   }
   unreached.clear();
+  forwards = 0;
   ++stats.steps;
   stats.communicate += done - first_launch;
   stats.exposed += done - computed;
@@ -360,6 +380,8 @@ void DataParallel::Impl::start_over() noexcept {
   reducer->reset();
   watch->forget_task();
   unreached.clear();
+  forwards = 0;
+  must_agree = true;
 }
 
 // ---- the public face ---------------------------------------------------------------------------
@@ -369,14 +391,13 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGro
     : torch::nn::Module("DistributedDataParallel"),
       impl_(std::make_unique<Impl>(group, options, where)) {
   if (!module) impl_->fail(ErrorCode::kInvalidArgument, "the module is empty");
-  register_module("module", std::move(module));
-  impl_->attach(*children().front());
+  impl_->attach(register_module("module", std::move(module)));
 }
 
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
 DataParallel::~DataParallel() = default;
 
-void DataParallel::before_forward() { impl_->forward_begins(is_training()); }
+void DataParallel::before_forward() { impl_->forward_begins(); }
 void DataParallel::after_forward(const std::vector<torch::Tensor>& outputs) {
   impl_->forward_ended(outputs);
 }
@@ -384,15 +405,15 @@ DataParallelStats DataParallel::stats() const { return impl_->stats; }
 
 void DataParallel::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(device, dtype, non_blocking);
-  impl_->attach(*children().front());
+  impl_->attach(impl_->module);
 }
 void DataParallel::to(torch::Dtype dtype, bool non_blocking) {
   torch::nn::Module::to(dtype, non_blocking);
-  impl_->attach(*children().front());
+  impl_->attach(impl_->module);
 }
 void DataParallel::to(torch::Device device, bool non_blocking) {
   torch::nn::Module::to(device, non_blocking);
-  impl_->attach(*children().front());
+  impl_->attach(impl_->module);
 }
 
 DataParallel::NoSync::NoSync(DataParallel& owner)
