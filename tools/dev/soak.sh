@@ -1,8 +1,13 @@
 # ./dev soak NAME [--rounds N] [--seed S]
 name=${1:-}
 [ $# -gt 0 ] && shift
-soaks=" kills disagreements orphans "
-case "$soaks" in *" $name "*) ;; *) die 2 "unknown soak '$name' (${soaks## })" ;; esac
+# Rounds at full length: the counts of the promises.
+case "$name" in
+  kills | orphans) rounds=100 ;;
+  disagreements) rounds=1000 ;;
+  *) die 2 "unknown soak '$name' (kills, disagreements, orphans)" ;;
+esac
+case " $* " in *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_torch libgtest-dev
 use_libtorch
