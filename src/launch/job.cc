@@ -223,8 +223,6 @@ bool Job::all_ended() const {
 void Job::ask_to_end(int signal_number, Clock::time_point now) {
   for (Rank& rank : ranks_) rank.asked_by.push_back(signal_number);
   order(Order::Kind::signal, -1, signal_number);
-  // A stopped rank would not hear it.
-  if (signal_number != SIGKILL) order(Order::Kind::signal, -1, SIGCONT);
   if (phase_ < Phase::ending) ending_until_ = now + options_.grace;
   phase_ = std::max(phase_, Phase::ending);
 }

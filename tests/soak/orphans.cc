@@ -68,6 +68,14 @@ int soak(const Words& words) {
     }
     gone.samples.push_back(
         std::chrono::duration<double, std::milli>(Clock::now() - killed).count());
+    const bool late = gone.samples.back() > limit.count() * 1000;
+    if (late) {
+      ++failed;
+      fmt::print(stderr,
+                 "orphans: round {}: gone only after {:.0f} ms (killed who {}, {}), seed {}\n{}{}",
+                 i, gone.samples.back(), victim, while_starting ? "starting" : "running",
+                 words.seed, job.out(), job.err());
+    }
     if (left != 0) {
       ++failed;
       fmt::print(stderr, "orphans: round {}: {} processes {} (killed pid {}, who {})\n{}{}", i,
