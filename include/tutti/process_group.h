@@ -37,7 +37,9 @@ struct ReduceOptions {
 };
 struct SendOptions {
   int tag = 0;
-  bool buffered = false;  ///< return once the bytes are on their way; at most 4 KiB is copied
+  /// Return once the bytes are on their way. Up to 4 KiB are copied, and up to 64 messages of a tag
+  /// (1024 of a peer) may be unmatched; beyond either the call waits for a recv like any other.
+  bool buffered = false;
   Timeout timeout = {};
 };
 struct RecvOptions {
@@ -83,7 +85,7 @@ class TUTTI_API ProcessGroup {
   /// False for the group that a non-member of `new_group` gets: any call on it is kInvalidArgument.
   bool is_member() const noexcept;
   int rank() const;
-  int world_size() const;                  ///< number of ranks in this group
+  int world_size() const;                    ///< number of ranks in this group
   std::span<const int> world_ranks() const;  ///< ranks in the world, by rank in this group
   const std::string& name() const;
   BackendInfo backend() const;

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/init.h"
 #include "tutti/process_group.h"
 
 namespace tutti {

@@ -129,6 +129,11 @@ std::string_view base_name(std::string_view path) {
 }  // namespace
 
 Objection objection(const Request& request, int rank, int group_size, bool blocking) {
+  for (const DType dtype : {request.dtype, request.input.dtype, request.output.dtype}) {
+    if (static_cast<std::size_t>(dtype) >= kDTypeCount) {
+      return fmt::format("dtype {} does not exist", static_cast<int>(dtype));
+    }
+  }
   const Parts parts = parts_of(request, rank, group_size);
   if (auto wrong = check_ranks(request, rank, group_size, blocking)) return wrong;
   if (auto wrong = check_buffer("input", request.input, request, parts.input)) return wrong;

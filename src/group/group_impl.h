@@ -113,6 +113,7 @@ class ProcessGroup::Impl {
   std::map<std::vector<int>, std::uint64_t> times_asked_;  // new_group, by ranks
   std::shared_ptr<group::SideCheck> last_check_;           // of the last asynchronous call
   std::atomic<bool> closed_{false};
+  std::optional<Error> close_failure_;  // what the first close threw
   /// What `supports` has said yes to, filled in as it is asked.
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };

@@ -95,8 +95,13 @@ void ProcessGroup::Impl::on_failure(FailureCallback callback) {
 }
 
 void ProcessGroup::Impl::close_in_order(Deadline deadline) {
-  if (last_check_)
-    last_check_->help(Deadline::Clock::now() + deadline.left(Deadline::Clock::now()));
+  if (last_check_) {
+    const Deadline::Clock::time_point now = Deadline::Clock::now();
+    const std::chrono::nanoseconds left = deadline.left(now);
+    last_check_->help(left > Deadline::Clock::time_point::max() - now
+                          ? Deadline::Clock::time_point::max()
+                          : now + left);
+  }
   last_check_.reset();
   parts_.backend->close(deadline);
   if (parts_.side) parts_.side->close(deadline);
@@ -106,19 +111,47 @@ void ProcessGroup::Impl::close_in_order(Deadline deadline) {
 void ProcessGroup::Impl::close(const Timeout& budget) {
   Request closing = request(Op::barrier, {}, {});
   const group::Turn turn(turnstile_, closing, rank());
-  if (closed_.exchange(true)) return;
+  if (closed_.exchange(true)) {
+    if (close_failure_) throw *close_failure_;
+    return;
+  }
   Deadline deadline = Deadline::after(budget.value_or(parts_.close_timeout));
   deadline.start(Deadline::Clock::now());
-  if (!failed()) close_in_order(deadline);
-  if (std::optional<Error> failure = error()) throw *failure;
+  try {
+    if (!failed()) close_in_order(deadline);
+  } catch (const Error& failure) {
+    close_failure_ = failure;
+    throw;
+  }
+  if (std::optional<Error> failure = error()) throw *(close_failure_ = failure);
 }
 
+namespace {
+
+Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, const Where& where,
+                      const std::string& text, ErrorContext context = {}) {
+  context.op = "new_group";
+  context.rank = rank;
+  context.call_site = group::name_of(where);
+  return Error(code,
+               fmt::format("new_group({{{}}}) (rank {}): {}; called at {}", fmt::join(ranks, ", "),
+                           rank, text, context.call_site),
+               context);
+}
+
+}  // namespace
+
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
-  Request asked = request(Op::barrier, {}, where);
+  const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
+    return new_group_error(code, ranks, rank(), where, text, std::move(context));
+  };
   if (closed_.load(std::memory_order_relaxed)) {
-    throw group::make_error(ErrorCode::kClosed, asked, rank(), "the group has been closed");
+    throw wrong(ErrorCode::kClosed, "the group has been closed");
   }
-  if (auto wrong = group::objection(ranks, group_size())) refuse(asked, "new_group: " + *wrong);
+  if (auto text = group::objection(ranks, group_size())) {
+    throw wrong(ErrorCode::kInvalidArgument, *text);
+  }
+  const Request asked = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, asked, rank());
   const std::uint64_t times = ++times_asked_[std::vector<int>(ranks.begin(), ranks.end())];
 
@@ -138,10 +171,18 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   child.host = parts_.host;
   child.store = parts_.store;
   child.observer = parts_.observer;
-  const GroupSpec spec = group::enroll(child);
-  child.backend = parts_.backend->make_group(spec);
-  if (parts_.side) child.side = parts_.side->make_group(spec);
-  return group::make_group(std::move(child));
+  try {
+    const GroupSpec spec = group::enroll(child);
+    child.backend = parts_.backend->make_group(spec);
+    if (parts_.side) child.side = parts_.side->make_group(spec);
+    return group::make_group(std::move(child));
+  } catch (const Error& error) {
+    throw wrong(error.code(),
+                fmt::format("{}. All members must call new_group with the same ranks in the same "
+                            "order",
+                            error.what()),
+                error.context());
+  }
 }
 
 }  // namespace tutti

@@ -43,7 +43,7 @@ Work& Work::operator=(Work&& other) noexcept {
 Work::~Work() {
   if (!state_) return;
   try {
-    state_->help(Clock::time_point::max());
+    if (!state_->done()) state_->help(Clock::time_point::max());
     const std::optional<Error> failure = state_->error();
     if (failure && !state_->seen()) {
       log(LogLevel::warn, fmt::format("nobody waited for a Work that failed: {}", failure->what()));

@@ -67,7 +67,10 @@ void Messages::run(const Request& request) {
         if (withdraw(transfer, true)) membership_.throw_cause(request);
         break;
       case WaitResult::gave_up:
-        if (withdraw(transfer, false)) membership_.throw_gave_up(request);
+        if (withdraw(transfer, false)) {
+          membership_.leave(request);
+          membership_.throw_gave_up(request);
+        }
         break;
     }
   }

@@ -52,6 +52,7 @@ class MessageWork final : public detail::WorkState, private Transfer {
   }
   void on_failure(const Error& error) noexcept override {
     const std::shared_ptr<MessageWork> self = std::move(self_);
+    membership_.leave(WorkState::request());
     set_ended();
     end(error);
   }

@@ -258,6 +258,53 @@ TEST(Failure, DeadlineNamesWhoHasNotCome) {
   });
 }
 
+TEST(Misuse, ADtypeThatDoesNotExistIsRefused) {
+  on_ranks(2, [](ProcessGroup& world) {
+    float x = 1;
+    const Error error = thrown_by([&] { world.all_reduce(Buffer(&x, 1, static_cast<DType>(77))); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "dtype 77 does not exist");
+    world.all_reduce(x);  // and the group stays usable
+    EXPECT_EQ(x, 2.0f);
+  });
+}
+
+TEST(Misuse, NewGroupNamesItselfAndTheCall) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const Error error = thrown_by([&] { world.new_group({0, 5}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.context().op, "new_group");
+    expect_text(error, "new_group({0, 5}) (rank");
+    expect_text(error, "group_test.cc:");
+  });
+}
+
+TEST(Life, ACloseThatFailedSaysSoAgain) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (group.rank() == 0) {
+      EXPECT_EQ(thrown_by([&] { group.close(50ms); }).code(), ErrorCode::kTimeout);
+      EXPECT_EQ(thrown_by([&] { group.close(); }).code(), ErrorCode::kTimeout);
+    }
+    world.barrier();
+  });
+}
+
+TEST(Life, AFinishedWorkMayOutliveItsGroup) {
+  on_ranks(2, [](ProcessGroup& world) {
+    float x = 1;
+    Work work;
+    {
+      ProcessGroup group = world.new_group({0, 1});
+      work = group.all_reduce(x, async);
+      work.wait();
+      group.close();
+    }
+    EXPECT_TRUE(work.done());
+    EXPECT_EQ(x, 2.0f);
+  });
+}
+
 // ---- life -------------------------------------------------------------------------------------
 
 TEST(Life, NewGroupsKeepTheOrderGivenAndNonMembersGetTheEmptyOne) {

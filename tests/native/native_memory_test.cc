@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
 #include <new>
 
@@ -85,11 +86,13 @@ TEST(Arena, ReservesWhatIsUsed) {
 
 TEST(Arena, ThreadsShareOneMapping) {
   std::atomic<const std::byte*> of_rank_0{nullptr};
+  std::barrier both(2);  // nobody's arena ends before all have looked
   on_arenas(2, [&](Arena& arena) {
     const std::byte* seen = arena.peer(0).engine_head().data();
     const std::byte* other = nullptr;
     const bool first = of_rank_0.compare_exchange_strong(other, seen);
     EXPECT_TRUE(first || other == seen);
+    both.arrive_and_wait();
   });
 }
 
