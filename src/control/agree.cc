@@ -194,8 +194,10 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
 
   State::Farewell farewell(state, deadline);
   const WaitResult result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
-  if (result == WaitResult::ready && !state.adopt_failure()) farewell.compare();
-  if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  // What these two return counts, not the abort word alone: the control thread may be about to set
+  // it.
+  const bool failed = result == WaitResult::ready && (state.adopt_failure() || farewell.compare());
+  if (failed || state.abort_word.load() != kRunning) throw state.make_error(nullptr);
   if (result == WaitResult::ready) return;
 
   ErrorContext context;
