@@ -180,7 +180,7 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
 }
 
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
-                        const BackendEntry& backend) {
+                        const BackendEntry& backend, const Where& where) {
   const std::string& name = config.text(Setting::name);
   group::Parts parts;
   parts.name = name.empty() ? "world" : name;
@@ -193,10 +193,12 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.close_timeout = config.duration(Setting::close_timeout);
   parts.store = meeting.store;
   parts.host = join_host(identity, config, meeting);
-  const GroupSpec spec = group::enroll(parts);
-  parts.backend = backend.make(spec);
-  if (!parts.backend->info().checks_itself) parts.side = native::make_native(spec);
-  return group::make_group(std::move(parts));
+  return group::make_group(std::move(parts), nullptr, where,
+                           [&](group::Parts& made, const GroupSpec& spec) {
+                             made.backend = backend.make(spec);
+                             if (!made.backend->info().checks_itself)
+                               made.side = native::make_native(spec);
+                           });
 }
 
 }  // namespace
@@ -214,7 +216,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
   if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
-  return make_world(identity, config, meeting, backend);
+  return make_world(identity, config, meeting, backend, where);
 } catch (const Error& failure) {
   ErrorContext context = failure.context();
   context.op = "init_process_group";

@@ -191,7 +191,12 @@ class TUTTI_API ProcessGroup {
   // ---- groups, memory, life -------------------------------------------------------------------
 
   /// A group of some of this group's ranks, in the order given. Local: only members need to call
-  /// it, all of them with the same ranks; anybody else gets the empty group.
+  /// it, all of them with the same ranks; anybody else gets the empty group. Returns when all
+  /// members have called it; survivors of a failed group may.
+  ///
+  /// Errors  kPeerLost, kClosed: a member died or left before it came. kTimeout after the group's
+  ///         timeout: who did not come. kCollectiveMismatch: members ask for different groups. What
+  ///         this group fails with meanwhile.
   ProcessGroup new_group(std::span<const int> ranks, Where where = Where::current());
   ProcessGroup new_group(std::initializer_list<int> ranks, Where where = Where::current());
 

@@ -41,7 +41,7 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
     std::uint64_t chain = 0;
     if (there) {
       chain = there->chain;
-    } else if (theirs->state.load(std::memory_order_acquire) != LineState::open &&
+    } else if (has_left(theirs->state.load(std::memory_order_acquire)) &&
                theirs->goodbye_seq.load(std::memory_order_acquire) == seq) {
       chain = theirs->goodbye_chain.load(std::memory_order_acquire);
     } else {
@@ -124,7 +124,7 @@ class Membership::State::Farewell final : public Patience {
   bool has_left(int member) const noexcept {
     const Line* theirs = state_.line_of(member);
     if (theirs == nullptr) return state_.slot_of(member).state.load() == RankState::left;
-    return theirs->state.load(std::memory_order_acquire) != LineState::open;
+    return control::has_left(theirs->state.load(std::memory_order_acquire));
   }
   /// True: a disagreement was found and the group has failed.
   bool compare() {
@@ -174,7 +174,7 @@ bool Membership::State::differ(std::uint64_t seq, int member) const noexcept {
   const auto chain_at = [&](const Line& of) -> std::optional<std::uint64_t> {
     const auto entry = of.history[seq % kHistory].read();
     if (entry && entry->seq == seq) return entry->chain;
-    if (of.goodbye_seq.load() == seq && of.state.load() != LineState::open)
+    if (of.goodbye_seq.load() == seq && control::has_left(of.state.load()))
       return of.goodbye_chain.load();
     return std::nullopt;
   };

@@ -83,9 +83,8 @@ class Membership::State::Look {
       if (member == state_.rank || (awaited_ >= 0 && member != awaited_)) continue;
       if (is_message(request_.op) && member != request_.root_or_peer) continue;
       const Line* theirs = state_.line_of(member);
-      const bool open = theirs != nullptr
-                            ? theirs->state.load(std::memory_order_acquire) == LineState::open
-                            : state_.slot_of(member).state.load() != RankState::left;
+      const bool open = theirs != nullptr ? !has_left(theirs->state.load(std::memory_order_acquire))
+                                          : state_.slot_of(member).state.load() != RankState::left;
       if (open) continue;
       const std::uint64_t last = theirs != nullptr ? theirs->goodbye_seq.load() : 0;
       if (request_.seq != 0 && last >= request_.seq) continue;
@@ -96,9 +95,11 @@ class Membership::State::Look {
       Cause cause;
       cause.code = ErrorCode::kClosed;
       cause.culprits = {member};
-      cause.text = last == 0
-                       ? fmt::format("rank {} left the group before its first operation", member)
-                       : fmt::format("rank {} left the group after #{}", member, last);
+      cause.text = fmt::format(
+          "{} left the group {}, while rank {} still needs it. Every rank must call the same "
+          "operations before it closes",
+          state_.person(member),
+          last == 0 ? "before its first operation" : fmt::format("after #{}", last), state_.rank);
       state_.fail(std::move(cause), Tell::everybody);
       return true;
     }

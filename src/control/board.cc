@@ -111,7 +111,7 @@ Board::Board(const net::Fd& memory) {
 
 Line* Board::find_line(int rank, GroupId group) const noexcept {
   for (Line& line : slot(rank).lines)
-    if (line.group.load(std::memory_order_acquire) == group) return &line;
+    if (line.group.load(std::memory_order_seq_cst) == group) return &line;
   return nullptr;
 }
 
@@ -176,6 +176,27 @@ std::optional<RankSet> read_verdict(const Slot& slot) noexcept {
   return set;
 }
 
+std::optional<std::string> read_notice(const Slot& slot, GroupId group) {
+  for (const Notice& notice : slot.notices) {
+    const std::uint64_t version = notice.version.load(std::memory_order_acquire);
+    if (version == 0 || version % 2 != 0 || notice.group.load(std::memory_order_acquire) != group)
+      continue;
+    std::string text = notice.text.read();
+    if (notice.version.load(std::memory_order_relaxed) == version) return text;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> disagreement_of(const Board& board, int rank) {
+  constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
+  for (const Line& line : board.slot(rank).lines) {
+    if (line.failure.load(std::memory_order_acquire) != kDisagreed) continue;
+    for (int slot = 0; slot < board.rank_count(); ++slot)
+      if (auto text = read_notice(board.slot(slot), line.group.load())) return text;
+  }
+  return std::nullopt;
+}
+
 std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
   const std::lock_guard lock(mutex_);
   const std::size_t first = bucket_of(where);
@@ -204,7 +225,7 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
   return 0;
 }
 
-Line* SlotOwner::open_line(GroupId group) noexcept {
+Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept {
   const std::lock_guard lock(mutex_);
   for (Line& line : slot_.lines) {
     if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
@@ -215,8 +236,11 @@ Line* SlotOwner::open_line(GroupId group) noexcept {
     line.since.store(0, std::memory_order_relaxed);
     line.message.clear();
     for (Entry& entry : line.history) entry.clear();
-    line.state.store(LineState::open, std::memory_order_relaxed);
-    line.group.store(group, std::memory_order_release);
+    line.asked_of.store(asked_of, std::memory_order_relaxed);
+    line.site.store(0, std::memory_order_relaxed);
+    write_set(line.ranks, members);
+    line.state.store(LineState::meeting, std::memory_order_relaxed);
+    line.group.store(group, std::memory_order_seq_cst);
     return &line;
   }
   return nullptr;
@@ -238,7 +262,7 @@ void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culpr
     notice.text.write(text);
     notice.version.store(version + 2, std::memory_order_release);
   }
-  write_set(line.culprits, culprits);
+  write_set(line.ranks, culprits);
   line.failure.store(static_cast<std::uint32_t>(code) + 1, std::memory_order_release);
   slot_.failures.fetch_add(1);
 }

@@ -40,13 +40,15 @@ inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kNotices = 4;
 inline constexpr std::size_t kNoticeBytes = 480;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 1;
+inline constexpr std::uint32_t kBoardVersion = 2;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
 
 enum class RankState : std::uint32_t { absent, starting, running, left };
-enum class LineState : std::uint32_t { free, open, goodbye, gone };
+/// meeting: the owner has begun to make the group and awaits the other members there.
+enum class LineState : std::uint32_t { free, meeting, open, goodbye, gone };
+constexpr bool has_left(LineState state) noexcept { return state > LineState::open; }
 
 /// What an operation is, as its rank sees it: enough to compare and to print.
 struct Description {
@@ -110,10 +112,13 @@ struct alignas(64) Line {
   std::atomic<std::uint32_t> failure;   ///< 0, or ErrorCode + 1
   std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved
   std::atomic<std::uint64_t> waiting;   ///< seq << 16 | awaited rank of the group + 1 (0: all)
-  std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long
-  std::array<std::atomic<std::uint64_t>, 4> culprits;  ///< of `failure`, by slot
+  std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
+                                        ///< meeting: when it failed
+  std::array<std::atomic<std::uint64_t>, 4> ranks;  ///< by slot: members; `failure`: the culprits
   Entry message;                        ///< the latest send or recv under way, best effort
   std::array<Entry, kHistory> history;  ///< collective seq is at seq % kHistory
+  std::atomic<GroupId> asked_of;        ///< see MembershipOptions
+  std::atomic<std::uint32_t> site;      ///< where it was asked for
 };
 static_assert(sizeof(Line) == 320);
 
@@ -208,6 +213,11 @@ void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& 
 /// The verdict of a slot if it has one and is not being written.
 std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
 
+/// The text of the failure that the owner of `slot` found in `group`, if it is still there.
+std::optional<std::string> read_notice(const Slot& slot, GroupId group);
+/// About what the ranks of a group of `rank` disagreed, if that is why it failed.
+std::optional<std::string> disagreement_of(const Board& board, int rank);
+
 /// What a process keeps beside a slot it owns: several of its threads write there.
 class SlotOwner {
  public:
@@ -216,8 +226,8 @@ class SlotOwner {
 
   /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
   std::uint8_t site(const Where& where) noexcept;
-  /// A line for `group`, or null if all are in use.
-  Line* open_line(GroupId group) noexcept;
+  /// A line for `group` in state meeting, or null if all are in use.
+  Line* open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept;
   void free_line(Line& line) noexcept;
   /// Writes the failure of `line` where peers find it; `text` may be empty.
   void publish_failure(Line& line, ErrorCode code, const RankSet& culprits,

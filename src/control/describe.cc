@@ -95,6 +95,13 @@ std::string describe(const Slot& slot, const Shown& shown) {
   return text;
 }
 
+std::string describe_making(const Slot& slot, const Line& line) {
+  const bool is_world = line.asked_of.load(std::memory_order_relaxed) == 0;
+  const std::uint32_t site = line.site.load(std::memory_order_acquire);
+  return fmt::format("is in {}{}", is_world ? "init_process_group" : "new_group",
+                     site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
+}
+
 namespace {
 
 std::string numbered(const Slot& slot, const Shown& shown) {
@@ -105,6 +112,8 @@ std::string numbered(const Slot& slot, const Shown& shown) {
 }
 
 std::string doing(const Slot& slot, const Line& line) {
+  if (line.state.load(std::memory_order_acquire) == LineState::meeting)
+    return describe_making(slot, line);
   const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
@@ -148,8 +157,9 @@ std::string describe_doing(const Board& board, int rank) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
     any = true;
     const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
-    const bool busy =
-        entered > line.completed.load(std::memory_order_acquire) || line.message.read().has_value();
+    const bool busy = line.state.load(std::memory_order_acquire) == LineState::meeting ||
+                      entered > line.completed.load(std::memory_order_acquire) ||
+                      line.message.read().has_value();
     if (busy) return doing(slot, line);
     if (busiest == nullptr || entered > busiest->entered.load(std::memory_order_acquire))
       busiest = &line;

@@ -375,8 +375,10 @@ void Host::close_in_child(int fd) {
   state_->guarded_descriptors.push_back(fd);
 }
 
-Line* Host::State::open_line(GroupId group) {
-  if (Line* line = own.open_line(group)) return line;
+Line* Host::State::open_line(const MembershipOptions& options) {
+  RankSet members;
+  for (const int slot : options.world_ranks) members.set(static_cast<std::size_t>(slot));
+  if (Line* line = own.open_line(options.id, options.asked_of, members)) return line;
   // Lines of closed groups are kept for members that have not compared yet; take back one that
   // nobody needs.
   for (std::size_t i = 0; i < closed_lines.size(); ++i) {
@@ -387,12 +389,12 @@ Line* Host::State::open_line(GroupId group) {
               shared.slot(slot).state.load() == RankState::left)
             return false;
           const Line* theirs = shared.find_line(slot, closed.group);
-          return theirs != nullptr && theirs->state.load() == LineState::open;
+          return theirs != nullptr && !has_left(theirs->state.load());
         });
     if (needed) continue;
     own.free_line(*closed.line);
     closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
-    return own.open_line(group);
+    return own.open_line(options.id, options.asked_of, members);
   }
   return nullptr;
 }
@@ -404,7 +406,7 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   RankSet lost;
   {
     const std::lock_guard lock(state.mutex);
-    Line* line = state.open_line(options.id);
+    Line* line = state.open_line(options);
     if (line == nullptr)
       throw Error(
           ErrorCode::kSystem,

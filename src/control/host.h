@@ -34,6 +34,7 @@ struct MembershipOptions {
   std::string name;              ///< for people: "world"
   std::vector<int> world_ranks;  ///< by rank in the group
   int rank = 0;                  ///< own rank in the group
+  GroupId asked_of = 0;          ///< of a group made by new_group
 };
 
 class Host {

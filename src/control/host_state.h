@@ -41,7 +41,7 @@ struct Host::State final : Watched {
   /// Until all ranks of the world have taken their marks; throws who is missing or lost.
   void wait_for_all(Deadline& deadline);
   /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
-  Line* open_line(GroupId group);
+  Line* open_line(const MembershipOptions& options);
   /// "rank 5 (pid 77, killed by SIGKILL)"; `shown_as`: as the reader counts ranks.
   std::string person(int slot, int shown_as) const;
 
@@ -80,6 +80,7 @@ struct Host::State final : Watched {
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
   State(std::shared_ptr<Host::State> host, MembershipOptions options, Line* line);
   ~State();
+  class Meeting;
   class Look;
   class Farewell;
 

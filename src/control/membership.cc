@@ -120,19 +120,14 @@ bool Membership::State::adopt_failure() noexcept {
     const Line* theirs = line_of(member);
     if (theirs == nullptr || theirs->failure.load(std::memory_order_acquire) == 0) continue;
     if (found < 0) found = member;
-    for (const Notice& notice : slot_of(member).notices) {
-      const std::uint64_t version = notice.version.load(std::memory_order_acquire);
-      if (version == 0 || version % 2 != 0 || notice.group.load(std::memory_order_acquire) != id)
-        continue;
-      std::string read = notice.text.read();
-      if (notice.version.load(std::memory_order_relaxed) != version) continue;
-      text = std::move(read);
+    if (auto notice = read_notice(slot_of(member), id)) {
+      text = std::move(*notice);
       found = member;
     }
   }
   if (found < 0) return false;
   const Line* theirs = line_of(found);
-  const RankSet culprits = read_set(theirs->culprits);
+  const RankSet culprits = read_set(theirs->ranks);
   const auto code = static_cast<ErrorCode>(theirs->failure.load(std::memory_order_acquire) - 1);
   if (code == ErrorCode::kPeerLost && text.empty()) {
     peers_lost(culprits);
@@ -186,7 +181,7 @@ Membership::~Membership() {
     return;
   }
   State& state = *state_;
-  if (state.line.state.load() == LineState::open) {
+  if (!has_left(state.line.state.load())) {
     const std::uint64_t last = state.line.completed.load();
     const auto entry = state.line.history[last % kHistory].read();
     state.line.goodbye_seq.store(last);

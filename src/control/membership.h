@@ -42,6 +42,13 @@ class Membership {
   int group_size() const noexcept;
   GroupId id() const noexcept;
 
+  /// Waits until all members have made this group; the first thing to do with it. Fails when
+  /// `ends_with` (or null) does.
+  /// Errors  kPeerLost, kClosed: a member died or left before it came. kTimeout: who did not come.
+  ///         kCollectiveMismatch: a member asked the same group for another one that awaits this
+  ///         rank, so that neither can go on. What `ends_with` fails with.
+  void meet(const Membership* ends_with, const Where& where, Deadline deadline);
+
   /// Publishes the operation on the own line (under 20 ns; no system call). With `stands_for` the
   /// board shows that operation.
   void enter(const Request& request) noexcept;

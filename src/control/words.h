@@ -21,6 +21,9 @@ std::string budget_text(const Deadline& deadline);       ///< the same, of what 
 std::string ranks_text(const std::vector<int>& ranks);   ///< "rank 3", "ranks 0-2, 5"
 std::string call_site(const Where& where);               ///< "train.cc:88"
 
+/// "is in new_group at train.cc:88", of a line in state meeting.
+std::string describe_making(const Slot& slot, const Line& line);
+
 /// `now + duration` without overflow.
 inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {
   return duration > Clock::time_point::max() - now ? Clock::time_point::max() : now + duration;

@@ -28,9 +28,9 @@ constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) 
 }
 
 /// The id of a group made of `world_ranks`, in this order, asked for the `times`-th time.
-constexpr GroupId child_id(GroupId parent, std::span<const int> world_ranks,
+constexpr GroupId child_id(GroupId asked_of, std::span<const int> world_ranks,
                            std::uint64_t times) noexcept {
-  GroupId id = hash_combine(hash_combine(parent, times), world_ranks.size());
+  GroupId id = hash_combine(hash_combine(asked_of, times), world_ranks.size());
   for (const int rank : world_ranks) id = hash_combine(id, static_cast<std::uint64_t>(rank));
   return id;
 }

@@ -8,6 +8,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,7 @@ namespace tutti::group {
 struct Parts {
   std::string name;
   GroupId id = 0;
+  GroupId asked_of = 0;  ///< 0: a world; else the group that was asked, anew once that has failed
   int rank = 0;
   std::vector<int> world_ranks;  ///< by rank in the group
   std::chrono::nanoseconds arrive{0};
@@ -38,10 +40,14 @@ struct Parts {
   std::unique_ptr<Backend> side;  ///< null if the backend checks itself
 };
 
-/// Makes `parts.membership`; returns what the backends need to be made.
-GroupSpec enroll(Parts& parts);
-/// The group, once the backends are there.
-ProcessGroup make_group(Parts parts);
+/// Makes `parts.backend` and, where that does not check itself, `parts.side`.
+using AddBackends = std::function<void(Parts& parts, const GroupSpec& spec)>;
+
+/// Makes `parts.membership`, waits for the other members, adds the backends. `ends_with`: the group
+/// whose failure meanwhile ends it, or null.
+/// Errors  Of Membership::meet and of `add_backends`; one rank's failure ends it on all.
+ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
+                        const AddBackends& add_backends);
 
 class SideCheck;
 
@@ -110,8 +116,9 @@ class ProcessGroup::Impl {
 
   group::Turnstile turnstile_;
   Number last_;  // of the last collective; read and written by whoever has the turn
-  std::map<std::vector<int>, std::uint64_t> times_asked_;  // new_group, by ranks
-  std::shared_ptr<group::SideCheck> last_check_;           // of the last asynchronous call
+  /// new_group, by ranks: before and after the group has failed.
+  std::array<std::map<std::vector<int>, std::uint64_t>, 2> times_asked_;
+  std::shared_ptr<group::SideCheck> last_check_;  // of the last asynchronous call
   std::atomic<bool> closed_{false};
   std::optional<Error> close_failure_;  // what the first close threw
   /// What `supports` has said yes to, filled in as it is asked.

@@ -24,19 +24,26 @@ constexpr std::chrono::seconds kDestructorBudget{2};
 
 namespace group {
 
-GroupSpec enroll(Parts& parts) {
-  parts.membership =
-      parts.host->make_membership({parts.id, parts.name, parts.world_ranks, parts.rank});
+ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
+                        const AddBackends& add_backends) {
+  parts.membership = parts.host->make_membership(
+      {parts.id, parts.name, parts.world_ranks, parts.rank, parts.asked_of});
+  control::Membership& membership = *parts.membership;
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
-  return {.id = parts.id,
-          .rank = parts.rank,
-          .world_ranks = parts.world_ranks,
-          .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
-          .membership = parts.membership.get(),
-          .timeout = parts.arrive};
-}
-
-ProcessGroup make_group(Parts parts) {
+  const GroupSpec spec{.id = parts.id,
+                       .rank = parts.rank,
+                       .world_ranks = parts.world_ranks,
+                       .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
+                       .membership = &membership,
+                       .timeout = parts.arrive};
+  try {
+    membership.meet(ends_with, where, Deadline::after(parts.arrive));
+    add_backends(parts, spec);
+  } catch (const Error& error) {
+    // Nobody waits for a rank that could not make the group; what failed first counts.
+    membership.fail({error.code(), error.what(), {parts.rank}, {}});
+    throw membership.error(nullptr);
+  }
   return ProcessGroup(std::make_unique<ProcessGroup::Impl>(std::move(parts)));
 }
 
@@ -153,7 +160,10 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   }
   const Request asked = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, asked, rank());
-  const std::uint64_t times = ++times_asked_[std::vector<int>(ranks.begin(), ranks.end())];
+  // After a failure ranks may differ in what they asked for before it: counting starts anew.
+  const bool of_survivors = failed();
+  const std::uint64_t times =
+      ++times_asked_[of_survivors][std::vector<int>(ranks.begin(), ranks.end())];
 
   group::Parts child;
   int own = -1;
@@ -163,7 +173,8 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   }
   if (own < 0) return {};
   child.name = fmt::format("{}/{}", parts_.name, fmt::join(ranks, "-"));
-  child.id = group::child_id(parts_.id, child.world_ranks, times);
+  child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
+  child.id = group::child_id(child.asked_of, child.world_ranks, times);
   child.rank = own;
   child.arrive = parts_.arrive;
   child.stall = parts_.stall;
@@ -172,16 +183,20 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   child.store = parts_.store;
   child.observer = parts_.observer;
   try {
-    const GroupSpec spec = group::enroll(child);
-    child.backend = parts_.backend->make_group(spec);
-    if (parts_.side) child.side = parts_.side->make_group(spec);
-    return group::make_group(std::move(child));
+    return group::make_group(std::move(child), of_survivors ? nullptr : &membership(), where,
+                             [&](group::Parts& made, const GroupSpec& spec) {
+                               made.backend = parts_.backend->make_group(spec);
+                               if (parts_.side) made.side = parts_.side->make_group(spec);
+                             });
   } catch (const Error& error) {
-    throw wrong(error.code(),
-                fmt::format("{}. All members must call new_group with the same ranks in the same "
-                            "order",
-                            error.what()),
-                error.context());
+    ErrorContext context = error.context();
+    const std::optional<Error> own_failure = of_survivors ? std::nullopt : this->error();
+    if (own_failure) {
+      context.culprits = own_failure->context().culprits;
+    } else {  // the new group counts its ranks as `ranks` does
+      for (int& culprit : context.culprits) culprit = ranks[static_cast<std::size_t>(culprit)];
+    }
+    throw wrong(error.code(), error.what(), std::move(context));
   }
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "control/board.h"
+#include "control/membership.h"
 #include "native/engine/engine.h"
 
 namespace tutti::native {
@@ -54,7 +55,7 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
         control::map_shared(memory, kArenaBytes, false);
   };
   control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
-                     Deadline::after(spec.timeout), take);
+                     Deadline::after(spec.timeout), take, {&spec.membership->abort_word()});
   return arena;
 }
 

@@ -112,7 +112,7 @@ TEST(Board, SetsAndNoticesRoundTrip) {
   owner->publish_verdict(lost);
   EXPECT_EQ(read_verdict(board.slot(0)), lost);
 
-  Line* line = owner->open_line(77);
+  Line* line = owner->open_line(77, 0, {});
   ASSERT_NE(line, nullptr);
   EXPECT_EQ(board.find_line(0, 77), line);
   EXPECT_EQ(board.find_line(0, 78), nullptr);
@@ -126,7 +126,13 @@ TEST(Board, SaysWhatARankIsDoing) {
   const Board board(memory);
   const auto owner = std::make_unique<SlotOwner>(board.slot(0));
   EXPECT_EQ(describe_doing(board, 0, 7), "has not made this group");
-  Line* line = owner->open_line(7);
+  Line* line = owner->open_line(7, 3, {});
+  EXPECT_EQ(describe_doing(board, 0, 7), "is in new_group");
+  line->site.store(owner->site({"src/train.cc", 12}));
+  EXPECT_EQ(describe_doing(board, 0), "is in new_group at train.cc:12");
+  line->asked_of.store(0);
+  EXPECT_EQ(describe_doing(board, 0), "is in init_process_group at train.cc:12");
+  line->state.store(LineState::open);
   EXPECT_EQ(describe_doing(board, 0, 7), "has begun nothing");
   for (const std::uint64_t seq : {40, 41}) {
     Shown value = all_reduce_at(seq);

@@ -121,6 +121,7 @@ class ForkedRanks {
       options.timeout = std::chrono::seconds(20);
       const auto host = Host::join(options);
       const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
+      world->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
       world->on_failure([&](const Error& error) {
         std::snprintf(report.text.data(), report.text.size(), "%s", error.what());
         report.culprits.fill(-1);

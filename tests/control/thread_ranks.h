@@ -50,6 +50,7 @@ inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>
       try {
         const auto host = Host::join(options);
         const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
+        world->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
         body(*host, *world);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();

@@ -163,10 +163,11 @@ inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
   options.rank = me.rank;
   options.world_size = me.world_size;
   parts.host = control::Host::join(options);
-  const GroupSpec spec = group::enroll(parts);
-  parts.backend = std::make_shared<ForeignBackend>(table, me.rank);
-  if (side == Side::native) parts.side = native::make_native(spec);
-  return group::make_group(std::move(parts));
+  return group::make_group(std::move(parts), nullptr, Where::current(),
+                           [&](group::Parts& made, const GroupSpec& spec) {
+                             made.backend = std::make_shared<ForeignBackend>(table, me.rank);
+                             if (side == Side::native) made.side = native::make_native(spec);
+                           });
 }
 
 }  // namespace tutti

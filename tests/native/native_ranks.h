@@ -113,6 +113,7 @@ inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Sto
   std::vector<int> ranks;
   for (int each = 0; each < n; ++each) ranks.push_back(each);
   const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
+  membership->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
   GroupSpec spec;
   spec.id = kTestGroup;
   spec.rank = rank;

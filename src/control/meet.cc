@@ -1,0 +1,154 @@
+// How the members of a new group find each other: on the board. Each opens a line for the group and
+// waits for the others' lines.
+//
+// Two members that ask the same group for different ones, each of which holds both, would wait for
+// each other for ever: a group makes one group at a time. They find each other's line by whom it
+// asked and the members it awaits. One that has given up for this reason leaves that line
+// behind, with the time, so that the other finds the same.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/host_state.h"
+#include "control/words.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+class Membership::State::Meeting final : public Patience {
+ public:
+  Meeting(State& state, State* ends_with, Deadline& deadline) noexcept
+      : state_(state),
+        ends_with_(ends_with),
+        deadline_(deadline),
+        next_line_(after(began_, state.host->first_line_after)) {}
+
+  bool all_have_come() const noexcept {
+    for (int member = 0; member < state_.size(); ++member)
+      if (state_.line_of(member) == nullptr) return false;
+    return true;
+  }
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = std::min(after(now, deadline_.left(now)), now + std::chrono::milliseconds(20));
+    if (state_.adopt_failure()) return Verdict::keep_waiting;
+    const std::vector<int> awaited = absent();
+    // A member that asked for another group may have failed the parent on its way out.
+    if (awaited.empty() || asked_otherwise(awaited) || parent_failed() || member_left(awaited))
+      return Verdict::keep_waiting;
+    if (deadline_.expired(now)) {
+      fail(ErrorCode::kTimeout, awaited,
+           fmt::format("after {}: {}. If it is only slow, give the world a longer timeout",
+                       budget_text(deadline_), what_they_do(awaited)));
+    } else if (now >= next_line_) {
+      log(LogLevel::warn, fmt::format("making group {} (rank {}): waiting {} for {}", state_.name,
+                                      state_.rank, seconds(now - began_), what_they_do(awaited)));
+      next_line_ = after(now, now - began_);
+    }
+    return Verdict::keep_waiting;
+  }
+
+ private:
+  std::vector<int> absent() const noexcept {
+    std::vector<int> members;
+    for (int member = 0; member < state_.size(); ++member)
+      if (state_.line_of(member) == nullptr) members.push_back(member);
+    return members;
+  }
+
+  std::string what_they_do(const std::vector<int>& members) const {
+    std::string text;
+    for (const int member : members) {
+      const int slot = state_.world_ranks[static_cast<std::size_t>(member)];
+      text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", state_.person(member),
+                          describe_doing(state_.host->shared, slot));
+    }
+    return text;
+  }
+
+  void fail(ErrorCode code, std::vector<int> culprits, std::string text) {
+    state_.line.since.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+    state_.fail({code, std::move(text), std::move(culprits), {}}, Tell::everybody);
+  }
+
+  bool parent_failed() {
+    if (ends_with_ == nullptr) return false;
+    if (ends_with_->abort_word.load() == kRunning && !ends_with_->adopt_failure()) return false;
+    const Error failure = ends_with_->make_error(nullptr);
+    std::vector<int> culprits;
+    for (const int of_parent : failure.context().culprits) {
+      const int slot = ends_with_->world_ranks[static_cast<std::size_t>(of_parent)];
+      if (const int member = state_.member_of(slot); member >= 0) culprits.push_back(member);
+    }
+    fail(failure.code(), std::move(culprits),
+         fmt::format("its parent failed meanwhile: {}", failure.what()));
+    return true;
+  }
+
+  bool member_left(const std::vector<int>& awaited) {
+    std::vector<int> left;
+    for (const int member : awaited)
+      if (state_.slot_of(member).state.load() == RankState::left) left.push_back(member);
+    if (left.empty()) return false;
+    const std::string verb = left.size() == 1 ? "has" : "have";
+    fail(ErrorCode::kClosed, left, fmt::format("{} {} left the world", ranks_text(left), verb));
+    return true;
+  }
+
+  bool asked_otherwise(const std::vector<int>& awaited) {
+    if (state_.line.asked_of.load() == 0) return false;
+    for (const int member : awaited) {
+      const Line* theirs = line_that_awaits_us(member);
+      if (theirs == nullptr) continue;
+      const GroupId id = theirs->group.load();
+      if (theirs->failure.load() == 0 && std::exchange(seen_, id) != id)
+        return true;  // look again: it may have been about to go on
+      fail(ErrorCode::kCollectiveMismatch, {member},
+           fmt::format("{} {} for other ranks, for the same ranks in another order, or for the "
+                       "same ranks more or fewer times",
+                       state_.person(member), describe_making(state_.slot_of(member), *theirs)));
+      return true;
+    }
+    return false;
+  }
+
+  const Line* line_that_awaits_us(int member) const noexcept {
+    constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
+    for (const Line& line : state_.slot_of(member).lines) {
+      const GroupId group = line.group.load();
+      if (group == 0 || group == state_.id || line.asked_of.load() != state_.line.asked_of.load() ||
+          line.entered.load() != 0)
+        continue;
+      const bool meets = line.state.load() == LineState::meeting && line.failure.load() == 0;
+      const bool gave_up = line.failure.load() == kDisagreed &&
+                           line.since.load() >= began_.time_since_epoch().count();
+      if ((meets || gave_up) &&
+          read_set(line.ranks).test(static_cast<std::size_t>(state_.host->rank)))
+        return &line;
+    }
+    return nullptr;
+  }
+
+  State& state_;
+  State* const ends_with_;
+  Deadline& deadline_;
+  const Clock::time_point began_ = Clock::now();
+  Clock::time_point next_line_;
+  GroupId seen_ = 0;
+};
+
+void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
+  State& state = *state_;
+  state.line.site.store(state.host->own.site(where), std::memory_order_release);
+  notify_all();
+  State::Meeting meeting(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);
+  deadline.start(Clock::now());
+  // Once all have come the group is there, even if it has failed by now: its first call says so.
+  if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
+    throw state.make_error(nullptr);
+  state.line.state.store(LineState::open);
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,179 @@
+// Making a group when a member dies, leaves, fails or asks for something else meanwhile: it ends on
+// every member, soon, and says why.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ranks.h"
+#include "tutti/process_group.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using test_kit::As;
+using test_kit::Outcome;
+using test_kit::Rank;
+
+/// What each rank's `call` on a fresh world threw, by rank. The world is left as it is.
+template <class Call>
+std::vector<Outcome> outcomes_of(int world_size, Call call, const test_kit::RunOptions& options) {
+  return test_kit::collect_ranks(
+      world_size,
+      [&](const Rank& me) -> std::string {
+        ProcessGroup world = init_process_group(me.init);
+        world.barrier();
+        call(world);
+        return "returned";
+      },
+      options);
+}
+
+TEST(NewGroup, RanksThatAskForOthersAreTold) {
+  const auto outcomes =
+      outcomes_of(3,
+                  [](ProcessGroup& world) {
+                    if (world.rank() == 2) {
+                      (void)world.new_group({0, 1, 2});
+                    } else {
+                      (void)world.new_group({0, 2});  // rank 1 is no member: it goes on
+                    }
+                  },
+                  {});
+  for (const int rank : {0, 2}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{2 - rank});
+    expect_text(*outcome.error, "is in new_group at new_group_test.cc:");
+    expect_text(*outcome.error,
+                rank == 0 ? "new_group({0, 2}) (rank 0)" : "new_group({0, 1, 2}) (rank 2)");
+  }
+}
+
+TEST(NewGroup, AnotherOrderIsAnotherGroup) {
+  const auto outcomes =
+      outcomes_of(2,
+                  [](ProcessGroup& world) {
+                    const std::vector<int> ranks = {world.rank(), 1 - world.rank()};
+                    (void)world.new_group(ranks);
+                  },
+                  {});
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+  }
+}
+
+TEST(NewGroup, SaysWhoIsMissingAndWhatItDoes) {
+  test_kit::RunOptions options;
+  options.init.timeout = 300ms;
+  const auto outcomes = outcomes_of(
+      2,
+      [&](ProcessGroup& world) {
+        if (world.rank() == 1) {
+          float x = 0;
+          world.recv(x, 0, {.tag = 5, .timeout = 20s});
+          return;
+        }
+        const Error error = thrown_by([&] { (void)world.new_group({1, 0}); });
+        EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+        EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+        expect_text(error, "after 0.3 s: rank 0 (pid ");
+        expect_text(error, "is in recv(f32 x 1, from 0, tag 5) at new_group_test.cc:");
+        world.send(1.0f, 1, {.tag = 5});
+      },
+      options);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+}
+
+TEST(NewGroup, EndsWithItsParent) {
+  const auto outcomes = outcomes_of(3,
+                                    [](ProcessGroup& world) {
+                                      if (world.rank() == 2) {
+                                        float x = 0;
+                                        world.recv(x, 0);
+                                        world.abort("enough");
+                                        return;
+                                      }
+                                      if (world.rank() == 0)
+                                        world.send(1.0f, 2, {.buffered = true});
+                                      // Rank 1 asks for it later than the abort, or never sees rank
+                                      // 0 there.
+                                      if (world.rank() == 0) (void)world.new_group({0, 1});
+                                      if (world.rank() == 1) {
+                                        const Error error = thrown_by([&] { world.barrier(); });
+                                        EXPECT_EQ(error.code(), ErrorCode::kAborted);
+                                      }
+                                    },
+                                    {});
+  ASSERT_TRUE(outcomes[0].error) << outcomes[0].failure << outcomes[0].result;
+  EXPECT_EQ(outcomes[0].error->code(), ErrorCode::kAborted) << outcomes[0].error->what();
+  EXPECT_EQ(outcomes[0].error->context().culprits, std::vector<int>{2});
+  expect_text(*outcomes[0].error, "rank 2 aborted the group: enough");
+}
+
+TEST(NewGroup, SurvivorsOfAFailedWorldCountAnew) {
+  const auto outcomes = outcomes_of(
+      3,
+      [](ProcessGroup& world) {
+        float x = 1;
+        if (world.rank() == 2) {
+          world.recv(x, 0);
+          world.abort("enough");
+          return;
+        }
+        ProcessGroup survivors;
+        if (world.rank() == 0) {  // asks before the failure, most likely: once more than rank 1
+          world.send(x, 2, {.buffered = true});
+          try {
+            survivors = world.new_group({0, 1});
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+          }
+        }
+        while (!world.error()) std::this_thread::yield();
+        if (!survivors.is_member()) survivors = world.new_group({0, 1});
+        EXPECT_EQ(survivors.all_reduce_value(1), 2);
+        survivors.close();
+      },
+      {});
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+}
+
+TEST(NewGroup, AMemberThatDiesEndsIt) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  const auto outcomes = outcomes_of(3,
+                                    [](ProcessGroup& world) {
+                                      if (world.rank() == 1) kill(getpid(), SIGKILL);
+                                      (void)world.new_group({2, 1, 0});
+                                    },
+                                    {.as = As::processes});
+  for (const int rank : {0, 2}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_NE(outcome.failure.find("was lost"), std::string::npos) << outcome.failure;
+    EXPECT_NE(outcome.failure.find("new_group({2, 1, 0})"), std::string::npos) << outcome.failure;
+  }
+  EXPECT_TRUE(WIFSIGNALED(outcomes[1].wait_status));
+}
+
+TEST(NewGroup, AMemberThatLeavesEndsIt) {
+  const auto outcomes = outcomes_of(2,
+                                    [](ProcessGroup& world) {
+                                      if (world.rank() == 0) (void)world.new_group({0, 1});
+                                      if (world.rank() == 1)
+                                        (void)thrown_by([&] { world.close(50ms); });
+                                    },
+                                    {});
+  ASSERT_TRUE(outcomes[0].error) << outcomes[0].failure << outcomes[0].result;
+  EXPECT_EQ(outcomes[0].error->code(), ErrorCode::kClosed) << outcomes[0].error->what();
+  expect_text(*outcomes[0].error, "rank 1 has left the world");
+}
+
+}  // namespace
+}  // namespace tutti
