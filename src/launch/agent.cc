@@ -55,12 +55,16 @@ std::vector<int> Agent::blamed_by(int rank) const {
     if (failure == 0) continue;
     const auto code = static_cast<ErrorCode>(failure - 1);
     if (code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout) continue;
-    const control::RankSet culprits = control::read_set(line.culprits);
+    const control::RankSet culprits = control::read_set(line.ranks);
     for (int other = 0; other < board_.rank_count(); ++other) {
       if (culprits.test(static_cast<std::size_t>(other))) blamed.insert(other);
     }
   }
   return {blamed.begin(), blamed.end()};
+}
+
+std::string Agent::disagreement_of(int rank) const {
+  return control::disagreement_of(board_, rank).value_or("");
 }
 
 std::string Agent::doing_of(int rank) const {

@@ -39,6 +39,8 @@ class Agent {
   void rank_exited(int rank, int wait_status) noexcept { board_.set_exit(rank, wait_status); }
   /// Whom this rank named when it failed because of others; empty if it did not.
   std::vector<int> blamed_by(int rank) const;
+  /// About what it and others disagreed, if it failed because of that; else empty.
+  std::string disagreement_of(int rank) const;
   /// Its world is complete, or was.
   bool is_in_world(int rank) const;
   /// For people: "is in all_reduce #41(...) at train.cc:88"; empty if it was never in a world.

@@ -300,12 +300,15 @@ void Job::rank_ended(int rank, int wait_status) {
   outcome_.add({.rank = rank,
                 .wait_status = wait_status,
                 .ours = state.is_ours(wait_status),
-                .culprits = agent_->blamed_by(rank)});
+                .culprits = agent_->blamed_by(rank),
+                .disagreement = agent_->disagreement_of(rank),
+                .doing = agent_->doing_of(rank)});
 }
 
 void Job::keeper_is_gone() {
   // Its ranks have got SIGKILL from the kernel; what they left behind is our child now.
   keeper_lives_ = false;
+  ending_.keeper_died = true;
   output_.say(
       fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job", keeper_.pid));
   kill_everything_below([&](pid_t pid, int wait_status) {
@@ -481,7 +484,6 @@ int Job::report() {
     report.ranks.push_back({.rank = rank,
                             .pid = ranks_[static_cast<std::size_t>(rank)].pid,
                             .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
-                            .doing = agent_->doing_of(rank),
                             .last_lines = {tail.begin(), tail.end()}});
   }
   for (const std::string& line : post_mortem(report, outcome_)) output_.say(line);

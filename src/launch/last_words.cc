@@ -1,5 +1,6 @@
 #include "launch/last_words.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,7 +21,8 @@ std::terminate_handler former_handler = nullptr;
     try {
       std::rethrow_exception(uncaught);
     } catch (const Error& error) {
-      log(LogLevel::error, error.what());
+      log(LogLevel::error,
+          fmt::format("uncaught tutti::Error {}: {}", name_of(error.code()), error.what()));
       // What the program printed must not be lost with its buffer; but another thread may hold it.
       if (::ftrylockfile(stdout) == 0) std::fflush(stdout);
       ::_exit(1);

@@ -17,6 +17,8 @@ struct RankExit {
   int wait_status = 0;             ///< as waitpid gives it
   bool ours = false;               ///< we had signalled it
   std::vector<int> culprits = {};  ///< whom it blamed on the board; empty: nobody
+  std::string disagreement = {};   ///< what the board says the ranks disagreed about
+  std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
 };
 
 bool is_abnormal(int wait_status) noexcept;
@@ -29,6 +31,7 @@ std::string describe_signal(int signal_number);
 struct Ending {
   bool timed_out = false;
   bool rendezvous_failed = false;
+  bool keeper_died = false;
   int signal_number = 0;  ///< forwarded to the ranks before any of them failed
 };
 

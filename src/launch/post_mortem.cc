@@ -14,24 +14,31 @@
 namespace tutti::launch {
 namespace {
 
-/// One line for all ranks that did and ended the same.
+/// How a rank ended, after what it was doing: "in all_reduce ...; exit code 1".
+std::string fate_of(const RankExit& exit) {
+  std::string fate = control::describe_wait_status(exit.wait_status);
+  if (exit.ours && is_abnormal(exit.wait_status)) fate += " (ended by tutti run)";
+  // A rank that ended well had nothing left to do, whatever its last failed group shows.
+  if (exit.doing.empty() || !is_abnormal(exit.wait_status)) return fate;
+  const bool is_verb = exit.doing.starts_with("is ");
+  return exit.doing.substr(is_verb ? 3 : 0) + "; " + fate;
+}
+
+/// One line for all ranks that did and ended the same; without `culprit` (-1: everybody's).
 void append_others(const JobReport& report, int culprit, std::vector<std::string>& lines) {
   std::map<std::string, std::vector<int>> by_fate;
   for (const RankReport& rank : report.ranks) {
-    if (rank.rank == culprit) continue;
-    const bool is_verb = rank.doing.starts_with("is ");  // "ranks 0-2: in all_reduce ..."
-    std::string fate = rank.doing.empty() ? "" : rank.doing.substr(is_verb ? 3 : 0) + "; ";
-    fate += control::describe_wait_status(rank.exit.wait_status);
-    if (rank.exit.ours && is_abnormal(rank.exit.wait_status)) fate += " (ended by tutti run)";
-    by_fate[fate].push_back(rank.rank);
+    if (rank.rank != culprit) by_fate[fate_of(rank.exit)].push_back(rank.rank);
   }
   for (const auto& [fate, ranks] : by_fate) {
-    lines.push_back(fmt::format("  others: {}: {}", ranks_text(ranks), fate));
+    lines.push_back(
+        fmt::format("  {}{}: {}", culprit < 0 ? "" : "others: ", ranks_text(ranks), fate));
   }
 }
 
 std::string hint(const RankReport& culprit) {
   const int status = culprit.exit.wait_status;
+  if (culprit.exit.ours) return "  it did not do its part, and tutti run ended it";
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     return "  SIGKILL comes from kill -9 or from the kernel when memory ran out (see dmesg)";
   }
@@ -43,6 +50,9 @@ std::string hint(const RankReport& culprit) {
 
 std::string headline(const JobReport& report) {
   const std::string lasted = format_span(report.lasted);
+  if (report.ending.keeper_died) {
+    return fmt::format("tutti: FAILED after {}: the keeper of the ranks was killed", lasted);
+  }
   if (report.ending.timed_out) return fmt::format("tutti: FAILED: not done after {}", lasted);
   if (report.ending.rendezvous_failed) {
     return fmt::format("tutti: FAILED after {}: the ranks did not all meet", lasted);
@@ -52,6 +62,25 @@ std::string headline(const JobReport& report) {
                        describe_signal(report.ending.signal_number));
   }
   return fmt::format("tutti: FAILED after {}", lasted);
+}
+
+void append_culprit(const JobReport& report, const RankReport& culprit,
+                    std::vector<std::string>& lines) {
+  lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
+                              culprit.rank, report.host, culprit.pid,
+                              control::describe_wait_status(culprit.exit.wait_status)));
+  if (!culprit.exit.doing.empty()) {
+    lines.push_back(fmt::format("  rank {} {}", culprit.rank, culprit.exit.doing));
+  }
+  if (const std::string text = hint(culprit); !text.empty()) lines.push_back(text);
+}
+
+void append_last_lines(const RankReport& culprit, std::vector<std::string>& lines) {
+  if (culprit.last_lines.empty()) return;
+  lines.push_back(fmt::format("  last lines of rank {}:", culprit.rank));
+  for (const std::string& line : culprit.last_lines) {
+    lines.push_back("    " + without_control_characters(line));
+  }
 }
 
 }  // namespace
@@ -71,23 +100,19 @@ std::string format_span(std::chrono::nanoseconds span) {
 std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome) {
   if (report.exit_code == 0) return {};
   std::vector<std::string> lines;
-  const auto root = outcome.root_cause();
-  if (!root) {
+  const auto root = report.ending.keeper_died ? std::nullopt : outcome.root_cause();
+  const RankReport* culprit = root ? &report.ranks.at(static_cast<std::size_t>(*root)) : nullptr;
+  if (culprit == nullptr) {
     lines.push_back(headline(report));
-    if (report.ending.signal_number == 0) append_others(report, -1, lines);
+    append_others(report, -1, lines);
+  } else if (!culprit->exit.disagreement.empty()) {
+    lines.push_back(
+        fmt::format("{}. ROOT CAUSE: {}", headline(report), culprit->exit.disagreement));
+    append_others(report, -1, lines);
   } else {
-    const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
-    lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
-                                *root, report.host, culprit.pid,
-                                control::describe_wait_status(culprit.exit.wait_status)));
-    if (!culprit.doing.empty()) lines.push_back(fmt::format("  rank {} {}", *root, culprit.doing));
-    if (const std::string text = hint(culprit); !text.empty()) lines.push_back(text);
+    append_culprit(report, *culprit, lines);
     append_others(report, *root, lines);
-    if (!culprit.last_lines.empty())
-      lines.push_back(fmt::format("  last lines of rank {}:", *root));
-    for (const std::string& line : culprit.last_lines) {
-      lines.push_back("    " + without_control_characters(line));
-    }
+    append_last_lines(*culprit, lines);
   }
   lines.push_back(fmt::format("tutti: exit code {}", report.exit_code));
   return lines;

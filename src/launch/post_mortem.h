@@ -14,7 +14,6 @@ struct RankReport {
   int rank = 0;
   pid_t pid = 0;
   RankExit exit;
-  std::string doing;                    ///< from the board; empty: never in a world
   std::vector<std::string> last_lines;  ///< what it printed last
 };
 

@@ -115,6 +115,26 @@ int leave_a_world(int code, bool chosen) {
   for (;;) world.all_reduce(data);
 }
 
+/// The chosen rank and the others disagree about the second operation; nobody catches.
+int disagree(bool chosen) {
+  auto world = tutti::init_process_group();
+  std::vector<float> data(1000, 1.0f);
+  world.all_reduce(data);
+  if (chosen) world.broadcast(data, {.root = 1});
+  for (;;) world.all_reduce(data);
+}
+
+/// Rank 0 waits in vain for a message until somebody ends the job.
+int wait_in_vain(bool chosen) {
+  auto world = tutti::init_process_group();
+  world.barrier();
+  std::printf("ready %d\n", ::getpid());
+  std::fflush(stdout);
+  float x = 0;
+  if (chosen) world.recv(x, 1, {.tag = 3});
+  hold();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -127,6 +147,8 @@ int main(int argc, char** argv) {
   if (mode == "meet") return meet(true);
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
+  if (mode == "disagree") return disagree(chosen);
+  if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "uncaught") return uncaught(value);
   if (mode == "exit") {
     if (chosen) return std::atoi(value.c_str());

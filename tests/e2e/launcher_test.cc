@@ -214,6 +214,8 @@ TEST_F(Launcher, KilledKeeperLeavesNothing) {
   ASSERT_EQ(::kill(keeper, SIGKILL), 0);
   EXPECT_EQ(job.wait_exit(1s), 137) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) died", keeper))) << job.err();
+  EXPECT_TRUE(has(job.err(), "the keeper of the ranks was killed\n")) << job.err();
+  EXPECT_FALSE(has(job.err(), "ROOT CAUSE")) << "it was no rank: " << job.err();
 }
 
 TEST_F(Launcher, KilledGrandchildrenAreNobodysFailure) {
@@ -404,6 +406,20 @@ TEST_F(Launcher, InterruptIs130) {
   EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
 }
 
+TEST_F(Launcher, AnInterruptShowsWhatEveryRankDid) {
+  LaunchedJob job(run(2, {kRank, "wait-in-vain", "-", "0"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
+  EXPECT_TRUE(has(job.err(), "by SIGINT\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "  rank 1: last completed barrier #1 at launcher_rank.cc:"))
+      << job.err();
+  if (has(job.err(), "recv")) {  // it may have been hit before it had entered
+    EXPECT_TRUE(has(job.err(), "  rank 0: in recv(f32 x 1, from 1, tag 3) at launcher_rank.cc:"))
+        << job.err();
+  }
+}
+
 TEST_F(Launcher, StopAndContinueReachTheRanks) {
   LaunchedJob job(run(1, {kRank, "hold"}));
   ASSERT_TRUE(job.wait_for("ready"));
@@ -443,7 +459,8 @@ TEST_F(Launcher, UncaughtErrorIsOneLineAndCodeOne) {
   LaunchedJob job(run(1, {kRank, "uncaught", "error"}));
   EXPECT_EQ(job.wait_exit(), 1) << job.err();
   EXPECT_EQ(job.out(), "printed before the end\n") << "nothing printed is lost";
-  EXPECT_EQ(lines_of(job.err()).at(0), "tutti: made up for a test") << job.err();
+  EXPECT_EQ(lines_of(job.err()).at(0), "tutti: uncaught tutti::Error kTimeout: made up for a test")
+      << job.err();
   EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
 }
 
@@ -463,6 +480,18 @@ TEST_F(Launcher, SurvivorsThatDoNotCatchSayOneLineEachAndAreNotTheRootCause) {
       << job.err();
   EXPECT_TRUE(has(job.err(), "others: ranks 0, 2: in all_reduce #2(f32 x 1000, sum)")) << job.err();
   EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
+}
+
+TEST_F(Launcher, ADisagreementIsTheRootCauseAndNoRankIs) {
+  LaunchedJob job(run(3, {kRank, "disagree", "-", "2"}));
+  EXPECT_EQ(job.wait_exit(), 1) << job.err();
+  EXPECT_TRUE(has(job.err(),
+                  "ROOT CAUSE: the ranks disagree about operation #2: ranks 0-1 called "
+                  "all_reduce(f32 x 1000, sum) at launcher_rank.cc:"))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), "rank 2 called broadcast(f32 x 1000, root 1) at launcher_rank.cc:"))
+      << job.err();
+  EXPECT_FALSE(has(job.err(), "ROOT CAUSE: rank")) << job.err();
 }
 
 // ---- wrong usage ----------------------------------------------------------------------------
