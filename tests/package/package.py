@@ -39,8 +39,10 @@ def main():
     for folder in ("prefix", "user", "sub", "sub-build", "user-build"):
         shutil.rmtree(work / folder, ignore_errors=True)
     prefix = work / "prefix"
+    # The flags of the release preset under ./dev test, so that ccache need not compile again.
+    flags = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_WERROR=ON"]
     quiet = ["-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", "-DTUTTI_BUILD_BENCH=OFF", "-DTUTTI_WITH_TORCH=OFF"]
-    sh(["cmake", "-S", source, "-B", work / "build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+    sh(["cmake", "-S", source, "-B", work / "build", "-G", "Ninja", *flags,
         f"-DCMAKE_INSTALL_PREFIX={prefix}", shared, *quiet])
     sh(["cmake", "--build", work / "build"])
     sh(["cmake", "--install", work / "build"])
@@ -63,8 +65,8 @@ def main():
     # 2. pkg-config.
     environment["PKG_CONFIG_PATH"] = str(libraries / "pkgconfig")
     static = ["--static"] if options.linkage == "static" else []
-    flags = sh(["pkg-config", "--cflags", "--libs", *static, "tutti"], env=environment).split()
-    sh(["g++", *map(str, sorted((work / "user").glob("*.cc"))), "-o", work / "by_pkg_config", *flags])
+    words = sh(["pkg-config", "--cflags", "--libs", *static, "tutti"], env=environment).split()
+    sh(["g++", *map(str, sorted((work / "user").glob("*.cc"))), "-o", work / "by_pkg_config", *words])
     run_example(tutti, work / "by_pkg_config", environment, f"pkg-config, {options.linkage}")
 
     # 3. add_subdirectory.
@@ -73,7 +75,7 @@ def main():
         "cmake_minimum_required(VERSION 3.25)\nproject(user CXX)\n"
         f"add_subdirectory({source} tutti)\nadd_executable(one_to_many {work}/user/main.cc)\n"
         "target_link_libraries(one_to_many PRIVATE tutti::tutti)\n")
-    sh(["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", shared,
+    sh(["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", *flags, shared,
         "-DTUTTI_WITH_TORCH=OFF"])
     sh(["cmake", "--build", work / "sub-build"])
     run_example(tutti, work / "sub-build/one_to_many", environment, f"add_subdirectory, {options.linkage}")
