@@ -199,7 +199,7 @@ void HandOverHost::send_all(Deadline& deadline) {
     for (std::size_t r = 1; r < group_size; ++r) {
       if (!members_[r].socket) continue;
       try {
-        net::send_all(members_[r].socket.get(), message, deadline, memories, interrupt_);
+        net::send_all(members_[r].socket.get(), message, deadline, memories);
       } catch (const Error& error) {
         // A rank that died meanwhile is not our affair: its mark tells everybody.
         if (error.code() != ErrorCode::kSystem) throw;
@@ -212,23 +212,22 @@ void HandOverHost::send_all(Deadline& deadline) {
 /// The other ranks' side.
 class HandOverGuest {
  public:
-  HandOverGuest(net::Fd socket, std::size_t group_size, const net::Interrupt& interrupt)
-      : socket_(std::move(socket)), group_size_(group_size), interrupt_(interrupt) {}
+  HandOverGuest(net::Fd socket, std::size_t group_size)
+      : socket_(std::move(socket)), group_size_(group_size) {}
 
   void give(int rank, int own_memory, Deadline& deadline) {
     const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
                                     static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
     const std::array<int, 1> memory{own_memory};
     net::send_all(socket_.get(), message, deadline,
-                  std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
+                  std::span(memory).first(own_memory >= 0 ? 1 : 0));
   }
 
   void take(const TakeMemory& take, Deadline& deadline) {
     for (std::size_t first = 0; first < group_size_; first += net::kMaxDescriptors) {
       Message message;
       std::vector<net::Fd> memories;
-      if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors,
-                            interrupt_)) {
+      if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors)) {
         throw Error(ErrorCode::kPeerLost,
                     fmt::format("rank 0 ({}) ended the hand-over of memory before rank {}: it "
                                 "failed or refused this rank",
@@ -252,7 +251,6 @@ class HandOverGuest {
  private:
   net::Fd socket_;
   std::size_t group_size_;
-  const net::Interrupt& interrupt_;
 };
 
 /// Mappings of this process by (device, inode). Part of what control/process may hold: it is never
@@ -367,7 +365,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   }
   const std::string address = get_address(store, key, deadline, interrupt);
   HandOverGuest guest(net::connect(address, deadline, interrupt),
-                      static_cast<std::size_t>(group_size), interrupt);
+                      static_cast<std::size_t>(group_size));
   guest.give(rank, own_memory, deadline);
   guest.take(take, deadline);
 }

@@ -102,8 +102,8 @@ class Membership::State::Meeting final : public Patience {
     for (const int member : awaited) {
       const Line* theirs = line_that_awaits_us(member);
       if (theirs == nullptr) continue;
-      const GroupId id = theirs->group.load();
-      if (theirs->failure.load() == 0 && std::exchange(seen_, id) != id)
+      const GroupId theirs_id = theirs->group.load();
+      if (theirs->failure.load() == 0 && std::exchange(seen_, theirs_id) != theirs_id)
         return true;  // look again: it may have been about to go on
       fail(ErrorCode::kCollectiveMismatch, {member},
            fmt::format("{} {} for other ranks, for the same ranks in another order, or for the "
@@ -116,17 +116,17 @@ class Membership::State::Meeting final : public Patience {
 
   const Line* line_that_awaits_us(int member) const noexcept {
     constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
-    for (const Line& line : state_.slot_of(member).lines) {
-      const GroupId group = line.group.load();
-      if (group == 0 || group == state_.id || line.asked_of.load() != state_.line.asked_of.load() ||
-          line.entered.load() != 0)
+    for (const Line& other : state_.slot_of(member).lines) {
+      const GroupId group = other.group.load();
+      if (group == 0 || group == state_.id ||
+          other.asked_of.load() != state_.line.asked_of.load() || other.entered.load() != 0)
         continue;
-      const bool meets = line.state.load() == LineState::meeting && line.failure.load() == 0;
-      const bool gave_up = line.failure.load() == kDisagreed &&
-                           line.since.load() >= began_.time_since_epoch().count();
+      const bool meets = other.state.load() == LineState::meeting && other.failure.load() == 0;
+      const bool gave_up = other.failure.load() == kDisagreed &&
+                           other.since.load() >= began_.time_since_epoch().count();
       if ((meets || gave_up) &&
-          read_set(line.ranks).test(static_cast<std::size_t>(state_.host->rank)))
-        return &line;
+          read_set(other.ranks).test(static_cast<std::size_t>(state_.host->rank)))
+        return &other;
     }
     return nullptr;
   }

@@ -6,6 +6,8 @@
 #include "control/board.h"
 #include "control/membership.h"
 #include "native/engine/engine.h"
+#include "net/poller.h"
+#include "tutti/error.h"
 
 namespace tutti::native {
 
@@ -54,8 +56,16 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
     arena->mappings_[static_cast<std::size_t>(rank)] =
         control::map_shared(memory, kArenaBytes, false);
   };
-  control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
-                     Deadline::after(spec.timeout), take, {&spec.membership->abort_word()});
+  const net::Interrupt interrupt{&spec.membership->abort_word()};
+  try {
+    control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
+                       Deadline::after(spec.timeout), take, interrupt);
+  } catch (const Error& error) {
+    // Why the other rank went away is about to be known to all.
+    Deadline soon = Deadline::after(std::chrono::seconds(1));
+    if (error.code() == ErrorCode::kPeerLost) net::pause(std::chrono::seconds(1), soon, interrupt);
+    throw;
+  }
   return arena;
 }
 
