@@ -57,9 +57,9 @@ using TakeMemory = std::function<void(int rank, net::Fd memory)>;
 
 /// Every rank gives one descriptor (or -1: nothing) and gets those of all ranks, its own included.
 /// Rank 0 listens on an abstract socket with a random name, published in `store` below `prefix`,
-/// which serves for one hand-over. Both ends check that the other is the same user. `interrupt` ends
-/// the wait for all to come; from then on a rank that gives up shows by the end of its socket, and
-/// what a faster rank does with the memories disturbs nobody.
+/// which serves for one hand-over. Both ends check that the other is the same user. `interrupt`
+/// ends the wait for all to come; from then on a rank that gives up shows by the end of its socket,
+/// and what a faster rank does with the memories disturbs nobody.
 ///
 /// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away.
 void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,

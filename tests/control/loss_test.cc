@@ -174,9 +174,14 @@ TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
     OpPatience patience(world, request, -1);
     wait(world.waiter(), patience, [] { return false; });
     const auto with_it = host.make_membership({11, "with it", {0, 1, 2}, world.rank()});
-    EXPECT_EQ(with_it->cause()->code, ErrorCode::kPeerLost);
+    try {
+      with_it->meet(nullptr, Where::current(), Deadline::after(10s));
+      ADD_FAILURE() << "a dead rank came";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+    }
     const auto survivors = host.make_membership({12, "survivors", {0, 2}, world.rank() / 2});
-    EXPECT_FALSE(survivors->cause());
+    survivors->meet(nullptr, Where::current(), Deadline::after(10s));
     survivors->close(0, 0, Deadline::after(10s));
     if (::testing::Test::HasFailure()) _exit(4);
   });

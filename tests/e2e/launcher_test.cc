@@ -485,9 +485,9 @@ TEST_F(Launcher, SurvivorsThatDoNotCatchSayOneLineEachAndAreNotTheRootCause) {
 TEST_F(Launcher, ADisagreementIsTheRootCauseAndNoRankIs) {
   LaunchedJob job(run(3, {kRank, "disagree", "-", "2"}));
   EXPECT_EQ(job.wait_exit(), 1) << job.err();
-  EXPECT_TRUE(has(job.err(),
-                  "ROOT CAUSE: the ranks disagree about operation #2: ranks 0-1 called "
-                  "all_reduce(f32 x 1000, sum) at launcher_rank.cc:"))
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: the ranks disagree about operation #2: rank"))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), " called all_reduce(f32 x 1000, sum) at launcher_rank.cc:"))
       << job.err();
   EXPECT_TRUE(has(job.err(), "rank 2 called broadcast(f32 x 1000, root 1) at launcher_rank.cc:"))
       << job.err();

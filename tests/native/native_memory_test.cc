@@ -55,16 +55,14 @@ TEST(ArenaLayout, RegionsFitAndDoNotOverlap) {
 
 void on_arenas(int n, const std::function<void(Arena&)>& body) {
   const std::shared_ptr<Store> store = make_memory_store();
+  const net::Fd board = control::Board::make(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      GroupSpec spec;
-      spec.rank = rank;
-      spec.world_ranks.resize(static_cast<std::size_t>(n));
-      spec.store = store;
-      spec.timeout = std::chrono::seconds(20);
-      const std::unique_ptr<Arena> arena = Arena::make(spec);
-      body(*arena);
+      on_native_member(rank, n, board.get(), store, [&](const GroupSpec& spec) {
+        const std::unique_ptr<Arena> arena = Arena::make(spec);
+        body(*arena);
+      });
     });
   }
   for (std::thread& thread : threads) thread.join();

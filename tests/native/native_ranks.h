@@ -102,8 +102,8 @@ class NativeRank {
 };
 
 /// Makes rank `rank` of n a member of the test's group and runs `body`.
-inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
-                           const std::function<void(NativeRank&)>& body) {
+inline void on_native_member(int rank, int n, int board, const std::shared_ptr<Store>& store,
+                             const std::function<void(const GroupSpec&)>& body) {
   control::HostOptions options;
   options.board_fd = board;
   options.rank = rank;
@@ -121,9 +121,17 @@ inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Sto
   spec.store = store;
   spec.membership = membership.get();
   spec.timeout = std::chrono::seconds(20);
-  const auto backend = make_native(spec);
-  NativeRank me(*backend, *membership);
-  body(me);
+  body(spec);
+}
+
+/// The same with a backend.
+inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
+                           const std::function<void(NativeRank&)>& body) {
+  on_native_member(rank, n, board, store, [&](const GroupSpec& spec) {
+    const auto backend = make_native(spec);
+    NativeRank me(*backend, *spec.membership);
+    body(me);
+  });
 }
 
 /// Runs `body` on n threads. Failures that `body` lets out are the test's.
