@@ -37,9 +37,12 @@ struct Request {
   DType dtype = DType::u8;
   bool buffered = false;  ///< send: return before the message is matched
   ReduceOp reduce = ReduceOp::sum;
-  ConstBuffer input;                                      ///< empty for recv and barrier
-  Buffer output;                                          ///< empty for send and barrier
-  std::span<const std::size_t> send_counts, recv_counts;  ///< v-variants only; start() copies them
+  ConstBuffer input;  ///< empty for recv and barrier
+  Buffer output;      ///< empty for send and barrier
+  /// A v-variant: the parts of the ranks differ in count. `send_counts` are those of `input`,
+  /// `recv_counts` those of `output`, by rank, where that buffer has parts on this rank.
+  bool uneven = false;
+  std::span<const std::size_t> send_counts, recv_counts;
   int root_or_peer = -1;
   int tag = 0;
   GroupId group = 0;
@@ -56,6 +59,7 @@ struct Request {
 
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
+  /// Uneven: this rank's own part (all_to_all: what it sends).
   std::size_t count = 0;
 };
 

@@ -167,6 +167,44 @@ class TUTTI_API ProcessGroup {
                   Where where = Where::current());
   Work all_to_all(ConstBuffer input, Buffer output, Async, Where where = Where::current());
 
+  // ---- the same with parts of different counts ------------------------------------------------
+  // `counts` have one entry per rank, in elements; parts lie side by side in rank order. Entries
+  // may be 0. Blocking forms copy nothing; asynchronous ones copy the counts.
+
+  /// Rank r contributes counts[r] elements. `counts` are the same on all ranks. In place: `input`
+  /// is the own part of `output`.
+  void all_gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                   CollectiveOptions options = {}, Where where = Where::current());
+  Work all_gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                   CollectiveOptions options, Async, Where where = Where::current());
+
+  /// Rank r contributes counts[r] elements. `output` and `counts` are used on root only.
+  void gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+               RootedOptions options = {}, Where where = Where::current());
+  Work gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+               RootedOptions options, Async, Where where = Where::current());
+
+  /// Rank r gets counts[r] elements. `input` and `counts` are used on root only.
+  void scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
+                RootedOptions options = {}, Where where = Where::current());
+  Work scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
+                RootedOptions options, Async, Where where = Where::current());
+
+  /// Rank r gets part r, of counts[r] elements, of the combined inputs. `counts` are the same on
+  /// all ranks. In place: `output` is the own part of `input`.
+  void reduce_scatterv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                       AllReduceOptions options = {}, Where where = Where::current());
+  Work reduce_scatterv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                       AllReduceOptions options, Async, Where where = Where::current());
+
+  /// Part p of `input` goes to rank p, whose recv_counts must say so. Not in place.
+  void all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                   std::span<const std::size_t> recv_counts, CollectiveOptions options = {},
+                   Where where = Where::current());
+  Work all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts, Buffer output,
+                   std::span<const std::size_t> recv_counts, CollectiveOptions options, Async,
+                   Where where = Where::current());
+
   /// Returns when every rank has entered.
   void barrier(CollectiveOptions options = {}, Where where = Where::current());
   Work barrier(Async, Where where = Where::current());

@@ -50,12 +50,19 @@ enum class RankState : std::uint32_t { absent, starting, running, left };
 enum class LineState : std::uint32_t { free, meeting, open, goodbye, gone };
 constexpr bool has_left(LineState state) noexcept { return state > LineState::open; }
 
+/// In Description::op: a v-variant.
+inline constexpr std::uint8_t kUnevenBit = 0x80;
+constexpr std::uint8_t op_byte(const Request& request) noexcept {
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
+                                   (request.uneven ? kUnevenBit : 0));
+}
+
 /// What an operation is, as its rank sees it: enough to compare and to print.
 struct Description {
   std::uint64_t seq = 0;    ///< messages: their number among the rank's messages of the group
   std::uint64_t chain = 0;  ///< messages: the tag
   std::uint64_t count = 0;
-  std::uint8_t op = 0;
+  std::uint8_t op = 0;  ///< op_byte
   std::uint8_t dtype = 0;
   std::uint8_t reduce = 0;
   std::uint8_t site = 0;  ///< index into the slot's table of call sites, 0: not known

@@ -37,11 +37,22 @@ std::string describe_wait_status(int wait_status) {
   return fmt::format("exit code {}", WEXITSTATUS(wait_status));
 }
 
+namespace {
+
+std::string name_of_call(const Shown& shown) {
+  const bool uneven = (shown.op & kUnevenBit) != 0;
+  return fmt::format("{}{}", name_of(static_cast<Op>(shown.op & ~kUnevenBit)), uneven ? "v" : "");
+}
+
+}  // namespace
+
 std::string describe(const Shown& shown) {
-  if (shown.op >= kOpCount || shown.dtype >= kDTypeCount || shown.reduce >= kReduceKindCount)
+  const int op_index = shown.op & ~kUnevenBit;
+  if (op_index >= static_cast<int>(kOpCount) || shown.dtype >= kDTypeCount ||
+      shown.reduce >= kReduceKindCount)
     return "unknown operation";
-  const Op op = static_cast<Op>(shown.op);
-  std::string text(name_of(op));
+  const Op op = static_cast<Op>(op_index);
+  const std::string text = name_of_call(shown);
   std::string details;
   if (op != Op::barrier)
     details = fmt::format("{} x {}", name_of(static_cast<DType>(shown.dtype)), shown.count);
@@ -106,7 +117,7 @@ namespace {
 
 std::string numbered(const Slot& slot, const Shown& shown) {
   std::string text = describe(slot, shown);
-  const std::string_view name = name_of(static_cast<Op>(shown.op));
+  const std::string name = name_of_call(shown);
   if (text.starts_with(name)) text.insert(name.size(), fmt::format(" #{}", shown.seq));
   return text;
 }

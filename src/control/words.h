@@ -36,7 +36,7 @@ inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
   value.chain = request.chain;
   value.count = real.count;
   value.factor = real.reduce.factor();
-  value.op = static_cast<std::uint8_t>(real.op);
+  value.op = op_byte(real);
   value.dtype = static_cast<std::uint8_t>(real.dtype);
   value.reduce = static_cast<std::uint8_t>(real.reduce.kind());
   value.site = site;

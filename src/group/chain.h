@@ -15,12 +15,21 @@ namespace tutti::group {
 constexpr std::uint64_t chain_seed(GroupId group) noexcept { return hash_combine(group, 0); }
 
 /// The chain after `request`: operation, dtype, count, reduce operation with its factor, and root.
+/// Of a v-variant the counts that all ranks must give alike; the others are checked edge by edge.
 constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) noexcept {
   const auto root = static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root_or_peer));
   const std::uint64_t what = static_cast<std::uint64_t>(request.op) |
                              static_cast<std::uint64_t>(request.dtype) << 8 |
-                             static_cast<std::uint64_t>(request.reduce.kind()) << 16 | root << 32;
-  std::uint64_t next = hash_combine(hash_combine(chain, what), request.count);
+                             static_cast<std::uint64_t>(request.reduce.kind()) << 16 |
+                             (request.uneven ? std::uint64_t{1} << 24 : 0) | root << 32;
+  std::uint64_t next = hash_combine(chain, what);
+  if (!request.uneven) {
+    next = hash_combine(next, request.count);
+  } else if (request.op == Op::all_gather) {
+    for (const std::size_t count : request.recv_counts) next = hash_combine(next, count);
+  } else if (request.op == Op::reduce_scatter) {
+    for (const std::size_t count : request.send_counts) next = hash_combine(next, count);
+  }
   if (request.reduce.kind() == ReduceOp::Kind::premul_sum) {
     next = hash_combine(next, std::bit_cast<std::uint64_t>(request.reduce.factor()));
   }

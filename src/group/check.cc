@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
@@ -76,6 +77,7 @@ Objection check_ranks(const Request& request, int rank, int group_size, bool blo
   return {};
 }
 
+/// Whether the buffer holds what `counts` or, evenly, count * parts say.
 Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const Request& request,
                        std::size_t parts) {
   if (parts == 0) return {};
@@ -87,7 +89,9 @@ Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const R
     return fmt::format("input is of {}, output of {}: they must be of one dtype",
                        tutti::name_of(request.input.dtype), tutti::name_of(request.output.dtype));
   }
-  if (request.count > kMaxElements / parts || buffer.count != request.count * parts) {
+  const bool fits = request.uneven || (request.count <= kMaxElements / parts &&
+                                       buffer.count == request.count * parts);
+  if (!fits) {
     if (parts == 1) {
       return fmt::format("{} has {} elements, but {} are needed", name, buffer.count,
                          request.count);
@@ -101,24 +105,128 @@ Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const R
   return {};
 }
 
-/// Overlap is right only in the in-place form of the operation.
+/// Which buffers of a v-variant have a part for every rank, and so counts.
+struct Counted {
+  bool input = false;
+  bool output = false;
+};
+
+Counted counted(const Request& request, int rank) {
+  const bool at_root = request.root_or_peer == rank;
+  switch (request.op) {
+    case Op::all_gather:
+      return {false, true};
+    case Op::gather:
+      return {false, at_root};
+    case Op::scatter:
+      return {at_root, false};
+    case Op::reduce_scatter:
+      return {true, false};
+    case Op::all_to_all:
+      return {true, true};
+    case Op::send:
+    case Op::recv:
+    case Op::broadcast:
+    case Op::all_reduce:
+    case Op::reduce:
+    case Op::barrier:
+      return {};
+  }
+  return {};
+}
+
+Objection check_counts(std::string_view name, std::span<const std::size_t> counts,
+                       const ConstBuffer& buffer, int group_size) {
+  if (counts.size() != static_cast<std::size_t>(group_size)) {
+    return fmt::format("{} has {} counts, but the group has {} ranks", name, counts.size(),
+                       group_size);
+  }
+  std::size_t sum = 0;
+  for (std::size_t rank = 0; rank < counts.size(); ++rank) {
+    if (counts[rank] > kMaxElements || (sum += counts[rank]) > kMaxElements) {
+      return fmt::format(
+          "{}: {} elements for rank {} are more than memory holds: was the count "
+          "negative?",
+          name, counts[rank], rank);
+    }
+  }
+  if (buffer.count == sum) return {};
+  return fmt::format("{} has {} elements, but its counts add up to {}", name, buffer.count, sum);
+}
+
+Objection check_uneven(const Request& request, int rank, int group_size) {
+  if (!request.uneven) return {};
+  const auto [input, output] = counted(request, rank);
+  if (input) {
+    if (auto wrong = check_counts("input", request.send_counts, request.input, group_size))
+      return wrong;
+  }
+  if (output) {
+    if (auto wrong = check_counts("output", request.recv_counts, request.output, group_size))
+      return wrong;
+  }
+  if (input == output) return {};
+  // The own part, on the side that has no counts.
+  const std::size_t due =
+      (input ? request.send_counts : request.recv_counts)[static_cast<std::size_t>(rank)];
+  const std::size_t count = input ? request.output.count : request.input.count;
+  if (count == due) return {};
+  return fmt::format("{} has {} elements, but the counts give {} to rank {}",
+                     input ? "output" : "input", count, due, rank);
+}
+
+/// How the buffers of an operation may share memory.
+enum class InPlace : std::uint8_t { same, input_in_output, output_in_input, never };
+
+InPlace in_place_of(const Request& request, Parts parts, int rank) {
+  if (!request.uneven) {
+    return parts.input == parts.output  ? InPlace::same
+           : parts.input < parts.output ? InPlace::input_in_output
+                                        : InPlace::output_in_input;
+  }
+  const auto [input, output] = counted(request, rank);
+  return input == output ? InPlace::never
+         : output        ? InPlace::input_in_output
+                         : InPlace::output_in_input;
+}
+
+/// Where the own part begins in the buffer that holds everybody's.
+std::size_t own_offset_bytes(const Request& request, int rank) {
+  const auto own = static_cast<std::ptrdiff_t>(rank);
+  if (!request.uneven)
+    return request.count * static_cast<std::size_t>(rank) * size_of(request.dtype);
+  const auto counts = request.send_counts.empty() ? request.recv_counts : request.send_counts;
+  return std::accumulate(counts.begin(), counts.begin() + own, std::size_t{0}) *
+         size_of(request.dtype);
+}
+
 Objection check_overlap(const Request& request, Parts parts, int rank) {
-  if (request.count == 0 || parts.input == 0 || parts.output == 0) return {};
+  if (parts.input == 0 || parts.output == 0) return {};
+  const std::size_t input_bytes = request.input.byte_count();
+  const std::size_t output_bytes = request.output.byte_count();
+  if (input_bytes == 0 || output_bytes == 0) return {};
   const auto input = reinterpret_cast<std::uintptr_t>(request.input.data);
   const auto output = reinterpret_cast<std::uintptr_t>(request.output.data);
-  const std::size_t part = request.count * size_of(request.dtype);
-  const bool apart = input + parts.input * part <= output || output + parts.output * part <= input;
-  if (apart) return {};
-  const std::size_t offset = static_cast<std::size_t>(rank) * part;
-  const bool in_place = parts.input == parts.output  ? input == output
-                        : parts.input < parts.output ? input == output + offset
-                                                     : output == input + offset;
-  if (in_place) return {};
-  return fmt::format("input and output overlap, but not in place: {}",
-                     parts.input == parts.output ? "pass one buffer, or two that do not overlap"
-                     : parts.input < parts.output
-                         ? "input must be the own part of output, or lie outside it"
-                         : "output must be the own part of input, or lie outside it");
+  if (input + input_bytes <= output || output + output_bytes <= input) return {};
+  std::string_view way;
+  switch (in_place_of(request, parts, rank)) {
+    case InPlace::same:
+      if (input == output) return {};
+      way = "pass one buffer, or two that do not overlap";
+      break;
+    case InPlace::input_in_output:
+      if (input == output + own_offset_bytes(request, rank)) return {};
+      way = "input must be the own part of output, or lie outside it";
+      break;
+    case InPlace::output_in_input:
+      if (output == input + own_offset_bytes(request, rank)) return {};
+      way = "output must be the own part of input, or lie outside it";
+      break;
+    case InPlace::never:
+      way = "pass two buffers that do not overlap";
+      break;
+  }
+  return fmt::format("input and output overlap, but not in place: {}", way);
 }
 
 std::string_view base_name(std::string_view path) {
@@ -138,6 +246,7 @@ Objection objection(const Request& request, int rank, int group_size, bool block
   if (auto wrong = check_ranks(request, rank, group_size, blocking)) return wrong;
   if (auto wrong = check_buffer("input", request.input, request, parts.input)) return wrong;
   if (auto wrong = check_buffer("output", request.output, request, parts.output)) return wrong;
+  if (auto wrong = check_uneven(request, rank, group_size)) return wrong;
   if (auto wrong = check_overlap(request, parts, rank)) return wrong;
   if (parts.input != 0 && parts.output != 0 && !(request.input.device == request.output.device)) {
     return "input and output are on different devices";

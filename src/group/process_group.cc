@@ -113,6 +113,50 @@ Request all_to_all_request(const Impl& group, ConstBuffer input, Buffer output,
   return request;
 }
 
+// The v-variants: the same requests with counts.
+
+Request uneven(Request request, std::span<const std::size_t> send_counts,
+               std::span<const std::size_t> recv_counts) {
+  request.uneven = true;
+  request.send_counts = send_counts;
+  request.recv_counts = recv_counts;
+  return request;
+}
+
+Request all_gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
+                            std::span<const std::size_t> counts, const CollectiveOptions& options,
+                            Where where) {
+  return uneven(all_gather_request(group, input, output, options, where), {}, counts);
+}
+
+Request gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
+                        std::span<const std::size_t> counts, const RootedOptions& options,
+                        Where where) {
+  if (options.root != group.rank()) counts = {};
+  return uneven(gather_request(group, input, output, options, where), {}, counts);
+}
+
+Request scatterv_request(const Impl& group, ConstBuffer input, std::span<const std::size_t> counts,
+                         Buffer output, const RootedOptions& options, Where where) {
+  if (options.root != group.rank()) counts = {};
+  return uneven(scatter_request(group, input, output, options, where), counts, {});
+}
+
+Request reduce_scatterv_request(const Impl& group, ConstBuffer input, Buffer output,
+                                std::span<const std::size_t> counts,
+                                const AllReduceOptions& options, Where where) {
+  return uneven(reduce_scatter_request(group, input, output, options, where), counts, {});
+}
+
+Request all_to_allv_request(const Impl& group, ConstBuffer input,
+                            std::span<const std::size_t> send_counts, Buffer output,
+                            std::span<const std::size_t> recv_counts,
+                            const CollectiveOptions& options, Where where) {
+  Request request = all_to_all_request(group, input, output, options, where);
+  request.count = input.count;
+  return uneven(request, send_counts, recv_counts);
+}
+
 Request send_request(const Impl& group, ConstBuffer data, int to, const SendOptions& options,
                      Where where) {
   Request request = group.request(Op::send, options.timeout, where);
@@ -358,6 +402,58 @@ Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOption
 }
 Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, Async, Where where) {
   return start(impl(), all_to_all_request(impl(), input, output, {}, where));
+}
+
+void ProcessGroup::all_gatherv(ConstBuffer input, Buffer output,
+                               std::span<const std::size_t> counts, CollectiveOptions options,
+                               Where where) {
+  run(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
+}
+Work ProcessGroup::all_gatherv(ConstBuffer input, Buffer output,
+                               std::span<const std::size_t> counts, CollectiveOptions options,
+                               Async, Where where) {
+  return start(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
+}
+
+void ProcessGroup::gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                           RootedOptions options, Where where) {
+  run(impl(), gatherv_request(impl(), input, output, counts, options, where));
+}
+Work ProcessGroup::gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
+                           RootedOptions options, Async, Where where) {
+  return start(impl(), gatherv_request(impl(), input, output, counts, options, where));
+}
+
+void ProcessGroup::scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
+                            RootedOptions options, Where where) {
+  run(impl(), scatterv_request(impl(), input, counts, output, options, where));
+}
+Work ProcessGroup::scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
+                            RootedOptions options, Async, Where where) {
+  return start(impl(), scatterv_request(impl(), input, counts, output, options, where));
+}
+
+void ProcessGroup::reduce_scatterv(ConstBuffer input, Buffer output,
+                                   std::span<const std::size_t> counts, AllReduceOptions options,
+                                   Where where) {
+  run(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
+}
+Work ProcessGroup::reduce_scatterv(ConstBuffer input, Buffer output,
+                                   std::span<const std::size_t> counts, AllReduceOptions options,
+                                   Async, Where where) {
+  return start(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
+}
+
+void ProcessGroup::all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts,
+                               Buffer output, std::span<const std::size_t> recv_counts,
+                               CollectiveOptions options, Where where) {
+  run(impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
+}
+Work ProcessGroup::all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts,
+                               Buffer output, std::span<const std::size_t> recv_counts,
+                               CollectiveOptions options, Async, Where where) {
+  return start(
+      impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
 }
 
 void ProcessGroup::barrier(CollectiveOptions options, Where where) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "group/chain.h"
 #include "group/check.h"
@@ -37,6 +38,20 @@ std::shared_ptr<const void> retain(const Request& request) {
   if (!input) return output;
   if (!output) return input;
   return std::make_shared<std::pair<Owner, Owner>>(std::move(input), std::move(output));
+}
+
+/// Copies the counts of a v-variant, so that the caller need not keep them.
+void keep_counts(Request& request) {
+  auto counts =
+      std::make_shared<std::pair<std::vector<std::size_t>, std::shared_ptr<const void>>>();
+  std::vector<std::size_t>& all = counts->first;
+  all.assign(request.send_counts.begin(), request.send_counts.end());
+  all.insert(all.end(), request.recv_counts.begin(), request.recv_counts.end());
+  counts->second = std::move(request.keep_alive);
+  const std::span<const std::size_t> kept(all);
+  request.send_counts = kept.first(request.send_counts.size());
+  request.recv_counts = kept.subspan(request.send_counts.size());
+  request.keep_alive = std::move(counts);
 }
 
 /// Runs a blocking operation and tells its observer.
@@ -176,6 +191,7 @@ Work ProcessGroup::Impl::start_collective(Request request) {
 Work ProcessGroup::Impl::start(Request& request) {
   admit(request, false);
   request.keep_alive = retain(request);
+  if (request.uneven) keep_counts(request);
   if (is_message(request.op)) return parts_.backend->start(request);
   const group::Turn turn(turnstile_, request, rank());
   const Number before = number(request);

@@ -11,6 +11,23 @@ namespace tutti::native {
 
 using Space = Place::Space;
 
+namespace {
+
+/// Where the chunks of a buffer begin, and its end; one chunk if it has no counts. Returns the
+/// longest.
+std::size_t lay_out(std::span<const std::size_t> counts, std::size_t whole,
+                    std::vector<std::size_t>& firsts) {
+  firsts.assign(1, 0);
+  if (counts.empty()) {
+    firsts.push_back(whole);
+    return whole;
+  }
+  for (const std::size_t count : counts) firsts.push_back(firsts.back() + count);
+  return *std::max_element(counts.begin(), counts.end());
+}
+
+}  // namespace
+
 Executor::Executor(Channels& channels, control::Membership& membership)
     : channels_(channels), membership_(membership) {}
 
@@ -24,6 +41,10 @@ void Executor::begin(const Request& request, const Schedule& schedule) {
   segment_count_ = channels_.max_payload() / element_bytes_;
   const auto parts = static_cast<std::size_t>(schedule.parts);
   longest_chunk_ = parts == 0 ? request.count : (request.count + parts - 1) / parts;
+  if (request.uneven) {
+    longest_chunk_ = std::max(lay_out(request.send_counts, request.input.count, input_firsts_),
+                              lay_out(request.recv_counts, request.output.count, output_firsts_));
+  }
   segment_begin_ = 0;
   round_ = 0;
   round_begin_ = 0;
@@ -66,22 +87,30 @@ bool Executor::run_round() {
   return all;
 }
 
-/// Where a chunk's part of this segment lies in its buffer; empty past the chunk's end.
-Executor::Span Executor::span_of(std::int32_t chunk) const noexcept {
-  const auto c = static_cast<std::size_t>(chunk);
+Executor::Span Executor::extent_of(const Place& place) const noexcept {
+  if (place.space == Space::nothing) return {};
+  const auto chunk = static_cast<std::size_t>(place.chunk);
+  if (request_->uneven) {
+    const auto& firsts = place.space == Space::input ? input_firsts_ : output_firsts_;
+    return {firsts[chunk], firsts[chunk + 1] - firsts[chunk]};
+  }
   const auto parts = static_cast<std::size_t>(schedule_->parts);
+  if (parts == 0) return {request_->count * chunk, request_->count};
   // count * c / parts, without overflow
   const auto begin_of = [&](std::size_t part) {
     return request_->count / parts * part + request_->count % parts * part / parts;
   };
-  const std::size_t first = parts == 0 ? request_->count * c : begin_of(c);
-  const std::size_t last = parts == 0 ? first + request_->count : begin_of(c + 1);
-  const std::size_t begin = std::min(first + segment_begin_, last);
-  return {begin, std::min(segment_count_, last - begin)};
+  return {begin_of(chunk), begin_of(chunk + 1) - begin_of(chunk)};
+}
+
+Executor::Span Executor::span_of(const Place& place) const noexcept {
+  const Span extent = extent_of(place);
+  const std::size_t begin = std::min(segment_begin_, extent.count);
+  return {extent.first + begin, std::min(segment_count_, extent.count - begin)};
 }
 
 std::size_t Executor::bytes_of(const Place& place) const noexcept {
-  return place.space == Space::nothing ? 0 : span_of(place.chunk).count * element_bytes_;
+  return span_of(place).count * element_bytes_;
 }
 
 const void* Executor::source(const Place& place) const noexcept {
@@ -90,10 +119,10 @@ const void* Executor::source(const Place& place) const noexcept {
       return nullptr;
     case Space::input:
       return static_cast<const std::byte*>(request_->input.data) +
-             span_of(place.chunk).first * element_bytes_;
+             span_of(place).first * element_bytes_;
     case Space::output:
       return static_cast<const std::byte*>(request_->output.data) +
-             span_of(place.chunk).first * element_bytes_;
+             span_of(place).first * element_bytes_;
     case Space::scratch:
       return scratch_.data() +
              static_cast<std::size_t>(place.chunk) * segment_count_ * element_bytes_;
@@ -122,6 +151,7 @@ bool Executor::send(const Step& step) {
   const std::size_t byte_count = bytes_of(step.source);
   if (byte_count == 0 && segment_begin_ > 0) return true;
   header_.payload_bytes = static_cast<std::uint32_t>(byte_count);
+  if (request_->uneven) header_.what.count = extent_of(step.source).count;
   if (!channels_.sender(step.peer).try_send(header_, source(step.source))) {
     awaited_ = step.peer;
     return false;
@@ -134,7 +164,7 @@ bool Executor::send(const Step& step) {
 bool Executor::recv(const Step& step) {
   const std::size_t byte_count = bytes_of(step.target);
   if (byte_count == 0 && segment_begin_ > 0) return true;
-  const Frame* frame = expect(step.peer, byte_count);
+  const Frame* frame = expect(step.peer, step.target);
   if (frame == nullptr) return false;
   if (byte_count > 0) std::memcpy(target(step.target), frame->payload.data(), byte_count);
   done_with(step.peer);
@@ -150,7 +180,7 @@ bool Executor::reduce(const Step& step) {
       operands_[i] = source(operands[i].place);
       continue;
     }
-    const Frame* frame = expect(operands[i].peer, byte_count);
+    const Frame* frame = expect(operands[i].peer, step.target);
     if (frame == nullptr) return false;
     operands_[i] = frame->payload.data();
   }
@@ -172,7 +202,7 @@ void Executor::copy(const Step& step) {
   if (byte_count > 0 && from != to) std::memcpy(to, from, byte_count);
 }
 
-const Frame* Executor::expect(int peer, std::size_t byte_count) {
+const Frame* Executor::expect(int peer, const Place& target) {
   const Frame* frame = channels_.receiver(peer).peek();
   if (frame == nullptr) {
     awaited_ = peer;
@@ -184,6 +214,18 @@ const Frame* Executor::expect(int peer, std::size_t byte_count) {
     membership_.fail_mismatch(*request_, peer, &header.what);
     return nullptr;
   }
+  const std::size_t count = extent_of(target).count;
+  if (request_->uneven && header.what.count != count) {
+    failed_ = true;
+    membership_.fail({.code = ErrorCode::kCollectiveMismatch,
+                      .text = fmt::format("rank {} sends {} elements to rank {}, whose counts have "
+                                          "{} for it. The counts of both ends must agree",
+                                          peer, header.what.count, membership_.rank(), count),
+                      .culprits = {peer},
+                      .host = {}});
+    return nullptr;
+  }
+  const std::size_t byte_count = bytes_of(target);
   if (header.type != FrameType::segment || header.segment != header_.segment ||
       header.payload_bytes != byte_count) {
     failed_ = true;

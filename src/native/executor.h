@@ -30,7 +30,10 @@ class Executor final : public Operation {
   struct Span {
     std::size_t first = 0, count = 0;  ///< elements
   };
-  Span span_of(std::int32_t chunk) const noexcept;
+  /// The whole of a chunk.
+  Span extent_of(const Place& place) const noexcept;
+  /// Its part in this segment; empty past its end.
+  Span span_of(const Place& place) const noexcept;
   std::size_t bytes_of(const Place& place) const noexcept;
   const void* source(const Place& place) const noexcept;
   void* target(const Place& place) noexcept;
@@ -43,7 +46,7 @@ class Executor final : public Operation {
   void copy(const Step& step);
   /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
   /// group has failed.
-  const Frame* expect(int peer, std::size_t byte_count);
+  const Frame* expect(int peer, const Place& target);
   void done_with(int peer);
 
   Channels& channels_;
@@ -59,6 +62,8 @@ class Executor final : public Operation {
   std::uint32_t round_begin_ = 0;  // first step of the round
   bool failed_ = false;
   int awaited_ = -1;
+  std::vector<std::size_t> input_firsts_,
+      output_firsts_;           // uneven: where each chunk begins, and the end
   std::vector<bool> finished_;  // by step of the round
   std::vector<std::byte> scratch_;
   std::array<const void*, control::kMaxLocalRanks> operands_;

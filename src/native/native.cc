@@ -162,10 +162,6 @@ class Native final : public Backend, private control::Driver {
   }
 
   void check(const Request& request, bool blocking) const {
-    if (!request.send_counts.empty() || !request.recv_counts.empty()) {
-      throw group::make_error(ErrorCode::kUnsupported, request, membership_.rank(),
-                              "counts that differ between ranks are not supported yet");
-    }
     if (!blocking || request.op != Op::send || request.root_or_peer != membership_.rank()) return;
     if (request.buffered && request.input.byte_count() <= messages_.eager_bytes()) return;
     throw group::make_error(ErrorCode::kInvalidArgument, request, membership_.rank(),

@@ -7,7 +7,7 @@ control::Description describe(const Request& request) noexcept {
   description.seq = request.seq;
   description.chain = request.chain;
   description.count = request.count;
-  description.op = static_cast<std::uint8_t>(request.op);
+  description.op = control::op_byte(request);
   description.dtype = static_cast<std::uint8_t>(request.dtype);
   description.reduce = static_cast<std::uint8_t>(request.reduce.kind());
   description.root_or_peer = request.root_or_peer;

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <cstring>
+#include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <vector>
 
 #include "conformance/values.h"
@@ -12,6 +14,8 @@
 namespace tutti::conformance {
 
 namespace {
+
+using Counts = std::vector<std::size_t>;
 
 /// Everything about one cell as one rank sees it.
 class Run {
@@ -36,16 +40,49 @@ class Run {
   int receiver() const { return static_cast<int>((self_ + distance()) % ranks_); }
   std::size_t distance() const { return static_cast<std::size_t>(cell_.root); }
 
+  bool splits_input() const {
+    return cell_.op == Op::scatter || cell_.op == Op::reduce_scatter || cell_.op == Op::all_to_all;
+  }
+  bool joins_output() const {
+    return cell_.op == Op::gather || cell_.op == Op::all_gather || cell_.op == Op::all_to_all;
+  }
+  /// Elements that go from one rank to another: the same for all, or many lengths and none.
+  std::size_t piece(std::size_t from, std::size_t to) const {
+    if (!cell_.uneven) return cell_.count;
+    const std::size_t who = (splits_input() ? to : 0) + (joins_output() ? 3 * from : 0);
+    switch ((who + cell_.seed) % 4) {
+      case 0:
+        return 0;
+      case 1:
+        return cell_.count / 2 + 1;
+      case 2:
+        return cell_.count;
+      default:
+        return 1;
+    }
+  }
+  /// What rank `from` sends to every rank, what every rank sends to `to`.
+  Counts sent_by(std::size_t from) const {
+    Counts counts;
+    for (std::size_t to = 0; to < ranks_; ++to) counts.push_back(piece(from, to));
+    return counts;
+  }
+  Counts sent_to(std::size_t to) const {
+    Counts counts;
+    for (std::size_t from = 0; from < ranks_; ++from) counts.push_back(piece(from, to));
+    return counts;
+  }
+  /// Elements before part `index`.
+  static std::size_t offset(const Counts& counts, std::size_t index) {
+    return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(index),
+                           std::size_t{0});
+  }
   /// Elements in the input of every rank, used or not.
   std::size_t input_count() const {
-    const bool parts =
-        cell_.op == Op::scatter || cell_.op == Op::reduce_scatter || cell_.op == Op::all_to_all;
-    return parts ? cell_.count * ranks_ : cell_.count;
+    return splits_input() ? offset(sent_by(self_), ranks_) : piece(self_, 0);
   }
   std::size_t output_count() const {
-    const bool parts =
-        cell_.op == Op::gather || cell_.op == Op::all_gather || cell_.op == Op::all_to_all;
-    return parts ? cell_.count * ranks_ : cell_.count;
+    return joins_output() ? offset(sent_to(self_), ranks_) : piece(0, self_);
   }
 
   void make_buffers() {
@@ -55,20 +92,25 @@ class Run {
       output_.emplace(cell_.dtype, output_count(), 2 - skew);
       in_ = input_->buffer();
       out_ = output_->buffer();
-    } else if (input_count() >= output_count()) {  // output within input
+    } else if (splits_input() == joins_output()) {
+      input_.emplace(cell_.dtype, input_count(), skew);
+      in_ = out_ = input_->buffer();
+    } else if (splits_input()) {  // output within input
       input_.emplace(cell_.dtype, input_count(), skew);
       in_ = input_->buffer();
-      out_ = input_count() == output_count() ? in_ : input_->part(self_, cell_.count);
+      out_ = input_->part(offset(sent_by(self_), self_), output_count());
     } else {  // input within output
       output_.emplace(cell_.dtype, output_count(), skew);
       out_ = output_->buffer();
-      in_ = output_->part(self_, cell_.count);
+      in_ = output_->part(offset(sent_to(self_), self_), input_count());
     }
     fill(cell_.seed, rank_, cell_.dtype, 0, input_count(), in_.data);
   }
 
   void call() {
-    if (cell_.asynchronous) {
+    if (cell_.uneven) {
+      cell_.asynchronous ? start_uneven().wait() : block_uneven();
+    } else if (cell_.asynchronous) {
       start().wait();
     } else {
       block();
@@ -155,58 +197,109 @@ class Run {
     return {};
   }
 
-  // ---- what it must be ------------------------------------------------------------------------
-
-  /// Appends elements `first` on, `cell_.count` of them, of rank `from`.
-  void append_input(int from, std::size_t first, std::vector<std::byte>* to) const {
-    const std::size_t bytes = cell_.count * size_of(cell_.dtype);
-    to->resize(to->size() + bytes);
-    fill(cell_.seed, from, cell_.dtype, first, cell_.count, to->data() + to->size() - bytes);
+  void block_uneven() {
+    const Counts sends = sent_by(self_), receives = sent_to(self_);
+    const Buffer out = at_root() ? out_ : Buffer();
+    const ConstBuffer in = at_root() ? ConstBuffer(in_) : ConstBuffer();
+    switch (cell_.op) {
+      case Op::gather:
+        return group_.gatherv(in_, out, receives, {.root = cell_.root});
+      case Op::all_gather:
+        return group_.all_gatherv(in_, out_, receives);
+      case Op::scatter:
+        return group_.scatterv(in, sends, out_, {.root = cell_.root});
+      case Op::reduce_scatter:
+        return group_.reduce_scatterv(in_, out_, sends, {.op = cell_.reduce});
+      case Op::all_to_all:
+        return group_.all_to_allv(in_, sends, out_, receives);
+      case Op::send:
+      case Op::recv:
+      case Op::broadcast:
+      case Op::all_reduce:
+      case Op::reduce:
+      case Op::barrier:
+        break;
+    }
+    throw std::logic_error("no v-variant");
   }
 
-  /// The canonical reduction of elements `first` on, `cell_.count` of them, over all ranks.
-  std::vector<std::byte> reduced(std::size_t first) const {
+  /// The counts are gone before the operation is.
+  Work start_uneven() {
+    const Counts sends = sent_by(self_), receives = sent_to(self_);
+    const Buffer out = at_root() ? out_ : Buffer();
+    const ConstBuffer in = at_root() ? ConstBuffer(in_) : ConstBuffer();
+    switch (cell_.op) {
+      case Op::gather:
+        return group_.gatherv(in_, out, receives, {.root = cell_.root}, async);
+      case Op::all_gather:
+        return group_.all_gatherv(in_, out_, receives, {}, async);
+      case Op::scatter:
+        return group_.scatterv(in, sends, out_, {.root = cell_.root}, async);
+      case Op::reduce_scatter:
+        return group_.reduce_scatterv(in_, out_, sends, {.op = cell_.reduce}, async);
+      case Op::all_to_all:
+        return group_.all_to_allv(in_, sends, out_, receives, {}, async);
+      case Op::send:
+      case Op::recv:
+      case Op::broadcast:
+      case Op::all_reduce:
+      case Op::reduce:
+      case Op::barrier:
+        break;
+    }
+    throw std::logic_error("no v-variant");
+  }
+
+  // ---- what it must be ------------------------------------------------------------------------
+
+  /// Appends `count` elements of rank `from`, `first` on.
+  void append_input(std::size_t from, std::size_t first, std::size_t count,
+                    std::vector<std::byte>* to) const {
+    const std::size_t bytes = count * size_of(cell_.dtype);
+    to->resize(to->size() + bytes);
+    fill(cell_.seed, static_cast<int>(from), cell_.dtype, first, count,
+         to->data() + to->size() - bytes);
+  }
+  /// Appends the piece that goes from one rank to another.
+  void append_piece(std::size_t from, std::size_t to, std::vector<std::byte>* bytes) const {
+    append_input(from, splits_input() ? offset(sent_by(from), to) : 0, piece(from, to), bytes);
+  }
+
+  /// The canonical reduction of what all ranks send to `to`.
+  std::vector<std::byte> reduced(std::size_t to) const {
     std::vector<std::vector<std::byte>> inputs(ranks_);
     std::vector<const void*> pointers;
     for (std::size_t from = 0; from < ranks_; ++from) {
-      append_input(static_cast<int>(from), first, &inputs[from]);
+      append_piece(from, to, &inputs[from]);
       pointers.push_back(inputs[from].data());
     }
-    return reference::reduce(cell_.dtype, cell_.reduce, pointers, 0, cell_.count);
+    return reference::reduce(cell_.dtype, cell_.reduce, pointers, 0, piece(0, to));
   }
 
   /// What this rank's output must hold; empty optional: this rank has none.
   std::optional<std::vector<std::byte>> expected() const {
     std::vector<std::byte> want;
+    const auto root = static_cast<std::size_t>(cell_.root);
     switch (cell_.op) {
       case Op::broadcast:
-        append_input(cell_.root, 0, &want);
+      case Op::scatter:
+        append_piece(root, self_, &want);
         return want;
       case Op::all_reduce:
-        return reduced(0);
+      case Op::reduce_scatter:
+        return reduced(self_);
       case Op::reduce:
         if (!at_root()) return {};
-        return reduced(0);
+        return reduced(self_);
       case Op::gather:
       case Op::all_gather:
-        if (cell_.op == Op::gather && !at_root()) return {};
-        for (std::size_t from = 0; from < ranks_; ++from) {
-          append_input(static_cast<int>(from), 0, &want);
-        }
-        return want;
-      case Op::scatter:
-        append_input(cell_.root, self_ * cell_.count, &want);
-        return want;
-      case Op::reduce_scatter:
-        return reduced(self_ * cell_.count);
       case Op::all_to_all:
-        for (std::size_t from = 0; from < ranks_; ++from) {
-          append_input(static_cast<int>(from), self_ * cell_.count, &want);
-        }
+        if (cell_.op == Op::gather && !at_root()) return {};
+        for (std::size_t from = 0; from < ranks_; ++from) append_piece(from, self_, &want);
         return want;
       case Op::send:
       case Op::recv:
-        append_input(sender(), 0, &want);
+        append_piece(static_cast<std::size_t>(sender()), self_, &want);
         return want;
       case Op::barrier:
         return {};
@@ -245,9 +338,9 @@ class Run {
 }  // namespace
 
 std::string describe(const Cell& cell) {
-  return fmt::format("{} {} of {} x {}, {}, {}, root {}, seed {}", name_of(cell.op),
-                     name_of(cell.reduce.kind()), cell.count, name_of(cell.dtype),
-                     cell.in_place ? "in place" : "out of place",
+  return fmt::format("{}{} {} of {} x {}, {}, {}, root {}, seed {}", name_of(cell.op),
+                     cell.uneven ? "v" : "", name_of(cell.reduce.kind()), cell.count,
+                     name_of(cell.dtype), cell.in_place ? "in place" : "out of place",
                      cell.asynchronous ? "async" : "blocking", cell.root, cell.seed);
 }
 

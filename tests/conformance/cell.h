@@ -13,7 +13,8 @@ struct Cell {
   DType dtype = DType::f32;
   ReduceOp reduce = ReduceOp::sum;
   std::size_t count = 0;
-  int root = 0;  ///< send, recv: the distance between sender and receiver
+  bool uneven = false;  ///< the v-variant, with parts of many lengths around `count`
+  int root = 0;         ///< send, recv: the distance between sender and receiver
   bool in_place = false;
   bool asynchronous = false;
   std::uint64_t seed = 0;

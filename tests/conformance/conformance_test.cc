@@ -76,12 +76,12 @@ bool in_default_tier(const Cell& cell, int ranks, As as, std::uint64_t hash) {
   return !many || (hash >> 2) % 6 == 0;
 }
 
-std::vector<Cell> cells(Op op, int ranks, As as) {
+std::vector<Cell> cells(Op op, bool uneven, int ranks, As as) {
   std::vector<Cell> grid;
   for (const DType dtype : kDTypes) {
     for (const ReduceOp& reduce : reduce_ops(op, dtype)) {
       for (const std::size_t count : counts(ranks)) {
-        Cell cell{.op = op, .dtype = dtype, .reduce = reduce, .count = count};
+        Cell cell{.op = op, .dtype = dtype, .reduce = reduce, .count = count, .uneven = uneven};
         std::uint64_t hash = hash_combine(seed(), static_cast<std::uint64_t>(op));
         hash = hash_combine(hash, static_cast<std::uint64_t>(dtype));
         hash = hash_combine(hash, static_cast<std::uint64_t>(reduce.kind()));
@@ -90,6 +90,7 @@ std::vector<Cell> cells(Op op, int ranks, As as) {
         cell.root = static_cast<int>((hash >> 16) % static_cast<std::uint64_t>(ranks));
         for (const bool in_place : {false, true}) {
           if (in_place && (is_message(op) || op == Op::barrier)) continue;
+          if (in_place && uneven && op == Op::all_to_all) continue;
           for (const bool asynchronous : {false, true}) {
             cell.in_place = in_place;
             cell.asynchronous = asynchronous;
@@ -110,13 +111,19 @@ Cell seen_from(Cell cell, int rank) {
   return cell;
 }
 
-class Conformance : public testing::TestWithParam<std::tuple<As, Op>> {};
+/// An operation, or its v-variant.
+struct Call {
+  Op op;
+  bool uneven = false;
+};
+
+class Conformance : public testing::TestWithParam<std::tuple<As, Call>> {};
 
 TEST_P(Conformance, SameBitsAsTheReference) {
-  const auto [as, op] = GetParam();
+  const auto [as, call] = GetParam();
   if (as == As::processes && kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   for (const int ranks : {1, 2, 3, 4, 7, 8}) {
-    const std::vector<Cell> grid = cells(op, ranks, as);
+    const std::vector<Cell> grid = cells(call.op, call.uneven, ranks, as);
     on_ranks(ranks,
              [&](ProcessGroup& world) {
                int told = 0;
@@ -134,18 +141,32 @@ TEST_P(Conformance, SameBitsAsTheReference) {
   }
 }
 
-std::string name_of_case(const testing::TestParamInfo<std::tuple<As, Op>>& info) {
-  const auto [as, op] = info.param;
-  return std::string(as == As::threads ? "threads_" : "processes_") + std::string(name_of(op));
+std::string name_of_case(const testing::TestParamInfo<std::tuple<As, Call>>& info) {
+  const auto [as, call] = info.param;
+  return fmt::format("{}_{}{}", as == As::threads ? "threads" : "processes", name_of(call.op),
+                     call.uneven ? "v" : "");
 }
 
-constexpr Op kOps[] = {Op::send,           Op::recv,       Op::broadcast,  Op::all_reduce,
-                       Op::reduce,         Op::gather,     Op::all_gather, Op::scatter,
-                       Op::reduce_scatter, Op::all_to_all, Op::barrier};
+constexpr Call kCalls[] = {{Op::send},
+                           {Op::recv},
+                           {Op::broadcast},
+                           {Op::all_reduce},
+                           {Op::reduce},
+                           {Op::gather},
+                           {Op::gather, true},
+                           {Op::all_gather},
+                           {Op::all_gather, true},
+                           {Op::scatter},
+                           {Op::scatter, true},
+                           {Op::reduce_scatter},
+                           {Op::reduce_scatter, true},
+                           {Op::all_to_all},
+                           {Op::all_to_all, true},
+                           {Op::barrier}};
 
 INSTANTIATE_TEST_SUITE_P(Native, Conformance,
                          testing::Combine(testing::Values(As::threads, As::processes),
-                                          testing::ValuesIn(kOps)),
+                                          testing::ValuesIn(kCalls)),
                          name_of_case);
 
 }  // namespace

@@ -123,9 +123,8 @@ Guarded::Guarded(DType dtype, std::size_t count, std::size_t skew)
       offset_(kGuard + skew * size_of(dtype)),
       bytes_(offset_ + count * size_of(dtype) + kGuard, kGuardByte) {}
 
-Buffer Guarded::part(std::size_t index, std::size_t part_count) noexcept {
-  return {static_cast<std::byte*>(data()) + index * part_count * size_of(dtype_), part_count,
-          dtype_};
+Buffer Guarded::part(std::size_t first, std::size_t part_count) noexcept {
+  return {static_cast<std::byte*>(data()) + first * size_of(dtype_), part_count, dtype_};
 }
 
 bool Guarded::guards_are_whole() const noexcept {

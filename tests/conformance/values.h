@@ -26,7 +26,7 @@ class Guarded {
   Guarded(DType dtype, std::size_t count, std::size_t skew);
   void* data() noexcept { return bytes_.data() + offset_; }
   Buffer buffer() noexcept { return {data(), count_, dtype_}; }
-  Buffer part(std::size_t index, std::size_t part_count) noexcept;
+  Buffer part(std::size_t first, std::size_t part_count) noexcept;
   bool guards_are_whole() const noexcept;
 
  private:

@@ -1,0 +1,107 @@
+// The v-variants as users see them: misuse and disagreement. That their results are right is the
+// conformance suite's to show.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+#include "tutti/process_group.h"
+
+namespace tutti {
+namespace {
+
+using Counts = std::vector<std::size_t>;
+
+template <class Call>
+void expect_refused(Call call, const std::string& part) {
+  const Error error = thrown_by(call);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+  expect_text(error, part);
+}
+
+TEST(Uneven, WrongCountsAreRefusedAndTheGroupStaysUsable) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::array<float, 5> all = {};
+    std::array<float, 2> two = {};
+    const Buffer own = Buffer(all.data(), world.rank() == 0 ? 2 : 3, DType::f32);
+    expect_refused([&] { world.all_gatherv(own, all, Counts{5}); },
+                   "output has 1 counts, but the group has 2 ranks");
+    expect_refused(
+        [&] {
+          world.all_gatherv(own, all, Counts{2, 2});
+        },
+        "output has 5 elements, but its counts add up to 4");
+    expect_refused([&] { world.all_gatherv(own, all, Counts{4, 1}); }, "but the counts give ");
+    expect_refused(
+        [&] {
+          world.all_gatherv(own, all, Counts{std::size_t(-1), 6});
+        },
+        "was the count negative?");
+    expect_refused(
+        [&] {
+          world.all_to_allv(all, Counts{2, 3}, all, Counts{2, 3});
+        },
+        "pass two buffers that do not overlap");
+    expect_refused(
+        [&] {
+          world.reduce_scatterv(all, two, Counts{1, 4});
+        },
+        "output has 2 elements, but the counts give ");
+    const std::size_t mine = world.rank() == 0 ? 2 : 3;
+    std::vector<float> part(mine, static_cast<float>(world.rank()));
+    world.all_gatherv(part, all, Counts{2, 3});
+    EXPECT_EQ(all, (std::array<float, 5>{0, 0, 1, 1, 1}));
+  });
+}
+
+TEST(Uneven, CountsThatMustBeAlikeAndDifferAreADisagreement) {
+  test_kit::collect_ranks(2, [](const test_kit::Rank& me) -> std::string {
+    ProcessGroup world = init_process_group(me.init);
+    std::vector<int> part(me.rank == 0 ? 2 : 3), all(5 + static_cast<std::size_t>(me.rank));
+    const Error error = thrown_by([&] {
+      world.all_gatherv(part, all, me.rank == 0 ? Counts{2, 3} : Counts{3, 3});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+    expect_text(error, "all_gatherv");
+    return {};
+  });
+}
+
+TEST(Uneven, EndsOfAnEdgeThatDisagreeAreNamedOnBothRanks) {
+  for (const std::size_t received : {std::size_t{0}, std::size_t{2}, std::size_t{300'000}}) {
+    test_kit::collect_ranks(2, [&](const test_kit::Rank& me) -> std::string {
+      ProcessGroup world = init_process_group(me.init);
+      // Rank 0 sends 3 elements to rank 1, which awaits another number.
+      const Counts sends = me.rank == 0 ? Counts{0, 3} : Counts{0, 0};
+      const Counts receives = me.rank == 0 ? Counts{0, 0} : Counts{received, 0};
+      std::vector<int> in(me.rank == 0 ? 3 : 0), out(me.rank == 0 ? 0 : received);
+      const Error error = thrown_by([&] {
+        world.all_to_allv(in, sends, out, receives);
+        world.barrier();  // the sender may have left by then
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+      expect_text(error, "rank 0 sends 3 elements to rank 1, whose counts have " +
+                             std::to_string(received) + " for it");
+      return {};
+    });
+  }
+}
+
+TEST(Uneven, AsynchronousCallsKeepTheCounts) {
+  on_ranks(3, [](ProcessGroup& world) {
+    std::vector<int> part(static_cast<std::size_t>(world.rank()), world.rank()), all(3);
+    Work work;
+    {
+      Counts counts = {0, 1, 2};
+      work = world.all_gatherv(part, all, counts, {}, async);
+      counts.assign(3, 77);
+    }
+    work.wait();
+    EXPECT_EQ(all, (std::vector<int>{1, 2, 2}));
+  });
+}
+
+}  // namespace
+}  // namespace tutti
