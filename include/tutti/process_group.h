@@ -47,6 +47,34 @@ struct RecvOptions {
   Timeout timeout = {};
 };
 
+struct SendRecvOptions {
+  int to = 0;
+  int from = 0;
+  int send_tag = 0;
+  int recv_tag = 0;
+  Timeout timeout = {};
+};
+struct SplitOptions {
+  int color = 0;  ///< ranks of one color form a group; negative: in none
+  int key = 0;    ///< their order in it; ranks of one key keep theirs
+};
+
+/// One message of a batch.
+struct Message {
+  static Message send(ConstBuffer data, int to, SendOptions options = {}) {
+    return {Op::send, data, {}, to, options.tag, options.timeout};
+  }
+  static Message recv(Buffer data, int from, RecvOptions options = {}) {
+    return {Op::recv, {}, data, from, options.tag, options.timeout};
+  }
+  Op op = Op::send;
+  ConstBuffer input = {};  ///< of send
+  Buffer output = {};      ///< of recv
+  int peer = 0;
+  int tag = 0;
+  Timeout timeout = {};
+};
+
 /// What `on_failure` is handed: called once, by the control thread.
 using FailureCallback = std::function<void(const Error&)>;
 
@@ -226,6 +254,16 @@ class TUTTI_API ProcessGroup {
   Work recv(Buffer data, int from, RecvOptions options, Async, Where where = Where::current());
   Work recv(Buffer data, int from, Async, Where where = Where::current());
 
+  /// Posts all messages, then waits for all: no order among ranks can deadlock, to oneself
+  /// included. If one is wrong (kInvalidArgument) nothing is posted; else the first failure is
+  /// thrown once all have ended.
+  void batch(std::span<const Message> messages, Where where = Where::current());
+  std::vector<Work> batch(std::span<const Message> messages, Async, Where where = Where::current());
+  /// Sends to one rank and receives from one, maybe the same, at once. The buffers must not
+  /// overlap.
+  void sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
+                Where where = Where::current());
+
   // ---- groups, memory, life -------------------------------------------------------------------
 
   /// A group of some of this group's ranks, in the order given. Local: only members need to call
@@ -237,6 +275,12 @@ class TUTTI_API ProcessGroup {
   ///         this group fails with meanwhile.
   ProcessGroup new_group(std::span<const int> ranks, Where where = Where::current());
   ProcessGroup new_group(std::initializer_list<int> ranks, Where where = Where::current());
+
+  /// Divides the group: ranks that give the same color form a group, ordered by key, then by rank.
+  /// All ranks must call it; one with a negative color gets the empty group.
+  ///
+  /// Errors  Those of all_gather and of new_group.
+  ProcessGroup split(SplitOptions options, Where where = Where::current());
 
   /// Memory that the backend reduces without staging where it can. Aligned to a page.
   Memory allocate(std::size_t byte_count);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "tutti/error.h"
 
@@ -12,6 +13,16 @@ namespace tutti {
 namespace detail {
 class WorkState;  // src/group/work_state.h
 }
+
+class Work;
+
+/// Waits until all have ended; then throws the first failure, by place in `works`.
+TUTTI_API void wait_all(std::span<Work> works);
+/// Waits until one of them has ended, well or not, and returns its index: `works[i].wait()` then
+/// throws what it failed with. Helps all of them forward.
+///
+/// Errors  kInvalidArgument if `works` is empty.
+TUTTI_API std::size_t wait_any(std::span<Work> works);
 
 /// An operation under way: wait for it, ask it, or let it go on its own.
 ///
@@ -42,6 +53,7 @@ class [[nodiscard]] TUTTI_API Work {
   void detach() && noexcept;
 
  private:
+  friend std::size_t wait_any(std::span<Work> works);
   std::shared_ptr<detail::WorkState> state_;
 };
 

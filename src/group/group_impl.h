@@ -73,6 +73,8 @@ class ProcessGroup::Impl {
   [[noreturn]] void refuse(const Request& request, const std::string& text) const;
   void run(Request& request);
   Work start(Request& request);
+  /// Messages: none is started if one is wrong.
+  std::vector<Work> start_all(std::span<Request> messages);
 
   Support supports(const OpKey& key) const { return parts_.backend->supports(key); }
   Memory allocate(std::size_t byte_count) { return parts_.backend->allocate(byte_count); }

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
 #include <utility>
 
@@ -485,6 +487,38 @@ Work ProcessGroup::recv(Buffer data, int from, Async, Where where) {
   return start(impl(), recv_request(impl(), data, from, {}, where));
 }
 
+namespace {
+
+Request message_request(const Impl& group, const Message& message, Where where) {
+  return message.op == Op::send
+             ? send_request(group, message.input, message.peer,
+                            {.tag = message.tag, .timeout = message.timeout}, where)
+             : recv_request(group, message.output, message.peer,
+                            {.tag = message.tag, .timeout = message.timeout}, where);
+}
+
+}  // namespace
+
+std::vector<Work> ProcessGroup::batch(std::span<const Message> messages, Async, Where where) {
+  std::vector<Request> requests;
+  requests.reserve(messages.size());
+  for (const Message& message : messages) {
+    requests.push_back(message_request(impl(), message, where));
+  }
+  return impl().start_all(requests);
+}
+void ProcessGroup::batch(std::span<const Message> messages, Where where) {
+  std::vector<Work> works = batch(messages, async, where);
+  wait_all(works);
+}
+void ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
+                            Where where) {
+  const std::array<Message, 2> both = {
+      Message::recv(output, options.from, {.tag = options.recv_tag, .timeout = options.timeout}),
+      Message::send(input, options.to, {.tag = options.send_tag, .timeout = options.timeout})};
+  batch(both, where);
+}
+
 // ---- groups, memory, life ---------------------------------------------------------------------
 
 ProcessGroup ProcessGroup::new_group(std::span<const int> ranks, Where where) {
@@ -492,6 +526,21 @@ ProcessGroup ProcessGroup::new_group(std::span<const int> ranks, Where where) {
 }
 ProcessGroup ProcessGroup::new_group(std::initializer_list<int> ranks, Where where) {
   return impl().new_group(std::span<const int>(ranks.begin(), ranks.size()), where);
+}
+ProcessGroup ProcessGroup::split(SplitOptions options, Where where) {
+  const auto ranks = ranks_of(impl());
+  const std::array<std::int32_t, 2> mine = {options.color, options.key};
+  std::vector<std::int32_t> all(2 * ranks);
+  all_gather(mine, all, {}, where);
+  if (options.color < 0) return {};
+  std::vector<int> members;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (all[2 * rank] == options.color) members.push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(members.begin(), members.end(), [&](int a, int b) {
+    return all[2 * static_cast<std::size_t>(a) + 1] < all[2 * static_cast<std::size_t>(b) + 1];
+  });
+  return new_group(members, where);
 }
 Memory ProcessGroup::allocate(std::size_t byte_count) { return impl().allocate(byte_count); }
 std::optional<Error> ProcessGroup::error() const { return impl().error(); }

@@ -188,6 +188,14 @@ Work ProcessGroup::Impl::start_collective(Request request) {
   return Work(last_check_);
 }
 
+std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) {
+  for (const Request& message : messages) admit(message, false);
+  std::vector<Work> works;
+  works.reserve(messages.size());
+  for (Request& message : messages) works.push_back(start(message));
+  return works;
+}
+
 Work ProcessGroup::Impl::start(Request& request) {
   admit(request, false);
   request.keep_alive = retain(request);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "group/work_state.h"
 #include "tutti/observer.h"
@@ -81,5 +83,32 @@ std::optional<Error> Work::error() const {
 }
 
 void Work::detach() && noexcept { state_.reset(); }
+
+void wait_all(std::span<Work> works) {
+  std::optional<Error> first;
+  for (Work& work : works) {
+    try {
+      work.wait();
+    } catch (const Error& failure) {
+      if (!first) first = failure;
+    }
+  }
+  if (first) throw *first;
+}
+
+std::size_t wait_any(std::span<Work> works) {
+  if (works.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no Work to wait for");
+  }
+  // They may belong to several groups, each driven by whoever waits for it: a little of each in
+  // turn.
+  std::chrono::nanoseconds slice = std::chrono::microseconds(20);
+  for (;;) {
+    for (std::size_t i = 0; i < works.size(); ++i) {
+      if (works[i].done() || works[i].state_->help(Clock::now() + slice)) return i;
+    }
+    slice = std::min<std::chrono::nanoseconds>(slice * 2, std::chrono::milliseconds(1));
+  }
+}
 
 }  // namespace tutti
