@@ -21,7 +21,8 @@ def main():
         sys.exit(f"readme: {len(blocks)} blocks, kinds nobody runs: {unknown}")
     with tempfile.TemporaryDirectory() as home:
         prefix = pathlib.Path(home) / "prefix"
-        environment = dict(os.environ, HOME=home)
+        cache = os.environ.get("CCACHE_DIR", str(pathlib.Path.home() / ".cache/ccache"))  # not below the new HOME
+        environment = dict(os.environ, HOME=home, CCACHE_DIR=cache)
         run(["cmake", "--install", options.build, "--prefix", prefix], environment, options.source)
         for number, (kind, block) in enumerate(blocks):
             print(f"readme: block {number + 1} ({kind})", flush=True)
