@@ -103,7 +103,7 @@ class Peer:
             if best is None or took < best[0]:
                 best = (took, algorithm)
         self.algorithm = best[1]
-        self.times[size] = max(2, min(20000, int(TARGET_S * 1e6 / best[0])))
+        self.times[size] = max(2, min(100_000, int(TARGET_S * 1e6 / best[0])))
 
     def estimate(self, size):
         """Microseconds per operation at the best; a stall of the machine must not end the search early."""
@@ -113,7 +113,7 @@ class Peer:
             best = min(best, took)
             if best * times >= TARGET_S * 1e6 / 2:
                 break
-            times = min(times * 4, 20000)
+            times = min(times * 4, 100_000)
         return best
 
     def stop(self):

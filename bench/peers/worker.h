@@ -4,7 +4,8 @@
 //
 //   check BYTES ALGORITHM         all_reduce of known data; answers how many elements are wrong
 //   run BYTES TIMES ALGORITHM     answers nanoseconds per operation, back to back, as seen by this
-//   rank quit
+//                                 rank, after as many that are not timed
+//   quit
 #pragma once
 
 #include <chrono>
@@ -38,7 +39,9 @@ inline std::size_t wrong_elements(const Peer& peer, float* data, std::size_t cou
 
 inline double nanoseconds_each(const Peer& peer, float* data, std::size_t count, long times,
                                int algorithm) {
-  peer.all_reduce(data, count, algorithm);
+  // The ranks were asleep; the kernel may have woken them all on one core and takes some
+  // milliseconds to part them, unless their launcher has bound them.
+  for (long index = 0; index < times; ++index) peer.all_reduce(data, count, algorithm);
   peer.barrier();
   const auto start = std::chrono::steady_clock::now();
   for (long index = 0; index < times; ++index) peer.all_reduce(data, count, algorithm);
