@@ -45,7 +45,7 @@ class Output {
     bool is_terminal = false;
     bool closed = false;
     bool complained = false;  ///< of an error other than a reader that went away
-    std::string draft;  ///< shown on the terminal's last line
+    std::string draft;        ///< shown on the terminal's last line
   };
   struct Piece {
     Stream stream;

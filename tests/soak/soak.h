@@ -14,8 +14,8 @@ struct Words {
   std::uint64_t seed = 0;  ///< random unless given
   double scale = 1;        ///< promises are judged at this many times their figure
   double resident_gib = 4;
-  std::string only;          ///< one series; empty: all
-  std::string out;  ///< JSON goes here; empty: nowhere
+  std::string only;  ///< one series; empty: all
+  std::string out;   ///< JSON goes here; empty: nowhere
 };
 /// Reads --rounds --seed --scale --resident-gib --only --out; exits with 2 on anything else.
 Words read_words(int argc, char** argv);
