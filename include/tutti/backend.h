@@ -59,9 +59,14 @@ struct Request {
 
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
-  /// Uneven: this rank's own part (all_to_all: what it sends).
+  /// Uneven: the whole of all_gather's output and of reduce_scatter's and all_to_all's input.
   std::size_t count = 0;
 };
+
+/// "all_gather"; of a v-variant "all_gatherv".
+inline std::string call_name(const Request& request) {
+  return std::string(name_of(request.op)) + (request.uneven ? "v" : "");
+}
 
 /// Key of the support matrix.
 struct OpKey {

@@ -19,7 +19,8 @@ class Work;
 /// Waits until all have ended; then throws the first failure, by place in `works`.
 TUTTI_API void wait_all(std::span<Work> works);
 /// Waits until one of them has ended, well or not, and returns its index: `works[i].wait()` then
-/// throws what it failed with. Helps all of them forward.
+/// throws what it failed with. Helps all of them forward. One that has ended is returned again:
+/// take it out before the next call.
 ///
 /// Errors  kInvalidArgument if `works` is empty.
 TUTTI_API std::size_t wait_any(std::span<Work> works);

@@ -75,7 +75,11 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
     if (i != biggest)
       cause.culprits.insert(cause.culprits.end(), sides[i].members.begin(), sides[i].members.end());
   std::sort(cause.culprits.begin(), cause.culprits.end());
-  if (all_equal) cause.text += fmt::format(" (they differ in an operation before #{})", seq);
+  if (all_equal) {
+    const bool uneven = sides[0].description && (sides[0].description->op & kUnevenBit) != 0;
+    cause.text += fmt::format(" ({} an operation before #{})",
+                              uneven ? "their counts differ, or" : "they differ in", seq);
+  }
   cause.text += ". Every rank must call the same operations in the same order";
   return fail(std::move(cause), Tell::everybody) || abort_word.load() != kRunning;
 }

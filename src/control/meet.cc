@@ -40,8 +40,9 @@ class Membership::State::Meeting final : public Patience {
       return Verdict::keep_waiting;
     if (deadline_.expired(now)) {
       fail(ErrorCode::kTimeout, awaited,
-           fmt::format("after {}: {}. If it is only slow, give the world a longer timeout",
-                       budget_text(deadline_), what_they_do(awaited)));
+           fmt::format(
+               "not called after {} by {}. If it is only slow, give the world a longer timeout",
+               budget_text(deadline_), what_they_do(awaited)));
     } else if (now >= next_line_) {
       log(LogLevel::warn, fmt::format("making group {} (rank {}): waiting {} for {}", state_.name,
                                       state_.rank, seconds(now - began_), what_they_do(awaited)));

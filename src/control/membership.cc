@@ -162,7 +162,7 @@ Error Membership::State::make_error(const Request* request) const {
   std::string who = fmt::format("group {} (rank {})", name, rank);
   if (request != nullptr) {
     const Request& shown = request->stands_for != nullptr ? *request->stands_for : *request;
-    context.op = name_of(shown.op);
+    context.op = call_name(shown);
     context.seq = request->seq;
     context.call_site = call_site(shown.where);
     who = request->seq == 0 ? fmt::format("{} (rank {})", context.op, rank)

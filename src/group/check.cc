@@ -165,10 +165,15 @@ Objection check_uneven(const Request& request, int rank, int group_size) {
     if (auto wrong = check_counts("output", request.recv_counts, request.output, group_size))
       return wrong;
   }
+  const auto own = static_cast<std::size_t>(rank);
+  if (input && output && request.send_counts[own] != request.recv_counts[own]) {
+    return fmt::format(
+        "the counts give {} elements from rank {} to itself, and {} at its other end",
+        request.send_counts[own], rank, request.recv_counts[own]);
+  }
   if (input == output) return {};
   // The own part, on the side that has no counts.
-  const std::size_t due =
-      (input ? request.send_counts : request.recv_counts)[static_cast<std::size_t>(rank)];
+  const std::size_t due = (input ? request.send_counts : request.recv_counts)[own];
   const std::size_t count = input ? request.output.count : request.input.count;
   if (count == due) return {};
   return fmt::format("{} has {} elements, but the counts give {} to rank {}",
@@ -277,7 +282,7 @@ std::string name_of(const Where& where) {
 }
 
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text) {
-  ErrorContext context{.op = std::string(tutti::name_of(request.op)),
+  ErrorContext context{.op = call_name(request),
                        .seq = request.seq,
                        .rank = rank,
                        .culprits = {},

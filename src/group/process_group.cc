@@ -128,7 +128,9 @@ Request uneven(Request request, std::span<const std::size_t> send_counts,
 Request all_gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
                             std::span<const std::size_t> counts, const CollectiveOptions& options,
                             Where where) {
-  return uneven(all_gather_request(group, input, output, options, where), {}, counts);
+  Request request = all_gather_request(group, input, output, options, where);
+  request.count = output.count;
+  return uneven(request, {}, counts);
 }
 
 Request gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
@@ -147,7 +149,9 @@ Request scatterv_request(const Impl& group, ConstBuffer input, std::span<const s
 Request reduce_scatterv_request(const Impl& group, ConstBuffer input, Buffer output,
                                 std::span<const std::size_t> counts,
                                 const AllReduceOptions& options, Where where) {
-  return uneven(reduce_scatter_request(group, input, output, options, where), counts, {});
+  Request request = reduce_scatter_request(group, input, output, options, where);
+  request.count = input.count;
+  return uneven(request, counts, {});
 }
 
 Request all_to_allv_request(const Impl& group, ConstBuffer input,

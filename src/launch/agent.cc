@@ -54,7 +54,9 @@ std::vector<int> Agent::blamed_by(int rank) const {
     const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
     if (failure == 0) continue;
     const auto code = static_cast<ErrorCode>(failure - 1);
-    if (code != ErrorCode::kPeerLost && code != ErrorCode::kTimeout) continue;
+    const bool blames = code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
+                        code == ErrorCode::kAborted || code == ErrorCode::kClosed;
+    if (!blames) continue;
     const control::RankSet culprits = control::read_set(line.ranks);
     for (int other = 0; other < board_.rank_count(); ++other) {
       if (culprits.test(static_cast<std::size_t>(other))) blamed.insert(other);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/config.h"
@@ -124,6 +125,19 @@ int disagree(bool chosen) {
   for (;;) world.all_reduce(data);
 }
 
+/// The chosen rank aborts the world and takes its time to end; nobody catches.
+int give_up(bool chosen) {
+  auto world = tutti::init_process_group();
+  std::vector<float> data(1000, 1.0f);
+  world.all_reduce(data);
+  if (chosen) {
+    world.abort("enough");
+    std::this_thread::sleep_for(300ms);
+    return 6;
+  }
+  for (;;) world.all_reduce(data);
+}
+
 /// Rank 0 waits in vain for a message until somebody ends the job.
 int wait_in_vain(bool chosen) {
   auto world = tutti::init_process_group();
@@ -148,6 +162,7 @@ int main(int argc, char** argv) {
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
   if (mode == "disagree") return disagree(chosen);
+  if (mode == "give-up") return give_up(chosen);
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "uncaught") return uncaught(value);
   if (mode == "exit") {

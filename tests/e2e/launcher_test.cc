@@ -494,6 +494,12 @@ TEST_F(Launcher, ADisagreementIsTheRootCauseAndNoRankIs) {
   EXPECT_FALSE(has(job.err(), "ROOT CAUSE: rank")) << job.err();
 }
 
+TEST_F(Launcher, WhoAbortsIsTheRootCauseAndNotWhoEndsFirst) {
+  LaunchedJob job(run(3, {kRank, "give-up", "-", "2"}));
+  EXPECT_EQ(job.wait_exit(), 6) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 2 on ")) << job.err();
+}
+
 // ---- wrong usage ----------------------------------------------------------------------------
 
 struct Misuse {

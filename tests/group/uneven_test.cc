@@ -44,6 +44,12 @@ TEST(Uneven, WrongCountsAreRefusedAndTheGroupStaysUsable) {
           world.all_to_allv(all, Counts{2, 3}, all, Counts{2, 3});
         },
         "pass two buffers that do not overlap");
+    std::array<float, 5> other = {};
+    expect_refused(
+        [&] {
+          world.all_to_allv(all, Counts{2, 3}, other, Counts{3, 2});
+        },
+        "elements from rank " + std::to_string(world.rank()) + " to itself, and ");
     expect_refused(
         [&] {
           world.reduce_scatterv(all, two, Counts{1, 4});
@@ -64,7 +70,21 @@ TEST(Uneven, CountsThatMustBeAlikeAndDifferAreADisagreement) {
       world.all_gatherv(part, all, me.rank == 0 ? Counts{2, 3} : Counts{3, 3});
     });
     EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
-    expect_text(error, "all_gatherv");
+    EXPECT_EQ(error.context().op, "all_gatherv");
+    return {};
+  });
+}
+
+TEST(Uneven, CountsWithOneSumThatDifferAreNotBlamedOnThePast) {
+  test_kit::collect_ranks(2, [](const test_kit::Rank& me) -> std::string {
+    ProcessGroup world = init_process_group(me.init);
+    std::vector<int> part(me.rank == 0 ? 2 : 4), all(5);
+    const Error error = thrown_by([&] {
+      world.all_gatherv(part, all, me.rank == 0 ? Counts{2, 3} : Counts{1, 4});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+    expect_text(error, "called all_gatherv(i32 x 5)");
+    expect_text(error, "(their counts differ, or an operation before #1)");
     return {};
   });
 }
