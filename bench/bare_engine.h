@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/cores.h"
 #include "base/wait.h"
 #include "native/engine/engine.h"
 

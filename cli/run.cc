@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/wait.h"
+#include "base/cores.h"
 #include "command.h"
 #include "launch/arguments.h"
 #include "launch/job.h"

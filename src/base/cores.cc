@@ -1,27 +1,29 @@
-// How many cores this process may keep busy: its affinity mask, and the least cgroup v2 quota on
-// the way from its own group to the root.
+#include "base/cores.h"
+
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <fstream>
+#include <numeric>
 #include <string>
-
-#include "base/wait.h"
 
 namespace tutti {
 namespace {
 
-int affinity_cores() noexcept {
-  for (int cores = 1024; cores <= 1 << 20; cores *= 4) {
-    cpu_set_t* const set = CPU_ALLOC(static_cast<std::size_t>(cores));
-    if (set == nullptr) break;
-    const std::size_t byte_count = CPU_ALLOC_SIZE(static_cast<std::size_t>(cores));
+void read_affinity(Cores& cores) noexcept {
+  for (std::size_t most = 1024; most <= 1 << 20; most *= 4) {
+    cpu_set_t* const set = CPU_ALLOC(most);
+    if (set == nullptr) return;
+    const std::size_t byte_count = CPU_ALLOC_SIZE(most);
     const bool read = ::sched_getaffinity(0, byte_count, set) == 0;
-    const int usable = read ? CPU_COUNT_S(byte_count, set) : 0;
+    for (std::size_t core = 0; read && core < most; ++core) {
+      if (CPU_ISSET_S(core, byte_count, set))
+        cores.mask[core / 64 % cores.mask.size()] |= std::uint64_t{1} << core % 64;
+    }
     CPU_FREE(set);
-    if (usable > 0) return usable;
+    if (read) return;
   }
-  return 1;
 }
 
 /// Path of the own group in the unified hierarchy: the line "0::/path".
@@ -33,29 +35,44 @@ std::string own_cgroup() {
   return {};
 }
 
-int quota_cores(int cores) {
+void read_quota(Cores& cores) {
   for (std::string path = own_cgroup(); !path.empty();) {
     std::ifstream file("/sys/fs/cgroup" + path + "/cpu.max");
     long quota = 0;
     long period = 0;
     if (file >> quota >> period && quota > 0 && period > 0) {  // "max 100000" does not parse
-      cores = std::min(cores, static_cast<int>(std::max(1L, (quota + period - 1) / period)));
+      cores.quota = static_cast<std::uint32_t>(
+          std::min<long>(cores.quota, std::max(1L, (quota + period - 1) / period)));
     }
     if (path == "/") break;
     path.erase(std::max<std::size_t>(path.rfind('/'), 1));
   }
-  return cores;
 }
 
 }  // namespace
 
-int usable_cores() noexcept {
-  const int cores = affinity_cores();
-  try {
-    return quota_cores(cores);
-  } catch (...) {
-    return cores;
-  }
+void Cores::join(const Cores& other) noexcept {
+  for (std::size_t i = 0; i < mask.size(); ++i) mask[i] |= other.mask[i];
+  quota = std::min(quota, other.quota);
 }
+
+int Cores::count() const noexcept {
+  const int cores = std::accumulate(mask.begin(), mask.end(), 0, [](int sum, std::uint64_t word) {
+    return sum + std::popcount(word);
+  });
+  return std::max(1, static_cast<int>(std::min(static_cast<std::uint32_t>(cores), quota)));
+}
+
+Cores own_cores() noexcept {
+  Cores cores;
+  read_affinity(cores);
+  try {
+    read_quota(cores);
+  } catch (...) {  // no memory for a path: the mask alone
+  }
+  return cores;
+}
+
+int usable_cores() noexcept { return own_cores().count(); }
 
 }  // namespace tutti

@@ -55,8 +55,6 @@ struct WaitPolicy {
   std::chrono::nanoseconds yield{100'000};  ///< from the start of the wait
 };
 WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept;
-/// Cores by affinity mask and cgroup quota, at least 1. Reads files: call it once.
-int usable_cores() noexcept;
 
 /// Whatever one thread needs to wait in a group.
 struct Waiter {

@@ -153,6 +153,22 @@ void rouse_control(const Board& board, int rank) noexcept {
   rouse(board.slot(target).control_bell);
 }
 
+void write_cores(Slot& slot, const Cores& cores) noexcept {
+  for (std::size_t i = 0; i < cores.mask.size(); ++i) slot.cores[i].store(cores.mask[i]);
+  slot.core_quota.store(cores.quota);
+}
+
+Cores cores_of_all(const Board& board) noexcept {
+  Cores all;
+  for (int rank = 0; rank < board.rank_count(); ++rank) {
+    const Slot& slot = board.slot(rank);
+    Cores cores{.mask = {}, .quota = slot.core_quota.load()};
+    for (std::size_t i = 0; i < cores.mask.size(); ++i) cores.mask[i] = slot.cores[i].load();
+    all.join(cores);
+  }
+  return all;
+}
+
 RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept {
   RankSet set;
   for (std::size_t i = 4; i-- > 0;) {

@@ -24,6 +24,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/cores.h"
 #include "base/wait.h"
 #include "control/hand_over.h"
 #include "net/fd.h"
@@ -40,7 +41,7 @@ inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kNotices = 4;
 inline constexpr std::size_t kNoticeBytes = 480;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 2;
+inline constexpr std::uint32_t kBoardVersion = 3;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
@@ -160,6 +161,8 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> failures;  ///< grows with every line that fails
   std::atomic<std::uint32_t> verdicts;  ///< grows with every verdict; odd while the owner writes
   std::array<std::atomic<std::uint64_t>, 4> verdict;
+  std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
+  std::atomic<std::uint32_t> core_quota;
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Notice, kNotices> notices;
   std::array<Line, kLinesPerSlot> lines;
@@ -214,6 +217,11 @@ class Board {
 void rouse(Doorbell& control_bell) noexcept;
 /// Rouses the control thread of `rank`.
 void rouse_control(const Board& board, int rank) noexcept;
+
+/// Those of the owner, which writes them before it is running.
+void write_cores(Slot& slot, const Cores& cores) noexcept;
+/// Of all ranks that are or were running, together.
+Cores cores_of_all(const Board& board) noexcept;
 
 RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept;
 void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept;

@@ -143,9 +143,9 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       rank_count(shared.rank_count()),
       host_name(own_host_name()),
       first_line_after(options.first_line_after),
-      policy(wait_policy(rank_count, usable_cores())),
+      own_cores(tutti::own_cores()),
       own(shared.slot(options.rank)),
-      progress(own.slot().bell, WaitPolicy{0, std::chrono::nanoseconds(0), policy.yield}),
+      progress(own.slot().bell),
       failures_seen(static_cast<std::size_t>(rank_count)),
       verdicts_seen(static_cast<std::size_t>(rank_count)) {}
 
@@ -290,6 +290,7 @@ bool settle(Host::State& state) {
     return false;
   slot.pid.store(getpid());
   slot.control_slot.store(state.rank);
+  write_cores(slot, state.own_cores);
   slot.state.store(RankState::running);
   return true;
 }
@@ -308,7 +309,11 @@ void Host::State::wait_for_all(Deadline& deadline) {
   Gathering gathering(*this, deadline);
   const Waiter waiter{&loss_word, &own.slot().bell, policy};
   const WaitResult result = wait(waiter, gathering, [&] { return absent(shared).empty(); });
-  if (result == WaitResult::ready) return;
+  if (result == WaitResult::ready) {
+    cores = cores_of_all(shared).count();
+    policy = wait_policy(rank_count, cores);
+    return;
+  }
   if (result == WaitResult::gave_up)
     throw Error(ErrorCode::kTimeout,
                 fmt::format("joining the world (rank {} of {}): {} did not come to the host's "

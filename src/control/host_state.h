@@ -38,7 +38,8 @@ struct Host::State final : Watched {
   void adopt_failures() noexcept;
   void apply(const RankSet& verdict) noexcept;
   void rouse_others() noexcept;
-  /// Until all ranks of the world have taken their marks; throws who is missing or lost.
+  /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
+  /// who is missing or lost.
   void wait_for_all(Deadline& deadline);
   /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
   Line* open_line(const MembershipOptions& options);
@@ -51,7 +52,9 @@ struct Host::State final : Watched {
   const int rank_count;
   const std::string host_name;
   const std::chrono::nanoseconds first_line_after;
-  const WaitPolicy policy;
+  const Cores own_cores;  ///< of the thread that joined
+  int cores = 1;          ///< that the ranks may keep busy together; the same on all of them
+  WaitPolicy policy;
   SlotOwner own;
   ProgressThread progress;
   std::vector<int> guarded_descriptors;

@@ -235,6 +235,8 @@ void Membership::progressed() noexcept {
 
 const Waiter& Membership::waiter() const noexcept { return state_->waiter; }
 
+int Membership::cores() const noexcept { return state_->host->cores; }
+
 void Membership::throw_gave_up(const Request& request) const {
   const int peer = request.root_or_peer;
   ErrorContext context;

@@ -60,6 +60,8 @@ class Membership {
 
   /// For waits in this group: the abort word, the own doorbell, the policy.
   const Waiter& waiter() const noexcept;
+  /// How many cores the ranks of the host may keep busy together; the same on all of them.
+  int cores() const noexcept;
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
   /// one operation's wait for `awaited` (a rank of the group, or -1: all). give_up: the deadline of
   /// a recv passed before anything matched; throw_gave_up then says so, and the group stays usable.

@@ -7,6 +7,13 @@
 
 namespace tutti::control {
 
+namespace {
+
+/// The program's own threads want the cores.
+constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000)};
+
+}  // namespace
+
 void ProgressThread::stop() noexcept {
   if (!thread_.joinable()) return;
   stopping_.store(true);
@@ -71,7 +78,7 @@ void ProgressThread::loop() noexcept {
 
   // The rank's doorbell is only slept on while something is under way: a sleeper there costs every
   // peer that rings a system call.
-  const Waiter waiter{nullptr, &bell_, policy_};
+  const Waiter waiter{nullptr, &bell_, kNoSpinning};
   while (!stopping_.load()) {
     const std::uint64_t woken = woken_.load();
     Driver::Step step = step_all();

@@ -31,7 +31,7 @@ class Driver {
 
 class ProgressThread {
  public:
-  ProgressThread(Doorbell& bell, WaitPolicy policy) noexcept : bell_(bell), policy_(policy) {}
+  explicit ProgressThread(Doorbell& bell) noexcept : bell_(bell) {}
   ~ProgressThread() { stop(); }
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
@@ -51,7 +51,6 @@ class ProgressThread {
 
   Doorbell& bell_;
   Doorbell idle_bell_;
-  const WaitPolicy policy_;
   std::mutex mutex_;              // held while drivers are stepped
   std::vector<Driver*> drivers_;  // mutex_
   std::atomic<std::uint64_t> woken_{0};

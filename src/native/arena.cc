@@ -50,7 +50,6 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
   const int group_size = static_cast<int>(spec.world_ranks.size());
   std::unique_ptr<Arena> arena(
       new Arena(spec.rank, group_size, control::make_memory("tutti-arena", kArenaBytes)));
-  introduce_engine(arena->own(), usable_cores());
   const auto take = [&](int rank, net::Fd memory) {
     if (rank == spec.rank) return;
     arena->mappings_[static_cast<std::size_t>(rank)] =

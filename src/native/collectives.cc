@@ -26,7 +26,7 @@ Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& 
     heads_.push_back(arena->peer(rank).engine_head().data());
     rings_.push_back(arena->peer(rank).engine_ring().data());
   }
-  const EngineTuning tuning = engine_tuning(heads_);
+  const EngineTuning tuning = engine_tuning(arena->group_size(), membership.cores());
   const EngineView view{.rank = arena->rank(),
                         .head = arena->engine_head().data(),
                         .heads = heads_,

@@ -9,6 +9,8 @@
 #include <new>
 #include <thread>
 
+#include "base/cores.h"
+
 namespace tutti {
 namespace {
 

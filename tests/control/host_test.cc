@@ -2,10 +2,12 @@
 #include "control/host.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <latch>
 #include <thread>
 
+#include "base/cores.h"
 #include "control/thread_ranks.h"
 #include "tutti/error.h"
 #include "tutti/store.h"
@@ -49,6 +51,30 @@ TEST(Host, RankZeroMakesTheBoardAndHandsItOver) {
     world->close(0, 0, Deadline::after(10s));
   });
   for (const void* address : mapped) EXPECT_EQ(address, mapped[0]) << "threads share one mapping";
+}
+
+TEST(Host, RanksBoundToACoreEachCountTheCoresOfAll) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE && cores.size() < 2; ++core)
+    if (CPU_ISSET(core, &all)) cores.push_back(core);
+  if (cores.size() < 2 || usable_cores() < 2) GTEST_SKIP() << "one core only";
+  const auto store = make_memory_store();
+  std::latch both(2);
+  on_threads(2, [&](int rank) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cores[static_cast<std::size_t>(rank)], &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    EXPECT_EQ(usable_cores(), 1);
+    const auto host = Host::join(options_for(store, rank, 2));
+    const auto world = host->make_membership({kWorld, "world", all_ranks(2), rank});
+    EXPECT_EQ(world->cores(), 2);
+    EXPECT_EQ(world->waiter().policy.pauses, WaitPolicy{}.pauses) << "enough cores to spin";
+    both.arrive_and_wait();
+    world->close(0, 0, Deadline::after(10s));
+  });
 }
 
 TEST(Host, RanksOnTwoHostsAreRefusedByName) {

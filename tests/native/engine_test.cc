@@ -371,16 +371,5 @@ TEST(Engine, TuningIsAPureFunctionAndFitsTheLayout) {
   }
 }
 
-TEST(Engine, RanksThatSeeDifferentCoresAgreeOnTheTuning) {
-  const SharedMemory memory(3, tight());
-  const std::vector<int> cores = {4, 1, 64};
-  for (int rank = 0; rank < 3; ++rank) {
-    introduce_engine(memory.view(rank).head, cores[static_cast<std::size_t>(rank)]);
-  }
-  const EngineTuning tuning = engine_tuning(memory.view(0).heads);
-  EXPECT_EQ(tuning.ring_bytes, engine_tuning(3, 1).ring_bytes);
-  EXPECT_LT(tuning.ring_bytes, engine_tuning(3, 64).ring_bytes);
-}
-
 }  // namespace
 }  // namespace tutti::native::test

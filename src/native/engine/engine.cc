@@ -58,19 +58,6 @@ EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept {
   return tuning;
 }
 
-void introduce_engine(std::byte* head, int usable_cores) noexcept {
-  reinterpret_cast<EngineHead*>(head)->usable_cores.store(
-      static_cast<std::uint32_t>(std::max(usable_cores, 1)));
-}
-
-EngineTuning engine_tuning(std::span<const std::byte* const> heads) noexcept {
-  std::uint32_t fewest = UINT32_MAX;
-  for (const std::byte* head : heads) {
-    fewest = std::min(fewest, reinterpret_cast<const EngineHead*>(head)->usable_cores.load());
-  }
-  return engine_tuning(static_cast<int>(heads.size()), static_cast<int>(std::min(fewest, 4096u)));
-}
-
 Engine::Engine(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals) noexcept
     : view_(view),
       tuning_(tuning),

@@ -49,11 +49,6 @@ struct EngineTuning {
 };
 EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept;
 
-/// Ranks may see different numbers of cores. Each leaves its own in its head before the others map
-/// it; the tuning from all heads is then the same everywhere.
-void introduce_engine(std::byte* head, int usable_cores) noexcept;
-EngineTuning engine_tuning(std::span<const std::byte* const> heads) noexcept;
-
 /// One rank's engine in one group.
 ///
 ///     engine.begin(request);

@@ -33,7 +33,6 @@ struct EngineHead {
   Counter staged;   ///< own input is in the own ring up to here
   Counter reduced;  ///< own slices of the result are in the own ring up to here
   Counter drained;  ///< nothing before this is needed any more from anybody's ring
-  alignas(kCacheLine) std::atomic<std::uint32_t> usable_cores{0};  ///< written once, before all
   alignas(4096) std::byte small[2][kSmallBytes];
 };
 static_assert(std::is_standard_layout_v<EngineHead>);

@@ -1,0 +1,28 @@
+// How many cores a process, or the ranks of a host together, may keep busy.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace tutti {
+
+/// Cores by number (modulo 1024) and how many of them may be busy at a time.
+struct Cores {
+  std::array<std::uint64_t, 16> mask{};
+  std::uint32_t quota = UINT32_MAX;
+
+  /// Adds the cores of another rank: launchers bind ranks to cores of their own. Their quotas are
+  /// taken for one and the same.
+  void join(const Cores& other) noexcept;
+  /// At least 1.
+  int count() const noexcept;
+};
+
+/// Of the calling thread: its affinity mask, and the least cgroup v2 quota on the way from its own
+/// group to the root. Reads files: call it once.
+Cores own_cores() noexcept;
+
+/// own_cores().count().
+int usable_cores() noexcept;
+
+}  // namespace tutti
