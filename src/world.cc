@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "control/host.h"
 #include "group/check.h"
 #include "group/group_impl.h"
+#include "group/plugin.h"
 #include "launch/last_words.h"
 #include "native/native.h"
 #include "rendezvous/identity.h"
@@ -30,35 +32,48 @@ using rendezvous::Identity;
 using rendezvous::Launcher;
 using rendezvous::Meeting;
 
-/// A backend by its name; `make` is null where it is not built in.
-struct BackendEntry {
-  std::string_view name;
-  std::unique_ptr<Backend> (*make)(const GroupSpec& spec);
-};
-constexpr BackendEntry kBackends[] = {
-    {"native", native::make_native}, {"gloo", nullptr}, {"mpi", nullptr}, {"nccl", nullptr}};
+using MakeBackend = std::function<std::unique_ptr<Backend>(const GroupSpec& spec)>;
 
 [[noreturn]] void throw_invalid(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "init_process_group: " + text);
 }
 
-const BackendEntry& find_backend(const std::string& name) {
-  std::vector<std::string> known, built;
-  for (const BackendEntry& entry : kBackends) {
-    if (entry.name == name && entry.make != nullptr) return entry;
-    known.emplace_back(entry.name);
-    if (entry.make != nullptr) built.emplace_back(entry.name);
-  }
-  const std::string choice = fmt::format("this build has: {}", fmt::join(built, ", "));
+/// A name that means several plugins.
+std::string plugin_of(const std::string& backend, const Config& config) {
+  if (backend != "mpi") return backend;
+  const std::string& mpi = config.text(Setting::mpi);
+  return "mpi_" + (mpi == "auto" ? std::string("openmpi") : mpi);
+}
+
+[[noreturn]] void throw_no_backend(const std::string& name, std::vector<std::string> plugins,
+                                   const std::vector<std::string>& folders) {
+  const std::vector<std::string> known = {"native", "gloo", "mpi", "nccl"};
+  plugins.insert(plugins.begin(), "native");
   if (std::find(known.begin(), known.end(), name) != known.end()) {
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("init_process_group: the backend \"{}\" is not built in; {}", name, choice));
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("init_process_group: the backend \"{}\" is not built in; this build "
+                            "has: {} (plugins are searched in {} and in TUTTI_BACKEND_PATH)",
+                            name, fmt::join(plugins, ", "), fmt::join(folders, ", ")));
   }
   const std::string guess = nearest(name, known);
-  throw_invalid(fmt::format("there is no backend \"{}\"{}; {}", name,
+  throw_invalid(fmt::format("there is no backend \"{}\"{}; there are: {} (tutti backends)", name,
                             guess.empty() ? "" : fmt::format(", did you mean \"{}\"?", guess),
-                            choice));
+                            fmt::join(plugins, ", ")));
+}
+
+MakeBackend find_backend(const Config& config) {
+  const std::string& name = config.text(Setting::backend);
+  if (name == "native") return native::make_native;
+  const std::vector<std::string> folders =
+      group::plugin_folders(config.text(Setting::backend_path));
+  std::vector<std::string> plugins = group::list_plugins(folders);
+  const std::string wanted = plugin_of(name, config);
+  if (std::find(plugins.begin(), plugins.end(), wanted) == plugins.end()) {
+    throw_no_backend(name, std::move(plugins), folders);
+  }
+  return [plugin = group::load_plugin(wanted, folders)](const GroupSpec& spec) {
+    return std::unique_ptr<Backend>(plugin.make(spec));
+  };
 }
 
 /// The rows of the table that the program gives, in either of the two ways.
@@ -180,7 +195,7 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
 }
 
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
-                        const BackendEntry& backend, const Where& where) {
+                        const MakeBackend& make_backend, const Where& where) {
   const std::string& name = config.text(Setting::name);
   group::Parts parts;
   parts.name = name.empty() ? "world" : name;
@@ -192,10 +207,12 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.stall = config.duration(Setting::stall_timeout);
   parts.close_timeout = config.duration(Setting::close_timeout);
   parts.store = meeting.store;
+  for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
+  parts.check = config.flag(Setting::check);
   parts.host = join_host(identity, config, meeting);
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
-                             made.backend = backend.make(spec);
+                             made.backend = make_backend(spec);
                              if (!made.backend->info().checks_itself)
                                made.side = native::make_native(spec);
                            });
@@ -209,14 +226,14 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (environment.contains("TUTTI_AGENT")) launch::install_last_words();
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
-  const BackendEntry& backend = find_backend(config.text(Setting::backend));
+  const MakeBackend make_backend = find_backend(config);
   const Identity identity = find_identity(options, settings, config, environment);
   set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
   if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
-  return make_world(identity, config, meeting, backend, where);
+  return make_world(identity, config, meeting, make_backend, where);
 } catch (const Error& failure) {
   ErrorContext context = failure.context();
   context.op = "init_process_group";

@@ -1,16 +1,21 @@
 // What a backend implements, and the one value it is handed.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/store.h"
 #include "tutti/types.h"
+#include "tutti/version.h"
 #include "tutti/work.h"
 
 namespace tutti {
@@ -21,6 +26,19 @@ class Membership;
 
 class Observer;
 using GroupId = std::uint64_t;
+
+/// As the peer of a recv: any rank of the group.
+inline constexpr int kAnyRank = -1;
+
+/// A message and its recv that have found each other, as both ends know it.
+struct Matched {
+  int rank = -1;  ///< of recv: who sent it; of send: who receives it
+  int tag = 0;
+  DType dtype = DType::u8;
+  std::size_t count = 0;
+  std::uint64_t id = 0;  ///< among the messages of this sender to this receiver, from 1
+  bool moved = false;    ///< its content came with it
+};
 
 /// One operation, as a plain value: everything below the group reads it, nothing adds to it.
 /// The group has checked it: counts fit, ranks and tags are in range, buffers of the ranks that use
@@ -46,7 +64,8 @@ struct Request {
   int root_or_peer = -1;
   int tag = 0;
   GroupId group = 0;
-  std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0
+  std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0,
+                            ///< on a backend that does not check itself their Matched::id
   std::uint64_t chain = 0;  ///< running hash of the group's collectives, this one included
   Deadline arrive;          ///< a member has not entered
   Deadline stall;           ///< all members are in and no byte moved
@@ -54,8 +73,15 @@ struct Request {
   Where where;
   std::shared_ptr<const void> keep_alive;
   Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
-  /// A side group's barrier: the operation it precedes, which the board shows in its place.
+  /// On a side group: the operation it precedes, which the board shows in its place. A message is
+  /// matched only and moves its content elsewhere, unless it is buffered or to oneself.
   const Request* stands_for = nullptr;
+  /// Messages: filled in when they are matched. May be null.
+  Matched* matched = nullptr;
+  /// recv of any count: makes room for a message of `count` elements and returns where it goes;
+  /// called once, by any thread, when it is matched. Null: exactly `count` elements are awaited.
+  void* (*make_room)(void* context, std::size_t count) = nullptr;
+  void* room_context = nullptr;
 
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
@@ -90,6 +116,7 @@ struct GroupSpec {
   std::shared_ptr<Store> store;               ///< private to this group
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
   std::chrono::nanoseconds timeout{0};        ///< for setting up
+  Settings settings;                          ///< every row of the table, with the value in force
 };
 
 /// Memory from Backend::allocate; freed with its last owner.
@@ -113,11 +140,63 @@ struct BackendInfo {
   bool threads = true;         ///< several ranks may live in one process
 };
 
+/// The shared half of a Work: what runs an asynchronous operation and those who wait for it have
+/// in common. A backend derives from it, *begins* it when the operation starts to run and *ends* it
+/// once, with or without an error. Whoever waits *helps*.
+///
+/// Lifetime  Shared by the Work and the backend's queue; lives until both have let go.
+/// Threads   begin and end: by whoever runs the operation, one after the other. All else: any
+/// thread.
+class TUTTI_API WorkState {
+ public:
+  explicit WorkState(Request request) noexcept : request_(std::move(request)) {}
+  virtual ~WorkState();
+  WorkState(const WorkState&) = delete;
+  WorkState& operator=(const WorkState&) = delete;
+
+  const Request& request() const noexcept { return request_; }
+  bool done() const noexcept { return done_.load(std::memory_order_seq_cst); }
+  /// The failure; empty while the operation is under way and when it has succeeded.
+  std::optional<Error> error() const;
+
+  /// Tells the request's observer that the operation runs now.
+  void begin() noexcept;
+  /// The last thing that is done to it; the flag is stored seq_cst, so ringing after it is enough.
+  void end() noexcept { finish(std::nullopt); }
+  void end(Error failure) noexcept { finish(std::move(failure)); }
+
+  /// Helps until the operation has ended (true) or `until` has come (false). The wait itself is
+  /// bounded by the operation's own deadlines, after which it has ended with an error.
+  virtual bool help(Deadline::Clock::time_point until) = 0;
+
+  /// Whether somebody has been told of the failure; the destructor of Work logs it otherwise.
+  void mark_seen() noexcept { seen_.store(true, std::memory_order_relaxed); }
+  bool seen() const noexcept { return seen_.load(std::memory_order_relaxed); }
+
+ private:
+  void finish(std::optional<Error> failure) noexcept;
+
+  const Request request_;
+  std::optional<Error> failure_;  // written before done_ is set, constant afterwards
+  std::atomic<bool> done_{false};
+  std::atomic<bool> seen_{false};
+};
+
 /// Moves the bytes. Eight virtual functions; a foreign backend fits in one file.
 ///
-/// Threads   run: one collective at a time per group, messages with different tags at once.
-///           abort: from any thread, at any time. Everything else: as the group's user calls it.
-/// Errors    run and start throw tutti::Error. After abort every pending and later call fails.
+/// A backend that *checks itself* is handed everything as it comes: collectives and messages,
+/// blocking (run) and asynchronous (start). One that does not is easier to write: the group has
+/// made sure that all ranks mean the same, and calls
+///   run    for collectives only, when every rank of the group has entered the operation (one at a
+///          time; by the caller of a blocking operation, else by a thread of the group);
+///   start  for messages only, when both ends have found each other: the peer is a rank, both
+///          counts are the same, `request.seq` is the same number at both ends and unique among the
+///          messages from one rank to another. It must not block; the Work ends by itself or while
+///          somebody helps it.
+///
+/// Threads   run: one collective at a time per group. abort: from any thread, at any time.
+///           Everything else: from several threads at once.
+/// Errors    run and start throw tutti::Error. After abort every pending and later call fails soon.
 class TUTTI_API Backend {
  public:
   virtual ~Backend();
@@ -133,5 +212,38 @@ class TUTTI_API Backend {
   virtual void close(Deadline deadline) = 0;
   virtual BackendInfo info() const = 0;
 };
+
+// ---- plugins: backends in shared objects of their own --------------------------------------------
+
+/// What plugin and library must have in common; compared before a plugin is used.
+inline std::string backend_abi() {
+  return "tutti-backend 1; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
+         std::to_string(sizeof(GroupSpec)) + " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +
+#if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI
+         ", std::__cxx11"
+#endif
+         ;
+}
+
+/// Makes the shared object that contains it, `libtutti_backend_NAME.so`, the backend NAME. `make`:
+/// `std::unique_ptr<Backend>(const GroupSpec&)`, called once per rank and world; `about`:
+/// `BackendInfo()`, which needs no world. docs/recipes/backend.md
+#define TUTTI_BACKEND_PLUGIN(make, about)                                                        \
+  extern "C" {                                                                                   \
+  [[gnu::visibility("default")]] const char* tutti_backend_abi() {                               \
+    static const std::string abi = ::tutti::backend_abi();                                       \
+    return abi.c_str();                                                                          \
+  }                                                                                              \
+  [[gnu::visibility("default")]] const void* tutti_backend_library() {                           \
+    return reinterpret_cast<const void*>(&::tutti::build_info);                                  \
+  }                                                                                              \
+  [[gnu::visibility("default")]] void tutti_backend_about(::tutti::BackendInfo& info) {          \
+    info = about();                                                                              \
+  }                                                                                              \
+  [[gnu::visibility("default")]] ::tutti::Backend* tutti_backend_make(                           \
+      const ::tutti::GroupSpec& spec) {                                                          \
+    return make(spec).release();                                                                 \
+  }                                                                                              \
+  }
 
 }  // namespace tutti

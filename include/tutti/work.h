@@ -10,11 +10,8 @@
 
 namespace tutti {
 
-namespace detail {
-class WorkState;  // src/group/work_state.h
-}
-
 class Work;
+class WorkState;  // tutti/backend.h
 
 /// Waits until all have ended; then throws the first failure, by place in `works`.
 TUTTI_API void wait_all(std::span<Work> works);
@@ -37,7 +34,7 @@ TUTTI_API std::size_t wait_any(std::span<Work> works);
 class [[nodiscard]] TUTTI_API Work {
  public:
   Work() noexcept;  ///< already done
-  explicit Work(std::shared_ptr<detail::WorkState> state) noexcept;
+  explicit Work(std::shared_ptr<WorkState> state) noexcept;
   Work(Work&&) noexcept;
   Work& operator=(Work&&) noexcept;
   ~Work();
@@ -55,7 +52,7 @@ class [[nodiscard]] TUTTI_API Work {
 
  private:
   friend std::size_t wait_any(std::span<Work> works);
-  std::shared_ptr<detail::WorkState> state_;
+  std::shared_ptr<WorkState> state_;
 };
 
 }  // namespace tutti

@@ -34,6 +34,11 @@ constexpr Row kRows[] = {
      "abstract socket of the agent that started this rank; set by tutti run"},
     {Setting::backend, "backend", Kind::text, "native", "", true,
      "what moves the bytes, where the program does not say"},
+    {Setting::backend_path, "backend_path", Kind::text, "", "", false,
+     "folders with plugins of backends, separated by colons; searched after the library's own"},
+    {Setting::check, "check", Kind::flag, "on", "", true,
+     "whether ranks compare what they are about to do before a backend that does not check itself "
+     "is called; off: mistakes of the program may hang or corrupt"},
     {Setting::close_timeout, "close_timeout", Kind::duration, "30s", "", false,
      "how long leaving a group waits for pending work and for the others"},
     {Setting::host_id, "host_id", Kind::text, "", "", false,
@@ -42,6 +47,11 @@ constexpr Row kRows[] = {
      "where ranks meet, where the program does not say"},
     {Setting::log, "log", Kind::word, "warn", "error|warn|info|debug", false,
      "how much is written to standard error"},
+    {Setting::mpi, "mpi", Kind::word, "auto", "auto|openmpi|mpich", true,
+     "which MPI the backend mpi uses; auto: the one in the process, else the launcher's"},
+    {Setting::mpi_mode, "mpi_mode", Kind::word, "blocking", "blocking|nonblocking", true,
+     "how the backend mpi waits: in MPI's own blocking calls (fast; a rank lost inside ends the "
+     "process) or testing (slower; deadlines and aborts hold)"},
     {Setting::name, "name", Kind::text, "", "", true, "name of the world in messages"},
     {Setting::rank, "rank", Kind::number, "-1", "", false,
      "rank of this process; -1: from the launcher"},

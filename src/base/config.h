@@ -26,17 +26,21 @@ Environment read_environment();
 enum class Setting : std::uint8_t {
   agent,
   backend,
+  backend_path,
+  check,
   close_timeout,
   host_id,
   init_method,
   log,
+  mpi,
+  mpi_mode,
   name,
   rank,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 11;
+inline constexpr std::size_t kSettingCount = 15;
 
 /// The value of every setting, parsed and checked.
 ///

@@ -35,6 +35,8 @@ struct Parts {
   std::shared_ptr<control::Host> host;  ///< shared with all groups of the world
   std::shared_ptr<Store> store;         ///< of the world
   std::shared_ptr<Observer> observer;   ///< may be null
+  Settings settings;                    ///< of the world, every row
+  bool check = true;                    ///< before each call of a backend that does not itself
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
   std::unique_ptr<Backend> side;  ///< null if the backend checks itself

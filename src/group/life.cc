@@ -35,7 +35,8 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
                        .world_ranks = parts.world_ranks,
                        .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
                        .membership = &membership,
-                       .timeout = parts.arrive};
+                       .timeout = parts.arrive,
+                       .settings = parts.settings};
   try {
     membership.meet(ends_with, where, Deadline::after(parts.arrive));
     add_backends(parts, spec);
@@ -182,6 +183,8 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   child.host = parts_.host;
   child.store = parts_.store;
   child.observer = parts_.observer;
+  child.settings = parts_.settings;
+  child.check = parts_.check;
   try {
     return group::make_group(std::move(child), of_survivors ? nullptr : &membership(), where,
                              [&](group::Parts& made, const GroupSpec& spec) {

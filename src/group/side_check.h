@@ -9,14 +9,14 @@
 #include <memory>
 
 #include "control/membership.h"
-#include "group/work_state.h"
+#include "tutti/backend.h"
 
 namespace tutti::group {
 
 /// The native barrier on the side group that stands for `request`, which must outlive it.
 Request side_barrier(const Request& request) noexcept;
 
-class SideCheck final : public detail::WorkState {
+class SideCheck final : public WorkState {
  public:
   /// `before`: the asynchronous operation submitted before this one, if it may not have launched.
   SideCheck(Request request, Backend& side, Backend& backend, control::Membership& membership,

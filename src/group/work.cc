@@ -5,12 +5,10 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "group/work_state.h"
+#include "tutti/backend.h"
 #include "tutti/observer.h"
 
 namespace tutti {
-
-namespace detail {
 
 WorkState::~WorkState() = default;
 
@@ -28,12 +26,10 @@ void WorkState::finish(std::optional<Error> failure) noexcept {
   done_.store(true, std::memory_order_seq_cst);
 }
 
-}  // namespace detail
-
 using Clock = Deadline::Clock;
 
 Work::Work() noexcept = default;
-Work::Work(std::shared_ptr<detail::WorkState> state) noexcept : state_(std::move(state)) {}
+Work::Work(std::shared_ptr<WorkState> state) noexcept : state_(std::move(state)) {}
 Work::Work(Work&&) noexcept = default;
 
 Work& Work::operator=(Work&& other) noexcept {

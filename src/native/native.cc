@@ -8,7 +8,6 @@
 
 #include "base/legality.h"
 #include "group/check.h"
-#include "group/work_state.h"
 #include "native/helping.h"
 #include "native/messages.h"
 #include "native/queue.h"
@@ -21,7 +20,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 /// One asynchronous send or recv. Keeps itself alive while it is under way.
-class MessageWork final : public detail::WorkState, private Transfer {
+class MessageWork final : public WorkState, private Transfer {
  public:
   static std::shared_ptr<MessageWork> start(Messages& messages, control::Membership& membership,
                                             Request request) {

@@ -9,7 +9,7 @@ namespace tutti::native {
 using Clock = Deadline::Clock;
 
 /// One asynchronous collective.
-class Queue::Entry final : public detail::WorkState {
+class Queue::Entry final : public WorkState {
  public:
   Entry(Queue& queue, Request request) : WorkState(std::move(request)), queue_(queue) {}
   bool help(Clock::time_point until) override {

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 
-#include "group/work_state.h"
 #include "native/collectives.h"
 #include "native/driver_token.h"
 

@@ -15,7 +15,6 @@
 
 #include "control/host.h"
 #include "group/group_impl.h"
-#include "group/work_state.h"
 #include "native/native.h"
 #include "tutti/process_group.h"
 #include "tutti/test_kit.h"
@@ -124,7 +123,7 @@ class ForeignBackend final : public Backend {
   }
 
  private:
-  struct State final : detail::WorkState {
+  struct State final : WorkState {
     using WorkState::WorkState;
     bool help(Deadline::Clock::time_point until) override {
       if (until == Deadline::Clock::time_point::max()) {

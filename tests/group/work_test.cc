@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "group/work_state.h"
 #include "tutti/observer.h"
 
 namespace tutti {
@@ -15,7 +14,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 /// Ends when it has been helped `helps_needed` times without limit of time.
-class ScriptedState final : public detail::WorkState {
+class ScriptedState final : public WorkState {
  public:
   explicit ScriptedState(Request request = {}, std::optional<Error> failure = {})
       : WorkState(std::move(request)), failure_(std::move(failure)) {}
