@@ -56,7 +56,7 @@ std::string plugin_of(const std::string& backend, const Config& config) {
                             name, fmt::join(plugins, ", "), fmt::join(folders, ", ")));
   }
   const std::string guess = nearest(name, known);
-  throw_invalid(fmt::format("there is no backend \"{}\"{}; there are: {} (tutti backends)", name,
+  throw_invalid(fmt::format("there is no backend \"{}\"{}; this build has: {}", name,
                             guess.empty() ? "" : fmt::format(", did you mean \"{}\"?", guess),
                             fmt::join(plugins, ", ")));
 }

@@ -31,7 +31,7 @@ using GroupId = std::uint64_t;
 inline constexpr int kAnyRank = -1;
 
 /// A message and its recv that have found each other, as both ends know it.
-struct Matched {
+struct MessageInfo {
   int rank = -1;  ///< of recv: who sent it; of send: who receives it
   int tag = 0;
   DType dtype = DType::u8;
@@ -65,7 +65,7 @@ struct Request {
   int tag = 0;
   GroupId group = 0;
   std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0,
-                            ///< on a backend that does not check itself their Matched::id
+                            ///< on a backend that does not check itself their MessageInfo::id
   std::uint64_t chain = 0;  ///< running hash of the group's collectives, this one included
   Deadline arrive;          ///< a member has not entered
   Deadline stall;           ///< all members are in and no byte moved
@@ -77,7 +77,7 @@ struct Request {
   /// matched only and moves its content elsewhere, unless it is buffered or to oneself.
   const Request* stands_for = nullptr;
   /// Messages: filled in when they are matched. May be null.
-  Matched* matched = nullptr;
+  MessageInfo* matched = nullptr;
   /// recv of any count: makes room for a message of `count` elements and returns where it goes;
   /// called once, by any thread, when it is matched. Null: exactly `count` elements are awaited.
   void* (*make_room)(void* context, std::size_t count) = nullptr;
@@ -213,37 +213,39 @@ class TUTTI_API Backend {
   virtual BackendInfo info() const = 0;
 };
 
-// ---- plugins: backends in shared objects of their own --------------------------------------------
+// ---- plugins: backends in shared objects of their own
+// --------------------------------------------
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
   return "tutti-backend 1; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
-         std::to_string(sizeof(GroupSpec)) + " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +
+         std::to_string(sizeof(GroupSpec)) + " bytes; C++ ABI " +
+         std::to_string(__GXX_ABI_VERSION) +
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI
          ", std::__cxx11"
 #endif
-         ;
+      ;
 }
 
 /// Makes the shared object that contains it, `libtutti_backend_NAME.so`, the backend NAME. `make`:
 /// `std::unique_ptr<Backend>(const GroupSpec&)`, called once per rank and world; `about`:
 /// `BackendInfo()`, which needs no world. docs/recipes/backend.md
-#define TUTTI_BACKEND_PLUGIN(make, about)                                                        \
-  extern "C" {                                                                                   \
-  [[gnu::visibility("default")]] const char* tutti_backend_abi() {                               \
-    static const std::string abi = ::tutti::backend_abi();                                       \
-    return abi.c_str();                                                                          \
-  }                                                                                              \
-  [[gnu::visibility("default")]] const void* tutti_backend_library() {                           \
-    return reinterpret_cast<const void*>(&::tutti::build_info);                                  \
-  }                                                                                              \
-  [[gnu::visibility("default")]] void tutti_backend_about(::tutti::BackendInfo& info) {          \
-    info = about();                                                                              \
-  }                                                                                              \
-  [[gnu::visibility("default")]] ::tutti::Backend* tutti_backend_make(                           \
-      const ::tutti::GroupSpec& spec) {                                                          \
-    return make(spec).release();                                                                 \
-  }                                                                                              \
+#define TUTTI_BACKEND_PLUGIN(make, about)                                               \
+  extern "C" {                                                                          \
+  [[gnu::visibility("default")]] const char* tutti_backend_abi() {                      \
+    static const std::string abi = ::tutti::backend_abi();                              \
+    return abi.c_str();                                                                 \
+  }                                                                                     \
+  [[gnu::visibility("default")]] const void* tutti_backend_library() {                  \
+    return reinterpret_cast<const void*>(&::tutti::build_info);                         \
+  }                                                                                     \
+  [[gnu::visibility("default")]] void tutti_backend_about(::tutti::BackendInfo& info) { \
+    info = about();                                                                     \
+  }                                                                                     \
+  [[gnu::visibility("default")]] ::tutti::Backend* tutti_backend_make(                  \
+      const ::tutti::GroupSpec& spec) {                                                 \
+    return make(spec).release();                                                        \
+  }                                                                                     \
   }
 
 }  // namespace tutti

@@ -45,6 +45,7 @@ struct SendOptions {
 struct RecvOptions {
   int tag = 0;
   Timeout timeout = {};
+  MessageInfo* info = nullptr;  ///< asynchronous: filled in by the time the Work is done
 };
 
 struct SendRecvOptions {
@@ -249,10 +250,25 @@ class TUTTI_API ProcessGroup {
   template <class T>
   Work send(std::vector<T>&& temporary, int to, Async) = delete;
 
-  /// Receives from rank `from` exactly `data.count` elements.
-  void recv(Buffer data, int from, RecvOptions options = {}, Where where = Where::current());
+  /// Receives exactly `data.count` elements from rank `from`, or from whichever rank sends first
+  /// with this tag (kAnyRank); returns who sent them.
+  MessageInfo recv(Buffer data, int from, RecvOptions options = {}, Where where = Where::current());
   Work recv(Buffer data, int from, RecvOptions options, Async, Where where = Where::current());
   Work recv(Buffer data, int from, Async, Where where = Where::current());
+
+  /// Receives a message of any count: `data`, which must outlive the Work, gets its size.
+  template <Element T>
+    requires(!std::is_same_v<T, bool>)
+  MessageInfo recv_resize(std::vector<T>& data, int from, RecvOptions options = {},
+                          Where where = Where::current()) {
+    return recv_into({dtype_of<T>, &make_room<T>, &data}, from, options, where);
+  }
+  template <Element T>
+    requires(!std::is_same_v<T, bool>)
+  Work recv_resize(std::vector<T>& data, int from, RecvOptions options, Async,
+                   Where where = Where::current()) {
+    return recv_into({dtype_of<T>, &make_room<T>, &data}, from, options, async, where);
+  }
 
   /// Posts all messages, then waits for all: no order among ranks can deadlock, to oneself
   /// included. If one is wrong (kInvalidArgument) nothing is posted; else the first failure is
@@ -297,6 +313,21 @@ class TUTTI_API ProcessGroup {
   void close(Timeout deadline = {});
 
  private:
+  /// Where a message of any count goes.
+  struct Room {
+    DType dtype;
+    void* (*make)(void* context, std::size_t count);
+    void* context;
+  };
+  template <Element T>
+  static void* make_room(void* vector, std::size_t count) {
+    auto& data = *static_cast<std::vector<T>*>(vector);
+    data.resize(count);
+    return data.data();
+  }
+  MessageInfo recv_into(Room room, int from, RecvOptions options, Where where);
+  Work recv_into(Room room, int from, RecvOptions options, Async, Where where);
+
   Impl& impl() const;  // throws kInvalidArgument on the empty group
   std::unique_ptr<Impl> impl_;
 };

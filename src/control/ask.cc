@@ -33,7 +33,7 @@ class Membership::State::Look {
   Patience::Verdict run() {
     publish();
     if (state_.adopt_failure()) return Patience::Verdict::keep_waiting;
-    return is_message(request_.op) && request_.stands_for == nullptr ? message() : collective();
+    return is_message(request_.op) ? message() : collective();
   }
   Clock::time_point next() const noexcept { return next_; }
 
@@ -58,12 +58,12 @@ class Membership::State::Look {
   }
 
   Patience::Verdict message() {
-    const int peer = request_.root_or_peer;
     if (left()) return Patience::Verdict::keep_waiting;
     if (clock_.matched) {
-      stalled(peer);
+      stalled(awaited_);
       return Patience::Verdict::keep_waiting;
     }
+    const int peer = request_.root_or_peer;
     if (clock_.arrive.expired(now_)) {
       if (request_.op == Op::recv) return Patience::Verdict::give_up;
       fail_timeout({peer},
@@ -72,20 +72,22 @@ class Membership::State::Look {
       return Patience::Verdict::keep_waiting;
     }
     until(clock_.arrive);
-    say_who_is_awaited({peer});
+    say_who_is_awaited(peer != kAnyRank ? std::vector<int>{peer} : others());
     return Patience::Verdict::keep_waiting;
   }
 
   /// Whether somebody who is needed has left in order. Twice seen, since what he left behind may
   /// have come between the wait's last look at the data and this one.
   bool left() {
-    for (int member = 0; member < state_.size(); ++member) {
-      if (member == state_.rank || (awaited_ >= 0 && member != awaited_)) continue;
-      if (is_message(request_.op) && member != request_.root_or_peer) continue;
+    const std::vector<int> members = others();
+    // A message from any rank comes from whoever is still there.
+    if (is_message(request_.op) && awaited_ == kAnyRank &&
+        std::any_of(members.begin(), members.end(), [this](int member) { return is_open(member); }))
+      return false;
+    for (const int member : members) {
+      if (awaited_ >= 0 && member != awaited_) continue;
+      if (is_open(member)) continue;
       const Line* theirs = state_.line_of(member);
-      const bool open = theirs != nullptr ? !has_left(theirs->state.load(std::memory_order_acquire))
-                                          : state_.slot_of(member).state.load() != RankState::left;
-      if (open) continue;
       const std::uint64_t last = theirs != nullptr ? theirs->goodbye_seq.load() : 0;
       if (request_.seq != 0 && last >= request_.seq) continue;
       if (!std::exchange(clock_.peer_left, true)) {
@@ -104,6 +106,19 @@ class Membership::State::Look {
       return true;
     }
     return false;
+  }
+
+  bool is_open(int member) const noexcept {
+    const Line* theirs = state_.line_of(member);
+    return theirs != nullptr ? !has_left(theirs->state.load(std::memory_order_acquire))
+                             : state_.slot_of(member).state.load() != RankState::left;
+  }
+
+  std::vector<int> others() const {
+    std::vector<int> members;
+    for (int member = 0; member < state_.size(); ++member)
+      if (member != state_.rank) members.push_back(member);
+    return members;
   }
 
   /// Members that have not entered; the latest of them first found are those with the smallest seq.

@@ -81,8 +81,10 @@ std::string describe(const Shown& shown) {
                              static_cast<std::int64_t>(shown.chain));
       break;
     case Op::recv:
-      details += fmt::format(", from {}, tag {}", shown.root_or_peer,
-                             static_cast<std::int64_t>(shown.chain));
+      details += fmt::format(
+          ", from {}, tag {}",
+          shown.root_or_peer == kAnyRank ? "any rank" : std::to_string(shown.root_or_peer),
+          static_cast<std::int64_t>(shown.chain));
       break;
     case Op::broadcast:
     case Op::reduce:

@@ -218,6 +218,7 @@ void Membership::enter(const Request& request) noexcept {
 }
 
 void Membership::leave(const Request& request) noexcept {
+  if (request.stands_for != nullptr) return;  // that goes on elsewhere
   State& state = *state_;
   if (request.seq != 0) {
     state.line.completed.store(request.seq, std::memory_order_release);
@@ -242,14 +243,14 @@ void Membership::throw_gave_up(const Request& request) const {
   ErrorContext context;
   context.op = name_of(request.op);
   context.rank = state_->rank;
-  context.culprits = {peer};
+  if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host->host_name;
   context.call_site = call_site(request.where);
   const std::string text = fmt::format(
-      "{} (rank {}): nothing came from {} with tag {} for {}; it {}. Nothing was received and the "
+      "{} (rank {}): nothing came from {} with tag {} for {}{}. Nothing was received and the "
       "group stays usable",
-      context.op, state_->rank, state_->person(peer), request.tag, budget_text(request.arrive),
-      state_->doing(peer));
+      context.op, state_->rank, peer != kAnyRank ? state_->person(peer) : "any rank", request.tag,
+      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "");
   throw Error(ErrorCode::kTimeout, text, std::move(context));
 }
 

@@ -60,7 +60,8 @@ bool has_root(Op op) {
 Objection check_ranks(const Request& request, int rank, int group_size, bool blocking) {
   const int given = request.root_or_peer;
   if (has_root(request.op) || is_message(request.op)) {
-    if (given < 0 || given >= group_size) {
+    const bool from_any = request.op == Op::recv && given == kAnyRank;
+    if (!from_any && (given < 0 || given >= group_size)) {
       return fmt::format("{} {} is out of range: the group has ranks 0 to {}",
                          has_root(request.op) ? "root" : "peer", given, group_size - 1);
     }

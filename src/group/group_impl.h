@@ -1,9 +1,8 @@
 // The inside of a ProcessGroup.
 //
 // A call becomes a Request. To *submit* it is: to find nothing wrong with it, to take the group's
-// only *turn* (collectives), to *number* it (sequence and chain), and to hand it to the backend. A
-// backend that does not check itself comes with a *side* backend: a native one, for the same ranks,
-// that moves no data and runs a barrier with the same number before each collective.
+// only *turn* (collectives), to *number* it (sequence and chain), and to hand it to the backend.
+// One that does not check itself is used through Foreign.
 #pragma once
 
 #include <array>
@@ -16,6 +15,7 @@
 
 #include "control/host.h"
 #include "control/membership.h"
+#include "group/foreign.h"
 #include "group/turnstile.h"
 #include "tutti/observer.h"
 #include "tutti/process_group.h"
@@ -39,7 +39,7 @@ struct Parts {
   bool check = true;                    ///< before each call of a backend that does not itself
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
-  std::unique_ptr<Backend> side;  ///< null if the backend checks itself
+  std::unique_ptr<Backend> side;  ///< native, of the same ranks; null if the backend checks itself
 };
 
 /// Makes `parts.backend` and, where that does not check itself, `parts.side`.
@@ -50,8 +50,6 @@ using AddBackends = std::function<void(Parts& parts, const GroupSpec& spec)>;
 /// Errors  Of Membership::meet and of `add_backends`; one rank's failure ends it on all.
 ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
                         const AddBackends& add_backends);
-
-class SideCheck;
 
 }  // namespace tutti::group
 
@@ -104,13 +102,9 @@ class ProcessGroup::Impl {
   /// Gives `request` the next number; returns the last one, for undo.
   Number number(Request& request) noexcept;
   void dispatch(const Request& request);
-  /// For a backend that does not check itself.
-  void run_foreign(const Request& request);
-  Work start_collective(Request request);
+  Work dispatch_async(Request request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
-  /// Runs the checks of asynchronous calls that stand before the next operation.
-  void launch_pending();
   void close_in_order(Deadline deadline);
   void fail(const Cause& cause) noexcept;
 
@@ -122,7 +116,7 @@ class ProcessGroup::Impl {
   Number last_;  // of the last collective; read and written by whoever has the turn
   /// new_group, by ranks: before and after the group has failed.
   std::array<std::map<std::vector<int>, std::uint64_t>, 2> times_asked_;
-  std::shared_ptr<group::SideCheck> last_check_;  // of the last asynchronous call
+  std::unique_ptr<group::Foreign> foreign_;  // null if the backend checks itself
   std::atomic<bool> closed_{false};
   std::optional<Error> close_failure_;  // what the first close threw
   /// What `supports` has said yes to, filled in as it is asked.

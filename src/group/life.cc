@@ -12,7 +12,6 @@
 #include "group/chain.h"
 #include "group/check.h"
 #include "group/group_impl.h"
-#include "group/side_check.h"
 
 namespace tutti {
 
@@ -55,7 +54,9 @@ ProcessGroup::Impl::Impl(group::Parts parts)
       info_(parts_.backend->info()),
       exceptions_at_birth_(std::uncaught_exceptions()),
       last_{0, group::chain_seed(parts_.id)} {
-  if (!info_.checks_itself) {
+  if (parts_.side) {
+    foreign_ =
+        std::make_unique<group::Foreign>(*parts_.backend, *parts_.side, membership(), parts_.check);
     // Native watches the abort word; a foreign backend must be told.
     membership().on_failure([backend = std::weak_ptr(parts_.backend)](const Error& failure) {
       const std::shared_ptr<Backend> alive = backend.lock();
@@ -103,14 +104,7 @@ void ProcessGroup::Impl::on_failure(FailureCallback callback) {
 }
 
 void ProcessGroup::Impl::close_in_order(Deadline deadline) {
-  if (last_check_) {
-    const Deadline::Clock::time_point now = Deadline::Clock::now();
-    const std::chrono::nanoseconds left = deadline.left(now);
-    last_check_->help(left > Deadline::Clock::time_point::max() - now
-                          ? Deadline::Clock::time_point::max()
-                          : now + left);
-  }
-  last_check_.reset();
+  if (foreign_) foreign_->drain(deadline);
   parts_.backend->close(deadline);
   if (parts_.side) parts_.side->close(deadline);
   membership().close(last_.seq, last_.chain, deadline);

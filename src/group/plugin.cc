@@ -29,9 +29,8 @@ struct Package {
   std::string_view library;
   std::string_view name;
 };
-constexpr Package kPackages[] = {{"libgloo.so", "libgloo0"},
-                                 {"libmpi.so", "libopenmpi3"},
-                                 {"libmpich.so", "libmpich12"}};
+constexpr Package kPackages[] = {
+    {"libgloo.so", "libgloo0"}, {"libmpi.so", "libopenmpi3"}, {"libmpich.so", "libmpich12"}};
 
 [[noreturn]] void throw_unsupported(const std::string& name, const std::string& text) {
   throw Error(ErrorCode::kUnsupported, fmt::format("backend \"{}\": {}", name, text));
@@ -132,8 +131,7 @@ std::vector<std::string> list_plugins(const std::vector<std::string>& folders) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
       const std::string file = entry.path().filename().string();
       if (!file.starts_with(kPrefix) || !file.ends_with(kSuffix)) continue;
-      names.push_back(
-          file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
+      names.push_back(file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size()));
     }
   }
   std::sort(names.begin(), names.end());
@@ -149,11 +147,10 @@ Plugin load_plugin(const std::string& name, const std::vector<std::string>& fold
     if (plugin.path.empty() && fs::exists(path, error)) plugin.path = path.string();
   }
   if (plugin.path.empty()) {
-    throw_unsupported(name,
-                      fmt::format("its plugin {} is in none of these folders: {}; build it "
-                                  "(configure says what it needs) or name its folder in "
-                                  "TUTTI_BACKEND_PATH",
-                                  plugin_file(name), fmt::join(folders, ", ")));
+    throw_unsupported(name, fmt::format("its plugin {} is in none of these folders: {}; build it "
+                                        "(configure says what it needs) or name its folder in "
+                                        "TUTTI_BACKEND_PATH",
+                                        plugin_file(name), fmt::join(folders, ", ")));
   }
   if (const auto damage = damage_of(plugin.path)) {
     throw_unsupported(name, fmt::format("{} {}; install it again", plugin.path, *damage));

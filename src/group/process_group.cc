@@ -183,7 +183,16 @@ Request recv_request(const Impl& group, Buffer data, int from, const RecvOptions
   request.output = data;
   request.root_or_peer = from;
   request.tag = options.tag;
+  request.matched = options.info;
   return request;
+}
+
+/// Blocking: returns what the message was.
+MessageInfo run_recv(Impl& group, Request request) {
+  MessageInfo info;
+  request.matched = &info;
+  group.run(request);
+  return info;
 }
 
 /// The parts of a whole in-place buffer: their count, which must be the same for all ranks.
@@ -481,14 +490,33 @@ Work ProcessGroup::send(ConstBuffer data, int to, Async, Where where) {
   return start(impl(), send_request(impl(), data, to, {}, where));
 }
 
-void ProcessGroup::recv(Buffer data, int from, RecvOptions options, Where where) {
-  run(impl(), recv_request(impl(), data, from, options, where));
+MessageInfo ProcessGroup::recv(Buffer data, int from, RecvOptions options, Where where) {
+  return run_recv(impl(), recv_request(impl(), data, from, options, where));
 }
 Work ProcessGroup::recv(Buffer data, int from, RecvOptions options, Async, Where where) {
   return start(impl(), recv_request(impl(), data, from, options, where));
 }
 Work ProcessGroup::recv(Buffer data, int from, Async, Where where) {
   return start(impl(), recv_request(impl(), data, from, {}, where));
+}
+
+namespace {
+
+constexpr auto room_request = [](const Impl& group, const auto& room, int from,
+                                 const RecvOptions& options, Where where) {
+  Request request = recv_request(group, Buffer(nullptr, 0, room.dtype), from, options, where);
+  request.make_room = room.make;
+  request.room_context = room.context;
+  return request;
+};
+
+}  // namespace
+
+MessageInfo ProcessGroup::recv_into(Room room, int from, RecvOptions options, Where where) {
+  return run_recv(impl(), room_request(impl(), room, from, options, where));
+}
+Work ProcessGroup::recv_into(Room room, int from, RecvOptions options, Async, Where where) {
+  return start(impl(), room_request(impl(), room, from, options, where));
 }
 
 namespace {

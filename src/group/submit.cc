@@ -7,7 +7,6 @@
 #include "group/chain.h"
 #include "group/check.h"
 #include "group/group_impl.h"
-#include "group/side_check.h"
 
 namespace tutti {
 
@@ -98,10 +97,6 @@ void ProcessGroup::Impl::admit(const Request& request, bool blocking) {
   if (failed()) membership().throw_cause(request);
   if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
-    if (request.op == Op::recv && request.root_or_peer == -1) {
-      throw group::make_error(ErrorCode::kUnsupported, request, rank(),
-                              "receiving from any rank is not there yet: name the rank");
-    }
     refuse(request, *wrong);
   }
   const bool known = supported_[support_index(request)].load(std::memory_order_relaxed);
@@ -137,32 +132,11 @@ void ProcessGroup::Impl::after_failure(const Number& before, const Error& failur
 }
 
 void ProcessGroup::Impl::dispatch(const Request& request) {
-  if (info_.checks_itself) {
-    parts_.backend->run(request);
-  } else {
-    run_foreign(request);
-  }
+  foreign_ ? foreign_->run(request) : parts_.backend->run(request);
 }
 
-void ProcessGroup::Impl::run_foreign(const Request& request) {
-  const bool checked = parts_.side && group_size() > 1 && !is_message(request.op);
-  try {
-    if (checked) {
-      launch_pending();
-      parts_.side->run(group::side_barrier(request));
-    }
-    parts_.backend->run(request);
-    if (checked) membership().leave(request);
-  } catch (const Error&) {
-    if (failed()) membership().throw_cause(request);  // why, not what the backend made of it
-    throw;
-  }
-}
-
-void ProcessGroup::Impl::launch_pending() {
-  if (!last_check_) return;
-  last_check_->launch();
-  last_check_.reset();
+Work ProcessGroup::Impl::dispatch_async(Request request) {
+  return foreign_ ? foreign_->start(std::move(request)) : parts_.backend->start(std::move(request));
 }
 
 void ProcessGroup::Impl::run(Request& request) {
@@ -181,13 +155,6 @@ void ProcessGroup::Impl::run(Request& request) {
   }
 }
 
-Work ProcessGroup::Impl::start_collective(Request request) {
-  if (!parts_.side || group_size() == 1) return parts_.backend->start(std::move(request));
-  last_check_ = std::make_shared<group::SideCheck>(
-      std::move(request), *parts_.side, *parts_.backend, membership(), std::move(last_check_));
-  return Work(last_check_);
-}
-
 std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) {
   for (const Request& message : messages) admit(message, false);
   std::vector<Work> works;
@@ -200,11 +167,11 @@ Work ProcessGroup::Impl::start(Request& request) {
   admit(request, false);
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
-  if (is_message(request.op)) return parts_.backend->start(request);
+  if (is_message(request.op)) return dispatch_async(request);
   const group::Turn turn(turnstile_, request, rank());
   const Number before = number(request);
   try {
-    return start_collective(request);
+    return dispatch_async(request);
   } catch (const Error& failure) {
     after_failure(before, failure);
     throw;

@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <thread>
+#include <utility>
+
+#include "kernels/kernels.h"
 
 namespace tutti::native {
 
@@ -27,6 +31,15 @@ void Messages::Line::append(Transfer& transfer) noexcept {
   transfer.next_ = nullptr;
   (last != nullptr ? last->next_ : first) = &transfer;
   last = &transfer;
+}
+
+void Messages::Line::insert(Transfer& transfer) noexcept {
+  Transfer* after = last;
+  while (after != nullptr && after->order_ > transfer.order_) after = after->previous_;
+  transfer.previous_ = after;
+  transfer.next_ = after != nullptr ? after->next_ : first;
+  (after != nullptr ? after->next_ : first) = &transfer;
+  (transfer.next_ != nullptr ? transfer.next_->previous_ : last) = &transfer;
 }
 
 void Messages::Line::remove(Transfer& transfer) noexcept {
@@ -119,8 +132,16 @@ bool Messages::withdraw(Transfer& transfer, bool by_force) {
   return mine;
 }
 
+Messages::Line& Messages::line_of(Transfer& transfer) noexcept {
+  if (transfer.awaited() == kAnyRank) return receives_from_any_;
+  Peer& other = peer(transfer.awaited());
+  return transfer.is_send() ? other.sends : other.receives;
+}
+
 /// Takes a transfer that has not ended out of everything that points to it.
 void Messages::forget(Transfer& transfer) noexcept {
+  line_of(transfer).remove(transfer);
+  if (transfer.awaited() == kAnyRank) return;
   Peer& to = peer(transfer.awaited());
   const State state = transfer.state_.load();
   if (state == State::queued) --to.queued_sends;
@@ -128,22 +149,24 @@ void Messages::forget(Transfer& transfer) noexcept {
   for (Match& match : to.matches) {
     if (match.filled == &transfer) match.filled = nullptr;
   }
-  (transfer.is_send() ? to.sends : to.receives).remove(transfer);
 }
 
 // ---- asynchronous transfers
 
 template <class Visit>
 void Messages::visit_pending(Visit&& visit) {
-  for (Peer& each : peers_) {
-    for (Line* line : {&each.sends, &each.receives}) {
-      Transfer* next = nullptr;
-      for (Transfer* transfer = line->first; transfer != nullptr; transfer = next) {
-        next = transfer->next_;
-        if (transfer->is_asynchronous()) visit(*transfer);
-      }
+  const auto visit_line = [&](const Line& line) {
+    Transfer* next = nullptr;
+    for (Transfer* transfer = line.first; transfer != nullptr; transfer = next) {
+      next = transfer->next_;
+      if (transfer->is_asynchronous()) visit(*transfer);
     }
+  };
+  for (const Peer& each : peers_) {
+    visit_line(each.sends);
+    visit_line(each.receives);
   }
+  visit_line(receives_from_any_);
 }
 
 void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept {
@@ -202,14 +225,13 @@ void Messages::take_in() {
 }
 
 void Messages::place(Transfer& transfer) {
-  Peer& to = peer(transfer.awaited());
+  transfer.order_ = next_order_++;
+  line_of(transfer).append(transfer);
   if (transfer.is_send()) {
-    to.sends.append(transfer);
-    ++to.queued_sends;
+    ++peer(transfer.awaited()).queued_sends;
   } else {
     transfer.state_.store(State::waiting);
-    to.receives.append(transfer);
-    if (to.rank != membership_.rank()) post(to, transfer);
+    post(transfer);
   }
 }
 
@@ -218,7 +240,7 @@ void Messages::pump(const Transfer* own) noexcept {
   try {
     for (Peer& each : peers_) {
       if (each.rank == membership_.rank()) {
-        if (each.sends.first != nullptr || each.receives.first != nullptr) meet_self(each);
+        meet_self(each);
         continue;
       }
       read_frames(each);
@@ -236,6 +258,7 @@ void Messages::read_frames(Peer& from) {
     if (membership_.abort_word().load(std::memory_order_relaxed) != 0) return;
     switch (frame->header.type) {
       case FrameType::announce:
+      case FrameType::envelope:
         on_announce(from, *frame);
         break;
       case FrameType::match:
@@ -257,43 +280,115 @@ void Messages::read_frames(Peer& from) {
 }
 
 void Messages::on_announce(Peer& from, const Frame& frame) {
-  for (Transfer* receive = from.receives.first; receive != nullptr; receive = receive->next_) {
-    if (receive->state_.load() == State::waiting && receive->request_->tag == frame.header.tag) {
-      return match(from, *receive, frame.header, frame.payload.data());
-    }
+  if (Transfer* receive = find_receive(from, frame.header.tag)) {
+    return match(from, *receive, frame.header, frame.payload.data());
   }
   keep(from, frame.header, frame.payload.data());
 }
 
-/// Looks for the oldest message of the tag that has arrived already.
-void Messages::post(Peer& from, Transfer& receive) {
-  Unexpected* before = nullptr;
-  for (Unexpected* entry = from.first_unexpected; entry != nullptr;
-       before = std::exchange(entry, entry->next)) {
-    if (entry->header.tag != receive.request_->tag) continue;
-    match(from, receive, entry->header, entry->payload);
-    return release(from, before, *entry);
+/// The oldest receive that takes a message of `from` with this tag.
+Transfer* Messages::find_receive(Peer& from, std::int32_t tag) const noexcept {
+  Transfer* oldest = nullptr;
+  for (const Line* line : {&std::as_const(from.receives), &receives_from_any_}) {
+    Transfer* each = line->first;
+    while (each != nullptr &&
+           (each->state_.load() != State::waiting || each->request_->tag != tag)) {
+      each = each->next_;
+    }
+    if (each != nullptr && (oldest == nullptr || each->order_ < oldest->order_)) oldest = each;
   }
+  return oldest;
+}
+
+/// Looks for the oldest message for `receive` that has arrived already.
+void Messages::post(Transfer& receive) {
+  Peer* from = nullptr;
+  Unexpected* oldest = nullptr;
+  Unexpected* before_oldest = nullptr;
+  for (Peer& each : peers_) {
+    if (each.rank == membership_.rank()) continue;  // see meet_self
+    if (receive.awaited() != kAnyRank && receive.awaited() != each.rank) continue;
+    Unexpected* before = nullptr;
+    Unexpected* entry = each.first_unexpected;
+    while (entry != nullptr && entry->header.tag != receive.request_->tag) {
+      before = std::exchange(entry, entry->next);
+    }
+    if (entry == nullptr || (oldest != nullptr && oldest->order < entry->order)) continue;
+    from = &each;
+    oldest = entry;
+    before_oldest = before;
+  }
+  if (oldest == nullptr) return;
+  match(*from, receive, oldest->header, oldest->payload);
+  release(*from, before_oldest, *oldest);
 }
 
 void Messages::match(Peer& from, Transfer& receive, const FrameHeader& header,
                      const std::byte* payload) {
-  if (!agree(from, receive, header)) return;
-  receive.id_ = header.id;
+  if (!take_up(from, receive, header)) return;
   receive.state_.store(State::matched);
-  const bool is_whole = header.payload_bytes == receive.byte_count();
+  const bool is_whole =
+      header.type == FrameType::envelope || header.payload_bytes == receive.byte_count();
   from.matches.push_back({header.id, is_whole ? &receive : nullptr});
-  if (is_whole && header.payload_bytes > 0) {
-    std::memcpy(receive.request_->output.data, payload, header.payload_bytes);
+  kernels::copy(receive.data_, payload, header.payload_bytes);
+}
+
+/// The receive becomes that of one message. False: they do not agree, and the group has failed.
+bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header) {
+  if (!agree(from, receive, header)) return false;
+  const Request& request = *receive.request_;
+  if (request.make_room != nullptr && !make_room(receive, header.what.count)) return false;
+  if (receive.awaited() == kAnyRank) {
+    receives_from_any_.remove(receive);
+    receive.peer_.store(from.rank);
+    from.receives.insert(receive);
   }
+  receive.id_ = header.id;
+  if (request.matched != nullptr) {
+    *request.matched = {from.rank,      header.tag, request.dtype,
+                        receive.count_, header.id,  header.type != FrameType::envelope};
+  }
+  return true;
+}
+
+bool Messages::make_room(Transfer& receive, std::size_t count) {
+  const Request& request = *receive.request_;
+  try {
+    receive.data_ = request.make_room(request.room_context, count);
+    receive.count_ = count;
+    return true;
+  } catch (const std::exception& error) {
+    membership_.fail({ErrorCode::kSystem,
+                      fmt::format("rank {} has no room for a message of {} x {}: {}",
+                                  membership_.rank(), count, name_of(request.dtype), error.what()),
+                      {membership_.rank()},
+                      {}});
+    return false;
+  }
+}
+
+/// A message of the side group that is neither buffered nor to oneself.
+bool Messages::has_envelope_only(const Transfer& send) const noexcept {
+  const bool is_eager = send.request_->buffered && send.byte_count() <= eager_bytes_;
+  return send.request_->stands_for != nullptr && !is_eager && send.awaited() != membership_.rank();
+}
+
+void Messages::tell_sender(const Transfer& send) const noexcept {
+  const Request& request = *send.request_;
+  if (request.matched == nullptr) return;
+  *request.matched = {send.awaited(), request.tag, request.dtype,
+                      send.count_,    send.id_,    !has_envelope_only(send)};
 }
 
 /// What arrived fits the receive; if not, both ends must learn of it: the group fails.
 bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeader& header) {
   const Request& request = *receive.request_;
+  const std::size_t most = std::numeric_limits<std::ptrdiff_t>::max() / size_of(request.dtype);
   const bool same = header.what.dtype == static_cast<std::uint8_t>(request.dtype) &&
-                    header.what.count == request.count;
-  const bool sound = header.payload_bytes == 0 || header.payload_bytes == receive.byte_count();
+                    (request.make_room != nullptr ? header.what.count <= most
+                                                  : header.what.count == request.count);
+  const bool sound = header.payload_bytes == 0 ||
+                     header.payload_bytes == header.what.count * size_of(request.dtype);
   if (same && sound) return true;
   const auto dtype = static_cast<DType>(
       std::min<std::uint8_t>(header.what.dtype, static_cast<std::uint8_t>(kDTypeCount - 1)));
@@ -317,7 +412,10 @@ void Messages::on_match(Peer& to, std::uint64_t id) {
   to.unmatched.erase(known);
   for (Transfer* send = to.sends.first; send != nullptr; send = send->next_) {
     if (send->id_ != id) continue;
-    if (send->byte_count() <= eager_bytes_) return complete(to.sends, *send);
+    tell_sender(*send);
+    if (send->byte_count() <= eager_bytes_ || has_envelope_only(*send)) {
+      return complete(to.sends, *send);
+    }
     send->state_.store(State::matched);
     ++to.streaming_sends;
     return;
@@ -334,8 +432,8 @@ void Messages::on_content(Peer& from, const Frame& frame) {
     throw_broken(from.rank, fmt::format("sent {} bytes of message {} that nothing waits for",
                                         frame.payload.size(), frame.header.id));
   }
-  std::memcpy(static_cast<std::byte*>(receive->request_->output.data) + receive->moved_,
-              frame.payload.data(), frame.payload.size());
+  std::memcpy(static_cast<std::byte*>(receive->data_) + receive->moved_, frame.payload.data(),
+              frame.payload.size());
   receive->moved_ += frame.payload.size();
   if (receive->moved_ == receive->byte_count()) complete(from.receives, *receive);
 }
@@ -398,6 +496,10 @@ FrameHeader Messages::announcement(Transfer& send, std::uint64_t id) const {
   header.tag = send.request_->tag;
   header.id = id;
   header.what = describe(*send.request_);
+  if (has_envelope_only(send)) {
+    header.type = FrameType::envelope;
+    return header;
+  }
   const std::size_t byte_count = send.byte_count();
   header.payload_bytes = byte_count <= eager_bytes_ ? static_cast<std::uint32_t>(byte_count) : 0;
   return header;
@@ -416,13 +518,16 @@ void Messages::send_announcements(Peer& to) {
     send->id_ = to.next_id++;
     send->state_.store(State::waiting);
     to.unmatched.push_back({send->id_, send->request_->tag});
-    if (send->request_->buffered && send->byte_count() <= eager_bytes_) end(to.sends, *send);
+    if (send->request_->buffered && send->byte_count() <= eager_bytes_) {
+      tell_sender(*send);
+      end(to.sends, *send);
+    }
   }
 }
 
 // ---- messages to oneself: no channel, the same order
 
-void Messages::meet_self(Peer& self) {
+void Messages::announce_to_self(Peer& self) {
   Transfer* next = nullptr;
   for (Transfer* send = self.sends.first; send != nullptr && self.queued_sends > 0; send = next) {
     next = send->next_;
@@ -434,14 +539,33 @@ void Messages::meet_self(Peer& self) {
     if (!send->request_->buffered || !eager || self.unexpected_count >= kMaxUnmatched) continue;
     keep(self, announcement(*send, send->id_),
          static_cast<const std::byte*>(send->request_->input.data));
+    tell_sender(*send);
     end(self.sends, *send);
   }
-  for (Transfer* receive = self.receives.first; receive != nullptr; receive = next) {
-    next = receive->next_;
-    if (receive->state_.load() == State::waiting && meet_oldest(self, *receive)) {
-      next = self.receives.first;  // the lines have changed
+}
+
+void Messages::meet_self(Peer& self) {
+  announce_to_self(self);
+  if (self.sends.first == nullptr && self.first_unexpected == nullptr) return;
+  for (Line* line : {&self.receives, &receives_from_any_}) {
+    Transfer* next = nullptr;
+    for (Transfer* receive = line->first; receive != nullptr; receive = next) {
+      next = receive->next_;
+      if (receive->state_.load() != State::waiting) continue;
+      // The oldest of its tag first, from whichever line.
+      Transfer* const oldest = find_receive(self, receive->request_->tag);
+      if (oldest != nullptr && meet_oldest(self, *oldest))
+        next = line->first;  // lines have changed
     }
   }
+}
+
+Transfer* Messages::find_self_send(Peer& self, std::int32_t tag) const noexcept {
+  Transfer* send = self.sends.first;
+  while (send != nullptr && (send->state_.load() != State::waiting || send->request_->tag != tag)) {
+    send = send->next_;
+  }
+  return send;
 }
 
 /// Matches `receive` with the oldest message of its tag, kept or waiting.
@@ -450,22 +574,18 @@ bool Messages::meet_oldest(Peer& self, Transfer& receive) {
   Unexpected* before = nullptr;
   Unexpected* entry = self.first_unexpected;
   while (entry != nullptr && entry->header.tag != tag) before = std::exchange(entry, entry->next);
-  Transfer* send = self.sends.first;
-  while (send != nullptr && (send->state_.load() != State::waiting || send->request_->tag != tag)) {
-    send = send->next_;
-  }
+  Transfer* const send = find_self_send(self, tag);
   if (send == nullptr && entry == nullptr) return false;
   const bool kept = send == nullptr || (entry != nullptr && entry->header.id < send->id_);
-  FrameHeader header = kept ? entry->header : announcement(*send, send->id_);
-  if (!agree(self, receive, header)) return false;
-  if (receive.byte_count() > 0) {
-    std::memcpy(receive.request_->output.data,
+  const FrameHeader header = kept ? entry->header : announcement(*send, send->id_);
+  if (!take_up(self, receive, header)) return false;
+  kernels::copy(receive.data_,
                 kept ? static_cast<const void*>(entry->payload) : send->request_->input.data,
                 receive.byte_count());
-  }
   if (kept) {
     release(self, before, *entry);
   } else {
+    tell_sender(*send);
     complete(self.sends, *send);
   }
   complete(self.receives, receive);
@@ -487,6 +607,7 @@ void Messages::keep(Peer& from, const FrameHeader& header, const std::byte* payl
   }
   Unexpected* entry = std::exchange(free_, free_->next);
   entry->header = header;
+  entry->order = next_order_++;
   entry->next = nullptr;
   if (header.payload_bytes > 0) std::memcpy(entry->payload, payload, header.payload_bytes);
   Unexpected*& end =

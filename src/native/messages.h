@@ -7,6 +7,10 @@
 // local news, and content has a posted buffer. That is why no tag ever blocks another, and why one
 // channel per pair is enough.
 //
+// A receive from any rank belongs to no peer until it is matched. A message that *stands for* one
+// of another backend has an envelope only: both ends learn of their match, its content moves
+// elsewhere.
+//
 // A *transfer* is one send or receive under way. Transfers of a peer and direction stand in a
 // *line* in submission order; those of one tag end in that order. Whoever holds the driver token
 // moves all transfers of the rank, not only its own.
@@ -29,9 +33,13 @@ class Messages;
 class Transfer : public Operation {
  public:
   Transfer(Messages& messages, const Request& request) noexcept
-      : messages_(messages), request_(&request) {}
+      : messages_(messages),
+        request_(&request),
+        peer_(request.root_or_peer),
+        count_(request.count),
+        data_(request.output.data) {}
   bool step() override;
-  int awaited() const noexcept override { return request_->root_or_peer; }
+  int awaited() const noexcept override { return peer_; }
   bool matched() const noexcept override { return state_.load() >= State::matched; }
   bool ended() const noexcept { return state_.load() == State::ended; }
 
@@ -53,10 +61,14 @@ class Transfer : public Operation {
     ended,
   };
   bool is_send() const noexcept { return request_->op == Op::send; }
-  std::size_t byte_count() const noexcept { return request_->count * size_of(request_->dtype); }
+  std::size_t byte_count() const noexcept { return count_ * size_of(request_->dtype); }
 
   Messages& messages_;
   const Request* request_;
+  std::atomic<int> peer_;    // kAnyRank until matched
+  std::size_t count_;        // of a receive of any count: once matched
+  void* data_;               // of a receive: where it goes
+  std::uint64_t order_ = 0;  // among all of the rank, by submission
   std::atomic<State> state_{State::queued};
   std::uint64_t id_ = 0;  // of the message, by its sender
   std::size_t moved_ = 0;
@@ -103,11 +115,14 @@ class Messages {
     Transfer* first = nullptr;
     Transfer* last = nullptr;
     void append(Transfer& transfer) noexcept;
+    /// By order_; where they come in order this is append.
+    void insert(Transfer& transfer) noexcept;
     void remove(Transfer& transfer) noexcept;
   };
   /// A message that arrived before its receive; an entry of the table.
   struct Unexpected {
     FrameHeader header;
+    std::uint64_t order = 0;  // of arrival, among those of all peers
     Unexpected* next = nullptr;
     std::byte payload[kEagerBytes];
   };
@@ -150,9 +165,17 @@ class Messages {
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
   FrameHeader announcement(Transfer& send, std::uint64_t id) const;
 
-  void post(Peer& peer, Transfer& receive);
+  Line& line_of(Transfer& transfer) noexcept;
+  bool has_envelope_only(const Transfer& send) const noexcept;
+  Transfer* find_receive(Peer& from, std::int32_t tag) const noexcept;
+  void post(Transfer& receive);
   void match(Peer& peer, Transfer& receive, const FrameHeader& header, const std::byte* payload);
   bool agree(const Peer& peer, const Transfer& receive, const FrameHeader& header);
+  bool take_up(Peer& peer, Transfer& receive, const FrameHeader& header);
+  bool make_room(Transfer& receive, std::size_t count);
+  void tell_sender(const Transfer& send) const noexcept;
+  void announce_to_self(Peer& self);
+  Transfer* find_self_send(Peer& self, std::int32_t tag) const noexcept;
   void meet_self(Peer& self);
   bool meet_oldest(Peer& self, Transfer& receive);
   void keep(Peer& peer, const FrameHeader& header, const std::byte* payload);
@@ -176,6 +199,8 @@ class Messages {
 
   DriverToken token_;  // guards everything below
   std::vector<Peer> peers_;
+  Line receives_from_any_;
+  std::uint64_t next_order_ = 1;
   const Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;
   std::vector<std::unique_ptr<Unexpected>> table_;  // every entry there ever was

@@ -1,15 +1,20 @@
 // A backend that checks nothing itself: thread-ranks add what lies in a shared table, whatever the
-// others meant. It knows broadcast, all_reduce (f32 sum), barrier and recv (which waits for ever).
+// others meant, and leave their messages there. It knows broadcast, all_reduce (f32 sum), barrier
+// and messages.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,21 +31,27 @@ class ForeignTable {
  public:
   explicit ForeignTable(int ranks) : ranks_(ranks), aborted_(static_cast<std::size_t>(ranks)) {}
 
+  /// From now on collectives wait until they are aborted.
+  void stick() { sticky_ = true; }
+  void await_stuck() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stuck_ > 0; });
+  }
+  /// How many messages were moved.
+  int messages() const { return messages_; }
+
   void run(const Request& request, int rank, std::uint64_t call) {
     std::unique_lock lock(mutex_);
     const auto me = static_cast<std::size_t>(rank);
-    if (request.op == Op::recv) {
-      changed_.wait(lock, [&] { return aborted_[me]; });
-      throw Error(ErrorCode::kAborted, "foreign: aborted");
-    }
     Round& round = rounds_[call];
     round.inputs.resize(static_cast<std::size_t>(ranks_));
     const auto* const from = static_cast<const float*>(request.input.data);
     round.inputs[me].assign(from, from + request.input.count);
     ++round.arrived;
+    if (sticky_) ++stuck_;
     changed_.notify_all();
-    changed_.wait(lock, [&] { return aborted_[me] || round.arrived == ranks_; });
-    if (round.arrived < ranks_) throw Error(ErrorCode::kAborted, "foreign: aborted");
+    changed_.wait(lock, [&] { return aborted_[me] || (round.arrived == ranks_ && !sticky_); });
+    if (round.arrived < ranks_ || sticky_) throw Error(ErrorCode::kAborted, "foreign: aborted");
     auto* const to = static_cast<float*>(request.output.data);
     for (std::size_t i = 0; i < request.output.count; ++i) {
       to[i] = request.op == Op::broadcast ? at(round, request.root_or_peer, i) : 0;
@@ -48,6 +59,29 @@ class ForeignTable {
         to[i] += at(round, from_rank, i);
       }
     }
+  }
+  void leave_message(const Request& request, int rank) {
+    const std::lock_guard lock(mutex_);
+    const auto* const data = static_cast<const float*>(request.input.data);
+    left_[{rank, request.root_or_peer, request.seq}].assign(data, data + request.count);
+    changed_.notify_all();
+  }
+  /// False: it has not come until then.
+  bool take_message(const Request& request, int rank, Deadline::Clock::time_point until) {
+    std::unique_lock lock(mutex_);
+    const std::tuple key(request.root_or_peer, rank, request.seq);
+    const auto come = [&] {
+      return left_.contains(key) || aborted_[static_cast<std::size_t>(rank)];
+    };
+    if (!changed_.wait_until(lock, std::min(until, Deadline::Clock::now() + std::chrono::hours(1)),
+                             come))
+      return false;
+    if (!left_.contains(key)) throw Error(ErrorCode::kAborted, "foreign: aborted");
+    const std::vector<float> data = left_.extract(key).mapped();
+    EXPECT_EQ(data.size(), request.output.count);
+    std::copy(data.begin(), data.end(), static_cast<float*>(request.output.data));
+    ++messages_;
+    return true;
   }
   /// Ends the waits of `rank`, now and later.
   void abort(int rank) {
@@ -70,43 +104,30 @@ class ForeignTable {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::uint64_t, Round> rounds_;
+  std::map<std::tuple<int, int, std::uint64_t>, std::vector<float>> left_;  // from, to, number
   std::vector<bool> aborted_;
+  std::atomic<int> messages_{0};
+  int stuck_ = 0;
+  std::atomic<bool> sticky_{false};
 };
 
 class ForeignBackend final : public Backend {
  public:
   ForeignBackend(std::shared_ptr<ForeignTable> table, int rank)
       : table_(std::move(table)), rank_(rank) {}
-  ~ForeignBackend() override {
-    if (last_.valid()) last_.wait();
-  }
 
   Support supports(const OpKey& key) const override {
     if (key.dtype == DType::f32 || key.op == Op::barrier) return {};
     return {false, "foreign knows f32 only"};
   }
-  void run(const Request& request) override {
-    if (last_.valid()) last_.wait();
-    table_->run(request, rank_, ++calls_);
-  }
+  void run(const Request& request) override { table_->run(request, rank_, ++calls_); }
   Work start(Request request) override {
-    auto state = std::make_shared<State>(std::move(request));
-    const std::uint64_t call = ++calls_;
-    // Moved out of the future's function: the state holds the future, so it must not hold the
-    // state.
-    last_ = std::async(std::launch::async, [this, own = state, call, before = last_]() mutable {
-              const std::shared_ptr<State> mine = std::move(own);
-              if (before.valid()) std::exchange(before, {}).wait();
-              mine->begin();
-              try {
-                table_->run(mine->request(), rank_, call);
-                mine->end();
-              } catch (const Error& failure) {
-                mine->end(failure);
-              }
-            }).share();
-    state->ended = last_;
-    return Work(state);
+    EXPECT_GT(request.seq, 0u);
+    if (request.op == Op::send) {
+      table_->leave_message(request, rank_);
+      return {};
+    }
+    return Work(std::make_shared<Receive>(*table_, rank_, std::move(request)));
   }
   std::unique_ptr<Backend> make_group(const GroupSpec& spec) override {
     return std::make_unique<ForeignBackend>(table_, spec.rank);
@@ -123,24 +144,28 @@ class ForeignBackend final : public Backend {
   }
 
  private:
-  struct State final : WorkState {
-    using WorkState::WorkState;
+  struct Receive final : WorkState {
+    Receive(ForeignTable& table_in, int rank_in, Request request)
+        : WorkState(std::move(request)), table(table_in), rank(rank_in) {}
     bool help(Deadline::Clock::time_point until) override {
-      if (until == Deadline::Clock::time_point::max()) {
-        ended.wait();
-        return true;
+      try {
+        if (!table.take_message(request(), rank, until)) return false;
+        end();
+      } catch (const Error& failure) {
+        end(failure);
       }
-      return ended.wait_until(until) == std::future_status::ready;
+      return true;
     }
-    std::shared_future<void> ended;
+    ForeignTable& table;
+    const int rank;
   };
 
   const std::shared_ptr<ForeignTable> table_;
   const int rank_;
   std::uint64_t calls_ = 0;
-  std::shared_future<void> last_;
 };
 
+/// Whether the side group checks collectives.
 enum class Side { native, none };
 
 /// A world of thread-ranks on the foreign backend, with or without a side group.
@@ -165,7 +190,8 @@ inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
   return group::make_group(std::move(parts), nullptr, Where::current(),
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = std::make_shared<ForeignBackend>(table, me.rank);
-                             if (side == Side::native) made.side = native::make_native(spec);
+                             made.side = native::make_native(spec);
+                             made.check = side == Side::native;
                            });
 }
 

@@ -165,15 +165,6 @@ TEST(Misuse, IllegalReduceOperationsAreUnsupportedAndSayWhatToDo) {
   });
 }
 
-TEST(Misuse, ReceiveFromAnyRankIsNotThereYetAndSaysSo) {
-  on_ranks(2, [](ProcessGroup& world) {
-    float x = 0;
-    const Error error = thrown_by([&] { world.recv(x, -1); });
-    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-    expect_text(error, "from any rank");
-  });
-}
-
 // ---- failure ----------------------------------------------------------------------------------
 
 TEST(Failure, AbortReachesEveryRankWithItsReason) {

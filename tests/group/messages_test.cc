@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ranks.h"
+#include "tutti/init.h"
 #include "tutti/process_group.h"
 
 namespace tutti {
@@ -120,6 +121,149 @@ TEST(Split, ByColorInTheOrderOfTheKeys) {
     ProcessGroup again = group.split({});
     EXPECT_EQ(again.world_size(), group.world_size());
   });
+}
+
+// ---- from any rank, of any count
+
+TEST(AnyRank, TakesWhatComesFirstInTheOrderOfEachSender) {
+  constexpr int kEach = 200;
+  on_ranks(4, [](ProcessGroup& world) {
+    if (world.rank() != 0) {
+      // Small and large: the latter need a match before their content moves.
+      for (int i = 0; i < kEach; ++i) {
+        std::vector<int> data(i % 10 == 0 ? 5000 : 10, i);
+        world.send(data, 0, {.tag = i % 10 == 0 ? 1 : 2, .buffered = i % 3 == 0});
+      }
+      return world.barrier();
+    }
+    std::vector<std::array<int, 3>> next(4, {0, 0, 0});
+    for (int i = 0; i < 3 * kEach; ++i) {
+      const int tag = i % 10 == 0 ? 1 : 2;
+      std::vector<int> data(tag == 1 ? 5000 : 10, -1);
+      const MessageInfo info = world.recv(data, kAnyRank, {.tag = tag});
+      EXPECT_EQ(info.tag, tag);
+      EXPECT_EQ(info.count, data.size());
+      int& due = next[static_cast<std::size_t>(info.rank)][static_cast<std::size_t>(tag)];
+      if (tag == 2 && due % 10 == 0) ++due;
+      EXPECT_EQ(data, std::vector<int>(data.size(), due)) << "from rank " << info.rank;
+      due += tag == 1 ? 10 : 1;
+    }
+    world.barrier();
+  });
+}
+
+TEST(AnyRank, TheOldestReceiveGoesFirst) {
+  on_ranks(3, [](ProcessGroup& world) {
+    if (world.rank() == 1) {
+      world.barrier();
+      for (const int value : {1, 2, 3}) world.send(value, 0);
+      return;
+    }
+    if (world.rank() == 2) return world.barrier();
+    std::array<int, 3> in = {0, 0, 0};
+    MessageInfo first, third;
+    std::vector<Work> works;
+    works.push_back(world.recv(in[0], kAnyRank, {.info = &first}, async));
+    works.push_back(world.recv(in[1], 1, async));
+    works.push_back(world.recv(in[2], kAnyRank, {.info = &third}, async));
+    world.barrier();
+    wait_all(works);
+    EXPECT_EQ(in, (std::array<int, 3>{1, 2, 3}));
+    EXPECT_EQ(first.rank, 1);
+    EXPECT_EQ(third.rank, 1);
+  });
+}
+
+TEST(AnyRank, TheOwnRankCounts) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::array<int, 3> in = {0, 0, 0};
+    std::vector<Work> works;
+    MessageInfo info;
+    works.push_back(world.recv(in[0], kAnyRank, {.info = &info}, async));
+    works.push_back(world.recv(in[1], world.rank(), async));
+    const int one = 1, two = 2, three = 3;
+    works.push_back(world.send(one, world.rank(), async));
+    works.push_back(world.send(two, world.rank(), async));
+    wait_all(works);
+    EXPECT_EQ(in[0], 1);
+    EXPECT_EQ(in[1], 2);
+    EXPECT_EQ(info.rank, world.rank());
+    world.send(three, world.rank(), {.buffered = true});
+    EXPECT_EQ(world.recv(in[2], kAnyRank).rank, world.rank());
+    EXPECT_EQ(in[2], 3);
+  });
+}
+
+TEST(AnyRank, WithoutASenderTheDeadlineCancelsCleanly) {
+  on_ranks(2, [](ProcessGroup& world) {
+    int x = -1;
+    const Error error = thrown_by([&] { world.recv(x, kAnyRank, {.timeout = 20ms}); });
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+    expect_text(error, "nothing came from any rank with tag 0");
+    Work work = world.recv(x, kAnyRank, {.timeout = 20ms}, async);
+    EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kTimeout);
+    world.barrier();
+    Work send = world.send(world.rank(), 1 - world.rank(), async);
+    EXPECT_EQ(world.recv(x, kAnyRank).rank, 1 - world.rank());
+    send.wait();
+    EXPECT_EQ(x, 1 - world.rank());
+  });
+}
+
+TEST(AnyRank, WhenAllOthersHaveLeftItEnds) {
+  const auto outcomes = test_kit::collect_ranks(3, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    if (me.rank == 0) {
+      int x = 0;
+      world.recv(x, kAnyRank);
+    }
+    world.close(1s);
+    return std::string();
+  });
+  ASSERT_TRUE(outcomes[0].error.has_value());
+  EXPECT_EQ(outcomes[0].error->code(), ErrorCode::kClosed) << outcomes[0].failure;
+}
+
+TEST(AnyCount, TheVectorGetsTheSize) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const std::size_t count : {0, 1, 511, 512, 513, 100'000}) {
+      const std::vector<double> out(count, static_cast<double>(count));
+      if (world.rank() == 0) {
+        world.send(out, 1);
+      } else {
+        std::vector<double> in(7, -1);
+        const MessageInfo info = world.recv_resize(in, 0);
+        EXPECT_EQ(info.count, count);
+        EXPECT_EQ(in, out);
+      }
+    }
+    std::vector<float> in;
+    if (world.rank() == 0) {
+      Work work = world.recv_resize(in, kAnyRank, {}, async);
+      work.wait();
+      EXPECT_EQ(in, std::vector<float>(3, 1.0f));
+    } else {
+      world.send(std::vector<float>(3, 1.0f), 0);
+    }
+  });
+}
+
+TEST(AnyCount, TheDtypeMustAgree) {
+  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    std::vector<float> x(3);
+    std::vector<int> y;
+    if (me.rank == 0) {
+      world.send(x, 1);
+    } else {
+      world.recv_resize(y, 0);
+    }
+    return std::string();
+  });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
+  }
 }
 
 }  // namespace

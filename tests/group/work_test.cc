@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "tutti/backend.h"
 #include "tutti/observer.h"
 
 namespace tutti {

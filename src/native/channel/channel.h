@@ -20,6 +20,7 @@ enum class FrameType : std::uint8_t {
   padding,   ///< of the transport
   segment,   ///< of a collective
   announce,  ///< of a message: what it is, with its bytes if they are few
+  envelope,  ///< of a message whose content moves elsewhere: what it is
   match,     ///< of a message: its receive has been posted and agrees
   content,   ///< of a message that was matched: the next bytes
 };

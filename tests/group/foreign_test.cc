@@ -1,6 +1,6 @@
 // The seam for backends that check nothing themselves: a native barrier with the same number and
 // chain runs on the side before each collective.
-#include "group/side_check.h"
+#include "group/foreign.h"
 
 #include <gtest/gtest.h>
 
@@ -37,11 +37,11 @@ void expect_mismatch(const std::vector<Outcome>& outcomes, const std::string& pa
     ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
     expect_text(*outcome.error, part);
-    expect_text(*outcome.error, "side_check_test.cc:");
+    expect_text(*outcome.error, "foreign_test.cc:");
   }
 }
 
-TEST(SideCheck, AgreeingRanksGetTheBackendsResults) {
+TEST(Foreign, AgreeingRanksGetTheBackendsResults) {
   expect_success(on_foreign(3, Side::native, [](ProcessGroup& world) {
     EXPECT_EQ(world.backend().name, "foreign");
     EXPECT_EQ(world.all_reduce_value(1.0f), 3.0f);
@@ -52,7 +52,7 @@ TEST(SideCheck, AgreeingRanksGetTheBackendsResults) {
   }));
 }
 
-TEST(SideCheck, AsynchronousOnesLaunchInOrderAroundBlockingOnes) {
+TEST(Foreign, AsynchronousOnesLaunchInOrderAroundBlockingOnes) {
   expect_success(on_foreign(2, Side::native, [](ProcessGroup& world) {
     float a = 1, b = 2, c = 3, d = 4;
     Work first = world.all_reduce(a, async);
@@ -73,7 +73,7 @@ TEST(SideCheck, AsynchronousOnesLaunchInOrderAroundBlockingOnes) {
   }));
 }
 
-TEST(SideCheck, DisagreementStopsTheCallBeforeTheBackendSeesIt) {
+TEST(Foreign, DisagreementStopsTheCallBeforeTheBackendSeesIt) {
   expect_mismatch(on_foreign(2, Side::native,
                              [](ProcessGroup& world) {
                                std::vector<float> x(world.rank() == 0 ? 3 : 4, 1.0f);
@@ -92,7 +92,7 @@ TEST(SideCheck, DisagreementStopsTheCallBeforeTheBackendSeesIt) {
 }
 
 /// The planted defect: without the side group the same program gets wrong sums and no error.
-TEST(SideCheck, WithoutItTheDisagreementGoesUnseen) {
+TEST(Foreign, WithoutItTheDisagreementGoesUnseen) {
   for (const Outcome& outcome : on_foreign(2, Side::none, [](ProcessGroup& world) {
          std::vector<float> x(world.rank() == 0 ? 3 : 4, 1.0f);
          world.all_reduce(x);
@@ -106,11 +106,19 @@ TEST(SideCheck, WithoutItTheDisagreementGoesUnseen) {
   }
 }
 
-TEST(SideCheck, AbortReachesTheBackend) {
-  const auto outcomes = on_foreign(2, Side::native, [](ProcessGroup& world) {
+TEST(Foreign, AbortReachesTheBackend) {
+  const auto table = std::make_shared<ForeignTable>(2);
+  table->stick();  // its collectives wait until they are aborted
+  const auto outcomes = test_kit::collect_ranks(2, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
     float x = 0;
-    if (world.rank() == 1) world.abort("enough");
-    world.recv(x, 1 - world.rank());  // the foreign recv waits until it is aborted
+    Work work = world.all_reduce(x, async);
+    if (me.rank == 1) {
+      table->await_stuck();
+      world.abort("enough");
+    }
+    work.wait();
+    return std::string();
   });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
@@ -119,7 +127,127 @@ TEST(SideCheck, AbortReachesTheBackend) {
   }
 }
 
-TEST(SideCheck, SubgroupsHaveTheirOwn) {
+// ---- messages: matched on the side, moved by the backend
+
+TEST(Foreign, MessagesAreMatchedThenMoved) {
+  const auto table = std::make_shared<ForeignTable>(3);
+  expect_success(test_kit::collect_ranks(3, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
+    if (me.rank != 0) {
+      std::vector<float> x(1000, static_cast<float>(me.rank));
+      world.send(x, 0, {.tag = me.rank});
+      float y = static_cast<float>(10 * me.rank);
+      Work second = world.send(y, 0, {.tag = 7}, async);
+      Work first = world.send(x, 0, {.tag = 8}, async);
+      first.wait();
+      second.wait();
+    } else {
+      std::vector<float> x(1000);
+      for (const int from : {2, 1}) {
+        world.recv(x, from, {.tag = from});
+        EXPECT_EQ(x[999], static_cast<float>(from));
+      }
+      for (const int from : {1, 2}) {
+        float y = 0;
+        Work late = world.recv(x, from, {.tag = 8}, async);
+        world.recv(y, from, {.tag = 7});
+        late.wait();
+        EXPECT_EQ(y, static_cast<float>(10 * from));
+        EXPECT_EQ(x[0], static_cast<float>(from));
+      }
+    }
+    world.close();
+    return std::string();
+  }));
+  EXPECT_EQ(table->messages(), 6) << "all went through the backend";
+}
+
+TEST(Foreign, TheSideCarriesBufferedMessagesAndThoseToOneself) {
+  const auto table = std::make_shared<ForeignTable>(2);
+  expect_success(test_kit::collect_ranks(2, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
+    float x = static_cast<float>(me.rank), y = -1, z = -1;
+    world.send(x, 1 - me.rank, {.buffered = true});
+    world.recv(y, 1 - me.rank);
+    EXPECT_EQ(y, static_cast<float>(1 - me.rank));
+    Work to_self = world.send(x, me.rank, {.tag = 3}, async);
+    world.recv(z, kAnyRank, {.tag = 3});
+    to_self.wait();
+    EXPECT_EQ(z, x);
+    world.close();
+    return std::string();
+  }));
+  EXPECT_EQ(table->messages(), 0);
+}
+
+TEST(Foreign, AReceiveFromAnyRankOfAnyCount) {
+  const auto table = std::make_shared<ForeignTable>(3);
+  expect_success(test_kit::collect_ranks(3, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
+    if (me.rank != 0) {
+      world.send(std::vector<float>(static_cast<std::size_t>(5000 * me.rank), 1.0f), 0);
+    } else {
+      int sum = 0;
+      for (int i = 0; i < 2; ++i) {
+        std::vector<float> x;
+        const MessageInfo info = world.recv_resize(x, kAnyRank);
+        EXPECT_EQ(x.size(), static_cast<std::size_t>(5000 * info.rank));
+        EXPECT_EQ(x, std::vector<float>(info.count, 1.0f));
+        sum += info.rank;
+      }
+      EXPECT_EQ(sum, 3);
+      float y = 0;
+      const Error nothing = thrown_by(
+          [&] { world.recv(y, 1, {.tag = 9, .timeout = std::chrono::milliseconds(20)}); });
+      EXPECT_EQ(nothing.code(), ErrorCode::kTimeout);
+      Work later = world.recv(y, 1, {.tag = 9, .timeout = std::chrono::milliseconds(20)}, async);
+      EXPECT_EQ(thrown_by([&] { later.wait(); }).code(), ErrorCode::kTimeout);
+    }
+    world.barrier();  // usable all the same
+    world.close();
+    return std::string();
+  }));
+}
+
+/// A collective that waits for a rank must not keep that rank's message from being moved.
+TEST(Foreign, MessagesMoveWhileACollectiveWaits) {
+  const auto table = std::make_shared<ForeignTable>(2);
+  expect_success(test_kit::collect_ranks(2, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
+    std::vector<float> x(10'000, 1.0f);
+    float sum = 1;
+    if (me.rank == 0) {
+      Work collective = world.all_reduce(sum, async);
+      Work message = world.recv(x, 1, async);
+      message.wait();
+      collective.wait();
+    } else {
+      world.send(x, 0);
+      world.all_reduce(sum);
+    }
+    EXPECT_EQ(sum, 2.0f);
+    world.close();
+    return std::string();
+  }));
+}
+
+TEST(Foreign, CountsThatOnlyTwoRanksShareAreComparedBeforeTheBackendIsCalled) {
+  const auto outcomes = on_foreign(3, Side::native, [](ProcessGroup& world) {
+    const std::vector<std::size_t> counts = {1, 2, 3};
+    std::vector<float> own(world.rank() == 1 ? 3 : counts[static_cast<std::size_t>(world.rank())]);
+    std::vector<float> all(6);
+    world.gatherv(own, all, counts, {.root = 0});
+    ADD_FAILURE() << "the backend was called";
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch);
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{1});
+    expect_text(*outcome.error, "rank 1 sends 3 x f32 to rank 0, which awaits 2");
+  }
+}
+
+TEST(Foreign, SubgroupsHaveTheirOwn) {
   expect_mismatch(on_foreign(3, Side::native,
                              [](ProcessGroup& world) {
                                ProcessGroup group = world.new_group({2, 1, 0});
@@ -129,7 +257,7 @@ TEST(SideCheck, SubgroupsHaveTheirOwn) {
                   "broadcast");
 }
 
-TEST(SideCheck, NothingToCheckInAWorldOfOne) {
+TEST(Foreign, NothingToCheckInAWorldOfOne) {
   expect_success(on_foreign(1, Side::native, [](ProcessGroup& world) {
     EXPECT_EQ(world.all_reduce_value(7.0f), 7.0f);
     float x = 1;
@@ -138,7 +266,7 @@ TEST(SideCheck, NothingToCheckInAWorldOfOne) {
   }));
 }
 
-TEST(SideCheck, UnsupportedIsSaidBeforeAnythingHappens) {
+TEST(Foreign, UnsupportedIsSaidBeforeAnythingHappens) {
   expect_success(on_foreign(2, Side::native, [](ProcessGroup& world) {
     const Error error = thrown_by([&] { (void)world.all_reduce_value(1.0); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
@@ -193,9 +321,9 @@ TEST(Threads, ASecondOneIsToldBothCallSites) {
     refused.set_value();
     first.get();
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    expect_text(error, "another thread is in a call on this group (at side_check_test.cc:" +
+    expect_text(error, "another thread is in a call on this group (at foreign_test.cc:" +
                            std::to_string(line));
-    expect_text(error, "called at side_check_test.cc:" + std::to_string(second_line));
+    expect_text(error, "called at foreign_test.cc:" + std::to_string(second_line));
     EXPECT_EQ(x, 2.0f);
     return std::string();
   }));

@@ -1,0 +1,408 @@
+#include "group/foreign.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tutti::group {
+
+namespace {
+
+using Clock = Deadline::Clock;
+
+/// How long the thread tests one message before it looks at the others.
+constexpr std::chrono::microseconds kTest{20};
+
+/// Gives up at a fixed time.
+class Until final : public Patience {
+ public:
+  explicit Until(Clock::time_point end) noexcept : end_(end) {}
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = end_;
+    return now >= end_ ? Verdict::give_up : Verdict::keep_waiting;
+  }
+
+ private:
+  const Clock::time_point end_;
+};
+
+/// Waits on the own doorbell until `done()` or `until`; true if done. Not ended by an abort: who
+/// makes `done` true is woken by that itself.
+template <class Done>
+bool wait_through_aborts(const control::Membership& membership, Clock::time_point until,
+                         Done&& done) {
+  static constexpr std::atomic<std::uint64_t> kNeverAborted{0};
+  Waiter waiter = membership.waiter();
+  waiter.abort_word = &kNeverAborted;
+  Until patience(until);
+  return wait(waiter, patience, done) == WaitResult::ready;
+}
+
+/// The request on the side group that stands for `request`, which must outlive it.
+Request side_request(const Request& request) noexcept {
+  Request side;
+  side.op = Op::barrier;
+  side.group = request.group;
+  side.seq = request.seq;
+  side.chain = request.chain;
+  side.arrive = request.arrive;
+  side.stall = request.stall;
+  side.where = request.where;
+  side.stands_for = &request;
+  return side;
+}
+
+/// A message on its way through the side group: its envelope there, and what is left to do.
+class Matching {
+ public:
+  /// `request` must outlive it.
+  explicit Matching(const Request& request) : request_(request), side_(request) {
+    data_ = request.output.data;
+    side_.observer = nullptr;
+    side_.stands_for = &request;
+    side_.matched = &info_;
+    if (request.make_room == nullptr) return;
+    side_.room_context = this;
+    side_.make_room = [](void* context, std::size_t count) {
+      auto& self = *static_cast<Matching*>(context);
+      return self.data_ = self.request_.make_room(self.request_.room_context, count);
+    };
+  }
+  Matching(const Matching&) = delete;
+  Matching& operator=(const Matching&) = delete;
+
+  const Request& side() const noexcept { return side_; }
+  /// Once matched: whether that was all.
+  bool moved() const noexcept { return info_.moved; }
+  /// What the backend is to move.
+  Request real() const {
+    Request real = request_;
+    real.observer = nullptr;
+    real.matched = nullptr;
+    real.make_room = nullptr;
+    real.root_or_peer = info_.rank;
+    real.seq = info_.id;
+    real.count = info_.count;
+    if (real.op == Op::recv) {
+      real.output.data = data_;
+      real.output.count = info_.count;
+    }
+    return real;
+  }
+  void tell_caller() const noexcept {
+    if (request_.matched != nullptr) *request_.matched = info_;
+  }
+
+ private:
+  const Request& request_;
+  MessageInfo info_;
+  void* data_ = nullptr;
+  Request side_;
+};
+
+}  // namespace
+
+/// What precedes a collective on the side group: a barrier, or an exchange of the counts that only
+/// pairs of ranks have in common. All ranks see all counts, so that all find the same.
+class Foreign::Check {
+ public:
+  /// `request` must outlive it.
+  Check(const Request& request, int group_size)
+      : request_(request),
+        ranks_(static_cast<std::size_t>(group_size)),
+        side_(side_request(request)) {
+    const bool by_edge = request.uneven && (request.op == Op::gather || request.op == Op::scatter ||
+                                            request.op == Op::all_to_all);
+    if (!by_edge) return;
+    own_.resize(2 * ranks_);
+    all_.resize(2 * ranks_ * ranks_);
+    note_edges();
+    side_.op = Op::all_gather;
+    side_.dtype = DType::u64;
+    side_.count = own_.size();
+    side_.input = own_;
+    side_.output = all_;
+  }
+  Check(const Check&) = delete;
+  Check& operator=(const Check&) = delete;
+
+  const Request& side() const noexcept { return side_; }
+
+  /// Fails the group and throws if the two ends of an edge differ.
+  void compare(control::Membership& membership) const {
+    for (std::size_t from = 0; from < ranks_ && !all_.empty(); ++from) {
+      for (std::size_t to = 0; to < ranks_; ++to) {
+        if (sent(from, to) == awaited(from, to)) continue;
+        membership.fail(
+            {ErrorCode::kCollectiveMismatch,
+             fmt::format("rank {} sends {} x {} to rank {}, which awaits {}; the counts of both "
+                         "ends must be the same",
+                         from, sent(from, to), name_of(request_.dtype), to, awaited(from, to)),
+             {static_cast<int>(from)},
+             {}});
+        membership.throw_cause(request_);
+      }
+    }
+  }
+
+ private:
+  std::uint64_t sent(std::size_t from, std::size_t to) const {
+    return all_[2 * ranks_ * from + to];
+  }
+  std::uint64_t awaited(std::size_t from, std::size_t to) const {
+    return all_[2 * ranks_ * to + ranks_ + from];
+  }
+  /// First what goes to every rank, then what comes from every rank.
+  void note_edges() {
+    const auto root = static_cast<std::size_t>(std::max(request_.root_or_peer, 0));
+    std::copy(request_.send_counts.begin(), request_.send_counts.end(), own_.begin());
+    std::copy(request_.recv_counts.begin(), request_.recv_counts.end(),
+              own_.begin() + static_cast<std::ptrdiff_t>(ranks_));
+    if (request_.op == Op::gather) own_[root] = request_.input.count;
+    if (request_.op == Op::scatter) own_[ranks_ + root] = request_.output.count;
+  }
+
+  const Request& request_;
+  const std::size_t ranks_;
+  std::vector<std::uint64_t> own_, all_;
+  Request side_;
+};
+
+/// One asynchronous operation. The thread *steps* it until it has ended.
+class Foreign::Entry : public WorkState {
+ public:
+  Entry(Foreign& group, Request request) : WorkState(std::move(request)), group_(group) {}
+  bool help(Clock::time_point until) override {
+    return wait_through_aborts(group_.membership_, until, [this] { return done(); });
+  }
+  /// Does what can be done now; true once it has ended.
+  bool step() noexcept {
+    try {
+      if (!advance()) return false;
+      group_.membership_.leave(request());
+      end();
+    } catch (const Error& failure) {
+      end_failed(failure);
+    } catch (const std::exception& failure) {
+      end_failed(Error(ErrorCode::kSystem, failure.what()));
+    }
+    return true;
+  }
+  /// Whether it is in the backend, which wakes nobody.
+  virtual bool is_tested() const noexcept { return false; }
+
+ protected:
+  virtual bool advance() = 0;
+  /// Whether the others can go on without this rank's part in it.
+  virtual bool is_private(const Error& failure) const noexcept = 0;
+  Foreign& group() const noexcept { return group_; }
+
+ private:
+  void end_failed(const Error& failure) noexcept {
+    control::Membership& membership = group_.membership_;
+    if (!group_.failed()) {
+      if (is_private(failure)) {
+        membership.leave(request());
+        return end(failure);
+      }
+      membership.fail({failure.code(), failure.what(), {membership.rank()}, {}});
+    }
+    end(membership.error(&request()));  // why, not what the backend made of it
+  }
+
+  Foreign& group_;
+};
+
+class Foreign::Collective final : public Entry {
+ public:
+  Collective(Foreign& group, Request request)
+      : Entry(group, std::move(request)),
+        check_(WorkState::request(), group.membership_.group_size()) {}
+
+ private:
+  bool advance() override {
+    if (group().failed()) group().membership_.throw_cause(request());
+    if (!begun_) {
+      begun_ = true;
+      if (group().check_) {
+        side_ = group().side_.start(check_.side());
+      } else {
+        group().membership_.enter(request());
+      }
+    }
+    if (!side_.done()) return false;
+    side_.wait();
+    check_.compare(group().membership_);
+    begin();
+    group().backend_.run(request());
+    return true;
+  }
+  bool is_private(const Error&) const noexcept override { return false; }
+
+  Check check_;
+  bool begun_ = false;
+  Work side_;  // last: its end is awaited before what it reads goes
+};
+
+class Foreign::Message final : public Entry {
+ public:
+  bool is_tested() const noexcept override { return matched_; }
+  Message(Foreign& group, Request request)
+      : Entry(group, std::move(request)),
+        matching_(WorkState::request()),
+        side_(group.side_.start(matching_.side())) {
+    begin();
+  }
+
+ private:
+  bool advance() override {
+    if (!side_.done()) return false;
+    if (!matched_) {
+      side_.wait();
+      matched_ = true;
+      if (!matching_.moved()) real_ = group().backend_.start(matching_.real());
+    }
+    if (!real_.wait_for(kTest)) return false;
+    matching_.tell_caller();
+    return true;
+  }
+  /// A receive that found nothing.
+  bool is_private(const Error&) const noexcept override { return !matched_; }
+
+  Matching matching_;
+  bool matched_ = false;
+  Work side_, real_;  // last: their ends are awaited before what they use goes
+};
+
+Foreign::Foreign(Backend& backend, Backend& side, control::Membership& membership, bool check)
+    : backend_(backend),
+      side_(side),
+      membership_(membership),
+      check_(check && membership.group_size() > 1),
+      thread_(*membership.waiter().bell) {}
+
+Foreign::~Foreign() {
+  if (collectives_pending_.load() + messages_pending_.load() > 0) {
+    const Cause cause{ErrorCode::kAborted,
+                      fmt::format("rank {} destroyed the group while asynchronous operations were "
+                                  "under way; close it first",
+                                  membership_.rank()),
+                      {membership_.rank()},
+                      {}};
+    membership_.fail(cause);
+    backend_.abort(cause);
+    wait_through_aborts(membership_, Clock::time_point::max(), [this] {
+      return collectives_pending_.load() + messages_pending_.load() == 0;
+    });
+  }
+  thread_.stop();
+}
+
+void Foreign::run(const Request& request) {
+  try {
+    if (is_message(request.op)) return run_message(request);
+    wait_for_collectives(request);
+    if (check_) {
+      const Check check(request, membership_.group_size());
+      side_.run(check.side());
+      check.compare(membership_);
+    } else {
+      membership_.enter(request);
+    }
+    backend_.run(request);
+    membership_.leave(request);
+  } catch (const Error&) {
+    if (failed()) membership_.throw_cause(request);          // why, not what the backend made of it
+    if (is_message(request.op)) membership_.leave(request);  // a receive that found nothing
+    throw;
+  }
+}
+
+void Foreign::run_message(const Request& request) {
+  Matching matching(request);
+  side_.run(matching.side());
+  if (!matching.moved()) backend_.start(matching.real()).wait();
+  membership_.leave(request);
+  matching.tell_caller();
+}
+
+/// Collectives complete in the order of submission.
+void Foreign::wait_for_collectives(const Request& request) {
+  if (collectives_pending_.load() == 0) return;
+  wait_through_aborts(membership_, Clock::time_point::max(),
+                      [this] { return collectives_pending_.load() == 0; });
+  if (failed()) membership_.throw_cause(request);
+}
+
+Work Foreign::start(Request request) {
+  std::shared_ptr<Entry> entry;
+  if (is_message(request.op)) {
+    auto message = std::make_shared<Message>(*this, std::move(request));
+    const std::lock_guard lock(mutex_);
+    messages_pending_.fetch_add(1);
+    new_messages_.push_back(message);
+    entry = std::move(message);
+  } else {
+    auto collective = std::make_shared<Collective>(*this, std::move(request));
+    const std::lock_guard lock(mutex_);
+    collectives_pending_.fetch_add(1);
+    new_collectives_.push_back(collective);
+    entry = std::move(collective);
+  }
+  if (!has_thread_.exchange(true)) thread_.add(*this);
+  thread_.wake();
+  return Work(std::move(entry));
+}
+
+void Foreign::drain(Deadline deadline) {
+  const Clock::time_point now = Clock::now();
+  const std::chrono::nanoseconds left = deadline.left(now);
+  const bool forever = left > Clock::time_point::max() - now;
+  const auto pending = [this] { return collectives_pending_.load() + messages_pending_.load(); };
+  if (wait_through_aborts(membership_, forever ? Clock::time_point::max() : now + left,
+                          [&] { return pending() == 0; }))
+    return;
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("close (rank {}): {} asynchronous operations are still under way; wait "
+                          "for them before closing, or give a later deadline",
+                          membership_.rank(), pending()));
+}
+
+// ---- the thread
+
+control::Driver::Step Foreign::step() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(new_collectives_.begin(), new_collectives_.end(), std::back_inserter(collectives_));
+    std::move(new_messages_.begin(), new_messages_.end(), std::back_inserter(messages_));
+    new_collectives_.clear();
+    new_messages_.clear();
+  }
+  bool ended = false;
+  bool tested = false;
+  for (auto message = messages_.begin(); message != messages_.end();) {
+    if (!(*message)->step()) {
+      tested |= (*message)->is_tested();
+      ++message;
+      continue;
+    }
+    message = messages_.erase(message);
+    messages_pending_.fetch_sub(1);
+    ended = true;
+  }
+  if (!collectives_.empty() && collectives_.front()->step()) {
+    collectives_.pop_front();
+    collectives_pending_.fetch_sub(1);
+    ended = true;
+  }
+  if (ended) membership_.notify(membership_.rank());
+  if (collectives_.empty() && messages_.empty()) return Step::idle;
+  return ended || tested ? Step::moved : Step::waiting;
+}
+
+/// The side group has deadlines of its own, and so has the backend.
+void Foreign::ask(Clock::time_point, Clock::time_point*) noexcept {}
+
+}  // namespace tutti::group
