@@ -181,6 +181,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
       }
     }
   }
+  progress.finish();
   const Speed final_speed = speed();
   const double accuracy = test_accuracy(net, test_images, world);
   return report(world, final_speed, accuracy, tutti::parameter_hash(*net)) ? 0 : 1;

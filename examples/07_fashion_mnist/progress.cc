@@ -21,8 +21,9 @@ Progress::Progress(bool shown, std::size_t epochs, std::size_t steps_per_epoch)
       steps_per_epoch_(steps_per_epoch),
       last_shown_(Clock::now()) {}
 
-Progress::~Progress() {
+void Progress::finish() {
   if (line_open_) std::fputc('\n', stderr);
+  line_open_ = false;
 }
 
 bool Progress::due() const {

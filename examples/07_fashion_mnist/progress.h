@@ -11,12 +11,14 @@ class Progress {
   Progress(bool shown, std::size_t epochs, std::size_t steps_per_epoch);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  ~Progress();
+  ~Progress() { finish(); }
 
   /// Whether it is time to show something.
   bool due() const;
   /// `step` counts from the start of the run; `communicating` is a share of the time, in [0, 1].
   void show(std::size_t step, double loss, double samples_per_second, double communicating);
+  /// Ends the bar's line: what is printed next stands below it.
+  void finish();
 
  private:
   using Clock = std::chrono::steady_clock;

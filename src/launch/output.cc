@@ -42,29 +42,36 @@ void Output::finish(int rank, Stream stream) {
 void Output::print(int rank, Stream stream, std::string_view line, bool is_draft) {
   if (!is_draft) tails_[static_cast<std::size_t>(rank)].add(line);
   if (ranks_ == 1) return;
-  End& end = ends_[index(stream)];
   const std::string text = fmt::format("[{}] {}", rank, line);
-  if (is_draft) {
-    if (!end.is_terminal || is_long()) return;
-    const int columns = terminal_columns(end.fd);
-    end.draft = columns > 1 ? std::string(first_columns(text, columns - 1)) : text;
-    queue(stream, fmt::format("\r\x1b[K{}", end.draft));
-    return;
+  if (is_draft) return print_draft(rank, stream, text);
+  // The line that the draft was to become, or one that replaces it.
+  if (draft_.rank == rank && draft_.stream == stream && !draft_.text.empty()) {
+    draft_.text.clear();
+    return queue(stream, fmt::format("\r\x1b[K{}\n", text));
   }
-  if (end.draft.empty()) {
-    queue(stream, text + '\n');
-    return;
-  }
-  // A line of the rank that drew the draft replaces it; one of another rank goes above it.
-  if (end.draft.starts_with(fmt::format("[{}] ", rank))) end.draft.clear();
-  queue(stream, fmt::format("\r\x1b[K{}\n{}", text, end.draft));
+  queue_line(stream, text);
+}
+
+void Output::print_draft(int rank, Stream stream, const std::string& text) {
+  const End& end = ends_[index(stream)];
+  if (!end.is_terminal || is_long()) return;
+  const int columns = terminal_columns(end.fd);
+  draft_ = {columns > 1 ? std::string(first_columns(text, columns - 1)) : text, rank, stream};
+  queue(stream, fmt::format("\r\x1b[K{}", draft_.text));
+}
+
+void Output::queue_line(Stream stream, const std::string& text) {
+  if (draft_.text.empty() || !ends_[index(stream)].is_terminal) return queue(stream, text + '\n');
+  queue(draft_.stream, "\r\x1b[K");
+  queue(stream, text + '\n');
+  queue(draft_.stream, draft_.text);
 }
 
 int Output::prefix_columns(int rank) const {
   return ranks_ == 1 ? 0 : static_cast<int>(fmt::formatted_size("[{}] ", rank));
 }
 
-void Output::say(std::string_view line) { queue(Stream::err, std::string(line) + '\n'); }
+void Output::say(std::string_view line) { queue_line(Stream::err, std::string(line)); }
 
 void Output::queue(Stream stream, std::string bytes) {
   if (ends_[index(stream)].closed || bytes.empty()) return;

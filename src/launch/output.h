@@ -45,7 +45,12 @@ class Output {
     bool is_terminal = false;
     bool closed = false;
     bool complained = false;  ///< of an error other than a reader that went away
-    std::string draft;        ///< shown on the terminal's last line
+  };
+  /// A line without its end, shown on the terminal's last line.
+  struct Draft {
+    std::string text;
+    int rank = -1;
+    Stream stream = Stream::out;
   };
   struct Piece {
     Stream stream;
@@ -54,10 +59,14 @@ class Output {
   static std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
   LineSplitter& splitter(int rank, Stream stream);
   void print(int rank, Stream stream, std::string_view line, bool is_draft);
+  void print_draft(int rank, Stream stream, const std::string& text);
+  /// A whole line: goes above the draft, on whichever stream that was drawn.
+  void queue_line(Stream stream, const std::string& text);
   void queue(Stream stream, std::string bytes);
 
   int ranks_;
   End ends_[2];
+  Draft draft_;                          ///< text empty: none
   std::vector<LineSplitter> splitters_;  ///< by 2 * rank + stream
   std::vector<Tail> tails_;
   std::deque<Piece> queue_;

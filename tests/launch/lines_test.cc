@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -154,6 +156,29 @@ TEST_F(OutputTest, NoControlCharactersForDraftsWithoutATerminal) {
   Output output(2, out_[1], err_[1]);
   output.feed(0, Stream::out, "1%\r2%\r3%\r\n");
   EXPECT_EQ(written(output, out_[0]), "[0] 3%\n");
+}
+
+TEST_F(OutputTest, LinesOfBothStreamsGoAboveTheDraftOfOneTerminal) {
+  int screen = -1, keyboard = -1;
+  ASSERT_EQ(::openpty(&keyboard, &screen, nullptr, nullptr, nullptr), 0);
+  termios raw = {};
+  ::cfmakeraw(&raw);
+  ::tcsetattr(screen, TCSANOW, &raw);
+  ::fcntl(keyboard, F_SETFL, O_NONBLOCK);
+  Output output(2, screen, screen);
+  output.feed(0, Stream::err, "\r50%");
+  output.feed(0, Stream::err, "\r60%\r");
+  EXPECT_EQ(written(output, keyboard), "\r\x1b[K[0] 50%\r\x1b[K[0] 60%");
+  output.feed(0, Stream::out, "table\n");
+  EXPECT_EQ(written(output, keyboard), "\r\x1b[K[0] table\n[0] 60%");
+  output.say("a line of the launcher");
+  EXPECT_EQ(written(output, keyboard), "\r\x1b[Ka line of the launcher\n[0] 60%");
+  output.feed(0, Stream::err, "70%\n");
+  EXPECT_EQ(written(output, keyboard), "\r\x1b[K[0] 70%\n");
+  output.feed(1, Stream::out, "done\n");
+  EXPECT_EQ(written(output, keyboard), "[1] done\n");
+  ::close(screen);
+  ::close(keyboard);
 }
 
 TEST_F(OutputTest, OneRankPassesAsItIs) {
