@@ -233,6 +233,35 @@ inline Bytes reduce(DType dtype, ReduceOp op, const std::vector<const void*>& in
   return out;
 }
 
+/// The element that changes nothing, `count` times, for a pair that has a reduction.
+inline Bytes identity(DType dtype, ReduceOp::Kind kind, std::size_t count) {
+  const std::size_t element_bytes = size_of(dtype);
+  const double infinity = std::numeric_limits<double>::infinity();
+  double value = kind == ReduceOp::Kind::product ? 1 : 0;
+  if (kind == ReduceOp::Kind::min) value = infinity;
+  if (kind == ReduceOp::Kind::max) value = -infinity;
+  std::uint64_t bits = 0;
+  if (dtype == DType::f64) {
+    std::memcpy(&bits, &value, sizeof value);
+  } else if (dtype == DType::f32) {
+    const auto single = static_cast<float>(value);
+    std::memcpy(&bits, &single, sizeof single);
+  } else if (is_floating(dtype)) {
+    bits = encode(value, dtype == DType::f16 ? kHalfFraction : kBrainFraction);
+  } else {  // integers: the largest one is all bits, or all but the sign
+    const int width = dtype == DType::bool_ ? 1 : static_cast<int>(element_bytes * 8);
+    const std::uint64_t all = ~std::uint64_t{0} >> (64 - width);
+    bits = kind == ReduceOp::Kind::product ? 1 : kind == ReduceOp::Kind::band ? all : 0;
+    if (kind == ReduceOp::Kind::min) bits = is_signed(dtype) ? all >> 1 : all;
+    if (kind == ReduceOp::Kind::max) bits = is_signed(dtype) ? all ^ all >> 1 : 0;
+  }
+  Bytes out(count * element_bytes);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::memcpy(out.data() + i * element_bytes, &bits, element_bytes);
+  }
+  return out;
+}
+
 // ---- Whole operations
 
 /// The output of `rank` after a collective in which rank r gave `inputs[r]`; `count` as in Request:
@@ -261,6 +290,11 @@ inline Bytes expected(Op op, DType dtype, ReduceOp reduce_op, int root, int rank
       break;
     case Op::reduce_scatter:
       return reduce(dtype, reduce_op, pointers, me * count, count);
+    case Op::scan:
+    case Op::exscan:
+      pointers.resize(op == Op::scan ? me + 1 : me);
+      if (pointers.empty()) return identity(dtype, reduce_op.kind(), count);
+      return reduce(dtype, reduce_op, pointers, 0, count);
     case Op::gather:
       if (rank != root) break;
       [[fallthrough]];

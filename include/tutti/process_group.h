@@ -196,6 +196,27 @@ class TUTTI_API ProcessGroup {
                   Where where = Where::current());
   Work all_to_all(ConstBuffer input, Buffer output, Async, Where where = Where::current());
 
+  /// Rank r gets what all_reduce over the ranks 0 to r would give. In place: `data`.
+  ///
+  /// Numerics  The bits of that all_reduce. avg is kUnsupported.
+  /// Cost      n (n - 1) / 2 messages of the whole buffer: made for few ranks or small buffers.
+  void scan(Buffer data, AllReduceOptions options = {}, Where where = Where::current());
+  void scan(ConstBuffer input, Buffer output, AllReduceOptions options = {},
+            Where where = Where::current());
+  Work scan(Buffer data, AllReduceOptions options, Async, Where where = Where::current());
+  Work scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+            Where where = Where::current());
+
+  /// The same over the ranks 0 to r - 1. Rank 0 gets the identity: 0 for sums, 1 for product,
+  /// infinity or the largest value for min, its opposite for max, all bits for band, none for bor
+  /// and bxor.
+  void exclusive_scan(Buffer data, AllReduceOptions options = {}, Where where = Where::current());
+  void exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options = {},
+                      Where where = Where::current());
+  Work exclusive_scan(Buffer data, AllReduceOptions options, Async, Where where = Where::current());
+  Work exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                      Where where = Where::current());
+
   // ---- the same with parts of different counts ------------------------------------------------
   // `counts` have one entry per rank, in elements; parts lie side by side in rank order. Entries
   // may be 0. Blocking forms copy nothing; asynchronous ones copy the counts.

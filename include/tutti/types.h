@@ -124,10 +124,17 @@ enum class Op : std::uint8_t {
   reduce_scatter,
   all_to_all,
   barrier,
+  scan,
+  exscan,
 };
-inline constexpr std::size_t kOpCount = 11;
+inline constexpr std::size_t kOpCount = 13;
 TUTTI_API std::string_view name_of(Op op) noexcept;  ///< "all_reduce"
 constexpr bool is_message(Op op) noexcept { return op == Op::send || op == Op::recv; }
+/// Whether it combines elements, so that its ReduceOp matters.
+constexpr bool reduces(Op op) noexcept {
+  return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter || op == Op::scan ||
+         op == Op::exscan;
+}
 
 /// Where a buffer's memory lives. Only the CPU in this version.
 struct Device {

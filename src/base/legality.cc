@@ -31,4 +31,13 @@ std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept {
   return "unknown reduce operation";
 }
 
+std::string_view why_illegal(Op op, DType dtype, ReduceOp::Kind kind) noexcept {
+  if (!reduces(op)) return "";
+  const bool scans = op == Op::scan || op == Op::exscan;
+  if (scans && kind == ReduceOp::Kind::avg) {
+    return "a scan has no average; use sum and divide by the number of ranks it covers";
+  }
+  return why_illegal(dtype, kind);
+}
+
 }  // namespace tutti

@@ -13,5 +13,7 @@ std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept;
 inline bool legal(DType dtype, ReduceOp::Kind kind) noexcept {
   return why_illegal(dtype, kind).empty();
 }
+/// The same for what `op` combines; empty if it combines nothing.
+std::string_view why_illegal(Op op, DType dtype, ReduceOp::Kind kind) noexcept;
 
 }  // namespace tutti

@@ -93,6 +93,10 @@ std::string_view name_of(Op op) noexcept {
       return "all_to_all";
     case Op::barrier:
       return "barrier";
+    case Op::scan:
+      return "scan";
+    case Op::exscan:
+      return "exclusive_scan";
   }
   return "?";
 }

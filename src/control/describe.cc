@@ -59,7 +59,9 @@ std::string describe(const Shown& shown) {
   switch (op) {
     case Op::all_reduce:
     case Op::reduce:
-    case Op::reduce_scatter: {
+    case Op::reduce_scatter:
+    case Op::scan:
+    case Op::exscan: {
       const auto kind = static_cast<ReduceOp::Kind>(shown.reduce);
       details += fmt::format(", {}", name_of(kind));
       if (kind == ReduceOp::Kind::premul_sum) details += fmt::format("({})", shown.factor);
@@ -97,6 +99,8 @@ std::string describe(const Shown& shown) {
     case Op::reduce_scatter:
     case Op::all_to_all:
     case Op::barrier:
+    case Op::scan:
+    case Op::exscan:
       break;
   }
   return details.empty() ? text : text + "(" + details + ")";

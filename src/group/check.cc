@@ -34,6 +34,8 @@ Parts parts_of(const Request& request, int rank, int group_size) {
       return {0, 1};
     case Op::broadcast:
     case Op::all_reduce:
+    case Op::scan:
+    case Op::exscan:
       return {1, 1};
     case Op::reduce:
       return {1, at_root ? 1u : 0u};
@@ -131,6 +133,8 @@ Counted counted(const Request& request, int rank) {
     case Op::all_reduce:
     case Op::reduce:
     case Op::barrier:
+    case Op::scan:
+    case Op::exscan:
       return {};
   }
   return {};

@@ -50,6 +50,14 @@ Request all_reduce_request(const Impl& group, ConstBuffer input, Buffer output,
   return request;
 }
 
+/// `op`: scan or exscan.
+Request scan_request(const Impl& group, Op op, ConstBuffer input, Buffer output,
+                     const AllReduceOptions& options, Where where) {
+  Request request = all_reduce_request(group, input, output, options, where);
+  request.op = op;
+  return request;
+}
+
 Request reduce_request(const Impl& group, ConstBuffer input, Buffer output,
                        const ReduceOptions& options, Where where) {
   Request request = group.request(Op::reduce, options.timeout, where);
@@ -417,6 +425,35 @@ Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOption
 }
 Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, Async, Where where) {
   return start(impl(), all_to_all_request(impl(), input, output, {}, where));
+}
+
+void ProcessGroup::scan(Buffer data, AllReduceOptions options, Where where) {
+  run(impl(), scan_request(impl(), Op::scan, data, data, options, where));
+}
+void ProcessGroup::scan(ConstBuffer input, Buffer output, AllReduceOptions options, Where where) {
+  run(impl(), scan_request(impl(), Op::scan, input, output, options, where));
+}
+Work ProcessGroup::scan(Buffer data, AllReduceOptions options, Async, Where where) {
+  return start(impl(), scan_request(impl(), Op::scan, data, data, options, where));
+}
+Work ProcessGroup::scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                        Where where) {
+  return start(impl(), scan_request(impl(), Op::scan, input, output, options, where));
+}
+
+void ProcessGroup::exclusive_scan(Buffer data, AllReduceOptions options, Where where) {
+  run(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
+}
+void ProcessGroup::exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options,
+                                  Where where) {
+  run(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
+}
+Work ProcessGroup::exclusive_scan(Buffer data, AllReduceOptions options, Async, Where where) {
+  return start(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
+}
+Work ProcessGroup::exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                                  Where where) {
+  return start(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
 }
 
 void ProcessGroup::all_gatherv(ConstBuffer input, Buffer output,

@@ -51,7 +51,9 @@ Operation& Collectives::begin(const Request& request) {
 
 const Schedule& Collectives::schedule_for(const Request& request) {
   const int root = std::max(request.root_or_peer, 0);
-  const bool in_place = request.op == Op::all_to_all && !request.uneven && request.count > 0 &&
+  const bool needs_to_know =
+      request.op == Op::all_to_all || request.op == Op::scan || request.op == Op::exscan;
+  const bool in_place = needs_to_know && !request.uneven && request.count > 0 &&
                         request.input.data == request.output.data;
   auto& by_root = schedules_[static_cast<std::size_t>(request.op)][in_place ? 1 : 0];
   if (by_root.empty()) by_root.resize(static_cast<std::size_t>(membership_.group_size()));

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/identity.h"
 #include "kernels/kernels.h"
 
 namespace tutti::native {
@@ -142,6 +143,10 @@ bool Executor::run(const Step& step) {
       return reduce(step);
     case Step::Kind::copy:
       copy(step);
+      return true;
+    case Step::Kind::identity:
+      fill_identity(request_->dtype, request_->reduce.kind(), target(step.target),
+                    span_of(step.target).count);
       return true;
   }
   return true;

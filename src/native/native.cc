@@ -89,11 +89,9 @@ class Native final : public Backend, private control::Driver {
     if (key.device != Device::Kind::cpu) {
       return {false, "native moves CPU memory only; copy the data to the CPU first"};
     }
-    const bool reduces =
-        key.op == Op::all_reduce || key.op == Op::reduce || key.op == Op::reduce_scatter;
-    if (reduces && !legal(key.dtype, key.reduce)) {
-      return {false, fmt::format("{} of {}: {}", name_of(key.reduce), name_of(key.dtype),
-                                 why_illegal(key.dtype, key.reduce))};
+    const std::string_view why = why_illegal(key.op, key.dtype, key.reduce);
+    if (!why.empty()) {
+      return {false, fmt::format("{} of {}: {}", name_of(key.reduce), name_of(key.dtype), why)};
     }
     return {};
   }

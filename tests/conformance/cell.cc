@@ -141,6 +141,12 @@ class Run {
                         : group_.reduce_scatter(in_, out_, {.op = cell_.reduce});
       case Op::all_to_all:
         return in_place ? group_.all_to_all(in_) : group_.all_to_all(in_, out_);
+      case Op::scan:
+        return in_place ? group_.scan(in_, {.op = cell_.reduce})
+                        : group_.scan(in_, out_, {.op = cell_.reduce});
+      case Op::exscan:
+        return in_place ? group_.exclusive_scan(in_, {.op = cell_.reduce})
+                        : group_.exclusive_scan(in_, out_, {.op = cell_.reduce});
       case Op::barrier:
         return group_.barrier();
       case Op::send:  // the sender blocks, the receiver has posted
@@ -184,6 +190,12 @@ class Run {
         return group_.reduce_scatter(in_, out_, {.op = cell_.reduce}, async);
       case Op::all_to_all:
         return group_.all_to_all(in_, out_, async);
+      case Op::scan:
+        return cell_.in_place ? group_.scan(in_, {.op = cell_.reduce}, async)
+                              : group_.scan(in_, out_, {.op = cell_.reduce}, async);
+      case Op::exscan:
+        return cell_.in_place ? group_.exclusive_scan(in_, {.op = cell_.reduce}, async)
+                              : group_.exclusive_scan(in_, out_, {.op = cell_.reduce}, async);
       case Op::barrier:
         return group_.barrier(async);
       case Op::send:
@@ -218,6 +230,8 @@ class Run {
       case Op::all_reduce:
       case Op::reduce:
       case Op::barrier:
+      case Op::scan:
+      case Op::exscan:
         break;
     }
     throw std::logic_error("no v-variant");
@@ -245,6 +259,8 @@ class Run {
       case Op::all_reduce:
       case Op::reduce:
       case Op::barrier:
+      case Op::scan:
+      case Op::exscan:
         break;
     }
     throw std::logic_error("no v-variant");
@@ -265,11 +281,12 @@ class Run {
     append_input(from, splits_input() ? offset(sent_by(from), to) : 0, piece(from, to), bytes);
   }
 
-  /// The canonical reduction of what all ranks send to `to`.
-  std::vector<std::byte> reduced(std::size_t to) const {
-    std::vector<std::vector<std::byte>> inputs(ranks_);
+  /// The canonical reduction of what the ranks below `end` send to `to`.
+  std::vector<std::byte> reduced(std::size_t to, std::size_t end) const {
+    if (end == 0) return reference::identity(cell_.dtype, cell_.reduce.kind(), piece(0, to));
+    std::vector<std::vector<std::byte>> inputs(end);
     std::vector<const void*> pointers;
-    for (std::size_t from = 0; from < ranks_; ++from) {
+    for (std::size_t from = 0; from < end; ++from) {
       append_piece(from, to, &inputs[from]);
       pointers.push_back(inputs[from].data());
     }
@@ -287,10 +304,14 @@ class Run {
         return want;
       case Op::all_reduce:
       case Op::reduce_scatter:
-        return reduced(self_);
+        return reduced(self_, ranks_);
       case Op::reduce:
         if (!at_root()) return {};
-        return reduced(self_);
+        return reduced(self_, ranks_);
+      case Op::scan:
+        return reduced(self_, self_ + 1);
+      case Op::exscan:
+        return reduced(self_, self_);
       case Op::gather:
       case Op::all_gather:
       case Op::all_to_all:

@@ -47,15 +47,13 @@ constexpr DType kDTypes[] = {DType::bool_, DType::u8,  DType::i8,  DType::i16, D
                              DType::i64,   DType::u16, DType::u32, DType::u64, DType::f16,
                              DType::bf16,  DType::f32, DType::f64};
 
-bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
-
 std::vector<ReduceOp> reduce_ops(Op op, DType dtype) {
   if (!reduces(op)) return {ReduceOp::sum};
   std::vector<ReduceOp> legal_ones;
   for (const ReduceOp reduce :
        {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max, ReduceOp::avg,
         ReduceOp::premul_sum(0.3), ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
-    if (legal(dtype, reduce.kind())) legal_ones.push_back(reduce);
+    if (why_illegal(op, dtype, reduce.kind()).empty()) legal_ones.push_back(reduce);
   }
   return legal_ones;
 }
@@ -162,6 +160,8 @@ constexpr Call kCalls[] = {{Op::send},
                            {Op::reduce_scatter, true},
                            {Op::all_to_all},
                            {Op::all_to_all, true},
+                           {Op::scan},
+                           {Op::exscan},
                            {Op::barrier}};
 
 INSTANTIATE_TEST_SUITE_P(Native, Conformance,

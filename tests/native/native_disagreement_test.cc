@@ -20,11 +20,10 @@ struct Call {
 bool is_rooted(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
-bool reduces(Op op) { return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter; }
 
-constexpr Op kOps[] = {Op::broadcast,      Op::all_reduce, Op::reduce,
-                       Op::gather,         Op::all_gather, Op::scatter,
-                       Op::reduce_scatter, Op::all_to_all, Op::barrier};
+constexpr Op kOps[] = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
+                       Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
+                       Op::barrier,    Op::scan,       Op::exscan};
 constexpr std::size_t kMaxCount = 6000;
 
 Call random_call(std::mt19937& random, int n) {

@@ -19,6 +19,8 @@ ReduceOp reduce_op(ReduceOp::Kind kind) {
   return ops[static_cast<std::size_t>(kind)];
 }
 
+constexpr Op kReducing[] = {Op::reduce, Op::reduce_scatter, Op::all_reduce, Op::scan, Op::exscan};
+
 struct Case {
   Op op;
   DType dtype;
@@ -64,7 +66,8 @@ TEST_P(Reference, EveryLegalReduction) {
         const auto dtype = static_cast<DType>(d);
         const auto kind = static_cast<ReduceOp::Kind>(k);
         if (!legal(dtype, kind)) continue;
-        for (const Op op : {Op::reduce, Op::reduce_scatter, Op::all_reduce}) {
+        for (const Op op : kReducing) {
+          if (!why_illegal(op, dtype, kind).empty()) continue;
           for (const std::size_t count : {std::size_t{0}, std::size_t{1}, n - 1, n + 1, 300 + d}) {
             ++seed;
             const int root = op == Op::reduce ? static_cast<int>(seed % n) : -1;
@@ -82,9 +85,14 @@ TEST_P(Reference, SegmentsDoNotChangeBits) {
   on_native_ranks(GetParam(), [](NativeRank& me) {
     std::uint64_t seed = 1;
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
-      for (const Op op : {Op::reduce, Op::reduce_scatter, Op::all_reduce}) {
+      for (const Op op : kReducing) {
         const int root = op == Op::reduce ? me.n - 1 : -1;
-        ASSERT_EQ(run_case(me, {op, dtype, ReduceOp::avg, root, 40'003, false}, ++seed), "");
+        const bool scans = op == Op::scan || op == Op::exscan;
+        const ReduceOp reduce = scans ? ReduceOp::sum : ReduceOp::avg;
+        ASSERT_EQ(
+            run_case(me, {op, dtype, reduce, root, 40'003, reduce.kind() == ReduceOp::Kind::sum},
+                     ++seed),
+            "");
       }
     }
   });

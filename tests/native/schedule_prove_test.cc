@@ -10,9 +10,9 @@
 namespace tutti::native {
 namespace {
 
-constexpr Op kOps[] = {Op::broadcast,      Op::all_reduce, Op::reduce,
-                       Op::gather,         Op::all_gather, Op::scatter,
-                       Op::reduce_scatter, Op::all_to_all, Op::barrier};
+constexpr Op kOps[] = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
+                       Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
+                       Op::barrier,    Op::scan,       Op::exscan};
 
 bool is_rooted(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
@@ -86,6 +86,20 @@ TEST(ProveRejects, OperandsOutOfCanonicalOrder) {
   std::vector<Schedule> broken = make_all(shape);
   std::swap(broken[0].operands[1], broken[0].operands[2]);
   EXPECT_NE(disprove(shape, broken).find("output chunk 0"), std::string::npos);
+}
+
+TEST(ProveRejects, AScanThatCoversOneRankTooMany) {
+  const Shape shape{.op = Op::exscan, .group_size = 4};
+  Shape inclusive = shape;
+  inclusive.op = Op::scan;
+  EXPECT_NE(disprove(shape, make_all(inclusive)).find("output chunk 0"), std::string::npos);
+}
+
+TEST(ProveRejects, AnInPlaceScanWithoutScratch) {
+  const Shape shape{.op = Op::scan, .group_size = 3, .in_place = true};
+  Shape outside = shape;
+  outside.in_place = false;
+  EXPECT_NE(disprove(shape, make_all(outside)).find("conflict"), std::string::npos);
 }
 
 TEST(ProveRejects, AWrongDestination) {

@@ -43,11 +43,12 @@ struct Call {
   bool asynchronous = false;
 };
 
-constexpr std::array kReducing = {Op::all_reduce, Op::reduce, Op::reduce_scatter};
+constexpr std::array kReducing = {Op::all_reduce, Op::reduce, Op::reduce_scatter, Op::scan,
+                                  Op::exscan};
 constexpr std::array kRooted = {Op::broadcast, Op::reduce, Op::gather, Op::scatter};
-constexpr std::array kAll = {Op::broadcast,      Op::all_reduce, Op::reduce,
-                             Op::gather,         Op::all_gather, Op::scatter,
-                             Op::reduce_scatter, Op::all_to_all, Op::barrier};
+constexpr std::array kAll = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
+                             Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
+                             Op::barrier,    Op::scan,       Op::exscan};
 constexpr std::array kDTypes = {DType::f32, DType::f64, DType::bf16, DType::i32, DType::u8};
 constexpr std::array kReduceOps = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
@@ -186,6 +187,10 @@ Work start(ProcessGroup& group, const Call& call, Memory& memory) {
       return group.all_to_all(all_in, all_out, async);
     case Op::barrier:
       return group.barrier(async);
+    case Op::scan:
+      return group.scan(in, out, {.op = call.reduce}, async);
+    case Op::exscan:
+      return group.exclusive_scan(in, out, {.op = call.reduce}, async);
     case Op::send:
     case Op::recv:
       break;
@@ -226,6 +231,8 @@ bool needs_everybody(const Call& call, int rank) {
       return rank == call.root;
     case Op::broadcast:
     case Op::scatter:
+    case Op::scan:
+    case Op::exscan:
     case Op::send:
     case Op::recv:
       return false;

@@ -33,11 +33,17 @@ class Maker {
     schedule_.steps.push_back({.kind = Step::Kind::copy, .source = source, .target = target});
   }
   /// Combines the piece of every rank in rank order; the own one is at `own`.
-  void reduce_all(Place own, Place target) {
+  void reduce_all(Place own, Place target) { reduce_below(group_size(), own, target); }
+  /// The same for the ranks below `end`.
+  void reduce_below(int end, Place own, Place target) {
+    if (end == 0) {
+      schedule_.steps.push_back({.kind = Step::Kind::identity, .target = target});
+      return;
+    }
     Step step{.kind = Step::Kind::reduce, .target = target};
     step.first_operand = static_cast<std::uint32_t>(schedule_.operands.size());
-    step.operand_count = static_cast<std::uint32_t>(group_size());
-    for (int r = 0; r < group_size(); ++r) {
+    step.operand_count = static_cast<std::uint32_t>(end);
+    for (int r = 0; r < end; ++r) {
       schedule_.operands.push_back(r == rank() ? Operand{.place = own} : Operand{.peer = r});
     }
     schedule_.steps.push_back(step);
@@ -142,6 +148,21 @@ void make_all_to_all(Maker& make, bool in_place) {
   if (!in_place) make.copy(input(make.rank()), output(make.rank()));
 }
 
+/// Everybody hands its input to all ranks above and combines what comes from below: n (n - 1) / 2
+/// messages of the whole buffer, the most of them (n - 1) to or from one rank.
+void make_scan(Maker& make, bool in_place, bool exclusive) {
+  Place own = input(0);
+  const int above = make.rank() + 1;
+  if (in_place && above < make.group_size()) {
+    own = scratch(0);
+    make.need_scratch(1);
+    make.copy(input(0), own);
+    make.end_round();
+  }
+  for (int r = above; r < make.group_size(); ++r) make.send(r, own);
+  make.reduce_below(exclusive ? make.rank() : above, own, output(0));
+}
+
 /// Dissemination: after round k a rank has heard, directly or not, from 2^(k+1) - 1 ranks below it.
 void make_barrier(Maker& make) {
   for (int distance = 1; distance < make.group_size(); distance *= 2) {
@@ -192,6 +213,10 @@ Schedule make_schedule(const Shape& shape) {
       break;
     case Op::barrier:
       make_barrier(make);
+      break;
+    case Op::scan:
+    case Op::exscan:
+      make_scan(make, shape.in_place, shape.op == Op::exscan);
       break;
     case Op::send:
     case Op::recv:

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <bit>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -19,6 +20,7 @@ using Expression = int;  // index into the table of Expressions; equal expressio
 class Expressions {
  public:
   Expression leaf(int rank, int chunk) { return intern({-1 - rank, chunk}); }
+  Expression identity() { return intern({kNothing, kNothing}); }
   Expression pair(Expression left, Expression right) { return intern({left, right}); }
   /// The canonical order: tree(v) = tree(first k) + tree(rest).
   Expression tree(std::span<const Expression> operands) {
@@ -29,6 +31,8 @@ class Expressions {
   }
 
  private:
+  static constexpr int kNothing = std::numeric_limits<int>::min();
+
   Expression intern(std::pair<int, int> key) {
     return table_.try_emplace(key, static_cast<int>(table_.size())).first->second;
   }
@@ -50,6 +54,8 @@ Place location(const Shape& shape, int rank, Place place) {
     case Op::reduce:
     case Op::all_to_all:
     case Op::barrier:
+    case Op::scan:
+    case Op::exscan:
     case Op::send:
     case Op::recv:
       break;
@@ -220,6 +226,10 @@ class Prover {
       write_unless_same(r, step);
       return true;
     }
+    if (step.kind == Step::Kind::identity) {
+      write(r, step.target, expressions_.identity());
+      return true;
+    }
     if (step.kind != Step::Kind::reduce) return false;
     std::vector<Expression> values;
     for (const Operand& operand : schedule(r).operands_of(step)) {
@@ -250,11 +260,13 @@ class Prover {
 
   /// What the operation owes rank r in output chunk `chunk`; empty: it must be left alone.
   std::optional<Expression> owed(int r, int chunk) {
-    const auto reduced = [&](int part) {
+    const auto reduced_below = [&](int end, int part) {
+      if (end == 0) return expressions_.identity();
       std::vector<Expression> leaves;
-      for (int p = 0; p < shape_.group_size; ++p) leaves.push_back(expressions_.leaf(p, part));
+      for (int p = 0; p < end; ++p) leaves.push_back(expressions_.leaf(p, part));
       return expressions_.tree(leaves);
     };
+    const auto reduced = [&](int part) { return reduced_below(shape_.group_size, part); };
     const bool first = chunk == 0;
     const bool at_root = r == shape_.root;
     switch (shape_.op) {
@@ -274,6 +286,10 @@ class Prover {
         return first ? std::optional(reduced(r)) : std::nullopt;
       case Op::all_to_all:
         return expressions_.leaf(chunk, r);
+      case Op::scan:
+        return first ? std::optional(reduced_below(r + 1, 0)) : std::nullopt;
+      case Op::exscan:
+        return first ? std::optional(reduced_below(r, 0)) : std::nullopt;
       case Op::barrier:
       case Op::send:
       case Op::recv:

@@ -11,6 +11,7 @@
 // channel of a peer, and combines them as tree(v) = tree(first k) + tree(rest), k the largest power
 // of two below the number of operands. All reductions here are *direct exchanges*: the owner of a
 // chunk receives every rank's raw piece and adds in that order, so f16 and bf16 are rounded once.
+// An *identity* step writes the element that changes nothing: the reduction of no operands.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@
 
 namespace tutti::native {
 
-/// What a schedule depends on. `in_place` matters to all_to_all, where a chunk that is received
-/// lands on one that is sent.
+/// What a schedule depends on. `in_place` matters to all_to_all and the scans, where what is
+/// received lands on what is sent.
 struct Shape {
   Op op = Op::barrier;
   int group_size = 1;
@@ -45,11 +46,11 @@ struct Operand {
 };
 
 struct Step {
-  enum class Kind : std::uint8_t { send, recv, reduce, copy };
+  enum class Kind : std::uint8_t { send, recv, reduce, copy, identity };
   Kind kind = Kind::copy;
   std::int32_t peer = -1;                              ///< of send and recv
   Place source = {};                                   ///< of send and copy
-  Place target = {};                                   ///< of recv, copy and reduce
+  Place target = {};                                   ///< of recv, copy, reduce and identity
   std::uint32_t first_operand = 0, operand_count = 0;  ///< of reduce
 };
 
