@@ -67,7 +67,10 @@ T read_as(const void* data, std::size_t index) {
   return value;
 }
 
-inline bool is_integer(DType dtype) { return !is_floating(dtype); }
+inline bool is_integer(DType dtype) { return dtype < DType::f16; }
+
+/// What a complex number has two of.
+inline DType part_dtype(DType dtype) { return dtype == DType::complex64 ? DType::f32 : DType::f64; }
 inline bool is_signed(DType dtype) {
   return dtype == DType::i8 || dtype == DType::i16 || dtype == DType::i32 || dtype == DType::i64;
 }
@@ -97,6 +100,10 @@ inline std::uint64_t read_integer(DType dtype, const void* data, std::size_t ind
     case DType::bf16:
     case DType::f32:
     case DType::f64:
+    case DType::complex64:
+    case DType::complex128:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       break;
   }
   return 0;
@@ -194,6 +201,33 @@ T reduce_floating(ReduceOp op, int n, const Read& read) {
   return op.kind() == ReduceOp::Kind::avg ? result / static_cast<T>(n) : result;
 }
 
+/// A complex number; every operation but the product is that of its parts.
+template <class T>
+struct Complex {
+  T real, imaginary;
+};
+
+template <class T>
+Complex<T> reduce_complex(ReduceOp op, const std::vector<const void*>& inputs, std::size_t index) {
+  const int n = static_cast<int>(inputs.size());
+  const auto part = [&](int rank, std::size_t which) {
+    return read_as<T>(inputs[static_cast<std::size_t>(rank)], 2 * index + which);
+  };
+  if (op.kind() != ReduceOp::Kind::product) {
+    return {reduce_floating<T>(op, n, [&](int rank) { return part(rank, 0); }),
+            reduce_floating<T>(op, n, [&](int rank) { return part(rank, 1); })};
+  }
+  return tree(
+      0, n,
+      [&](int rank) {
+        return Complex<T>{part(rank, 0), part(rank, 1)};
+      },
+      [](Complex<T> a, Complex<T> b) {
+        return Complex<T>{a.real * b.real - a.imaginary * b.imaginary,
+                          a.real * b.imaginary + a.imaginary * b.real};
+      });
+}
+
 /// What element `index` of all ranks' inputs reduces to, written as element `to` of `out`.
 inline void reduce_element(DType dtype, ReduceOp op, const std::vector<const void*>& inputs,
                            std::size_t index, void* out, std::size_t to) {
@@ -201,7 +235,13 @@ inline void reduce_element(DType dtype, ReduceOp op, const std::vector<const voi
   const std::size_t element_bytes = size_of(dtype);
   char* const at = static_cast<char*>(out) + to * element_bytes;
   const auto data = [&](int rank) { return inputs[static_cast<std::size_t>(rank)]; };
-  if (dtype == DType::f64) {
+  if (dtype == DType::complex64) {
+    const Complex<float> result = reduce_complex<float>(op, inputs, index);
+    std::memcpy(at, &result, sizeof result);
+  } else if (dtype == DType::complex128) {
+    const Complex<double> result = reduce_complex<double>(op, inputs, index);
+    std::memcpy(at, &result, sizeof result);
+  } else if (dtype == DType::f64) {
     const double result = reduce_floating<double>(
         op, n, [&](int rank) { return read_as<double>(data(rank), index); });
     std::memcpy(at, &result, sizeof result);
@@ -236,6 +276,14 @@ inline Bytes reduce(DType dtype, ReduceOp op, const std::vector<const void*>& in
 /// The element that changes nothing, `count` times, for a pair that has a reduction.
 inline Bytes identity(DType dtype, ReduceOp::Kind kind, std::size_t count) {
   const std::size_t element_bytes = size_of(dtype);
+  if (is_complex(dtype)) {  // 0 + 0i, or 1 + 0i
+    Bytes out(count * element_bytes);
+    const Bytes real = identity(part_dtype(dtype), kind, 1);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::memcpy(out.data() + i * element_bytes, real.data(), real.size());
+    }
+    return out;
+  }
   const double infinity = std::numeric_limits<double>::infinity();
   double value = kind == ReduceOp::Kind::product ? 1 : 0;
   if (kind == ReduceOp::Kind::min) value = infinity;
@@ -324,6 +372,7 @@ inline bool is_nan(DType dtype, const void* data, std::size_t index) {
 
 /// Index of the first element whose bits differ (a NaN equals a NaN), or `count`.
 inline std::size_t first_difference(DType dtype, const void* a, const void* b, std::size_t count) {
+  if (is_complex(dtype)) return first_difference(part_dtype(dtype), a, b, 2 * count) / 2;
   const std::size_t element_bytes = size_of(dtype);
   for (std::size_t i = 0; i < count; ++i) {
     const char* const left = static_cast<const char*>(a) + i * element_bytes;
@@ -337,6 +386,7 @@ inline std::size_t first_difference(DType dtype, const void* a, const void* b, s
 
 /// Data that finds mistakes: moderate values whose sums round, raw bits, and the special values.
 inline Bytes random_data(DType dtype, std::size_t count, std::uint64_t seed) {
+  if (is_complex(dtype)) return random_data(part_dtype(dtype), 2 * count, seed);
   std::mt19937_64 random(seed);
   const std::size_t element_bytes = size_of(dtype);
   const double specials[] = {0.0,

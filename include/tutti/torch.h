@@ -28,8 +28,8 @@ namespace tutti {
 /// A contiguous tensor wherever a Buffer is asked for: `world.all_reduce(tensor, ReduceOp::avg);`
 ///
 /// Lifetime  Asynchronous calls keep the tensor's memory alive until their Work is done.
-/// Errors    kInvalidArgument, naming strides and remedy: not contiguous, undefined, sparse.
-///           kUnsupported: complex or quantised elements, a device other than the CPU.
+/// Errors    kInvalidArgument, naming strides and remedy: not contiguous, undefined, sparse,
+///           lazily conjugated. kUnsupported: quantised elements, a device other than the CPU.
 template <>
 struct TUTTI_API BufferTraits<torch::Tensor> {
   static Buffer buffer(const torch::Tensor& tensor);  // a tensor is a handle: const is shallow

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <chrono>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,6 +47,14 @@ struct bfloat16 {
   }
 };
 
+/// The 8-bit floating types of OCP (E4M3: no infinities), as bits: moved, never computed with.
+struct float8_e4m3 {
+  std::uint8_t bits = 0;
+};
+struct float8_e5m2 {
+  std::uint8_t bits = 0;
+};
+
 /// Element type of a buffer. The numeric values are part of the wire format: append only.
 enum class DType : std::uint8_t {
   bool_,
@@ -61,18 +70,30 @@ enum class DType : std::uint8_t {
   bf16,
   f32,
   f64,
+  complex64,   ///< std::complex<float>
+  complex128,  ///< std::complex<double>
+  f8_e4m3,
+  f8_e5m2,
 };
-inline constexpr std::size_t kDTypeCount = 13;
+inline constexpr std::size_t kDTypeCount = 17;
 
 TUTTI_API std::string_view name_of(DType dtype) noexcept;  ///< "f32"
 
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
-  constexpr std::uint8_t kBytes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8};
+  constexpr std::uint8_t kBytes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
   return kBytes[static_cast<std::size_t>(dtype)];
 }
 /// f16 bf16 f32 f64.
-constexpr bool is_floating(DType dtype) noexcept { return dtype >= DType::f16; }
+constexpr bool is_floating(DType dtype) noexcept {
+  return dtype >= DType::f16 && dtype <= DType::f64;
+}
+constexpr bool is_complex(DType dtype) noexcept {
+  return dtype == DType::complex64 || dtype == DType::complex128;
+}
+constexpr bool is_float8(DType dtype) noexcept {
+  return dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2;
+}
 
 /// How elements are combined: a kind, and for premul_sum the factor each input is multiplied by.
 ///
@@ -209,6 +230,10 @@ consteval int dtype_index() {
   if (std::is_same_v<U, bfloat16>) return static_cast<int>(DType::bf16);
   if (std::is_same_v<U, float>) return static_cast<int>(DType::f32);
   if (std::is_same_v<U, double>) return static_cast<int>(DType::f64);
+  if (std::is_same_v<U, std::complex<float>>) return static_cast<int>(DType::complex64);
+  if (std::is_same_v<U, std::complex<double>>) return static_cast<int>(DType::complex128);
+  if (std::is_same_v<U, float8_e4m3>) return static_cast<int>(DType::f8_e4m3);
+  if (std::is_same_v<U, float8_e5m2>) return static_cast<int>(DType::f8_e5m2);
   if (std::is_integral_v<U> || std::is_same_v<U, std::byte>) {
     const bool is_signed = std::is_integral_v<U> && std::is_signed_v<U>;
     const DType dtypes[2][4] = {{DType::u8, DType::u16, DType::u32, DType::u64},
@@ -220,7 +245,8 @@ consteval int dtype_index() {
 }
 }  // namespace detail
 
-/// A C++ type that has a DType: bool, the integers, float16, bfloat16, float, double.
+/// A C++ type that has a DType: bool, the integers, float16, bfloat16, float, double,
+/// std::complex of the last two, float8_e4m3, float8_e5m2.
 template <class T>
 concept Element = detail::dtype_index<T>()
 >= 0;

@@ -1,5 +1,6 @@
 #include "base/identity.h"
 
+#include <complex>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -85,6 +86,13 @@ void fill_identity(DType dtype, ReduceOp::Kind kind, void* out, std::size_t coun
       return repeat(identity<float>(kind), out, count);
     case DType::f64:
       return repeat(identity<double>(kind), out, count);
+    case DType::complex64:
+      return repeat(std::complex<float>(identity<float>(kind)), out, count);
+    case DType::complex128:
+      return repeat(std::complex<double>(identity<double>(kind)), out, count);
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      break;  // never reduced
   }
 }
 

@@ -4,6 +4,8 @@ namespace tutti {
 
 std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept {
   const bool truth = dtype == DType::bool_;
+  const bool scalable = is_floating(dtype) || is_complex(dtype);
+  if (is_float8(dtype)) return "8-bit floats are moved, not reduced; convert to f16, bf16 or f32";
   switch (kind) {
     case ReduceOp::Kind::sum:
       return truth ? "bool has no sum; use max (any) or bor, or convert to an integer type" : "";
@@ -11,22 +13,23 @@ std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept {
       return truth ? "bool has no product; use min (all) or band" : "";
     case ReduceOp::Kind::min:
     case ReduceOp::Kind::max:
-      return "";
+      return is_complex(dtype)
+                 ? "complex numbers have no order; reduce their parts or magnitudes instead"
+                 : "";
     case ReduceOp::Kind::avg:
-      if (is_floating(dtype)) return "";
+      if (scalable) return "";
       return truth ? "bool has no average; convert to a floating type"
                    : "integers have no exact average; use sum and divide";
     case ReduceOp::Kind::premul_sum:
-      if (is_floating(dtype)) return "";
+      if (scalable) return "";
       return truth ? "bool cannot be scaled; convert to a floating type"
                    : "integers cannot be scaled by a factor; use sum and multiply or divide";
     case ReduceOp::Kind::band:
     case ReduceOp::Kind::bor:
     case ReduceOp::Kind::bxor:
-      return is_floating(dtype)
-                 ? "bitwise operations are for integers and bool; reinterpret the bits as an "
-                   "unsigned type of the same width if that is what is meant"
-                 : "";
+      return scalable ? "bitwise operations are for integers and bool; reinterpret the bits as an "
+                        "unsigned type of the same width if that is what is meant"
+                      : "";
   }
   return "unknown reduce operation";
 }

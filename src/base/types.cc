@@ -41,6 +41,14 @@ std::string_view name_of(DType dtype) noexcept {
       return "f32";
     case DType::f64:
       return "f64";
+    case DType::complex64:
+      return "complex64";
+    case DType::complex128:
+      return "complex128";
+    case DType::f8_e4m3:
+      return "f8_e4m3";
+    case DType::f8_e5m2:
+      return "f8_e5m2";
   }
   return "?";
 }

@@ -87,6 +87,10 @@ const Table* integer_table(DType dtype, ReduceOp::Kind kind) {
     case DType::bf16:
     case DType::f32:
     case DType::f64:
+    case DType::complex64:
+    case DType::complex128:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       return nullptr;
   }
   return nullptr;

@@ -41,11 +41,16 @@ struct Steps {
 
 const Table& table_for(DType dtype, ReduceOp::Kind kind) noexcept {
   if (dtype == DType::f32 || dtype == DType::f64) return *find_float(dtype, kind);
+  if (is_complex(dtype)) return *find_complex_product(dtype);
   return is_floating(dtype) ? *find_half(dtype, kind) : *find_integer(dtype, kind);
 }
 
-/// Bitwise operations on integers are those of their bytes.
+/// Bitwise operations on integers are those of their bytes; all on complex numbers but the product
+/// are those of their parts.
 DType computed_as(DType dtype, ReduceOp::Kind kind) noexcept {
+  if (is_complex(dtype) && kind != ReduceOp::Kind::product) {
+    return dtype == DType::complex64 ? DType::f32 : DType::f64;
+  }
   return kind >= ReduceOp::Kind::band && dtype != DType::bool_ ? DType::u8 : dtype;
 }
 
@@ -142,7 +147,8 @@ void run(const Steps& steps, const void* const* inputs, int n, void* out, void* 
   }
 }
 
-/// A range in the units that are computed: bytes for bitwise operations on integers.
+/// A range in the units that are computed: bytes for bitwise operations on integers, parts for
+/// sums of complex numbers.
 struct Range {
   const Table& table;
   std::size_t element_bytes;

@@ -49,9 +49,11 @@ struct Table {
 };
 
 /// Looks up by what is computed, not by what it is called: sums and products of signed integers
-/// are those of unsigned ones, bitwise operations on integers those of bytes.
-const Table* find_float(DType dtype, ReduceOp::Kind kind) noexcept;    // f32 f64
-const Table* find_half(DType dtype, ReduceOp::Kind kind) noexcept;     // f16 bf16
+/// are those of unsigned ones, bitwise operations on integers those of bytes, sums of complex
+/// numbers those of their parts.
+const Table* find_float(DType dtype, ReduceOp::Kind kind) noexcept;  // f32 f64
+const Table* find_half(DType dtype, ReduceOp::Kind kind) noexcept;   // f16 bf16
+const Table* find_complex_product(DType dtype) noexcept;
 const Table* find_integer(DType dtype, ReduceOp::Kind kind) noexcept;  // the rest
 
 /// Copies with non-temporal stores and does not fence them.

@@ -77,6 +77,11 @@ TEST(DTypes, SizesAreThoseOfTheCppTypes) {
   EXPECT_EQ(size_of(dtype_of<bfloat16>), 2u);
   EXPECT_EQ(size_of(dtype_of<float>), 4u);
   EXPECT_EQ(size_of(dtype_of<double>), 8u);
+  EXPECT_EQ(size_of(dtype_of<std::complex<float>>), sizeof(std::complex<float>));
+  EXPECT_EQ(size_of(dtype_of<std::complex<double>>), sizeof(std::complex<double>));
+  EXPECT_EQ(size_of(dtype_of<float8_e4m3>), sizeof(float8_e4m3));
+  EXPECT_EQ(size_of(dtype_of<float8_e5m2>), sizeof(float8_e5m2));
+  EXPECT_NE(dtype_of<float8_e4m3>, dtype_of<float8_e5m2>);
 }
 
 TEST(Names, AreDistinctAndThere) {
@@ -96,15 +101,24 @@ TEST(Legality, IsTheTableOfTheDocumentation) {
   using Kind = ReduceOp::Kind;
   for (std::size_t i = 0; i < kDTypeCount; ++i) {
     const auto dtype = static_cast<DType>(i);
+    const bool moved = dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2;
+    const bool complex = dtype == DType::complex64 || dtype == DType::complex128;
     const bool floating = is_floating(dtype);
     const bool truth = dtype == DType::bool_;
-    for (const Kind kind : {Kind::min, Kind::max}) EXPECT_TRUE(legal(dtype, kind));
-    for (const Kind kind : {Kind::sum, Kind::product}) EXPECT_EQ(legal(dtype, kind), !truth);
-    for (const Kind kind : {Kind::avg, Kind::premul_sum}) EXPECT_EQ(legal(dtype, kind), floating);
+    for (const Kind kind : {Kind::min, Kind::max})
+      EXPECT_EQ(legal(dtype, kind), !complex && !moved);
+    for (const Kind kind : {Kind::sum, Kind::product}) {
+      EXPECT_EQ(legal(dtype, kind), !truth && !moved);
+    }
+    for (const Kind kind : {Kind::avg, Kind::premul_sum}) {
+      EXPECT_EQ(legal(dtype, kind), floating || complex);
+    }
     for (const Kind kind : {Kind::band, Kind::bor, Kind::bxor}) {
-      EXPECT_EQ(legal(dtype, kind), !floating);
+      EXPECT_EQ(legal(dtype, kind), !floating && !complex && !moved);
     }
   }
+  EXPECT_TRUE(why_illegal(Op::broadcast, DType::f8_e4m3, Kind::sum).empty());
+  EXPECT_FALSE(why_illegal(Op::scan, DType::f32, Kind::avg).empty());
   EXPECT_NE(why_illegal(DType::i32, Kind::avg).find("use sum and divide"), std::string_view::npos);
 }
 

@@ -43,9 +43,10 @@ std::uint64_t seed() {
   return kSeed;
 }
 
-constexpr DType kDTypes[] = {DType::bool_, DType::u8,  DType::i8,  DType::i16, DType::i32,
-                             DType::i64,   DType::u16, DType::u32, DType::u64, DType::f16,
-                             DType::bf16,  DType::f32, DType::f64};
+constexpr DType kDTypes[] = {
+    DType::bool_, DType::u8,        DType::i8,         DType::i16,     DType::i32,    DType::i64,
+    DType::u16,   DType::u32,       DType::u64,        DType::f16,     DType::bf16,   DType::f32,
+    DType::f64,   DType::complex64, DType::complex128, DType::f8_e4m3, DType::f8_e5m2};
 
 std::vector<ReduceOp> reduce_ops(Op op, DType dtype) {
   if (!reduces(op)) return {ReduceOp::sum};

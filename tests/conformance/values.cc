@@ -80,6 +80,9 @@ std::uint64_t element(DType dtype, std::uint64_t random) {
   return float_bits(bfloat16(static_cast<float>(value)));
 }
 
+/// A complex number is filled and compared as its two parts.
+DType part_dtype(DType dtype) { return dtype == DType::complex64 ? DType::f32 : DType::f64; }
+
 std::uint64_t load(const void* elements, std::size_t bytes, std::size_t index) {
   std::uint64_t bits = 0;
   std::memcpy(&bits, static_cast<const std::byte*>(elements) + index * bytes, bytes);
@@ -97,6 +100,7 @@ bool is_nan(DType dtype, std::uint64_t bits) {
 
 void fill(std::uint64_t seed, int rank, DType dtype, std::size_t first, std::size_t count,
           void* out) {
+  if (is_complex(dtype)) return fill(seed, rank, part_dtype(dtype), 2 * first, 2 * count, out);
   const std::size_t bytes = size_of(dtype);
   const std::uint64_t stream = hash_combine(seed, static_cast<std::uint64_t>(rank));
   auto* const to = static_cast<std::byte*>(out);
@@ -107,6 +111,7 @@ void fill(std::uint64_t seed, int rank, DType dtype, std::size_t first, std::siz
 }
 
 std::string difference(DType dtype, const void* expected, const void* got, std::size_t count) {
+  if (is_complex(dtype)) return difference(part_dtype(dtype), expected, got, 2 * count);
   const std::size_t bytes = size_of(dtype);
   if (count == 0 || std::memcmp(expected, got, count * bytes) == 0) return {};
   for (std::size_t i = 0; i < count; ++i) {

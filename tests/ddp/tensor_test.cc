@@ -48,7 +48,17 @@ TEST(TensorBuffer, DenseMemoryIsTakenWhereItIsAskedFor) {
 TEST(TensorBuffer, OtherwiseUnfitTensorsAreRefused) {
   refusal(ErrorCode::kInvalidArgument, torch::Tensor());
   refusal(ErrorCode::kInvalidArgument, torch::eye(3).to_sparse());
-  refusal(ErrorCode::kUnsupported, torch::zeros({2}, torch::kComplexFloat));
+  refusal(ErrorCode::kUnsupported, torch::zeros({2}, torch::kComplexHalf));
+  const torch::Tensor complex = torch::zeros({2}, torch::kComplexFloat);
+  EXPECT_NE(refusal(ErrorCode::kInvalidArgument, complex.conj()).find("resolve_conj"),
+            std::string::npos);
+}
+
+TEST(TensorBuffer, ComplexAndEightBitFloatsHaveDTypes) {
+  EXPECT_EQ(Buffer(torch::zeros({2}, torch::kComplexFloat)).dtype, DType::complex64);
+  EXPECT_EQ(Buffer(torch::zeros({2}, torch::kComplexDouble)).dtype, DType::complex128);
+  EXPECT_EQ(Buffer(torch::zeros({2}).to(torch::kFloat8_e4m3fn)).dtype, DType::f8_e4m3);
+  EXPECT_EQ(Buffer(torch::zeros({2}).to(torch::kFloat8_e5m2)).dtype, DType::f8_e5m2);
 }
 
 TEST(TensorBuffer, TheRetainerKeepsTheMemory) {

@@ -182,7 +182,7 @@ TEST_P(Kernels, EqualTheReferenceOnEveryTarget) {
 TEST_P(Kernels, EveryNumberOfInputs) {
   const DType dtype = GetParam();
   for (int n = 1; n <= 70; ++n) {
-    const Case c{dtype, is_floating(dtype) ? ReduceOp::avg : ReduceOp::max, n, 67};
+    const Case c{dtype, legal(dtype, ReduceOp::Kind::avg) ? ReduceOp::avg : ReduceOp::max, n, 67};
     const std::vector<Bytes> inputs = inputs_of(c);
     const Bytes want = reference::reduce(dtype, c.op, pointers_to(inputs), 0, c.count);
     on_every_target([&] { check_whole(c, inputs, want); });
@@ -193,7 +193,8 @@ TEST_P(Kernels, EveryNumberOfInputs) {
 INSTANTIATE_TEST_SUITE_P(AllTypes, Kernels,
                          testing::Values(DType::bool_, DType::u8, DType::i8, DType::i16, DType::i32,
                                          DType::i64, DType::u16, DType::u32, DType::u64, DType::f16,
-                                         DType::bf16, DType::f32, DType::f64),
+                                         DType::bf16, DType::f32, DType::f64, DType::complex64,
+                                         DType::complex128),
                          [](const auto& given) { return std::string(name_of(given.param)); });
 
 TEST(KernelsTargets, AreWhatThisMachineOffers) {
@@ -212,6 +213,19 @@ TEST(KernelsOrder, AdditionsAreAssociatedAsTheTreeSays) {
   EXPECT_EQ(sum, 1.0f + 2 * e);
   kernels::reduce_tree(DType::f32, ReduceOp::sum, inputs, 3, &sum, nullptr, 1);
   EXPECT_EQ(sum, 1.0f);
+}
+
+TEST(KernelsComplex, AProductFollowsTheTextbook) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const std::complex<double> values[] = {{1, 2}, {3, -1}, {infinity, infinity}, {2, 0}};
+  const auto product = [&](int a, int b) {
+    const void* inputs[] = {&values[a], &values[b]};
+    std::complex<double> result;
+    kernels::reduce_tree(DType::complex128, ReduceOp::product, inputs, 2, &result, nullptr, 1);
+    return result;
+  };
+  EXPECT_EQ(product(0, 1), (std::complex<double>{5, 5}));
+  EXPECT_TRUE(std::isnan(product(2, 3).real()));  // inf * 2 - inf * 0
 }
 
 TEST(KernelsHalf, EveryHalfSurvivesAndEveryTieRoundsToEven) {

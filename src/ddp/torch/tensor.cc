@@ -18,11 +18,23 @@ constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
 std::optional<DType> dtype_of_scalar(at::ScalarType type) {
   constexpr std::pair<at::ScalarType, DType> kPairs[] = {
-      {at::kBool, DType::bool_}, {at::kByte, DType::u8},       {at::kChar, DType::i8},
-      {at::kShort, DType::i16},  {at::kInt, DType::i32},       {at::kLong, DType::i64},
-      {at::kUInt16, DType::u16}, {at::kUInt32, DType::u32},    {at::kUInt64, DType::u64},
-      {at::kHalf, DType::f16},   {at::kBFloat16, DType::bf16}, {at::kFloat, DType::f32},
+      {at::kBool, DType::bool_},
+      {at::kByte, DType::u8},
+      {at::kChar, DType::i8},
+      {at::kShort, DType::i16},
+      {at::kInt, DType::i32},
+      {at::kLong, DType::i64},
+      {at::kUInt16, DType::u16},
+      {at::kUInt32, DType::u32},
+      {at::kUInt64, DType::u64},
+      {at::kHalf, DType::f16},
+      {at::kBFloat16, DType::bf16},
+      {at::kFloat, DType::f32},
       {at::kDouble, DType::f64},
+      {at::kComplexFloat, DType::complex64},
+      {at::kComplexDouble, DType::complex128},
+      {at::kFloat8_e4m3fn, DType::f8_e4m3},
+      {at::kFloat8_e5m2, DType::f8_e5m2},
   };
   for (const auto& [scalar, dtype] : kPairs) {
     if (scalar == type) return dtype;
@@ -57,8 +69,11 @@ DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
   }
   const std::optional<DType> dtype = dtype_of_scalar(tensor.scalar_type());
   if (!dtype || tensor.is_quantized()) {
-    refuse(ErrorCode::kUnsupported, what,
-           str("tensor of ", tensor.scalar_type(), "; convert it (complex: view_as_real())"));
+    refuse(ErrorCode::kUnsupported, what, str("tensor of ", tensor.scalar_type(), "; convert it"));
+  }
+  if (tensor.is_conj() || tensor.is_neg()) {  // its memory holds other values than it shows
+    refuse(ErrorCode::kInvalidArgument, what,
+           "lazily conjugated tensor; pass resolve_conj().resolve_neg()");
   }
   return *dtype;
 }
