@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -142,7 +143,7 @@ struct BackendInfo {
 
 /// The shared half of a Work: what runs an asynchronous operation and those who wait for it have
 /// in common. A backend derives from it, *begins* it when the operation starts to run and *ends* it
-/// once, with or without an error. Whoever waits *helps*.
+/// once, with or without an error, holding a reference. Whoever waits *helps*.
 ///
 /// Lifetime  Shared by the Work and the backend's queue; lives until both have let go.
 /// Threads   begin and end: by whoever runs the operation, one after the other. All else: any
@@ -161,9 +162,12 @@ class TUTTI_API WorkState {
 
   /// Tells the request's observer that the operation runs now.
   void begin() noexcept;
-  /// The last thing that is done to it; the flag is stored seq_cst, so ringing after it is enough.
+  /// The flag is stored seq_cst, so ringing after it is enough; then the callbacks run.
   void end() noexcept { finish(std::nullopt); }
   void end(Error failure) noexcept { finish(std::move(failure)); }
+
+  /// Calls `callback` once: by whoever ends the operation, right here if it has ended.
+  void when_done(std::function<void()> callback);
 
   /// Helps until the operation has ended (true) or `until` has come (false). The wait itself is
   /// bounded by the operation's own deadlines, after which it has ended with an error.
@@ -180,6 +184,8 @@ class TUTTI_API WorkState {
   std::optional<Error> failure_;  // written before done_ is set, constant afterwards
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
+  std::mutex callbacks_mutex_;
+  std::vector<std::function<void()>> callbacks_;  // callbacks_mutex_; until done_
 };
 
 /// Moves the bytes. Eight virtual functions; a foreign backend fits in one file.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,6 +50,20 @@ class [[nodiscard]] TUTTI_API Work {
   std::optional<Error> error() const;
   /// Lets the operation finish on its own: `std::move(work).detach();`
   void detach() && noexcept;
+
+  /// Calls `callback` once when the operation has ended, well (null) or with a failure: in the
+  /// thread that ended it, one that waits or one of Tutti's, and at once in this thread if it has
+  /// ended already. The Work that is returned takes this one's place: it ends after the callback,
+  /// with what that threw (kInvalidArgument if it is no Error), else with the operation's failure.
+  ///
+  ///     Work saved = group.all_reduce(x, tutti::async).then([&](const Error* failure) {
+  ///       if (failure == nullptr) results.push_back(x);
+  ///     });
+  ///
+  /// Ordering  Other operations of the group do not go on while it runs: keep it short.
+  /// Errors    Inside the callback a call that would block (an operation that is not asynchronous,
+  ///           new_group, close, wait) is kInvalidArgument.
+  Work then(std::function<void(const Error* failure)> callback) &&;
 
  private:
   friend std::size_t wait_any(std::span<Work> works);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
 #include "group/group_impl.h"
@@ -111,6 +112,7 @@ void ProcessGroup::Impl::close_in_order(Deadline deadline) {
 }
 
 void ProcessGroup::Impl::close(const Timeout& budget) {
+  group::refuse_in_callback("close");
   Request closing = request(Op::barrier, {}, {});
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) {
@@ -144,6 +146,7 @@ Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, cons
 }  // namespace
 
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
+  group::refuse_in_callback("new_group");
   const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
     return new_group_error(code, ranks, rank(), where, text, std::move(context));
   };

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "group/callback.h"
 #include "group/group_impl.h"
 
 namespace tutti {
@@ -577,6 +578,7 @@ std::vector<Work> ProcessGroup::batch(std::span<const Message> messages, Async, 
   return impl().start_all(requests);
 }
 void ProcessGroup::batch(std::span<const Message> messages, Where where) {
+  group::refuse_in_callback("batch");  // before anything is posted
   std::vector<Work> works = batch(messages, async, where);
   wait_all(works);
 }

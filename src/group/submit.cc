@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
 #include "group/group_impl.h"
@@ -140,6 +141,9 @@ Work ProcessGroup::Impl::dispatch_async(Request request) {
 }
 
 void ProcessGroup::Impl::run(Request& request) {
+  if (group::inside_callback()) {
+    refuse(request, "it would block inside a callback of Work::then: pass tutti::async");
+  }
   admit(request, true);
   if (is_message(request.op)) {
     watched(request, [&] { dispatch(request); });

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "group/callback.h"
 #include "tutti/backend.h"
 #include "tutti/observer.h"
 
@@ -23,7 +24,24 @@ void WorkState::finish(std::optional<Error> failure) noexcept {
   if (request_.observer != nullptr) {
     request_.observer->left(request_, failure_ ? &*failure_ : nullptr);
   }
-  done_.store(true, std::memory_order_seq_cst);
+  std::vector<std::function<void()>> due;
+  {
+    const std::lock_guard lock(callbacks_mutex_);
+    done_.store(true, std::memory_order_seq_cst);
+    due.swap(callbacks_);
+  }
+  for (const auto& callback : due) callback();
+}
+
+void WorkState::when_done(std::function<void()> callback) {
+  {
+    const std::lock_guard lock(callbacks_mutex_);
+    if (!done()) {
+      callbacks_.push_back(std::move(callback));
+      return;
+    }
+  }
+  callback();
 }
 
 using Clock = Deadline::Clock;
@@ -41,6 +59,10 @@ Work& Work::operator=(Work&& other) noexcept {
 Work::~Work() {
   if (!state_) return;
   try {
+    if (!state_->done() && group::inside_callback()) {
+      log(LogLevel::warn, "a Work was dropped inside a callback while its operation was under way");
+      return;
+    }
     if (!state_->done()) state_->help(Clock::time_point::max());
     const std::optional<Error> failure = state_->error();
     if (failure && !state_->seen()) {
@@ -56,6 +78,7 @@ void Work::wait() { wait_for(std::chrono::nanoseconds::max()); }
 bool Work::wait_for(std::chrono::nanoseconds duration) {
   if (!state_) return true;
   if (!state_->done()) {
+    group::refuse_in_callback("Work::wait");
     Deadline deadline = Deadline::after(duration);
     const Clock::time_point now = Clock::now();
     const std::chrono::nanoseconds left = deadline.left(now);
@@ -80,6 +103,10 @@ std::optional<Error> Work::error() const {
 
 void Work::detach() && noexcept { state_.reset(); }
 
+Work Work::then(std::function<void(const Error* failure)> callback) && {
+  return Work(group::Callback::make(std::move(state_), std::move(callback)));
+}
+
 void wait_all(std::span<Work> works) {
   std::optional<Error> first;
   for (Work& work : works) {
@@ -95,6 +122,9 @@ void wait_all(std::span<Work> works) {
 std::size_t wait_any(std::span<Work> works) {
   if (works.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no Work to wait for");
+  }
+  if (std::none_of(works.begin(), works.end(), [](const Work& work) { return work.done(); })) {
+    group::refuse_in_callback("wait_any");
   }
   // They may belong to several groups, each driven by whoever waits for it: a little of each in
   // turn.

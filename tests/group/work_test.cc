@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
+#include "ranks.h"
 #include "tutti/backend.h"
 #include "tutti/observer.h"
 
@@ -144,6 +147,82 @@ TEST(Work, TellsTheObserverOnce) {
   EXPECT_EQ(observer.entered_count, 1);
   EXPECT_EQ(observer.left_count, 1);
   EXPECT_TRUE(observer.failed);
+}
+
+TEST(WorkThen, RunsOnceWhenTheOperationEnds) {
+  int calls = 0;
+  auto state = std::make_shared<ScriptedState>();
+  Work after = Work(state).then([&](const Error* failure) {
+    EXPECT_EQ(failure, nullptr);
+    ++calls;
+  });
+  EXPECT_FALSE(after.done());
+  EXPECT_EQ(calls, 0);
+  EXPECT_FALSE(after.wait_for(std::chrono::milliseconds(1)));
+  after.wait();
+  after.wait();
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(after.done());
+}
+
+TEST(WorkThen, RunsAtOnceIfItHasEnded) {
+  int calls = 0;
+  auto state = std::make_shared<ScriptedState>();
+  Work work(state);
+  work.wait();
+  const Work after = std::move(work).then([&](const Error*) { ++calls; });
+  EXPECT_EQ(calls, 1);
+  EXPECT_TRUE(after.done());
+  const Work of_nothing = Work().then([&](const Error*) { ++calls; });
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(WorkThen, IsToldOfAFailureWhichGoesOn) {
+  std::string told;
+  Work after =
+      Work(std::make_shared<ScriptedState>(Request(), kLost)).then([&](const Error* failure) {
+        told = failure != nullptr ? failure->what() : "";
+      });
+  const Error error = thrown_by([&] { after.wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+  EXPECT_EQ(told, "rank 2 is lost");
+}
+
+TEST(WorkThen, WhatTheCallbackThrowsGoesToItsWork) {
+  auto state = std::make_shared<ScriptedState>();
+  Work after = Work(state).then([](const Error*) { throw std::out_of_range("no such bucket"); });
+  const Error error = thrown_by([&] { after.wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "no such bucket");
+  EXPECT_FALSE(state->error().has_value());
+  Work kept = Work().then([](const Error*) { throw kLost; });
+  EXPECT_EQ(thrown_by([&] { kept.wait(); }).code(), ErrorCode::kPeerLost);
+}
+
+TEST(WorkThen, Chains) {
+  std::vector<int> order;
+  Work last = Work(std::make_shared<ScriptedState>())
+                  .then([&](const Error*) { order.push_back(1); })
+                  .then([&](const Error*) { order.push_back(2); });
+  last.wait();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(WorkThen, WaitingInsideIsRefusedAndDroppingDoesNotWait) {
+  auto other = std::make_shared<ScriptedState>();
+  Work after = Work(std::make_shared<ScriptedState>()).then([&](const Error*) {
+    Work dropped(other);
+    std::array<Work, 1> works = {Work(other)};
+    EXPECT_EQ(thrown_by([&] { wait_any(works); }).code(), ErrorCode::kInvalidArgument);
+    dropped.wait();
+  });
+  testing::internal::CaptureStderr();
+  const Error error = thrown_by([&] { after.wait(); });
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("dropped inside a callback"),
+            std::string::npos);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "Work::wait blocks");
+  EXPECT_EQ(other->helps, 0);
 }
 
 TEST(Work, KeepsAliveWhatTheOperationNeeds) {

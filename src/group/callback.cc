@@ -1,0 +1,70 @@
+#include "group/callback.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace tutti::group {
+
+namespace {
+
+thread_local bool inside = false;
+
+Error failure_of_callback(std::string_view thrown) {
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("the callback given to Work::then threw: {}", thrown));
+}
+
+}  // namespace
+
+bool inside_callback() noexcept { return inside; }
+
+void refuse_in_callback(std::string_view what) {
+  if (!inside) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} blocks, and a callback given to Work::then must not: start an "
+                          "asynchronous operation there, or wait elsewhere",
+                          what));
+}
+
+std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Function function) {
+  auto callback = std::make_shared<Callback>(std::move(before), std::move(function));
+  if (callback->before_ == nullptr) {
+    callback->run();
+  } else {
+    callback->before_->when_done([callback] { callback->run(); });
+  }
+  return callback;
+}
+
+Callback::Callback(std::shared_ptr<WorkState> before, Function function)
+    : WorkState(Request()), before_(std::move(before)), function_(std::move(function)) {}
+
+void Callback::run() noexcept {
+  std::optional<Error> failure = before_ ? before_->error() : std::nullopt;
+  const bool outer = std::exchange(inside, true);
+  try {
+    function_(failure ? &*failure : nullptr);
+  } catch (const Error& thrown) {
+    failure = thrown;
+  } catch (const std::exception& thrown) {
+    failure = failure_of_callback(thrown.what());
+  } catch (...) {
+    failure = failure_of_callback("something that is not an exception");
+  }
+  function_ = nullptr;  // what it owns goes here, where nothing may block
+  inside = outer;
+  if (failure) {
+    end(*std::move(failure));
+  } else {
+    end();
+  }
+  ring(bell_);
+}
+
+bool Callback::help(Deadline::Clock::time_point until) {
+  if (before_ && !before_->done() && !before_->help(until)) return done();
+  return wait_until(bell_, until, [this] { return done(); });
+}
+
+}  // namespace tutti::group

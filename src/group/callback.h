@@ -1,0 +1,32 @@
+// Callbacks of Work::then: they run where an operation has just ended, so they must not wait.
+#pragma once
+
+#include "base/wait.h"
+#include "tutti/backend.h"
+
+namespace tutti::group {
+
+/// Whether this thread is inside a callback.
+bool inside_callback() noexcept;
+/// Throws kInvalidArgument about `what`, a call that blocks, if it is.
+void refuse_in_callback(std::string_view what);
+
+/// One callback and the operation whose end it waits for. Ends when the callback has returned.
+class Callback final : public WorkState {
+ public:
+  using Function = std::function<void(const Error* failure)>;
+  /// `before`: null for one that has ended.
+  static std::shared_ptr<Callback> make(std::shared_ptr<WorkState> before, Function function);
+  Callback(std::shared_ptr<WorkState> before, Function function);
+
+  bool help(Deadline::Clock::time_point until) override;
+
+ private:
+  void run() noexcept;
+
+  const std::shared_ptr<WorkState> before_;
+  Function function_;
+  Doorbell bell_;  // of those who wait while another thread runs the callback
+};
+
+}  // namespace tutti::group
