@@ -61,6 +61,7 @@ struct Request {
   /// A v-variant: the parts of the ranks differ in count. `send_counts` are those of `input`,
   /// `recv_counts` those of `output`, by rank, where that buffer has parts on this rank.
   bool uneven = false;
+  /// Of an all_reduce of a list in one: `send_counts` are those of its buffers.
   std::span<const std::size_t> send_counts, recv_counts;
   int root_or_peer = -1;
   int tag = 0;

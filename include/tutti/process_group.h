@@ -121,6 +121,8 @@ class TUTTI_API ProcessGroup {
   Support supports(const OpKey& key) const;
 
   // ---- collectives ----------------------------------------------------------------------------
+  // Forms that take a list (`std::span<const Buffer>`) instead of one buffer with the parts of all
+  // ranks side by side copy its buffers once more, through memory of their size.
 
   /// Copies root's buffer to all.
   void broadcast(Buffer data, RootedOptions options = {}, Where where = Where::current());
@@ -136,6 +138,15 @@ class TUTTI_API ProcessGroup {
   Work all_reduce(Buffer data, ReduceOp op, Async, Where where = Where::current());
   Work all_reduce(Buffer data, Async, Where where = Where::current());
   Work all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
+                  Where where = Where::current());
+  /// Buffers of one dtype in one pass, for many small ones; each gets what an all_reduce of its own
+  /// would give, to the bit. All ranks give the same counts. The buffers must not overlap.
+  ///
+  /// Cost      One all_reduce of all elements and two copies of them, through memory of their size.
+  /// Errors    kInvalidArgument if the dtypes differ. kCollectiveMismatch if ranks' lists do.
+  void all_reduce(std::span<const Buffer> list, AllReduceOptions options = {},
+                  Where where = Where::current());
+  Work all_reduce(std::span<const Buffer> list, AllReduceOptions options, Async,
                   Where where = Where::current());
   /// all_reduce of one scalar, by value.
   template <Element T>
@@ -160,6 +171,8 @@ class TUTTI_API ProcessGroup {
               Where where = Where::current());
   Work gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
               Where where = Where::current());
+  Work gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options, Async,
+              Where where = Where::current());
 
   /// Every rank's `output` (count * world_size elements) gets every rank's `input`, in rank order.
   /// In place: `data`, with the own part filled in.
@@ -171,6 +184,8 @@ class TUTTI_API ProcessGroup {
   Work all_gather(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
                   Where where = Where::current());
   Work all_gather(ConstBuffer input, Buffer output, Async, Where where = Where::current());
+  Work all_gather(ConstBuffer input, std::span<const Buffer> outputs, CollectiveOptions options,
+                  Async, Where where = Where::current());
 
   /// Rank r gets part r of root's `input` (count * world_size elements; empty elsewhere).
   void scatter(ConstBuffer input, Buffer output, RootedOptions options = {},
@@ -178,6 +193,8 @@ class TUTTI_API ProcessGroup {
   void scatter(std::span<const ConstBuffer> inputs, Buffer output, RootedOptions options = {},
                Where where = Where::current());
   Work scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
+               Where where = Where::current());
+  Work scatter(std::span<const ConstBuffer> inputs, Buffer output, RootedOptions options, Async,
                Where where = Where::current());
 
   /// Combines the `input`s (count * world_size elements each); rank r gets part r of the result.
@@ -187,6 +204,10 @@ class TUTTI_API ProcessGroup {
   void reduce_scatter(Buffer data, AllReduceOptions options = {}, Where where = Where::current());
   Work reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
                       Where where = Where::current());
+  void reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                      AllReduceOptions options = {}, Where where = Where::current());
+  Work reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output, AllReduceOptions options,
+                      Async, Where where = Where::current());
 
   /// Part p of rank r's `input` goes to part r of rank p's `output`. In place: `data`.
   void all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options = {},
@@ -195,6 +216,12 @@ class TUTTI_API ProcessGroup {
   Work all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
                   Where where = Where::current());
   Work all_to_all(ConstBuffer input, Buffer output, Async, Where where = Where::current());
+  /// The buffers of a list may differ in count; both ends of each must agree. The lists may hold
+  /// the same buffers.
+  void all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                  CollectiveOptions options = {}, Where where = Where::current());
+  Work all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                  CollectiveOptions options, Async, Where where = Where::current());
 
   /// Rank r gets what all_reduce over the ranks 0 to r would give. In place: `data`.
   ///

@@ -76,9 +76,12 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
       cause.culprits.insert(cause.culprits.end(), sides[i].members.begin(), sides[i].members.end());
   std::sort(cause.culprits.begin(), cause.culprits.end());
   if (all_equal) {
-    const bool uneven = sides[0].description && (sides[0].description->op & kUnevenBit) != 0;
-    cause.text += fmt::format(" ({} an operation before #{})",
-                              uneven ? "their counts differ, or" : "they differ in", seq);
+    const std::uint8_t op = sides[0].description ? sides[0].description->op : 0;
+    const std::string_view where = (op & kUnevenBit) != 0 ? "their counts differ, or"
+                                   : op == static_cast<std::uint8_t>(Op::all_reduce)
+                                       ? "they differ in the buffers of a list, or in"
+                                       : "they differ in";
+    cause.text += fmt::format(" ({} an operation before #{})", where, seq);
   }
   cause.text += ". Every rank must call the same operations in the same order";
   return fail(std::move(cause), Tell::everybody) || abort_word.load() != kRunning;

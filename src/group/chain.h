@@ -16,6 +16,7 @@ constexpr std::uint64_t chain_seed(GroupId group) noexcept { return hash_combine
 
 /// The chain after `request`: operation, dtype, count, reduce operation with its factor, and root.
 /// Of a v-variant the counts that all ranks must give alike; the others are checked edge by edge.
+/// Of a list the counts of its buffers.
 constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) noexcept {
   const auto root = static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root_or_peer));
   const std::uint64_t what = static_cast<std::uint64_t>(request.op) |
@@ -28,6 +29,9 @@ constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) 
   } else if (request.op == Op::all_gather) {
     for (const std::size_t count : request.recv_counts) next = hash_combine(next, count);
   } else if (request.op == Op::reduce_scatter) {
+    for (const std::size_t count : request.send_counts) next = hash_combine(next, count);
+  }
+  if (request.op == Op::all_reduce) {
     for (const std::size_t count : request.send_counts) next = hash_combine(next, count);
   }
   if (request.reduce.kind() == ReduceOp::Kind::premul_sum) {

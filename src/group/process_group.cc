@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <utility>
 
 #include "group/callback.h"
@@ -215,51 +214,6 @@ std::size_t part_count(const Impl& group, const Request& request, std::size_t wh
   return whole / ranks_of(group);
 }
 
-/// The list forms go through one buffer in which the parts lie side by side.
-class Staging {
- public:
-  /// Refuses lists whose parts differ from `part` in count or dtype, or that are too short.
-  template <class AnyBuffer>
-  Staging(const Impl& group, const Request& request, std::span<const AnyBuffer> list,
-          ConstBuffer part)
-      : part_bytes_(part.byte_count()) {
-    if (list.size() != ranks_of(group)) {
-      group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
-                                        list.size(), group.group_size()));
-    }
-    for (std::size_t rank = 0; rank < list.size(); ++rank) {
-      const AnyBuffer& given = list[rank];
-      if (given.count != part.count || given.dtype != part.dtype) {
-        group.refuse(
-            request,
-            fmt::format("buffer {} of the list holds {} x {}, but {} x {} are needed", rank,
-                        given.count, name_of(given.dtype), part.count, name_of(part.dtype)));
-      }
-      if (given.data == nullptr && given.count > 0) {
-        group.refuse(request, fmt::format("buffer {} of the list is null", rank));
-      }
-    }
-    bytes_.resize(part_bytes_ * list.size());
-    whole_ = Buffer(bytes_.data(), part.count * list.size(), part.dtype);
-  }
-  const Buffer& whole() const { return whole_; }
-  void fill(std::span<const ConstBuffer> list) {
-    for (std::size_t rank = 0; rank < list.size() && part_bytes_ != 0; ++rank) {
-      std::memcpy(bytes_.data() + rank * part_bytes_, list[rank].data, part_bytes_);
-    }
-  }
-  void spread(std::span<const Buffer> list) const {
-    for (std::size_t rank = 0; rank < list.size() && part_bytes_ != 0; ++rank) {
-      std::memcpy(list[rank].data, bytes_.data() + rank * part_bytes_, part_bytes_);
-    }
-  }
-
- private:
-  std::size_t part_bytes_;
-  std::vector<std::byte> bytes_;
-  Buffer whole_;
-};
-
 void run(Impl& group, Request request) { group.run(request); }
 Work start(Impl& group, Request request) { return group.start(request); }
 
@@ -341,15 +295,6 @@ Work ProcessGroup::reduce(ConstBuffer input, Buffer output, ReduceOptions option
 void ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
   run(impl(), gather_request(impl(), input, output, options, where));
 }
-void ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
-                          Where where) {
-  Request request = gather_request(impl(), input, {}, options, where);
-  if (options.root != rank()) return run(impl(), request);
-  const Staging staging(impl(), request, outputs, input);
-  request.output = staging.whole();
-  run(impl(), request);
-  staging.spread(outputs);
-}
 Work ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
                           Where where) {
   return start(impl(), gather_request(impl(), input, output, options, where));
@@ -358,14 +303,6 @@ Work ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions option
 void ProcessGroup::all_gather(ConstBuffer input, Buffer output, CollectiveOptions options,
                               Where where) {
   run(impl(), all_gather_request(impl(), input, output, options, where));
-}
-void ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
-                              CollectiveOptions options, Where where) {
-  Request request = all_gather_request(impl(), input, {}, options, where);
-  const Staging staging(impl(), request, outputs, input);
-  request.output = staging.whole();
-  run(impl(), request);
-  staging.spread(outputs);
 }
 void ProcessGroup::all_gather(Buffer data, CollectiveOptions options, Where where) {
   Request request = all_gather_request(impl(), data, data, options, where);
@@ -383,15 +320,6 @@ Work ProcessGroup::all_gather(ConstBuffer input, Buffer output, Async, Where whe
 
 void ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
   run(impl(), scatter_request(impl(), input, output, options, where));
-}
-void ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
-                           RootedOptions options, Where where) {
-  Request request = scatter_request(impl(), {}, output, options, where);
-  if (options.root != rank()) return run(impl(), request);
-  Staging staging(impl(), request, inputs, output);
-  staging.fill(inputs);
-  request.input = staging.whole();
-  run(impl(), request);
 }
 Work ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
                            Where where) {

@@ -1,0 +1,304 @@
+// The forms that take a list of buffers where others take one: each goes through one *staged*
+// buffer, in which those of the list lie side by side, copied in before and out after.
+#include <fmt/format.h>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "group/check.h"
+#include "group/group_impl.h"
+
+namespace tutti {
+
+namespace {
+
+using Impl = ProcessGroup::Impl;
+
+std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
+
+/// More elements than any memory holds: a count that has wrapped or was negative.
+constexpr std::size_t kMaxElements = std::numeric_limits<std::ptrdiff_t>::max() / 16;
+
+/// Refuses what cannot be copied into a staged buffer of `dtype` that holds `count` elements so
+/// far.
+void check_buffer(const Impl& group, const Request& request, const ConstBuffer& given,
+                  std::size_t index, DType dtype, std::size_t count) {
+  if (static_cast<std::size_t>(given.dtype) >= kDTypeCount) {
+    group.refuse(request, fmt::format("dtype {} of buffer {} of the list does not exist",
+                                      static_cast<int>(given.dtype), index));
+  }
+  if (given.dtype != dtype) {
+    group.refuse(request,
+                 fmt::format("buffer {} of the list is of {}, the first of {}: they must be of one "
+                             "dtype",
+                             index, name_of(given.dtype), name_of(dtype)));
+  }
+  if (given.count > kMaxElements || count + given.count > kMaxElements) {
+    group.refuse(request, fmt::format("buffer {} of the list has {} elements, which no memory "
+                                      "holds: was the count negative?",
+                                      index, given.count));
+  }
+  if (given.data == nullptr && given.count > 0) {
+    group.refuse(request, fmt::format("buffer {} of the list is null", index));
+  }
+  if (given.device.kind != Device::Kind::cpu) {
+    throw group::make_error(ErrorCode::kUnsupported, request, group.rank(),
+                            fmt::format("buffer {} of the list is not in CPU memory, through which "
+                                        "lists go; pass one buffer",
+                                        index));
+  }
+}
+
+class Staged {
+ public:
+  /// Refuses null buffers, those of another dtype than the first, and those elsewhere than in CPU
+  /// memory.
+  template <class AnyBuffer>
+  Staged(const Impl& group, const Request& request, std::span<const AnyBuffer> list) {
+    const DType dtype = list.empty() ? DType::f32 : list[0].dtype;
+    std::size_t count = 0;
+    for (const AnyBuffer& given : list) {
+      check_buffer(group, request, given, counts_.size(), dtype, count);
+      counts_.push_back(given.count);
+      count += given.count;
+    }
+    try {
+      bytes_.resize(count * size_of(dtype));
+    } catch (const std::bad_alloc&) {
+      throw group::make_error(ErrorCode::kSystem, request, group.rank(),
+                              fmt::format("no memory for {} bytes, which is what the buffers of "
+                                          "the list hold together",
+                                          count * size_of(dtype)));
+    }
+    whole_ = Buffer(bytes_.data(), count, dtype);
+  }
+  Staged(const Staged&) = delete;
+  Staged& operator=(const Staged&) = delete;
+
+  const Buffer& whole() const { return whole_; }
+  std::span<const std::size_t> counts() const { return counts_; }
+
+  template <class AnyBuffer>
+  void fill(std::span<const AnyBuffer> list) {
+    std::byte* to = bytes_.data();
+    for (const AnyBuffer& from : list) {
+      if (from.count > 0) std::memcpy(to, from.data, from.byte_count());
+      to += from.byte_count();
+    }
+  }
+  void spread(std::span<const Buffer> list) const {
+    const std::byte* from = bytes_.data();
+    for (const Buffer& to : list) {
+      if (to.count > 0) std::memcpy(to.data, from, to.byte_count());
+      from += to.byte_count();
+    }
+  }
+
+ private:
+  std::vector<std::size_t> counts_;
+  std::vector<std::byte> bytes_;
+  Buffer whole_;
+};
+
+/// A list of an asynchronous call, and what its buffers point into.
+class Kept {
+ public:
+  explicit Kept(std::span<const Buffer> list) : list_(list.begin(), list.end()) {
+    for (const Buffer& buffer : list) {
+      if (buffer.retain != nullptr) owners_.push_back(buffer.retain(buffer.source));
+    }
+  }
+  std::span<const Buffer> list() const { return list_; }
+
+ private:
+  std::vector<Buffer> list_;
+  std::vector<std::shared_ptr<const void>> owners_;
+};
+
+/// Refuses a list that has not one buffer per rank, each as many elements as `part`.
+template <class AnyBuffer>
+void check_parts(const Impl& group, const Request& request, std::span<const AnyBuffer> list,
+                 const ConstBuffer& part) {
+  if (list.size() != ranks_of(group)) {
+    group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
+                                      list.size(), group.group_size()));
+  }
+  for (std::size_t rank = 0; rank < list.size(); ++rank) {
+    const AnyBuffer& given = list[rank];
+    if (given.count != part.count || given.dtype != part.dtype) {
+      group.refuse(request,
+                   fmt::format("buffer {} of the list holds {} x {}, but {} x {} are needed", rank,
+                               given.count, name_of(given.dtype), part.count, name_of(part.dtype)));
+    }
+  }
+}
+
+/// One operation with its staged buffers; which of them there are depends on the operation.
+struct ListCall {
+  Request request;
+  std::shared_ptr<Staged> input, output;
+  std::span<const Buffer> outputs = {};  // of `output`
+};
+
+void run(Impl& group, ListCall call) {
+  group.run(call.request);
+  if (call.output) call.output->spread(call.outputs);
+}
+
+Work start(Impl& group, ListCall call) {
+  Work work = group.start(call.request);
+  if (!call.input && !call.output) return work;
+  const Kept kept(call.outputs);
+  return std::move(work).then(
+      [input = call.input, output = call.output, kept](const Error* failure) {
+        if (failure == nullptr && output) output->spread(kept.list());
+      });
+}
+
+/// The requests have the dtype and count of one part.
+Request part_request(const Impl& group, Op op, const ConstBuffer& part, const Timeout& timeout,
+                     const Where& where) {
+  Request request = group.request(op, timeout, where);
+  request.dtype = part.dtype;
+  request.count = part.count;
+  return request;
+}
+
+ListCall coalesced(const Impl& group, std::span<const Buffer> list, const AllReduceOptions& options,
+                   const Where& where) {
+  ListCall call{.request = group.request(Op::all_reduce, options.timeout, where)};
+  call.output = std::make_shared<Staged>(group, call.request, list);
+  call.output->fill(list);
+  call.outputs = list;
+  const Buffer& whole = call.output->whole();
+  call.request.dtype = whole.dtype;
+  call.request.count = whole.count;
+  call.request.reduce = options.op;
+  call.request.input = whole;
+  call.request.output = whole;
+  call.request.send_counts = call.output->counts();
+  return call;
+}
+
+/// gather and all_gather; `root` -1: every rank gets all.
+ListCall gathered(const Impl& group, Op op, const ConstBuffer& input,
+                  std::span<const Buffer> outputs, int root, const Timeout& timeout,
+                  const Where& where) {
+  ListCall call{.request = part_request(group, op, input, timeout, where)};
+  call.request.input = input;
+  call.request.root_or_peer = root;
+  if (root >= 0 && root != group.rank()) return call;
+  check_parts(group, call.request, outputs, input);
+  call.output = std::make_shared<Staged>(group, call.request, outputs);
+  call.outputs = outputs;
+  call.request.output = call.output->whole();
+  return call;
+}
+
+ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const Buffer& output,
+                   const RootedOptions& options, const Where& where) {
+  ListCall call{.request = part_request(group, Op::scatter, output, options.timeout, where)};
+  call.request.output = output;
+  call.request.root_or_peer = options.root;
+  if (options.root != group.rank()) return call;
+  check_parts(group, call.request, inputs, output);
+  call.input = std::make_shared<Staged>(group, call.request, inputs);
+  call.input->fill(inputs);
+  call.request.input = call.input->whole();
+  return call;
+}
+
+ListCall reduce_scattered(const Impl& group, std::span<const ConstBuffer> inputs,
+                          const Buffer& output, const AllReduceOptions& options,
+                          const Where& where) {
+  ListCall call{.request = part_request(group, Op::reduce_scatter, output, options.timeout, where)};
+  call.request.output = output;
+  call.request.reduce = options.op;
+  check_parts(group, call.request, inputs, output);
+  call.input = std::make_shared<Staged>(group, call.request, inputs);
+  call.input->fill(inputs);
+  call.request.input = call.input->whole();
+  return call;
+}
+
+/// As the v-variant: the buffers of a list may differ in count.
+ListCall exchanged(const Impl& group, std::span<const ConstBuffer> inputs,
+                   std::span<const Buffer> outputs, const CollectiveOptions& options,
+                   const Where& where) {
+  ListCall call{.request = group.request(Op::all_to_all, options.timeout, where)};
+  Request& request = call.request;
+  request.uneven = true;
+  call.input = std::make_shared<Staged>(group, request, inputs);
+  call.input->fill(inputs);
+  call.output = std::make_shared<Staged>(group, request, outputs);
+  call.outputs = outputs;
+  request.input = call.input->whole();
+  request.output = call.output->whole();
+  request.dtype = request.input.dtype;
+  request.count = request.input.count;
+  request.send_counts = call.input->counts();
+  request.recv_counts = call.output->counts();
+  return call;
+}
+
+}  // namespace
+
+void ProcessGroup::all_reduce(std::span<const Buffer> list, AllReduceOptions options, Where where) {
+  run(impl(), coalesced(impl(), list, options, where));
+}
+Work ProcessGroup::all_reduce(std::span<const Buffer> list, AllReduceOptions options, Async,
+                              Where where) {
+  return start(impl(), coalesced(impl(), list, options, where));
+}
+
+void ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
+                          Where where) {
+  run(impl(), gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
+}
+Work ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
+                          Async, Where where) {
+  return start(impl(),
+               gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
+}
+
+void ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
+                              CollectiveOptions options, Where where) {
+  run(impl(), gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
+}
+Work ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
+                              CollectiveOptions options, Async, Where where) {
+  return start(impl(),
+               gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
+}
+
+void ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                           RootedOptions options, Where where) {
+  run(impl(), scattered(impl(), inputs, output, options, where));
+}
+Work ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                           RootedOptions options, Async, Where where) {
+  return start(impl(), scattered(impl(), inputs, output, options, where));
+}
+
+void ProcessGroup::reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                                  AllReduceOptions options, Where where) {
+  run(impl(), reduce_scattered(impl(), inputs, output, options, where));
+}
+Work ProcessGroup::reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output,
+                                  AllReduceOptions options, Async, Where where) {
+  return start(impl(), reduce_scattered(impl(), inputs, output, options, where));
+}
+
+void ProcessGroup::all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                              CollectiveOptions options, Where where) {
+  run(impl(), exchanged(impl(), inputs, outputs, options, where));
+}
+Work ProcessGroup::all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
+                              CollectiveOptions options, Async, Where where) {
+  return start(impl(), exchanged(impl(), inputs, outputs, options, where));
+}
+
+}  // namespace tutti

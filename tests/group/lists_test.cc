@@ -1,0 +1,185 @@
+// Lists of buffers in place of one: what they give, and what is wrong with them.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "ranks.h"
+
+namespace tutti {
+namespace {
+
+using Floats = std::vector<float>;
+
+void expect_refused(const std::function<void()>& call, const std::string& part) {
+  const Error error = thrown_by(call);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+  expect_text(error, part);
+}
+
+/// Values whose sums round, different on every rank.
+Floats values(const ProcessGroup& world, std::size_t count, std::size_t salt) {
+  Floats made(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    made[i] = 1.0f / static_cast<float>(i + 3 * salt + static_cast<std::size_t>(world.rank()) + 1);
+  }
+  return made;
+}
+
+TEST(Coalesced, HasTheBitsOfSeparateOperations) {
+  for (const int ranks : {1, 2, 3}) {
+    on_ranks(ranks, [](ProcessGroup& world) {
+      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul_sum(0.3)}) {
+        for (const bool asynchronous : {false, true}) {
+          std::vector<Floats> apart, together;
+          for (const std::size_t count : {5, 0, 1, 1000, 17}) {
+            apart.push_back(values(world, count, apart.size()));
+          }
+          together = apart;
+          std::vector<Buffer> list(together.begin(), together.end());
+          for (Floats& each : apart) world.all_reduce(each, op);
+          if (asynchronous) {
+            Work work = world.all_reduce(list, {.op = op}, async);
+            list.clear();
+            work.wait();
+          } else {
+            world.all_reduce(list, {.op = op});
+          }
+          EXPECT_EQ(together, apart);
+        }
+      }
+    });
+  }
+}
+
+TEST(Coalesced, OfNothingIsAnOperation) {
+  on_ranks(2, [](ProcessGroup& world) {
+    world.all_reduce(std::vector<Buffer>(), {.op = ReduceOp::avg});
+    world.all_reduce(std::vector<Buffer>{Floats()}, {}, async).wait();
+  });
+}
+
+TEST(Coalesced, MixedDtypesAndNullAreRefused) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Floats x(3);
+    std::vector<int> y(3);
+    expect_refused(
+        [&] {
+          world.all_reduce(std::vector<Buffer>{x, y});
+        },
+        "buffer 1 of the list is of i32, the first of f32");
+    const Buffer null(nullptr, 3, DType::f32);
+    expect_refused(
+        [&] {
+          world.all_reduce(std::vector<Buffer>{x, null});
+        },
+        "buffer 1 of the list is null");
+    const Buffer negative(x.data(), static_cast<std::size_t>(-1), DType::f32);
+    expect_refused([&] { world.all_reduce(std::vector<Buffer>{x, negative}); }, "negative?");
+    const Buffer elsewhere(x.data(), 3, DType::f32, {.kind = Device::Kind::cuda});
+    EXPECT_EQ(thrown_by([&] { world.all_reduce(std::vector<Buffer>{elsewhere}); }).code(),
+              ErrorCode::kUnsupported);
+    world.all_reduce(x);
+  });
+}
+
+TEST(Coalesced, ListsOfOneSumThatDifferAreADisagreement) {
+  test_kit::collect_ranks(2, [](const test_kit::Rank& me) -> std::string {
+    ProcessGroup world = init_process_group(me.init);
+    Floats two(2), three(3);
+    const Error error = thrown_by([&] {
+      world.all_reduce(me.rank == 0 ? std::vector<Buffer>{two, three}
+                                    : std::vector<Buffer>{three, two});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+    expect_text(error, "they differ in the buffers of a list");
+    return {};
+  });
+}
+
+TEST(Coalesced, KeepsOwnersUntilTheEnd) {
+  on_ranks(2, [](ProcessGroup& world) {
+    auto owned = std::make_shared<Floats>(4, 1.0f);
+    const std::weak_ptr<Floats> watched = owned;
+    Buffer buffer(*owned);
+    buffer.source = &owned;
+    buffer.retain = [](const void* source) -> std::shared_ptr<const void> {
+      return *static_cast<const std::shared_ptr<Floats>*>(source);
+    };
+    Work work = world.all_reduce(std::vector<Buffer>{buffer}, {}, async);
+    owned.reset();
+    EXPECT_FALSE(watched.expired());
+    work.wait();
+    work = Work();
+    EXPECT_TRUE(watched.expired());
+  });
+}
+
+TEST(Lists, EveryFormGivesWhatTheConcatenatedOneGives) {
+  on_ranks(3, [](ProcessGroup& world) {
+    const int me = world.rank();
+    const std::vector<int> own = {me, 10 + me};
+    const std::vector<int> all = {0, 10, 1, 11, 2, 12};
+    for (const bool asynchronous : {false, true}) {
+      std::vector<std::vector<int>> parts(3, std::vector<int>(2));
+      const std::vector<Buffer> outputs(parts.begin(), parts.end());
+      const auto joined = [&] {
+        std::vector<int> whole;
+        for (const auto& part : parts) whole.insert(whole.end(), part.begin(), part.end());
+        return whole;
+      };
+      asynchronous ? world.all_gather(own, outputs, {}, async).wait()
+                   : world.all_gather(own, outputs);
+      EXPECT_EQ(joined(), all);
+      asynchronous ? world.gather(own, outputs, {.root = 2}, async).wait()
+                   : world.gather(own, outputs, {.root = 2});
+      EXPECT_EQ(joined(), all);
+      const std::vector<ConstBuffer> inputs(parts.begin(), parts.end());
+      std::vector<int> mine(2);
+      asynchronous ? world.scatter(inputs, mine, {.root = 1}, async).wait()
+                   : world.scatter(inputs, mine, {.root = 1});
+      EXPECT_EQ(mine, own);
+      asynchronous ? world.reduce_scatter(inputs, mine, {}, async).wait()
+                   : world.reduce_scatter(inputs, mine);
+      EXPECT_EQ(mine, (std::vector<int>{3 * me, 3 * (10 + me)}));
+      asynchronous ? world.all_to_all(inputs, outputs, {}, async).wait()
+                   : world.all_to_all(inputs, outputs);
+      EXPECT_EQ(joined(), (std::vector<int>{me, 10 + me, me, 10 + me, me, 10 + me}));
+    }
+  });
+}
+
+TEST(Lists, OfAnExchangeMayBeUneven) {
+  on_ranks(3, [](ProcessGroup& world) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    std::vector<std::vector<int>> sent, received;
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      sent.emplace_back(2 * me + peer, world.rank());
+      received.emplace_back(2 * peer + me, -1);
+    }
+    world.all_to_all(std::vector<ConstBuffer>(sent.begin(), sent.end()),
+                     std::vector<Buffer>(received.begin(), received.end()));
+    for (std::size_t peer = 0; peer < 3; ++peer) {
+      EXPECT_EQ(received[peer], std::vector<int>(2 * peer + me, static_cast<int>(peer)));
+    }
+  });
+}
+
+TEST(Lists, WrongOnesAreRefusedAndTheGroupStaysUsable) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<int> a(2), b(2), odd(3), out(2);
+    expect_refused([&] { world.reduce_scatter(std::vector<ConstBuffer>{a}, out); },
+                   "the list has 1 buffers, but the group has 2 ranks");
+    expect_refused(
+        [&] {
+          world.reduce_scatter(std::vector<ConstBuffer>{a, odd}, out);
+        },
+        "buffer 1 of the list holds 3 x i32, but 2 x i32 are needed");
+    expect_refused([&] { world.all_to_all(std::vector<ConstBuffer>{a}, std::vector<Buffer>{b}); },
+                   "input has 1 counts, but the group has 2 ranks");
+    world.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tutti
