@@ -55,6 +55,7 @@ struct Request {
   Op op = Op::barrier;
   DType dtype = DType::u8;
   bool buffered = false;  ///< send: return before the message is matched
+  bool monitored = false;  ///< barrier: its timeout names every missing rank
   ReduceOp reduce = ReduceOp::sum;
   ConstBuffer input;  ///< empty for recv and barrier
   Buffer output;      ///< empty for send and barrier
@@ -91,8 +92,9 @@ struct Request {
   std::size_t count = 0;
 };
 
-/// "all_gather"; of a v-variant "all_gatherv".
+/// "all_gather"; of a v-variant "all_gatherv", of a monitored barrier "monitored_barrier".
 inline std::string call_name(const Request& request) {
+  if (request.monitored) return "monitored_barrier";
   return std::string(name_of(request.op)) + (request.uneven ? "v" : "");
 }
 

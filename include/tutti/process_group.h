@@ -22,6 +22,10 @@ using Timeout = std::optional<std::chrono::nanoseconds>;
 struct CollectiveOptions {
   Timeout timeout = {};  ///< until all members have entered; the group's timeout if empty
 };
+struct MonitoredBarrierOptions {
+  Timeout timeout = {};        ///< as above
+  bool wait_all_ranks = true;  ///< false: name only those furthest behind, as barrier does
+};
 struct RootedOptions {
   int root = 0;
   Timeout timeout = {};
@@ -285,6 +289,12 @@ class TUTTI_API ProcessGroup {
   /// Returns when every rank has entered.
   void barrier(CollectiveOptions options = {}, Where where = Where::current());
   Work barrier(Async, Where where = Where::current());
+  /// A barrier for finding out who is missing. Where the error of any other operation names the
+  /// ranks that are furthest behind, since the rest may be waiting for those, this one names every
+  /// rank that has not entered, on every rank, with what each is doing.
+  ///
+  /// Errors  kTimeout: `culprits` are all that are missing; the group is closed.
+  void monitored_barrier(MonitoredBarrierOptions options = {}, Where where = Where::current());
 
   // ---- messages -------------------------------------------------------------------------------
 

@@ -121,7 +121,7 @@ class Membership::State::Look {
     return members;
   }
 
-  /// Members that have not entered; the latest of them first found are those with the smallest seq.
+  /// Members that have not entered: those furthest behind, for whom the others may wait, or all.
   void find_missing() {
     least_ = request_.seq;
     for (int member = 0; member < state_.size(); ++member) {
@@ -129,9 +129,12 @@ class Membership::State::Look {
       const Line* theirs = state_.line_of(member);
       const std::uint64_t entered =
           theirs != nullptr ? theirs->entered.load(std::memory_order_acquire) : 0;
-      if (entered >= request_.seq || entered > least_) continue;
-      if (entered < least_) missing_.clear();
-      least_ = entered;
+      if (entered >= request_.seq) continue;
+      if (!request_.monitored) {
+        if (entered > least_) continue;
+        if (entered < least_) missing_.clear();
+        least_ = entered;
+      }
       missing_.push_back(member);
     }
   }

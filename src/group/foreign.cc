@@ -50,6 +50,7 @@ Request side_request(const Request& request) noexcept {
   side.arrive = request.arrive;
   side.stall = request.stall;
   side.where = request.where;
+  side.monitored = request.monitored;
   side.stands_for = &request;
   return side;
 }

@@ -444,6 +444,12 @@ Work ProcessGroup::barrier(Async, Where where) {
   return start(impl(), impl().request(Op::barrier, {}, where));
 }
 
+void ProcessGroup::monitored_barrier(MonitoredBarrierOptions options, Where where) {
+  Request request = impl().request(Op::barrier, options.timeout, where);
+  request.monitored = options.wait_all_ranks;
+  run(impl(), request);
+}
+
 // ---- messages ---------------------------------------------------------------------------------
 
 void ProcessGroup::send(ConstBuffer data, int to, SendOptions options, Where where) {
