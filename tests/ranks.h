@@ -6,6 +6,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "tutti/test_kit.h"
 
@@ -17,6 +18,12 @@ inline constexpr bool kNoForks = __has_feature(thread_sanitizer);
 #else
 inline constexpr bool kNoForks = false;
 #endif
+
+/// Ranks as threads, and as processes where they can be.
+inline std::vector<test_kit::As> every_kind() {
+  if (kNoForks) return {test_kit::As::threads};
+  return {test_kit::As::threads, test_kit::As::processes};
+}
 
 /// Runs `function` on every rank of a new world and closes it; every failure of a rank is one of
 /// the test.

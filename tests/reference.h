@@ -404,7 +404,7 @@ inline Bytes random_data(DType dtype, std::size_t count, std::uint64_t seed) {
     const std::uint64_t bits = random();
     std::byte* const at = data.data() + i * element_bytes;
     const unsigned kind = bits % 16;
-    if (is_integer(dtype) || kind < 3) {
+    if (is_integer(dtype) || is_float8(dtype) || kind < 3) {
       std::memcpy(at, &bits, element_bytes);  // any bits at all: NaNs and denormals among them
       if (kind == 15) std::memset(at, 0, element_bytes);
       continue;

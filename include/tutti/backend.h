@@ -49,8 +49,8 @@ struct MessageInfo {
 /// side,
 ///           count * group size. They overlap only in the *in-place* forms: all_gather and gather,
 ///           where `input` is part `rank` of `output`; reduce_scatter and scatter, where `output`
-///           is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the scans, where
-///           both point to the same bytes.
+///           is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the scans,
+///           where both point to the same bytes.
 struct Request {
   Op op = Op::barrier;
   DType dtype = DType::u8;

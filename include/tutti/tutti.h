@@ -6,6 +6,7 @@
 #include "tutti/error.h"
 #include "tutti/init.h"
 #include "tutti/log.h"
+#include "tutti/objects.h"
 #include "tutti/observer.h"
 #include "tutti/process_group.h"
 #include "tutti/store.h"

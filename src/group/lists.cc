@@ -139,7 +139,7 @@ void check_parts(const Impl& group, const Request& request, std::span<const AnyB
 /// One operation with its staged buffers; which of them there are depends on the operation.
 struct ListCall {
   Request request;
-  std::shared_ptr<Staged> input, output;
+  std::shared_ptr<Staged> input = {}, output = {};
   std::span<const Buffer> outputs = {};  // of `output`
 };
 

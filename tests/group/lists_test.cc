@@ -1,7 +1,9 @@
 // Lists of buffers in place of one: what they give, and what is wrong with them.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "ranks.h"
@@ -26,36 +28,41 @@ Floats values(const ProcessGroup& world, std::size_t count, std::size_t salt) {
   return made;
 }
 
+/// A list combined in one operation, and the same buffers one by one.
+void check_coalesced(ProcessGroup& world, ReduceOp op, bool asynchronous) {
+  std::vector<Floats> apart;
+  for (const std::size_t count : {5, 0, 1, 1000, 17}) {
+    apart.push_back(values(world, count, apart.size()));
+  }
+  std::vector<Floats> together = apart;
+  std::vector<Buffer> list(together.begin(), together.end());
+  for (Floats& each : apart) world.all_reduce(each, op);
+  if (asynchronous) {
+    Work work = world.all_reduce(list, {.op = op}, async);
+    list.clear();
+    work.wait();
+  } else {
+    world.all_reduce(list, {.op = op});
+  }
+  EXPECT_EQ(together, apart);
+}
+
 TEST(Coalesced, HasTheBitsOfSeparateOperations) {
-  for (const int ranks : {1, 2, 3}) {
-    on_ranks(ranks, [](ProcessGroup& world) {
-      for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul_sum(0.3)}) {
-        for (const bool asynchronous : {false, true}) {
-          std::vector<Floats> apart, together;
-          for (const std::size_t count : {5, 0, 1, 1000, 17}) {
-            apart.push_back(values(world, count, apart.size()));
-          }
-          together = apart;
-          std::vector<Buffer> list(together.begin(), together.end());
-          for (Floats& each : apart) world.all_reduce(each, op);
-          if (asynchronous) {
-            Work work = world.all_reduce(list, {.op = op}, async);
-            list.clear();
-            work.wait();
-          } else {
-            world.all_reduce(list, {.op = op});
-          }
-          EXPECT_EQ(together, apart);
-        }
-      }
-    });
+  const auto check = [](ProcessGroup& world) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::premul_sum(0.3)}) {
+      for (const bool asynchronous : {false, true}) check_coalesced(world, op, asynchronous);
+    }
+  };
+  for (const test_kit::As as : every_kind()) {
+    for (const int ranks : {1, 2, 3}) on_ranks(ranks, check, {.as = as});
   }
 }
 
 TEST(Coalesced, OfNothingIsAnOperation) {
   on_ranks(2, [](ProcessGroup& world) {
+    Floats none;
     world.all_reduce(std::vector<Buffer>(), {.op = ReduceOp::avg});
-    world.all_reduce(std::vector<Buffer>{Floats()}, {}, async).wait();
+    world.all_reduce(std::vector<Buffer>{none}, {}, async).wait();
   });
 }
 
@@ -98,7 +105,8 @@ TEST(Coalesced, ListsOfOneSumThatDifferAreADisagreement) {
 }
 
 TEST(Coalesced, KeepsOwnersUntilTheEnd) {
-  on_ranks(2, [](ProcessGroup& world) {
+  std::atomic<bool> seen{false};
+  on_ranks(2, [&](ProcessGroup& world) {
     auto owned = std::make_shared<Floats>(4, 1.0f);
     const std::weak_ptr<Floats> watched = owned;
     Buffer buffer(*owned);
@@ -106,47 +114,53 @@ TEST(Coalesced, KeepsOwnersUntilTheEnd) {
     buffer.retain = [](const void* source) -> std::shared_ptr<const void> {
       return *static_cast<const std::shared_ptr<Floats>*>(source);
     };
+    while (world.rank() == 1 && !seen.load()) std::this_thread::yield();
     Work work = world.all_reduce(std::vector<Buffer>{buffer}, {}, async);
     owned.reset();
-    EXPECT_FALSE(watched.expired());
+    if (world.rank() == 0) {
+      EXPECT_FALSE(watched.expired());
+    }
+    seen.store(true);
     work.wait();
     work = Work();
     EXPECT_TRUE(watched.expired());
   });
 }
 
+void check_every_form(ProcessGroup& world) {
+  const int me = world.rank();
+  const std::vector<int> own = {me, 10 + me};
+  const std::vector<int> all = {0, 10, 1, 11, 2, 12};
+  for (const bool asynchronous : {false, true}) {
+    std::vector<std::vector<int>> parts(3, std::vector<int>(2));
+    const std::vector<Buffer> outputs(parts.begin(), parts.end());
+    const auto joined = [&] {
+      std::vector<int> whole;
+      for (const auto& part : parts) whole.insert(whole.end(), part.begin(), part.end());
+      return whole;
+    };
+    asynchronous ? world.all_gather(own, outputs, {}, async).wait()
+                 : world.all_gather(own, outputs);
+    EXPECT_EQ(joined(), all);
+    asynchronous ? world.gather(own, outputs, {.root = 2}, async).wait()
+                 : world.gather(own, outputs, {.root = 2});
+    EXPECT_EQ(joined(), all);
+    const std::vector<ConstBuffer> inputs(parts.begin(), parts.end());
+    std::vector<int> mine(2);
+    asynchronous ? world.scatter(inputs, mine, {.root = 1}, async).wait()
+                 : world.scatter(inputs, mine, {.root = 1});
+    EXPECT_EQ(mine, own);
+    asynchronous ? world.reduce_scatter(inputs, mine, {}, async).wait()
+                 : world.reduce_scatter(inputs, mine);
+    EXPECT_EQ(mine, (std::vector<int>{3 * me, 3 * (10 + me)}));
+    asynchronous ? world.all_to_all(inputs, outputs, {}, async).wait()
+                 : world.all_to_all(inputs, outputs);
+    EXPECT_EQ(joined(), (std::vector<int>{me, 10 + me, me, 10 + me, me, 10 + me}));
+  }
+}
+
 TEST(Lists, EveryFormGivesWhatTheConcatenatedOneGives) {
-  on_ranks(3, [](ProcessGroup& world) {
-    const int me = world.rank();
-    const std::vector<int> own = {me, 10 + me};
-    const std::vector<int> all = {0, 10, 1, 11, 2, 12};
-    for (const bool asynchronous : {false, true}) {
-      std::vector<std::vector<int>> parts(3, std::vector<int>(2));
-      const std::vector<Buffer> outputs(parts.begin(), parts.end());
-      const auto joined = [&] {
-        std::vector<int> whole;
-        for (const auto& part : parts) whole.insert(whole.end(), part.begin(), part.end());
-        return whole;
-      };
-      asynchronous ? world.all_gather(own, outputs, {}, async).wait()
-                   : world.all_gather(own, outputs);
-      EXPECT_EQ(joined(), all);
-      asynchronous ? world.gather(own, outputs, {.root = 2}, async).wait()
-                   : world.gather(own, outputs, {.root = 2});
-      EXPECT_EQ(joined(), all);
-      const std::vector<ConstBuffer> inputs(parts.begin(), parts.end());
-      std::vector<int> mine(2);
-      asynchronous ? world.scatter(inputs, mine, {.root = 1}, async).wait()
-                   : world.scatter(inputs, mine, {.root = 1});
-      EXPECT_EQ(mine, own);
-      asynchronous ? world.reduce_scatter(inputs, mine, {}, async).wait()
-                   : world.reduce_scatter(inputs, mine);
-      EXPECT_EQ(mine, (std::vector<int>{3 * me, 3 * (10 + me)}));
-      asynchronous ? world.all_to_all(inputs, outputs, {}, async).wait()
-                   : world.all_to_all(inputs, outputs);
-      EXPECT_EQ(joined(), (std::vector<int>{me, 10 + me, me, 10 + me, me, 10 + me}));
-    }
-  });
+  for (const test_kit::As as : every_kind()) on_ranks(3, check_every_form, {.as = as});
 }
 
 TEST(Lists, OfAnExchangeMayBeUneven) {

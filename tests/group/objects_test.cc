@@ -1,0 +1,160 @@
+// Objects: what goes in comes out, and bytes that are no object are refused.
+#include "tutti/objects.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ranks.h"
+
+namespace tutti {
+namespace {
+
+using Text = std::string;
+using Plan = std::map<Text, std::vector<std::pair<int, Text>>>;
+
+struct Point {
+  double x = 0, y = 0;
+  friend bool operator==(const Point&, const Point&) = default;
+};
+
+static_assert(Object<Text> && Object<int> && Object<Point> && Object<std::vector<std::byte>>);
+static_assert(Object<Plan> && Object<std::vector<bool>> && Object<std::unordered_map<int, Text>>);
+static_assert(!Object<int*> && !Object<std::string_view> && !Object<std::span<int>>);
+static_assert(!Object<std::vector<int*>> && !Object<std::map<Text, std::string_view>>);
+
+Plan plan_of(int rank) {
+  Plan plan;
+  for (int i = 0; i < rank; ++i) {
+    plan["layer" + std::to_string(i)] = {{i, Text(static_cast<std::size_t>(i), 'x')}, {-i, ""}};
+  }
+  return plan;
+}
+
+template <class T>
+void expect_round_trip(const T& value) {
+  EXPECT_EQ(decode_object<T>(encode_object(value)), value);
+}
+
+TEST(ObjectCodec, GivesBackWhatItWasGiven) {
+  expect_round_trip(Text());
+  expect_round_trip(Text("with\0zero", 9));
+  expect_round_trip(-7);
+  expect_round_trip(true);
+  expect_round_trip(Point{1, -0.5});
+  expect_round_trip(std::vector<Point>{{1, 2}, {3, 4}});
+  expect_round_trip(std::vector<std::byte>(1000, std::byte{7}));
+  expect_round_trip(std::vector<bool>{true, false, true});
+  expect_round_trip(std::vector<Text>{"a", "", "ccc"});
+  expect_round_trip(std::vector<std::vector<int>>{{}, {1}, {2, 3}});
+  expect_round_trip(std::unordered_map<int, Text>{{1, "one"}, {2, "two"}});
+  expect_round_trip(plan_of(5));
+}
+
+void expect_malformed(const std::function<void()>& decode, const std::string& part) {
+  const Error error = thrown_by(decode);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, part);
+}
+
+TEST(ObjectCodec, RefusesWhatIsNoObject) {
+  std::vector<std::byte> bytes = encode_object(std::vector<Text>{"abc", "de"});
+  const std::span<const std::byte> whole(bytes);
+  using Texts = std::vector<Text>;
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    expect_malformed([&] { decode_object<Texts>(whole.first(length)); }, "decoding an object of");
+  }
+  bytes.push_back(std::byte{0});
+  expect_malformed([&] { decode_object<Texts>(bytes); }, "nothing more is expected");
+  expect_malformed([&] { decode_object<int>(bytes); }, "at byte 4 nothing more is expected");
+  const auto huge = encode_object(~std::uint64_t{0});
+  expect_malformed([&] { decode_object<Text>(huge); }, "announces 18446744073709551615 things");
+  expect_malformed([&] { decode_object<std::vector<double>>(huge); }, "things of 8 bytes or more");
+  expect_malformed([&] { decode_object<Plan>(huge); }, "things of 16 bytes or more");
+  expect_malformed([] { decode_object<bool>(encode_object(std::uint8_t{2})); }, "a bool is 2");
+  const auto twice = encode_object(std::vector<std::pair<int, int>>{{1, 2}, {1, 3}});
+  expect_malformed([&] { decode_object<std::map<int, int>>(twice); }, "stands there twice");
+}
+
+TEST(ObjectCodec, RandomDamageIsRefusedOrAnotherObject) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const std::vector<std::byte> right = encode_object(plan_of(6));
+  int refused = 0;
+  for (int trial = 0; trial < 20'000; ++trial) {
+    std::vector<std::byte> bytes = right;
+    for (unsigned flips = 1 + random() % 3; flips > 0; --flips) {
+      bytes[random() % bytes.size()] ^= std::byte{static_cast<unsigned char>(1 + random() % 255)};
+    }
+    try {
+      const Plan decoded = decode_object<Plan>(bytes);
+      EXPECT_LE(encode_object(decoded).size(), right.size());
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 1000);
+}
+
+void check_every_collective(ProcessGroup& world) {
+  const int me = world.rank(), n = world.world_size(), root = n - 1;
+  Plan plan = plan_of(me == root ? 7 : 0);
+  broadcast_object(world, plan, {.root = root});
+  EXPECT_EQ(plan, plan_of(7));
+
+  std::vector<Plan> all;
+  std::vector<int> ranks;
+  for (int rank = 0; rank < n; ++rank) {
+    all.push_back(plan_of(rank));
+    ranks.push_back(rank);
+  }
+  EXPECT_EQ(all_gather_object(world, plan_of(me)), all);
+  EXPECT_EQ(all_gather_object(world, me), ranks);
+  const std::vector<Plan> gathered = gather_object(world, plan_of(me), {.root = root});
+  EXPECT_EQ(gathered, me == root ? all : std::vector<Plan>());
+  EXPECT_EQ(scatter_object(world, gathered, {.root = root}), plan_of(me));
+}
+
+TEST(Objects, GoWhereTheyShould) {
+  for (const test_kit::As as : every_kind()) {
+    for (const int ranks : {1, 2, 4}) on_ranks(ranks, check_every_collective, {.as = as});
+  }
+}
+
+TEST(Objects, TooLongOnesAreRefusedByAllRanksAndTheGroupStaysUsable) {
+  on_ranks(3, [](ProcessGroup& world) {
+    const ObjectOptions options = {.root = 1, .max_bytes = 100};
+    const Text own(world.rank() == 1 ? 200 : 2, 'x');
+    const auto refused = [&](auto&& call) {
+      const Error error = thrown_by(call);
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      expect_text(error, "the object of rank 1 has 208 bytes, more than max_bytes, 100");
+    };
+    refused([&] { all_gather_object(world, own, options); });
+    refused([&] { gather_object(world, own, options); });
+    Text text = own;
+    refused([&] { broadcast_object(world, text, options); });
+    const std::vector<Text> texts = {"", Text(200, 'x'), "z"};
+    refused([&] { scatter_object(world, texts, options); });
+    EXPECT_EQ(all_gather_object(world, own)[1].size(), 200u);
+  });
+}
+
+TEST(Objects, AnotherTypeIsRefusedWhereItIsDecoded) {
+  on_ranks(2, [](ProcessGroup& world) {
+    if (world.rank() == 0) {
+      std::vector<int> numbers(3, 5);
+      broadcast_object(world, numbers);
+    } else {
+      Text text = "kept";
+      expect_malformed([&] { broadcast_object(world, text); }, "Do all ranks pass the same type?");
+      EXPECT_EQ(text, "kept");
+    }
+    world.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace tutti
