@@ -25,7 +25,7 @@ LAYERS = {
     "src/plugins": ["base", "kernels", "store", "group"],
     "src/ddp": ["base", "group"],
     "src/launch": ["base", "net", "store", "rendezvous", "control"],
-    "src/test_kit": [],
+    "src/test_kit": ["base"],
 }
 ALL = [path.removeprefix("src/") for path in LAYERS]
 # Public header -> the module that implements it; other headers may be included by that module's users only.

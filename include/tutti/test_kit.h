@@ -1,4 +1,4 @@
-// Running the ranks of a job inside a test (target tutti::test_kit).
+// Running the ranks of a job inside a test, and testing a backend (target tutti::test_kit).
 #pragma once
 
 #include <chrono>
@@ -72,5 +72,34 @@ std::vector<Outcome> collect_ranks(int world_size,
 ///     });
 void run_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
                const RunOptions& options = {});
+
+/// What a conformance run goes through.
+struct ConformanceOptions {
+  std::optional<Op> op = {};             ///< this operation only
+  std::vector<std::size_t> counts = {};  ///< empty: 0, 1, n - 1, n, n + 1, 1000 on n ranks
+  std::uint64_t seed = 1;
+  /// Of the variants of a cell (in place, asynchronous) one in so many is run: 1, 2 or 4.
+  int one_variant_in = 1;
+  /// Sums and products have the bits of the canonical order (docs/numerics.md), as native's have.
+  /// Else they lie within the error bound of the dtype.
+  bool canonical = false;
+};
+
+struct ConformanceReport {
+  int cells = 0;                           ///< that this rank ran
+  std::vector<std::string> failures = {};  ///< what was wrong on this rank, the first few
+};
+
+/// Runs every operation x dtype x reduce operation that the backend of `world` says it supports, on
+/// data with NaNs, infinities and both zeros, against an independent reference: moved data,
+/// integers, min and max bit by bit, and all_reduce with the same bits on all ranks. Collective.
+///
+/// Errors  What the backend throws.
+ConformanceReport run_conformance(ProcessGroup& world, const ConformanceOptions& options = {});
+
+/// What the backend of `world` supports, as JSON: `{"backend": "gloo", "holes": {REASON:
+/// ["all_reduce sum of f8_e4m3", ...]}}`. What is not listed is supported, which run_conformance
+/// shows.
+std::string support_matrix(const ProcessGroup& world);
 
 }  // namespace tutti::test_kit

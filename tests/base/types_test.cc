@@ -9,7 +9,7 @@
 #include "base/hash.h"
 #include "base/legality.h"
 #include "base/random.h"
-#include "reference.h"
+#include "test_kit/reference.h"
 #include "tutti/error.h"
 
 namespace tutti {

@@ -6,14 +6,13 @@
 
 #include <cstdlib>
 #include <random>
-#include <set>
 #include <tuple>
 #include <vector>
 
-#include "base/hash.h"
 #include "base/legality.h"
-#include "conformance/cell.h"
 #include "ranks.h"
+#include "test_kit/cell.h"
+#include "test_kit/grid.h"
 
 namespace tutti::conformance {
 namespace {
@@ -43,78 +42,34 @@ std::uint64_t seed() {
   return kSeed;
 }
 
-constexpr DType kDTypes[] = {
-    DType::bool_, DType::u8,        DType::i8,         DType::i16,     DType::i32,    DType::i64,
-    DType::u16,   DType::u32,       DType::u64,        DType::f16,     DType::bf16,   DType::f32,
-    DType::f64,   DType::complex64, DType::complex128, DType::f8_e4m3, DType::f8_e5m2};
-
-std::vector<ReduceOp> reduce_ops(Op op, DType dtype) {
-  if (!reduces(op)) return {ReduceOp::sum};
-  std::vector<ReduceOp> legal_ones;
-  for (const ReduceOp reduce :
-       {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max, ReduceOp::avg,
-        ReduceOp::premul_sum(0.3), ReduceOp::band, ReduceOp::bor, ReduceOp::bxor}) {
-    if (why_illegal(op, dtype, reduce.kind()).empty()) legal_ones.push_back(reduce);
-  }
-  return legal_ones;
-}
-
-std::set<std::size_t> counts(int ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  return {0, 1, n - 1, n, n + 1, 1000, 100'003};
+std::vector<std::size_t> counts(int ranks) {
+  std::vector<std::size_t> all = usual_counts(ranks);
+  all.push_back(100'003);
+  return all;
 }
 
 /// Which of the four variants of a large cell the default tier runs: one or none, by the cell's
-/// hash.
-bool in_default_tier(const Cell& cell, int ranks, As as, std::uint64_t hash) {
+/// seed.
+bool in_default_tier(const Cell& cell, int ranks, As as) {
+  const std::uint64_t choice = cell.seed >> 20;
   const unsigned variant = (cell.in_place ? 1u : 0u) | (cell.asynchronous ? 2u : 0u);
   if (kSanitized && (cell.count > 1000 || ranks > 4)) return false;
-  if (cell.count < 100'000) return !kSanitized || hash % 4 == variant;
-  if (hash % 4 != variant) return false;
+  if (cell.count < 100'000) return !kSanitized || choice % 4 == variant;
+  if (choice % 4 != variant) return false;
   const bool many = ranks > 4 || as == As::processes;
-  return !many || (hash >> 2) % 6 == 0;
+  return !many || (choice >> 2) % 6 == 0;
 }
 
-std::vector<Cell> cells(Op op, bool uneven, int ranks, As as) {
+std::vector<Cell> cells(const Call& call, int ranks, As as) {
   std::vector<Cell> grid;
-  for (const DType dtype : kDTypes) {
-    for (const ReduceOp& reduce : reduce_ops(op, dtype)) {
-      for (const std::size_t count : counts(ranks)) {
-        Cell cell{.op = op, .dtype = dtype, .reduce = reduce, .count = count, .uneven = uneven};
-        std::uint64_t hash = hash_combine(seed(), static_cast<std::uint64_t>(op));
-        hash = hash_combine(hash, static_cast<std::uint64_t>(dtype));
-        hash = hash_combine(hash, static_cast<std::uint64_t>(reduce.kind()));
-        hash = hash_combine(hash, count * 16 + static_cast<std::size_t>(ranks));
-        cell.seed = hash >> 8;
-        cell.root = static_cast<int>((hash >> 16) % static_cast<std::uint64_t>(ranks));
-        for (const bool in_place : {false, true}) {
-          if (in_place && (is_message(op) || op == Op::barrier)) continue;
-          if (in_place && uneven && op == Op::all_to_all) continue;
-          for (const bool asynchronous : {false, true}) {
-            cell.in_place = in_place;
-            cell.asynchronous = asynchronous;
-            if (full() || in_default_tier(cell, ranks, as, hash)) grid.push_back(cell);
-          }
-        }
-      }
-      if (op == Op::barrier) return grid;
+  for (const Kind& kind : all_kinds(call)) {
+    if (!why_illegal(call.op, kind.dtype, kind.reduce.kind()).empty()) continue;
+    for (const Cell& cell : make_cells(call, kind, counts(ranks), ranks, seed())) {
+      if (full() || in_default_tier(cell, ranks, as)) grid.push_back(cell);
     }
   }
   return grid;
 }
-
-/// gather and scatter are in place on the root only.
-Cell seen_from(Cell cell, int rank) {
-  const bool rooted = cell.op == Op::gather || cell.op == Op::scatter;
-  if (rooted && rank != cell.root) cell.in_place = false;
-  return cell;
-}
-
-/// An operation, or its v-variant.
-struct Call {
-  Op op;
-  bool uneven = false;
-};
 
 class Conformance : public testing::TestWithParam<std::tuple<As, Call>> {};
 
@@ -122,12 +77,12 @@ TEST_P(Conformance, SameBitsAsTheReference) {
   const auto [as, call] = GetParam();
   if (as == As::processes && kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   for (const int ranks : {1, 2, 3, 4, 7, 8}) {
-    const std::vector<Cell> grid = cells(call.op, call.uneven, ranks, as);
+    const std::vector<Cell> grid = cells(call, ranks, as);
     on_ranks(ranks,
              [&](ProcessGroup& world) {
                int told = 0;
                for (const Cell& cell : grid) {
-                 const std::string wrong = run_cell(world, seen_from(cell, world.rank()));
+                 const std::string wrong = run_cell(world, seen_from(cell, world.rank())).wrong;
                  if (wrong.empty()) continue;
                  ADD_FAILURE() << "rank " << world.rank() << " of " << ranks << ": "
                                << describe(cell) << ": " << wrong;
@@ -142,32 +97,12 @@ TEST_P(Conformance, SameBitsAsTheReference) {
 
 std::string name_of_case(const testing::TestParamInfo<std::tuple<As, Call>>& info) {
   const auto [as, call] = info.param;
-  return fmt::format("{}_{}{}", as == As::threads ? "threads" : "processes", name_of(call.op),
-                     call.uneven ? "v" : "");
+  return fmt::format("{}_{}", as == As::threads ? "threads" : "processes", name_of(call));
 }
-
-constexpr Call kCalls[] = {{Op::send},
-                           {Op::recv},
-                           {Op::broadcast},
-                           {Op::all_reduce},
-                           {Op::reduce},
-                           {Op::gather},
-                           {Op::gather, true},
-                           {Op::all_gather},
-                           {Op::all_gather, true},
-                           {Op::scatter},
-                           {Op::scatter, true},
-                           {Op::reduce_scatter},
-                           {Op::reduce_scatter, true},
-                           {Op::all_to_all},
-                           {Op::all_to_all, true},
-                           {Op::scan},
-                           {Op::exscan},
-                           {Op::barrier}};
 
 INSTANTIATE_TEST_SUITE_P(Native, Conformance,
                          testing::Combine(testing::Values(As::threads, As::processes),
-                                          testing::ValuesIn(kCalls)),
+                                          testing::ValuesIn(all_calls())),
                          name_of_case);
 
 }  // namespace

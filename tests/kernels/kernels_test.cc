@@ -8,7 +8,7 @@
 
 #include "base/half.h"
 #include "base/legality.h"
-#include "reference.h"
+#include "test_kit/reference.h"
 
 namespace tutti {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/legality.h"
 #include "engine_ranks.h"
-#include "reference.h"
+#include "test_kit/reference.h"
 
 namespace tutti::native::test {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "base/legality.h"
 #include "native_ranks.h"
-#include "reference.h"
+#include "test_kit/reference.h"
 
 namespace tutti::native {
 namespace {

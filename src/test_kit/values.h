@@ -20,6 +20,9 @@ void fill(std::uint64_t seed, int rank, DType dtype, std::size_t first, std::siz
 /// difference.
 std::string difference(DType dtype, const void* expected, const void* got, std::size_t count);
 
+/// Hash of the elements, every NaN counting as the same.
+std::uint64_t bits_of(DType dtype, const void* elements, std::size_t count);
+
 /// Memory for `count` elements between guards, at an address aligned to the element only.
 class Guarded {
  public:

@@ -1,4 +1,4 @@
-#include "conformance/cell.h"
+#include "test_kit/cell.h"
 
 #include <fmt/format.h>
 
@@ -8,8 +8,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "conformance/values.h"
-#include "reference.h"
+#include "test_kit/bound.h"
+#include "test_kit/reference.h"
+#include "test_kit/values.h"
 
 namespace tutti::conformance {
 
@@ -20,17 +21,20 @@ using Counts = std::vector<std::size_t>;
 /// Everything about one cell as one rank sees it.
 class Run {
  public:
-  Run(ProcessGroup& group, const Cell& cell)
+  Run(ProcessGroup& group, const Cell& cell, bool canonical)
       : group_(group),
         cell_(cell),
+        canonical_(canonical),
         rank_(group.rank()),
         ranks_(static_cast<std::size_t>(group.world_size())),
         self_(static_cast<std::size_t>(group.rank())) {}
 
-  std::string operator()() {
+  Verdict operator()() {
     make_buffers();
     call();
-    return compare();
+    std::string wrong = compare();
+    const Buffer& got = cell_.op == Op::broadcast ? in_ : out_;
+    return {std::move(wrong), bits_of(cell_.dtype, got.data, got.count)};
   }
 
  private:
@@ -281,16 +285,33 @@ class Run {
     append_input(from, splits_input() ? offset(sent_by(from), to) : 0, piece(from, to), bytes);
   }
 
-  /// The canonical reduction of what the ranks below `end` send to `to`.
+  /// What the ranks below `end` send to `to`.
+  std::vector<std::vector<std::byte>> pieces_for(std::size_t to, std::size_t end) const {
+    std::vector<std::vector<std::byte>> pieces(end);
+    for (std::size_t from = 0; from < end; ++from) append_piece(from, to, &pieces[from]);
+    return pieces;
+  }
+  static std::vector<const void*> pointers_to(const std::vector<std::vector<std::byte>>& pieces) {
+    std::vector<const void*> pointers;
+    for (const std::vector<std::byte>& piece : pieces) pointers.push_back(piece.data());
+    return pointers;
+  }
+  /// The canonical reduction of that.
   std::vector<std::byte> reduced(std::size_t to, std::size_t end) const {
     if (end == 0) return reference::identity(cell_.dtype, cell_.reduce.kind(), piece(0, to));
-    std::vector<std::vector<std::byte>> inputs(end);
-    std::vector<const void*> pointers;
-    for (std::size_t from = 0; from < end; ++from) {
-      append_piece(from, to, &inputs[from]);
-      pointers.push_back(inputs[from].data());
-    }
-    return reference::reduce(cell_.dtype, cell_.reduce, pointers, 0, piece(0, to));
+    return reference::reduce(cell_.dtype, cell_.reduce, pointers_to(pieces_for(to, end)), 0,
+                             piece(0, to));
+  }
+  /// How many ranks take part in this rank's result.
+  std::size_t reduced_ranks() const {
+    return cell_.op == Op::scan ? self_ + 1 : cell_.op == Op::exscan ? self_ : ranks_;
+  }
+  std::string differs_from(const std::vector<std::byte>& want, const Buffer& got) const {
+    const bool exact = canonical_ || !reduces(cell_.op) ||
+                       !depends_on_order(cell_.dtype, cell_.reduce.kind()) || reduced_ranks() == 0;
+    if (exact) return difference(cell_.dtype, want.data(), got.data, got.count);
+    return out_of_bound(cell_.dtype, cell_.reduce, pointers_to(pieces_for(self_, reduced_ranks())),
+                        want.data(), got.data, got.count);
   }
 
   /// What this rank's output must hold; empty optional: this rank has none.
@@ -334,7 +355,7 @@ class Run {
     const std::optional<std::vector<std::byte>> want = expected();
     const Buffer& got = cell_.op == Op::broadcast ? in_ : out_;
     if (want) {
-      std::string differs = difference(cell_.dtype, want->data(), got.data, got.count);
+      std::string differs = differs_from(*want, got);
       if (!differs.empty()) return differs;
     }
     const bool input_is_kept = !cell_.in_place || !want;
@@ -350,6 +371,7 @@ class Run {
 
   ProcessGroup& group_;
   const Cell& cell_;
+  const bool canonical_;
   const int rank_;
   const std::size_t ranks_, self_;
   std::optional<Guarded> input_, output_;
@@ -365,6 +387,8 @@ std::string describe(const Cell& cell) {
                      cell.asynchronous ? "async" : "blocking", cell.root, cell.seed);
 }
 
-std::string run_cell(ProcessGroup& group, const Cell& cell) { return Run(group, cell)(); }
+Verdict run_cell(ProcessGroup& group, const Cell& cell, bool canonical) {
+  return Run(group, cell, canonical)();
+}
 
 }  // namespace tutti::conformance

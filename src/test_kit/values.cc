@@ -1,4 +1,4 @@
-#include "conformance/values.h"
+#include "test_kit/values.h"
 
 #include <fmt/format.h>
 
@@ -120,6 +120,17 @@ std::string difference(DType dtype, const void* expected, const void* got, std::
     return fmt::format("element {} of {} is {:#x}, expected {:#x}", i, count, have, want);
   }
   return {};
+}
+
+std::uint64_t bits_of(DType dtype, const void* elements, std::size_t count) {
+  if (is_complex(dtype)) return bits_of(part_dtype(dtype), elements, 2 * count);
+  const std::size_t bytes = size_of(dtype);
+  std::uint64_t hash = count;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t bits = load(elements, bytes, i);
+    hash = hash_combine(hash, is_nan(dtype, bits) ? ~std::uint64_t{0} : bits);
+  }
+  return hash;
 }
 
 Guarded::Guarded(DType dtype, std::size_t count, std::size_t skew)
