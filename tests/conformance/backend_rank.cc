@@ -1,0 +1,74 @@
+// One rank of a conformance run of any backend, under any launcher: example
+// `tutti run -n 2 conformance_rank --backend gloo --matrix matrix/gloo.json`. Rank 0 says how many
+// cells it ran; every rank says what was wrong.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+
+#include "tutti/init.h"
+#include "tutti/test_kit.h"
+
+namespace {
+
+struct Arguments {
+  std::string backend = "native";
+  std::string matrix;  ///< the committed file
+  bool write = false;  ///< make it anew
+  tutti::test_kit::ConformanceOptions options;
+};
+
+Arguments parse(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("Conformance of a backend");
+  app.add_option("--backend", arguments.backend);
+  app.add_option("--matrix", arguments.matrix);
+  app.add_flag("--write", arguments.write);
+  app.add_option("--counts", arguments.options.counts)->delimiter(',');
+  app.add_option("--one-variant-in", arguments.options.one_variant_in);
+  app.add_option("--seed", arguments.options.seed);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
+  }
+  arguments.options.canonical = arguments.backend == "native";
+  return arguments;
+}
+
+/// Whether the committed matrix says what the backend says.
+bool holds(const std::string& path, const std::string& matrix) {
+  std::ifstream file(path);
+  const std::string committed{std::istreambuf_iterator<char>(file), {}};
+  if (committed == matrix) return true;
+  std::fprintf(stderr,
+               "%s disagrees with what the backend supports now; make it anew with --write\n",
+               path.c_str());
+  return false;
+}
+
+int run(const Arguments& arguments) {
+  auto world = tutti::init_process_group({.backend = arguments.backend});
+  const tutti::test_kit::ConformanceReport report =
+      tutti::test_kit::run_conformance(world, arguments.options);
+  for (const std::string& failure : report.failures) std::fprintf(stderr, "%s\n", failure.c_str());
+  bool good = report.failures.empty();
+  if (world.rank() == 0) {
+    const std::string matrix = tutti::test_kit::support_matrix(world);
+    if (arguments.write) std::ofstream(arguments.matrix) << matrix;
+    if (!arguments.matrix.empty()) good = holds(arguments.matrix, matrix) && good;
+    std::printf("%s: %d cells on %d ranks, %zu wrong\n", arguments.backend.c_str(), report.cells,
+                world.world_size(), report.failures.size());
+  }
+  world.close();
+  return good ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  return run(parse(argc, argv));
+} catch (const std::exception& failure) {
+  std::fprintf(stderr, "%s\n", failure.what());
+  return 2;
+}
