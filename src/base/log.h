@@ -9,7 +9,8 @@ namespace tutti {
 
 /// Writes one line; prefixed "tutti: " and, once known, "rank N: ". Never throws, keeps errno.
 /// Callers format with fmt in their .cc file, after asking `log_enabled` where that is costly.
-void log(LogLevel level, std::string_view text) noexcept;
+/// Plugins of backends use it, too.
+TUTTI_API void log(LogLevel level, std::string_view text) noexcept;
 bool log_enabled(LogLevel level) noexcept;
 
 void set_log_level(LogLevel level) noexcept;
