@@ -1,0 +1,370 @@
+#include "plugins/gloo/collectives.h"
+
+#include <gloo/broadcast.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "kernels/kernels.h"
+#include "plugins/gloo/memory.h"
+#include "plugins/gloo/slots.h"
+
+namespace tutti::gloo_backend {
+
+namespace {
+
+constexpr std::size_t kAlignment = 64;  // a multiple of every element
+
+/// Pieces of all ranks that are under way together.
+constexpr std::size_t kWindowBytes = 1024 * 1024;
+
+std::byte* at(const void* data, std::size_t offset) noexcept {
+  return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset;
+}
+
+Bytes bytes_of(const ConstBuffer& buffer) noexcept {
+  return {at(buffer.data, 0), buffer.byte_count()};
+}
+
+bool has_result(const Request& request, int rank) noexcept {
+  return request.op != Op::reduce || request.root_or_peer == rank;
+}
+
+/// Whether the output holds the slices of all, not the own one alone.
+bool has_slices(const Request& request) noexcept { return request.op != Op::reduce_scatter; }
+
+/// Calls `each` with every other rank, beginning after the own one.
+template <class Each>
+void for_peers(const Mesh& mesh, Each&& each) {
+  for (int distance = 1; distance < mesh.ranks(); ++distance) {
+    each((mesh.rank() + distance) % mesh.ranks());
+  }
+}
+
+/// The parts of all ranks that lie side by side in one buffer.
+std::vector<Range> parts_of(const Request& request, std::span<const std::size_t> counts,
+                            std::size_t ranks) {
+  const std::size_t element_bytes = size_of(request.dtype);
+  std::vector<Range> parts(ranks);
+  std::size_t offset = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t count = request.uneven ? counts[rank] : request.count;
+    parts[rank] = {offset, count * element_bytes};
+    offset += count * element_bytes;
+  }
+  return parts;
+}
+
+/// `part` for one rank, nothing for the others.
+std::vector<Range> only(int rank, Range part, std::size_t ranks) {
+  std::vector<Range> parts(ranks);
+  parts[static_cast<std::size_t>(rank)] = part;
+  return parts;
+}
+
+std::vector<Range> even_slices(std::size_t byte_count, std::size_t ranks) {
+  const std::size_t share = round_up((byte_count + ranks - 1) / ranks, kAlignment);
+  std::vector<Range> slices(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const std::size_t offset = std::min(rank * share, byte_count);
+    slices[rank] = {offset, std::min(share, byte_count - offset)};
+  }
+  return slices;
+}
+
+/// Up to this many bytes a buffer is reduced whole.
+constexpr std::size_t whole_limit(std::size_t ranks) noexcept {
+  return ranks <= 2 ? Mailbox::kMessageBytes : Mailbox::kMessageBytes / 4;
+}
+
+bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kMessageBytes; }
+
+}  // namespace
+
+/// The slices of one reduction while they travel.
+class Collectives::Slices {
+ public:
+  Slices(const Mesh& mesh, const Request& request, const std::vector<Range>& slices,
+         std::size_t piece_bytes, std::byte* scratch)
+      : mesh_(mesh),
+        request_(request),
+        slices_(slices),
+        own_(slices[static_cast<std::size_t>(mesh.rank())]),
+        piece_bytes_(piece_bytes),
+        window_bytes_(piece_bytes * slices.size()),
+        scratch_(scratch),
+        result_(place_result()),
+        windows_{window(0), window(1)},
+        results_(mesh, slot_of_phase(request, 2), stall_of(request), result_,
+                 bytes_of(request.output)) {}
+
+  void run() {
+    std::size_t longest = 0;
+    for (const Range& slice : slices_) longest = std::max(longest, slice.byte_count);
+    const std::size_t pieces = (longest + piece_bytes_ - 1) / piece_bytes_;
+    for (std::size_t piece = 0; piece <= pieces; ++piece) {
+      if (piece < pieces) post(piece);
+      if (piece > 0) reduce(piece - 1);
+    }
+    for (Exchange* const exchange : {&windows_[0], &windows_[1], &results_}) {
+      exchange->wait_for_recvs();
+      exchange->wait_for_sends();
+    }
+  }
+
+ private:
+  Exchange window(int index) const {
+    const std::size_t offset = static_cast<std::size_t>(index) * window_bytes_;
+    return Exchange(mesh_, slot_of_phase(request_, index), stall_of(request_),
+                    bytes_of(request_.input), {scratch_ + offset, window_bytes_});
+  }
+
+  /// Where the own slice is reduced: in the output, or apart where that does not hold all slices.
+  Bytes place_result() {
+    if (!has_slices(request_)) return bytes_of(request_.output);
+    if (has_result(request_, mesh_.rank())) {
+      shift_ = own_.offset;
+      return bytes_of(request_.output);
+    }
+    apart_ = allocate_pages(own_.byte_count);
+    return {apart_.get(), own_.byte_count};
+  }
+
+  Range piece_of(int rank, std::size_t piece) const {
+    const Range& slice = slices_[static_cast<std::size_t>(rank)];
+    const std::size_t begin = std::min(piece * piece_bytes_, slice.byte_count);
+    return {slice.offset + begin, std::min(piece_bytes_, slice.byte_count - begin)};
+  }
+  std::size_t place_in_window(int rank) const {
+    return static_cast<std::size_t>(rank) * piece_bytes_;
+  }
+
+  void post(std::size_t piece) {
+    Exchange& window = windows_[piece % 2];
+    const std::size_t own_bytes = piece_of(mesh_.rank(), piece).byte_count;
+    for_peers(mesh_, [&](int peer) { window.recv(peer, {place_in_window(peer), own_bytes}); });
+    if (has_slices(request_) && has_result(request_, mesh_.rank())) {
+      for_peers(mesh_, [&](int peer) { results_.recv(peer, piece_of(peer, piece)); });
+    }
+    for_peers(mesh_, [&](int peer) { window.send(peer, piece_of(peer, piece)); });
+  }
+
+  void reduce(std::size_t piece) {
+    windows_[piece % 2].wait_for_recvs();
+    const Range own = piece_of(mesh_.rank(), piece);
+    if (own.byte_count == 0) return;
+    const Range result = {own.offset - own_.offset + shift_, own.byte_count};
+    std::vector<const void*> inputs(slices_.size());
+    for_peers(mesh_, [&](int peer) {
+      inputs[static_cast<std::size_t>(peer)] =
+          scratch_ + piece % 2 * window_bytes_ + place_in_window(peer);
+    });
+    inputs[static_cast<std::size_t>(mesh_.rank())] = at(request_.input.data, own.offset);
+    kernels::reduce_tree(request_.dtype, request_.reduce, inputs.data(), mesh_.ranks(),
+                         at(result_.data, result.offset), nullptr,
+                         own.byte_count / size_of(request_.dtype));
+    if (!has_slices(request_)) return;
+    for_peers(mesh_, [&](int peer) {
+      if (has_result(request_, peer)) results_.send(peer, result);
+    });
+  }
+
+  const Mesh& mesh_;
+  const Request& request_;
+  const std::vector<Range>& slices_;
+  const Range own_;
+  const std::size_t piece_bytes_;
+  const std::size_t window_bytes_;
+  std::byte* const scratch_;
+  std::shared_ptr<void> apart_;
+  std::size_t shift_ = 0;  // of the own slice in result_
+  const Bytes result_;
+  std::array<Exchange, 2> windows_;
+  Exchange results_;
+};
+
+void Collectives::run(const Request& request) {
+  const Bytes own = bytes_of(request.input);
+  const Range whole_input = {0, own.byte_count};
+  const Range whole_output = {0, request.output.byte_count()};
+  const std::vector<Range> nothing(ranks());
+  const int root = request.root_or_peer;
+  const bool at_root = root == mesh_.rank();
+  switch (request.op) {
+    case Op::barrier:
+      return barrier(request);
+    case Op::broadcast:
+      return broadcast(request);
+    case Op::all_gather:
+      return move(request, own.data, std::vector<Range>(ranks(), whole_input),
+                  parts_of(request, request.recv_counts, ranks()));
+    case Op::gather:
+      return move(request, own.data, only(root, whole_input, ranks()),
+                  at_root ? parts_of(request, request.recv_counts, ranks()) : nothing);
+    case Op::scatter:
+      return move(request, own.data,
+                  at_root ? parts_of(request, request.send_counts, ranks()) : nothing,
+                  only(root, whole_output, ranks()));
+    case Op::all_to_all:
+      return all_to_all(request);
+    case Op::all_reduce:
+    case Op::reduce:
+      return reduce(request);
+    case Op::reduce_scatter:
+      return reduce_slices(request, parts_of(request, request.send_counts, ranks()));
+    case Op::send:
+    case Op::recv:
+      break;
+  }
+  throw make_error(ErrorCode::kUnsupported, request, mesh_.rank(),
+                   "the backend gloo does not know this collective; use the backend native");
+}
+
+void Collectives::barrier(const Request& request) {
+  static constexpr std::byte kNothing{};
+  for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
+  for_peers(mesh_, [&](int peer) { mailbox_.send(peer, &kNothing, sizeof kNothing); });
+  for_peers(mesh_, [&](int peer) { mailbox_.wait_for(peer, stall_of(request)); });
+  mailbox_.wait_for_sends(stall_of(request));
+}
+
+void Collectives::broadcast(const Request& request) {
+  const Range all = {0, request.output.byte_count()};
+  const int root = request.root_or_peer;
+  const bool at_root = root == mesh_.rank();
+  if (is_mail(all) || ranks() == 1) {
+    return move(request, request.input.data, std::vector<Range>(ranks(), at_root ? all : Range{}),
+                only(root, all, ranks()));
+  }
+  gloo::BroadcastOptions options(mesh_.context());
+  options.setOutput(static_cast<std::uint8_t*>(request.output.data), all.byte_count);
+  if (at_root && request.input.data != request.output.data) {
+    options.setInput(reinterpret_cast<std::uint8_t*>(at(request.input.data, 0)), all.byte_count);
+  }
+  options.setRoot(root);
+  options.setTag(static_cast<std::uint32_t>(request.seq));
+  options.setTimeout(stall_of(request));
+  gloo::broadcast(options);
+}
+
+void Collectives::move(const Request& request, const void* input, const std::vector<Range>& to,
+                       const std::vector<Range>& from) {
+  const std::chrono::milliseconds timeout = stall_of(request);
+  const auto part_of = [](const std::vector<Range>& parts, int rank) {
+    return parts[static_cast<std::size_t>(rank)];
+  };
+  Exchange exchange(mesh_, slot_of_phase(request, 0), timeout,
+                    {at(input, 0), request.input.byte_count()}, bytes_of(request.output));
+  for_peers(mesh_, [&](int peer) {
+    const Range part = part_of(from, peer);
+    is_mail(part) ? mailbox_.expect(peer) : exchange.recv(peer, part);
+  });
+  for_peers(mesh_, [&](int peer) {
+    const Range part = part_of(to, peer);
+    if (!is_mail(part)) return exchange.send(peer, part);
+    if (part.byte_count > 0) mailbox_.send(peer, at(input, part.offset), part.byte_count);
+  });
+  const Range own = part_of(from, mesh_.rank());
+  std::byte* const target = at(request.output.data, own.offset);
+  const std::byte* const source = at(input, part_of(to, mesh_.rank()).offset);
+  if (source != target) kernels::copy(target, source, own.byte_count);
+  for_peers(mesh_, [&](int peer) {
+    const Range part = part_of(from, peer);
+    if (!is_mail(part) || part.byte_count == 0) return;
+    kernels::copy(at(request.output.data, part.offset), mailbox_.wait_for(peer, timeout),
+                  part.byte_count);
+  });
+  mailbox_.wait_for_sends(timeout);
+  exchange.wait_for_recvs();
+  exchange.wait_for_sends();
+}
+
+void Collectives::all_to_all(const Request& request) {
+  const Bytes input = bytes_of(request.input);
+  std::shared_ptr<void> copy;
+  if (input.data == request.output.data) {
+    copy = allocate_pages(input.byte_count);
+    kernels::copy(copy.get(), input.data, input.byte_count);
+  }
+  move(request, copy ? copy.get() : input.data, parts_of(request, request.send_counts, ranks()),
+       parts_of(request, request.recv_counts, ranks()));
+}
+
+void Collectives::reduce(const Request& request) {
+  const std::size_t byte_count = request.input.byte_count();
+  if (byte_count <= whole_limit(ranks())) return reduce_whole(request);
+  reduce_slices(request, even_slices(byte_count, ranks()));
+}
+
+void Collectives::reduce_whole(const Request& request) {
+  const std::chrono::milliseconds timeout = stall_of(request);
+  const std::size_t byte_count = request.input.byte_count();
+  if (byte_count == 0) return;
+  const bool wanted = has_result(request, mesh_.rank());
+  std::vector<const void*> inputs(ranks(), request.input.data);
+  if (wanted) for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
+  for_peers(mesh_, [&](int peer) {
+    if (has_result(request, peer)) mailbox_.send(peer, request.input.data, byte_count);
+  });
+  for_peers(mesh_, [&](int peer) {
+    if (wanted) inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, timeout);
+  });
+  mailbox_.wait_for_sends(timeout);  // the output may be the input
+  if (!wanted) return;
+  kernels::reduce_tree(request.dtype, request.reduce, inputs.data(), mesh_.ranks(),
+                       request.output.data, nullptr, request.count);
+}
+
+void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices) {
+  const std::chrono::milliseconds timeout = stall_of(request);
+  const auto slice_of = [&](int rank) { return slices[static_cast<std::size_t>(rank)]; };
+  const Range own = slice_of(mesh_.rank());
+  for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
+  for_peers(mesh_, [&](int peer) {
+    mailbox_.send(peer, at(request.input.data, slice_of(peer).offset), slice_of(peer).byte_count);
+  });
+  const bool apart = !has_result(request, mesh_.rank());
+  std::byte* const result = apart ? scratch(own.byte_count)
+                                  : at(request.output.data, has_slices(request) ? own.offset : 0);
+  std::vector<const void*> inputs(ranks(), at(request.input.data, own.offset));
+  for_peers(mesh_, [&](int peer) {
+    inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, timeout);
+  });
+  kernels::reduce_tree(request.dtype, request.reduce, inputs.data(), mesh_.ranks(), result, nullptr,
+                       own.byte_count / size_of(request.dtype));
+  if (has_slices(request)) {
+    for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
+    for_peers(mesh_, [&](int peer) {
+      if (has_result(request, peer)) mailbox_.send(peer, result, own.byte_count);
+    });
+  }
+  mailbox_.wait_for_sends(timeout);
+  if (apart || !has_slices(request)) return;
+  for_peers(mesh_, [&](int peer) {
+    const Range part = slice_of(peer);
+    kernels::copy(at(request.output.data, part.offset), mailbox_.wait_for(peer, timeout),
+                  part.byte_count);
+  });
+}
+
+void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices) {
+  std::size_t longest = 0;
+  for (const Range& slice : slices) longest = std::max(longest, slice.byte_count);
+  if (longest == 0) return;
+  if (longest <= Mailbox::kMessageBytes) return reduce_by_mail(request, slices);
+  const std::size_t piece =
+      round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
+  Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();
+}
+
+std::byte* Collectives::scratch(std::size_t byte_count) {
+  if (byte_count > scratch_bytes_) {
+    scratch_.reset();
+    scratch_ = allocate_pages(byte_count);
+    scratch_bytes_ = byte_count;
+  }
+  return static_cast<std::byte*>(scratch_.get());
+}
+
+}  // namespace tutti::gloo_backend

@@ -1,0 +1,196 @@
+#include "plugins/gloo/mesh.h"
+
+#include <fmt/format.h>
+#include <gloo/rendezvous/context.h>
+#include <gloo/rendezvous/store.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "plugins/gloo/slots.h"
+
+namespace tutti::gloo_backend {
+
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+constexpr const char* kAddress = "127.0.0.1";
+
+/// All ranks have just met on the board: connecting takes milliseconds, or somebody has died.
+constexpr std::chrono::seconds kConnectBudget{60};
+
+/// How long whoever finds a connection closed waits to be told who has died: the control thread
+/// looks every 20 ms, and lets others look for 250 ms.
+constexpr milliseconds kVerdictBudget{500};
+
+/// Gloo's own limit, beyond which its sums of times overflow.
+constexpr std::chrono::hours kLongest{100};
+
+/// Our store, as Gloo sees stores; everything ends at one time.
+class MeetingPoint final : public gloo::rendezvous::Store {
+ public:
+  MeetingPoint(tutti::Store& store, Clock::time_point end) : store_(store), end_(end) {}
+
+  void set(const std::string& key, const std::vector<char>& data) override {
+    store_.set(key, std::string_view(data.data(), data.size()), left());
+  }
+  std::vector<char> get(const std::string& key) override {
+    const std::string value = store_.get(key, left());
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override { store_.wait(keys, left()); }
+  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
+
+ private:
+  milliseconds left() const {
+    return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(end_ - Clock::now()));
+  }
+
+  tutti::Store& store_;
+  const Clock::time_point end_;
+};
+
+bool is_timeout(const std::exception& thrown) noexcept {
+  return std::string_view(thrown.what()).find("Timed out waiting") != std::string_view::npos;
+}
+
+/// What an exception of Gloo says to somebody who knows nothing else.
+Cause cause_of(const std::exception& thrown) {
+  if (dynamic_cast<const gloo::IoException*>(&thrown) == nullptr) {
+    return {ErrorCode::kSystem, fmt::format("Gloo has failed: {}", thrown.what()), {}, {}};
+  }
+  return {ErrorCode::kPeerLost,
+          fmt::format("a connection was lost: its other end has died or has left; make a new group "
+                      "without it ({})",
+                      thrown.what()),
+          {},
+          {}};
+}
+
+}  // namespace
+
+GlooDevice make_device() {
+  const SignalsBlocked blocked;
+  try {
+    return gloo::transport::tcp::CreateDevice(kAddress);
+  } catch (const std::exception& thrown) {
+    throw Error(ErrorCode::kSystem, fmt::format("backend \"gloo\": cannot use the address {}: {}",
+                                                kAddress, thrown.what()));
+  }
+}
+
+Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text,
+                 std::vector<int> culprits) {
+  ErrorContext context{
+      .op = call_name(request), .seq = request.seq, .rank = rank, .culprits = std::move(culprits)};
+  std::string site;
+  if (request.where.line > 0) {
+    const std::string_view path = request.where.file;
+    context.call_site = fmt::format("{}:{}", path.substr(path.rfind('/') + 1), request.where.line);
+    site = "; called at " + context.call_site;
+  }
+  const std::string message =
+      fmt::format("{} #{} (rank {}): {}{}.", context.op, context.seq, rank, text, site);
+  return Error(code, message, std::move(context));
+}
+
+milliseconds stall_of(const Request& request) noexcept {
+  const std::chrono::nanoseconds budget = request.stall.budget();
+  if (budget >= kLongest) return kLongest;
+  return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(budget));
+}
+
+Mesh::Mesh(const GroupSpec& spec, GlooDevice device)
+    : rank_(spec.rank),
+      ranks_(static_cast<int>(spec.world_ranks.size())),
+      device_(std::move(device)) {
+  if (ranks_ > 1) connect(spec);
+}
+
+void Mesh::connect(const GroupSpec& spec) {
+  const auto budget = std::min<std::chrono::nanoseconds>(spec.timeout, kConnectBudget);
+  MeetingPoint store(*spec.store, Clock::now() + budget);
+  auto context = std::make_shared<gloo::rendezvous::Context>(rank_, ranks_);
+  // Gloo waits for a connection five times as long as it is told to.
+  context->setTimeout(
+      std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(budget / 5)));
+  const SigpipeBlocked quiet;
+  try {
+    context->connectFullMesh(store, device_);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& thrown) {
+    const bool late =
+        std::string_view(thrown.what()).find("Connect timeout") != std::string_view::npos;
+    throw Error(late ? ErrorCode::kTimeout : ErrorCode::kSystem,
+                fmt::format("backend \"gloo\" (rank {}): cannot connect {} ranks over {}: {}",
+                            rank_, ranks_, kAddress, thrown.what()));
+  }
+  context_ = std::move(context);
+}
+
+void Mesh::admit(const Request& request) const {
+  const std::lock_guard lock(mutex_);
+  if (cause_) throw make_error(cause_->code, request, rank_, cause_->text, cause_->culprits);
+}
+
+void Mesh::fail(const Cause& cause) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return;
+    cause_ = cause;
+  }
+  caused_.notify_all();
+  close_connections();
+}
+
+void Mesh::close_connections() noexcept {
+  const SigpipeBlocked quiet;
+  for (int peer = 0; peer < ranks_; ++peer) {
+    if (peer == rank_) continue;
+    try {
+      std::byte nothing{};
+      const auto buffer = context_->createUnboundBuffer(&nothing, sizeof nothing);
+      buffer->recv(peer, kNeverSent);
+      buffer->waitRecv(milliseconds(1));
+    } catch (const std::exception&) {  // the purpose, or a connection that is closed already
+    }
+  }
+}
+
+std::optional<Cause> Mesh::wait_for_cause(milliseconds budget) {
+  std::unique_lock lock(mutex_);
+  caused_.wait_for(lock, budget, [this] { return cause_.has_value(); });
+  return cause_;
+}
+
+Error Mesh::fail_with(const Cause& cause, const Request& request) {
+  fail(cause);
+  const Cause first = *wait_for_cause(milliseconds(0));
+  return make_error(first.code, request, rank_, first.text, first.culprits);
+}
+
+Error Mesh::stalled(const Request& request, const std::string& detail) {
+  const double seconds = std::chrono::duration<double>(stall_of(request)).count();
+  return fail_with(
+      {ErrorCode::kTimeout,
+       fmt::format("nothing has moved for {:.3g} s (setting stall_timeout): a rank hangs, or "
+                   "is too slow; make a new group ({})",
+                   seconds, detail),
+       {},
+       {}},
+      request);
+}
+
+Error Mesh::explain(const Request& request, const std::exception& thrown) {
+  if (is_timeout(thrown)) return stalled(request, thrown.what());
+  const std::optional<Cause> told = wait_for_cause(kVerdictBudget);
+  return fail_with(told ? *told : cause_of(thrown), request);
+}
+
+}  // namespace tutti::gloo_backend
