@@ -4,6 +4,8 @@
   bench/peers/run.py                          the whole table, about three minutes
   bench/peers/run.py --n 2 --sizes 8,64K,1M   some cells
   bench/peers/run.py --peers tutti,engine     the public call beside the bare engine
+  bench/peers/run.py --peers tutti-gloo-unchecked,tutti-gloo,gloo --json build/gloo.json
+                                              the backend gloo beside the bare library's best algorithm
 """
 import argparse
 import datetime
@@ -137,8 +139,12 @@ def start_peers(wanted, n, build, folder, largest):
     tail = ["{pipes}", largest]
     by_hand = {"RANK": "{rank}", "WORLD_SIZE": str(n), "LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": str(n),
                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
+    over_gloo = {**by_hand, "TUTTI_BACKEND": "gloo", "MASTER_PORT": str(30000 + os.getpid() % 10000)}
+    unchecked = {**over_gloo, "TUTTI_CHECK": "off", "MASTER_PORT": str(40000 + os.getpid() % 10000)}
     table = {
         "tutti": ("peer_tutti", lambda p: [p, *tail], by_hand, True),
+        "tutti-gloo": ("peer_tutti", lambda p: [p, *tail], over_gloo, True),
+        "tutti-gloo-unchecked": ("peer_tutti", lambda p: [p, *tail], unchecked, True),
         "engine": ("peer_engine", lambda p: [p, *tail, n], {}, False),
         "openmpi": ("peer_openmpi", lambda p: [*ompi, p, *tail], mpi, False),
         "openmpi-nocma": ("peer_openmpi", lambda p: [*ompi, "--mca", "btl_vader_single_copy_mechanism", "none", p,
