@@ -26,13 +26,13 @@ Arguments parse(int argc, char** argv) {
   app.add_flag("--write", arguments.write);
   app.add_option("--counts", arguments.options.counts)->delimiter(',');
   app.add_option("--one-variant-in", arguments.options.one_variant_in);
+  app.add_flag("--canonical", arguments.options.canonical);
   app.add_option("--seed", arguments.options.seed);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
-  arguments.options.canonical = arguments.backend == "native";
   return arguments;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/identity.h"
 #include "kernels/kernels.h"
 #include "plugins/gloo/memory.h"
 #include "plugins/gloo/slots.h"
@@ -213,6 +214,9 @@ void Collectives::run(const Request& request) {
       return reduce(request);
     case Op::reduce_scatter:
       return reduce_slices(request, parts_of(request, request.send_counts, ranks()));
+    case Op::scan:
+    case Op::exscan:
+      return scan(request);
     case Op::send:
     case Op::recv:
       break;
@@ -356,6 +360,31 @@ void Collectives::reduce_slices(const Request& request, const std::vector<Range>
   const std::size_t piece =
       round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
   Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();
+}
+
+void Collectives::scan(const Request& request) {
+  const std::size_t byte_count = request.input.byte_count();
+  if (byte_count == 0) return;
+  const auto own = static_cast<std::size_t>(mesh_.rank());
+  std::byte* const lower = scratch(own * byte_count);
+  Exchange exchange(mesh_, slot_of_phase(request, 0), stall_of(request), bytes_of(request.input),
+                    {lower, own * byte_count});
+  for_peers(mesh_, [&](int peer) {
+    const auto other = static_cast<std::size_t>(peer);
+    other < own ? exchange.recv(peer, {other * byte_count, byte_count})
+                : exchange.send(peer, {0, byte_count});
+  });
+  exchange.wait_for_recvs();
+  exchange.wait_for_sends();  // the output may be the input
+  std::vector<const void*> inputs;
+  for (std::size_t rank = 0; rank < own; ++rank) inputs.push_back(lower + rank * byte_count);
+  if (request.op == Op::scan) inputs.push_back(request.input.data);
+  if (inputs.empty()) {
+    return fill_identity(request.dtype, request.reduce.kind(), request.output.data, request.count);
+  }
+  kernels::reduce_tree(request.dtype, request.reduce, inputs.data(),
+                       static_cast<int>(inputs.size()), request.output.data, nullptr,
+                       request.count);
 }
 
 std::byte* Collectives::scratch(std::size_t byte_count) {

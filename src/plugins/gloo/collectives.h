@@ -37,6 +37,8 @@ class Collectives {
   void move(const Request& request, const void* input, const std::vector<Range>& to,
             const std::vector<Range>& from);
   void reduce(const Request& request);
+  /// Every rank receives the whole inputs of those below it.
+  void scan(const Request& request);
   void reduce_whole(const Request& request);
   void reduce_by_mail(const Request& request, const std::vector<Range>& slices);
   void reduce_slices(const Request& request, const std::vector<Range>& slices);

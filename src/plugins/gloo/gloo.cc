@@ -35,24 +35,8 @@ class GlooBackend final : public Backend {
     if (key.device != Device::Kind::cpu) {
       return {false, "the backend gloo moves host memory only; copy to the CPU first"};
     }
-    switch (key.op) {
-      case Op::all_reduce:
-      case Op::reduce:
-      case Op::reduce_scatter: {
-        const std::string_view why = why_illegal(key.dtype, key.reduce);
-        return {why.empty(), std::string(why)};
-      }
-      case Op::send:
-      case Op::recv:
-      case Op::broadcast:
-      case Op::gather:
-      case Op::all_gather:
-      case Op::scatter:
-      case Op::all_to_all:
-      case Op::barrier:
-        return {};
-    }
-    return {false, "the backend gloo does not know this operation; use the backend native"};
+    const std::string_view why = why_illegal(key.op, key.dtype, key.reduce);
+    return {why.empty(), std::string(why)};
   }
   void run(const Request& request) override {
     mesh_.run(request, [&] { collectives_.run(request); });
