@@ -95,6 +95,12 @@ class Peer:
         """Microseconds per operation of the slowest rank."""
         return max(self.ask(f"run {size} {times} {self.algorithm}")) / 1000
 
+    def warm_up(self, size):
+        """Until the kernel has spread the ranks over the cores; the first cell would be of another machine."""
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            self.run(size, 1000)
+
     def prepare(self, size):
         """Checks the result and finds how often to repeat; Gloo's best algorithm is chosen here."""
         best = None
@@ -275,6 +281,8 @@ def main():
         try:
             peers = start_peers(wanted, n, build, folder, max(sizes))
             names = [peer.name for peer in peers]
+            for peer in peers:
+                peer.warm_up(min(sizes))
             cells = []
             for size in sizes:
                 cell = measure_cell(peers, size, options.rounds, probe)
