@@ -13,5 +13,6 @@ inline constexpr int kUsageError = 2;
 
 int run_command(std::span<const std::string> words);
 int env_command(std::span<const std::string> words);
+int backends_command(std::span<const std::string> words);
 
 }  // namespace tutti::cli

@@ -25,12 +25,13 @@ constexpr Command kCommands[] = {
     {"run", "start a program on several ranks and see it through", run_command},
     {"env", "print every setting, its value and its source, and who this process would be",
      env_command},
+    {"backends", "say which backends there are, and what each can do", backends_command},
 };
 
 std::string command_list() {
   std::string text;
   for (const Command& command : kCommands) {
-    text += fmt::format("  {:<6} {}\n", command.name, command.summary);
+    text += fmt::format("  {:<8} {}\n", command.name, command.summary);
   }
   return text;
 }
@@ -42,6 +43,7 @@ std::string long_help() {
       "  tutti run -n auto ./train            one rank per core\n"
       "  tutti run -n 4 --dry-run ./train     say what would be started, and where\n"
       "  tutti env                            settings and identity, and where they come from\n"
+      "  tutti backends                       which backends there are here, and what they can do\n"
       "\n"
       "tutti {}: distributed communication and data-parallel training for C++.\n"
       "\n"

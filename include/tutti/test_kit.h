@@ -97,9 +97,9 @@ struct ConformanceReport {
 /// Errors  What the backend throws.
 ConformanceReport run_conformance(ProcessGroup& world, const ConformanceOptions& options = {});
 
-/// What the backend of `world` supports, as JSON: `{"backend": "gloo", "holes": {REASON:
-/// ["all_reduce sum of f8_e4m3", ...]}}`. What is not listed is supported, which run_conformance
-/// shows.
+/// What the backend of `world` supports, as JSON, which run_conformance shows to be true: groups of
+/// operations with their rows of dtypes and reduce operations under "supported", and by reason what
+/// is not supported under "holes".
 std::string support_matrix(const ProcessGroup& world);
 
 }  // namespace tutti::test_kit

@@ -139,7 +139,7 @@ std::vector<std::string> list_plugins(const std::vector<std::string>& folders) {
   return names;
 }
 
-Plugin load_plugin(const std::string& name, const std::vector<std::string>& folders) {
+Plugin probe_plugin(const std::string& name, const std::vector<std::string>& folders) {
   Plugin plugin;
   for (const std::string& folder : folders) {
     std::error_code error;
@@ -175,13 +175,19 @@ Plugin load_plugin(const std::string& name, const std::vector<std::string>& fold
                                         "against this version of Tutti",
                                         plugin.path, abi(), backend_abi()));
   }
-  if (own_library() != reinterpret_cast<const void*>(&build_info)) {
+  plugin.shares_library = own_library() == reinterpret_cast<const void*>(&build_info);
+  about(plugin.about);
+  return plugin;
+}
+
+Plugin load_plugin(const std::string& name, const std::vector<std::string>& folders) {
+  Plugin plugin = probe_plugin(name, folders);
+  if (!plugin.shares_library) {
     throw_unsupported(name, fmt::format("{} uses another copy of Tutti than this program, which "
                                         "contains it as a static library: link with libtutti.so "
                                         "to use plugins",
                                         plugin.path));
   }
-  about(plugin.about);
   return plugin;
 }
 

@@ -13,6 +13,7 @@ namespace tutti::group {
 struct Plugin {
   std::string path;
   BackendInfo about;
+  bool shares_library = false;  ///< uses the copy of Tutti that looked at it
   Backend* (*make)(const GroupSpec& spec) = nullptr;
 };
 
@@ -26,12 +27,18 @@ std::vector<std::string> plugin_folders(const std::string& search_path);
 /// The names of all backends that have a plugin in `folders`, sorted.
 std::vector<std::string> list_plugins(const std::vector<std::string>& folders);
 
-/// Loads the backend `name` from the first of `folders` that has it.
+/// Loads the backend `name` from the first of `folders` that has it, to look at it: `make` must not
+/// be called where Tutti is a static part of this program.
 ///
 /// Threads   Any.
 /// Errors    kUnsupported: no such file (says where it was looked for), damaged, made for another
-///           Tutti or another C++ library, a library it needs is missing (names it and, where
-///           known, its package), or Tutti is a static part of this program.
+///           Tutti or another C++ library, or a library it needs is missing (names it and, where
+///           known, its package).
+Plugin probe_plugin(const std::string& name, const std::vector<std::string>& folders);
+
+/// The same, to use it.
+///
+/// Errors    Also kUnsupported: Tutti is a static part of this program.
 Plugin load_plugin(const std::string& name, const std::vector<std::string>& folders);
 
 }  // namespace tutti::group

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "base/hash.h"
 #include "test_kit/cell.h"
@@ -101,18 +104,72 @@ ConformanceReport run_conformance(ProcessGroup& world, const ConformanceOptions&
   return report;
 }
 
-std::string support_matrix(const ProcessGroup& world) {
-  // By reason, in the order in which they come; what is not listed is supported.
-  nlohmann::ordered_json holes = nlohmann::ordered_json::object();
+namespace {
+
+using nlohmann::ordered_json;
+
+/// Rows with the same reduce operations, as {dtypes, reduce_ops}; no reduce_ops where nothing is
+/// reduced, no dtypes where there are no data.
+ordered_json supported_rows(const ProcessGroup& world, const Call& call) {
+  std::vector<std::pair<ordered_json, ordered_json>> rows;  // reduce_ops, dtypes
+  std::map<DType, ordered_json> reduce_ops;
+  std::vector<DType> dtypes;
+  for (const Kind& kind : conformance::all_kinds(call)) {
+    if (!world.supports(key_of(call, kind)).yes) continue;
+    if (!reduce_ops.contains(kind.dtype)) dtypes.push_back(kind.dtype);
+    ordered_json& ops = reduce_ops.try_emplace(kind.dtype, ordered_json::array()).first->second;
+    if (reduces(call.op)) ops.push_back(tutti::name_of(kind.reduce.kind()));
+  }
+  for (const DType dtype : dtypes) {
+    const ordered_json& ops = reduce_ops.at(dtype);
+    auto row =
+        std::find_if(rows.begin(), rows.end(), [&](const auto& r) { return r.first == ops; });
+    if (row == rows.end()) row = rows.emplace(rows.end(), ops, ordered_json::array());
+    if (call.op != Op::barrier) row->second.push_back(tutti::name_of(dtype));
+  }
+  auto all = ordered_json::array();
+  for (const auto& [ops, names] : rows) {
+    ordered_json row = ordered_json::object();
+    if (!names.empty()) row["dtypes"] = names;
+    if (!ops.empty()) row["reduce_ops"] = ops;
+    all.push_back(std::move(row));
+  }
+  return all;
+}
+
+/// Operations with the same rows together.
+ordered_json supported(const ProcessGroup& world) {
+  auto groups = ordered_json::array();
+  for (const Call& call : conformance::all_calls()) {
+    const ordered_json rows = supported_rows(world, call);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const ordered_json& g) { return g["rows"] == rows; });
+    if (group == groups.end()) {
+      groups.push_back({{"operations", ordered_json::array()}, {"rows", rows}});
+      group = groups.end() - 1;
+    }
+    (*group)["operations"].push_back(conformance::name_of(call));
+  }
+  return groups;
+}
+
+/// By reason, in the order in which they come.
+ordered_json holes(const ProcessGroup& world) {
+  auto by_reason = ordered_json::object();
   for (const Call& call : conformance::all_calls()) {
     for (const Kind& kind : conformance::all_kinds(call)) {
       const Support support = world.supports(key_of(call, kind));
-      if (!support.yes) holes[support.reason].push_back(name_of(call, kind));
+      if (!support.yes) by_reason[support.reason].push_back(name_of(call, kind));
     }
   }
-  nlohmann::ordered_json matrix;
-  matrix["backend"] = world.backend().name;
-  matrix["holes"] = std::move(holes);
+  return by_reason;
+}
+
+}  // namespace
+
+std::string support_matrix(const ProcessGroup& world) {
+  const ordered_json matrix = {
+      {"backend", world.backend().name}, {"supported", supported(world)}, {"holes", holes(world)}};
   return matrix.dump(1) + "\n";
 }
 

@@ -1,0 +1,195 @@
+// tutti backends: which backends there are here, and what each has been shown to do.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "command.h"
+#include "group/plugin.h"
+#include "matrices.h"
+#include "tutti/error.h"
+#include "tutti/version.h"
+
+namespace tutti::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kHelp =
+    "Examples:\n"
+    "  tutti backends               what is here, and why something is not\n"
+    "  tutti backends --json        the same with every operation, dtype and reduce operation\n"
+    "  tutti backends --markdown    the matrix as docs/backends.md has it\n"
+    "\n"
+    "Usage: tutti backends [--json | --markdown]\n"
+    "\n"
+    "A backend is chosen by name: {.backend = \"gloo\"}, --backend gloo of the examples, or\n"
+    "TUTTI_BACKEND=gloo. mpi is one of mpi_openmpi and mpi_mpich: the one that the process or its\n"
+    "launcher uses, or the setting mpi. Plugins are searched beside the library, then in\n"
+    "TUTTI_BACKEND_PATH. What a backend can do is what the conformance suite has shown.\n";
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+/// One backend as it is here.
+struct Here {
+  std::string name;
+  std::string absent;  ///< why; empty: it can be used
+  BackendInfo about;
+  std::string path;  ///< of a plugin
+};
+
+/// The library's folders as seen from the command, which contains Tutti itself.
+std::vector<std::string> folders() {
+  const Config config({}, read_environment());
+  std::vector<std::string> all = group::plugin_folders(config.text(Setting::backend_path));
+  std::error_code error;
+  const auto own = std::filesystem::canonical("/proc/self/exe", error).parent_path();
+  if (error) return all;
+  for (const char* beside : {"..", "../" TUTTI_LIBRARY_FOLDER}) {
+    const auto folder = std::filesystem::canonical(own / beside, error);
+    if (!error) all.push_back(folder.string());
+  }
+  return all;
+}
+
+Here look_at(const std::string& name, const std::vector<std::string>& where) {
+  try {
+    group::Plugin plugin = group::probe_plugin(name, where);
+    return {name, "", std::move(plugin.about), std::move(plugin.path)};
+  } catch (const Error& error) {
+    return {name, error.what(), {}, {}};
+  }
+}
+
+std::vector<Here> find_all() {
+  const std::vector<std::string> where = folders();
+  std::vector<std::string> names = group::list_plugins(where);
+  for (const char* known : {"gloo", "mpi_openmpi", "mpi_mpich"}) names.emplace_back(known);
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  std::vector<Here> all = {{"native", "", {.name = "native", .version = build_info().version}, ""}};
+  for (const std::string& name : names) all.push_back(look_at(name, where));
+  return all;
+}
+
+/// What the suite has shown of a backend; null if it has not been run.
+ordered_json matrix_of(std::string_view name) {
+  for (const Matrix& matrix : matrices()) {
+    if (matrix.name == name) return ordered_json::parse(matrix.json);
+  }
+  return nullptr;
+}
+
+std::string joined(const ordered_json& words) {
+  std::string text;
+  for (const auto& word : words) text += (text.empty() ? "" : " ") + word.get<std::string>();
+  return text;
+}
+
+std::string text_of(const std::vector<Here>& all) {
+  std::size_t widest = 0;
+  for (const Here& here : all) widest = std::max(widest, here.name.size());
+  std::string text;
+  for (const Here& here : all) {
+    if (!here.absent.empty()) {
+      text += fmt::format("{:<{}}  absent   {}\n", here.name, widest, here.absent);
+      continue;
+    }
+    text += fmt::format("{:<{}}  present  {} on cpu{}{}\n", here.name, widest, here.about.version,
+                        here.path.empty() ? "" : ", ", here.path);
+    const ordered_json matrix = matrix_of(here.name);
+    if (matrix.is_null()) {
+      text += fmt::format("{:<{}}           no conformance run is known\n", "", widest);
+      continue;
+    }
+    for (const auto& group : matrix["supported"]) {
+      if (group["rows"].empty()) continue;
+      text += fmt::format("{:<{}}           {}\n", "", widest, joined(group["operations"]));
+      for (const auto& row : group["rows"]) {
+        if (!row.contains("dtypes")) continue;
+        text += fmt::format("{:<{}}             {}{}\n", "", widest, joined(row["dtypes"]),
+                            row.contains("reduce_ops") ? ": " + joined(row["reduce_ops"]) : "");
+      }
+    }
+  }
+  return text;
+}
+
+ordered_json json_of(const std::vector<Here>& all) {
+  auto backends = ordered_json::array();
+  for (const Here& here : all) {
+    ordered_json one = {{"name", here.name}, {"present", here.absent.empty()}};
+    if (here.absent.empty()) {
+      one["version"] = here.about.version;
+      one["devices"] = {"cpu"};
+      one["threads"] = here.about.threads;
+      if (!here.path.empty()) one["path"] = here.path;
+    } else {
+      one["reason"] = here.absent;
+    }
+    const ordered_json matrix = matrix_of(here.name);
+    one["matrix"] = matrix.is_null() ? ordered_json(nullptr)
+                                     : ordered_json{{"supported", matrix["supported"]},
+                                                    {"holes", matrix["holes"]}};
+    backends.push_back(std::move(one));
+  }
+  return {{"backends", std::move(backends)}};
+}
+
+/// The same on every machine: docs/backends.md is this.
+std::string markdown() {
+  std::string text =
+      "# Backends\n"
+      "What each backend can do, as the conformance suite has shown it. Made by `tutti backends "
+      "--markdown` from tests/conformance/matrix; do not edit.\n";
+  for (const Matrix& entry : matrices()) {
+    const ordered_json matrix = ordered_json::parse(entry.json);
+    text += fmt::format("\n## {}\n| operations | dtypes | reduce operations |\n|---|---|---|\n",
+                        entry.name);
+    for (const auto& group : matrix["supported"]) {
+      for (const auto& row : group["rows"]) {
+        text += fmt::format("| {} | {} | {} |\n", joined(group["operations"]),
+                            row.contains("dtypes") ? joined(row["dtypes"]) : "-",
+                            row.contains("reduce_ops") ? joined(row["reduce_ops"]) : "-");
+      }
+    }
+    text += "\nNot supported:\n";
+    for (const auto& [reason, what] : matrix["holes"].items()) {
+      text += fmt::format("- {} ({} combinations)\n", reason, what.size());
+    }
+  }
+  return text;
+}
+
+}  // namespace
+
+int backends_command(std::span<const std::string> words) {
+  std::string form;
+  for (const std::string& word : words) {
+    if (word == "--help" || word == "-h") {
+      print(kHelp);
+      return 0;
+    }
+    if (word != "--json" && word != "--markdown") {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("unknown option {}; there are --json and --markdown", word));
+    }
+    form = word;
+  }
+  if (form == "--markdown") {
+    print(markdown());
+  } else if (form == "--json") {
+    print(json_of(find_all()).dump(2) + "\n");
+  } else {
+    print(text_of(find_all()));
+  }
+  return 0;
+}
+
+}  // namespace tutti::cli
