@@ -229,7 +229,7 @@ void Collectives::barrier(const Request& request) {
   static constexpr std::byte kNothing{};
   for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
   for_peers(mesh_, [&](int peer) { mailbox_.send(peer, &kNothing, sizeof kNothing); });
-  for_peers(mesh_, [&](int peer) { mailbox_.wait_for(peer, stall_of(request)); });
+  for_peers(mesh_, [&](int peer) { mailbox_.wait_for(peer, sizeof kNothing, stall_of(request)); });
   mailbox_.wait_for_sends(stall_of(request));
 }
 
@@ -266,8 +266,8 @@ void Collectives::move(const Request& request, const void* input, const std::vec
   });
   for_peers(mesh_, [&](int peer) {
     const Range part = part_of(to, peer);
-    if (!is_mail(part)) return exchange.send(peer, part);
-    if (part.byte_count > 0) mailbox_.send(peer, at(input, part.offset), part.byte_count);
+    is_mail(part) ? mailbox_.send(peer, at(input, part.offset), part.byte_count)
+                  : exchange.send(peer, part);
   });
   const Range own = part_of(from, mesh_.rank());
   std::byte* const target = at(request.output.data, own.offset);
@@ -275,9 +275,9 @@ void Collectives::move(const Request& request, const void* input, const std::vec
   if (source != target) kernels::copy(target, source, own.byte_count);
   for_peers(mesh_, [&](int peer) {
     const Range part = part_of(from, peer);
-    if (!is_mail(part) || part.byte_count == 0) return;
-    kernels::copy(at(request.output.data, part.offset), mailbox_.wait_for(peer, timeout),
-                  part.byte_count);
+    if (!is_mail(part)) return;
+    kernels::copy(at(request.output.data, part.offset),
+                  mailbox_.wait_for(peer, part.byte_count, timeout), part.byte_count);
   });
   mailbox_.wait_for_sends(timeout);
   exchange.wait_for_recvs();
@@ -297,30 +297,18 @@ void Collectives::all_to_all(const Request& request) {
 
 void Collectives::reduce(const Request& request) {
   const std::size_t byte_count = request.input.byte_count();
-  if (byte_count <= whole_limit(ranks())) return reduce_whole(request);
-  reduce_slices(request, even_slices(byte_count, ranks()));
+  if (byte_count > whole_limit(ranks())) {
+    return reduce_slices(request, even_slices(byte_count, ranks()));
+  }
+  std::vector<Range> whole(ranks());
+  for (std::size_t rank = 0; rank < ranks(); ++rank) {
+    if (has_result(request, static_cast<int>(rank))) whole[rank] = {0, byte_count};
+  }
+  reduce_by_mail(request, whole, false);
 }
 
-void Collectives::reduce_whole(const Request& request) {
-  const std::chrono::milliseconds timeout = stall_of(request);
-  const std::size_t byte_count = request.input.byte_count();
-  if (byte_count == 0) return;
-  const bool wanted = has_result(request, mesh_.rank());
-  std::vector<const void*> inputs(ranks(), request.input.data);
-  if (wanted) for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
-  for_peers(mesh_, [&](int peer) {
-    if (has_result(request, peer)) mailbox_.send(peer, request.input.data, byte_count);
-  });
-  for_peers(mesh_, [&](int peer) {
-    if (wanted) inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, timeout);
-  });
-  mailbox_.wait_for_sends(timeout);  // the output may be the input
-  if (!wanted) return;
-  kernels::reduce_tree(request.dtype, request.reduce, inputs.data(), mesh_.ranks(),
-                       request.output.data, nullptr, request.count);
-}
-
-void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices) {
+void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices,
+                                 bool hand_out) {
   const std::chrono::milliseconds timeout = stall_of(request);
   const auto slice_of = [&](int rank) { return slices[static_cast<std::size_t>(rank)]; };
   const Range own = slice_of(mesh_.rank());
@@ -328,35 +316,39 @@ void Collectives::reduce_by_mail(const Request& request, const std::vector<Range
   for_peers(mesh_, [&](int peer) {
     mailbox_.send(peer, at(request.input.data, slice_of(peer).offset), slice_of(peer).byte_count);
   });
+  mailbox_.wait_for_sends(timeout);  // the result may overwrite them
+
   const bool apart = !has_result(request, mesh_.rank());
   std::byte* const result = apart ? scratch(own.byte_count)
                                   : at(request.output.data, has_slices(request) ? own.offset : 0);
   std::vector<const void*> inputs(ranks(), at(request.input.data, own.offset));
   for_peers(mesh_, [&](int peer) {
-    inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, timeout);
+    inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, own.byte_count, timeout);
   });
   kernels::reduce_tree(request.dtype, request.reduce, inputs.data(), mesh_.ranks(), result, nullptr,
                        own.byte_count / size_of(request.dtype));
-  if (has_slices(request)) {
-    for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
-    for_peers(mesh_, [&](int peer) {
-      if (has_result(request, peer)) mailbox_.send(peer, result, own.byte_count);
-    });
-  }
-  mailbox_.wait_for_sends(timeout);
-  if (apart || !has_slices(request)) return;
+  if (!hand_out) return;
+
+  for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
+  for_peers(mesh_, [&](int peer) {
+    if (has_result(request, peer)) mailbox_.send(peer, result, own.byte_count);
+  });
   for_peers(mesh_, [&](int peer) {
     const Range part = slice_of(peer);
-    kernels::copy(at(request.output.data, part.offset), mailbox_.wait_for(peer, timeout),
-                  part.byte_count);
+    if (apart) return;
+    kernels::copy(at(request.output.data, part.offset),
+                  mailbox_.wait_for(peer, part.byte_count, timeout), part.byte_count);
   });
+  mailbox_.wait_for_sends(timeout);
 }
 
 void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices) {
   std::size_t longest = 0;
   for (const Range& slice : slices) longest = std::max(longest, slice.byte_count);
   if (longest == 0) return;
-  if (longest <= Mailbox::kMessageBytes) return reduce_by_mail(request, slices);
+  if (longest <= Mailbox::kMessageBytes) {
+    return reduce_by_mail(request, slices, has_slices(request));
+  }
   const std::size_t piece =
       round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
   Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();

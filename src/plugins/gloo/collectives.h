@@ -39,8 +39,8 @@ class Collectives {
   void reduce(const Request& request);
   /// Every rank receives the whole inputs of those below it.
   void scan(const Request& request);
-  void reduce_whole(const Request& request);
-  void reduce_by_mail(const Request& request, const std::vector<Range>& slices);
+  /// `hand_out`: the results, to whoever is to have them.
+  void reduce_by_mail(const Request& request, const std::vector<Range>& slices, bool hand_out);
   void reduce_slices(const Request& request, const std::vector<Range>& slices);
 
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(mesh_.ranks()); }

@@ -28,11 +28,13 @@ void Mailbox::post(int from, Box& box) {
 void Mailbox::expect(int from) { post(from, peer(from).box(1)); }
 
 void Mailbox::send(int to, const void* data, std::size_t byte_count) {
+  if (byte_count == 0) return;
   sends_.push_back(mesh_.context()->createUnboundBuffer(const_cast<void*>(data), byte_count));
   sends_.back()->send(to, kMailSlot);
 }
 
-const void* Mailbox::wait_for(int from, std::chrono::milliseconds timeout) {
+const void* Mailbox::wait_for(int from, std::size_t byte_count, std::chrono::milliseconds timeout) {
+  if (byte_count == 0) return nullptr;
   Box& box = peer(from).box(0);
   box.buffer->waitRecv(timeout);
   box.posted = false;

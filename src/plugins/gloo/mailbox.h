@@ -15,7 +15,8 @@
 
 namespace tutti::gloo_backend {
 
-/// The messages from one rank to another arrive in the order in which they were sent.
+/// The messages from one rank to another arrive in the order in which they were sent; one without
+/// bytes is neither sent nor waited for.
 ///
 /// Threads   One operation at a time.
 /// Errors    What Gloo throws (Mesh::run explains it).
@@ -30,7 +31,7 @@ class Mailbox {
   void expect(int from);
   /// At most kMessageBytes, which must stay until wait_for_sends.
   void send(int to, const void* data, std::size_t byte_count);
-  const void* wait_for(int from, std::chrono::milliseconds timeout);
+  const void* wait_for(int from, std::size_t byte_count, std::chrono::milliseconds timeout);
   void wait_for_sends(std::chrono::milliseconds timeout);
 
  private:
