@@ -138,6 +138,33 @@ TEST(GlooBackend, GroupsWithinAndBesideEachOther) {
       over_gloo());
 }
 
+TEST(GlooBackend, TwoGroupsFromTwoThreads) {
+  on_ranks(
+      2,
+      [](ProcessGroup& world) {
+        ProcessGroup other = world.new_group({1, 0});
+        const auto work = [](ProcessGroup& group) {
+          const int rank = group.rank(), peer = 1 - rank;
+          for (int i = 0; i < 100; ++i) {
+            const std::size_t count = i % 10 == 0 ? 100'000 : 100;
+            std::vector<int> sum(count, i + rank), got(count), sent(count, rank);
+            Work sending = group.send(sent, peer, async);
+            Work adding = group.all_reduce(sum, async);
+            group.recv(got, peer);
+            adding.wait();
+            sending.wait();
+            ASSERT_EQ(sum.back(), 2 * i + 1);
+            ASSERT_EQ(got.back(), peer);
+            group.barrier();
+          }
+        };
+        std::thread second([&] { work(other); });
+        work(world);
+        second.join();
+      },
+      over_gloo());
+}
+
 std::ptrdiff_t entries(const char* folder) {
   const std::filesystem::directory_iterator begin(folder);
   return std::distance(begin, std::filesystem::directory_iterator());
@@ -207,6 +234,25 @@ TEST(GlooFailure, RankKilledInsideTheLibrary) {
       }).detach();
     }
     for (;;) world.all_reduce(data);
+  });
+}
+
+TEST(GlooFailure, RankKilledInsideAMessage) {
+  expect_survivors(3, 1, ErrorCode::kPeerLost, 20s, [](ProcessGroup& world) {
+    std::vector<float> from(16 * 1024 * 1024), to(from.size());
+    world.barrier();
+    if (world.rank() == 1) {
+      std::thread([] {
+        std::this_thread::sleep_for(30ms);
+        raise(SIGKILL);
+      }).detach();
+    }
+    const int next = (world.rank() + 1) % 3, before = (world.rank() + 2) % 3;
+    for (;;) {
+      Work sent = world.send(from, next, async);
+      world.recv(to, before);
+      sent.wait();
+    }
   });
 }
 

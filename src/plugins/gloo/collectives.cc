@@ -1,10 +1,7 @@
 #include "plugins/gloo/collectives.h"
 
-#include <gloo/broadcast.h>
-
 #include <algorithm>
 #include <array>
-#include <cstdint>
 
 #include "base/identity.h"
 #include "kernels/kernels.h"
@@ -86,7 +83,7 @@ bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kM
 /// The slices of one reduction while they travel.
 class Collectives::Slices {
  public:
-  Slices(const Mesh& mesh, const Request& request, const std::vector<Range>& slices,
+  Slices(Mesh& mesh, const Request& request, const std::vector<Range>& slices,
          std::size_t piece_bytes, std::byte* scratch)
       : mesh_(mesh),
         request_(request),
@@ -171,7 +168,7 @@ class Collectives::Slices {
     });
   }
 
-  const Mesh& mesh_;
+  Mesh& mesh_;
   const Request& request_;
   const std::vector<Range>& slices_;
   const Range own_;
@@ -241,15 +238,21 @@ void Collectives::broadcast(const Request& request) {
     return move(request, request.input.data, std::vector<Range>(ranks(), at_root ? all : Range{}),
                 only(root, all, ranks()));
   }
-  gloo::BroadcastOptions options(mesh_.context());
-  options.setOutput(static_cast<std::uint8_t*>(request.output.data), all.byte_count);
-  if (at_root && request.input.data != request.output.data) {
-    options.setInput(reinterpret_cast<std::uint8_t*>(at(request.input.data, 0)), all.byte_count);
+  const void* const source = at_root ? request.input.data : request.output.data;
+  Exchange exchange(mesh_, slot_of_phase(request, 0), stall_of(request),
+                    {at(source, 0), all.byte_count}, bytes_of(request.output));
+  // A binomial tree, the ranks counted from the root.
+  const int self = (mesh_.rank() + mesh_.ranks() - root) % mesh_.ranks();
+  for (int reach = 1; reach < mesh_.ranks(); reach *= 2) {
+    if (self < reach && self + reach < mesh_.ranks()) {
+      exchange.send((self + reach + root) % mesh_.ranks(), all);
+    } else if (self >= reach && self < 2 * reach) {
+      exchange.recv((self - reach + root) % mesh_.ranks(), all);
+      exchange.wait_for_recvs();
+    }
   }
-  options.setRoot(root);
-  options.setTag(static_cast<std::uint32_t>(request.seq));
-  options.setTimeout(stall_of(request));
-  gloo::broadcast(options);
+  if (source != request.output.data) kernels::copy(request.output.data, source, all.byte_count);
+  exchange.wait_for_sends();
 }
 
 void Collectives::move(const Request& request, const void* input, const std::vector<Range>& to,

@@ -1,4 +1,5 @@
-// The collectives, over Gloo's point-to-point messages and, for large broadcasts, its own function.
+// The collectives, over Gloo's point-to-point messages. Its own collectives are not used: nobody
+// can be woken out of them (mesh.h), and their reductions have an order of their own.
 //
 // What only *moves* is one round, in which every rank posts all that it sends and receives. What
 // *reduces* is cut into *slices*. Each has an *owner*, who receives it from all ranks, reduces it

@@ -2,8 +2,8 @@
 
 namespace tutti::gloo_backend {
 
-Exchange::Exchange(const Mesh& mesh, std::uint64_t slot, std::chrono::milliseconds timeout,
-                   Bytes input, Bytes output)
+Exchange::Exchange(Mesh& mesh, std::uint64_t slot, std::chrono::milliseconds timeout, Bytes input,
+                   Bytes output)
     : mesh_(mesh), slot_(slot), timeout_(timeout) {
   if (mesh.ranks() == 1) return;
   input_ = mesh.context()->createUnboundBuffer(input.data, input.byte_count);
@@ -23,11 +23,11 @@ void Exchange::recv(int from, Range part) {
 }
 
 void Exchange::wait_for_sends() {
-  for (; sends_ > 0; --sends_) input_->waitSend(timeout_);
+  for (; sends_ > 0; --sends_) mesh_.wait_for_send(*input_, timeout_);
 }
 
 void Exchange::wait_for_recvs() {
-  for (; recvs_ > 0; --recvs_) output_->waitRecv(timeout_);
+  for (; recvs_ > 0; --recvs_) mesh_.wait_for_recv(*output_, timeout_);
 }
 
 }  // namespace tutti::gloo_backend

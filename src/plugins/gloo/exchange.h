@@ -29,7 +29,7 @@ struct Bytes {
 class Exchange {
  public:
   /// `timeout`: for every wait.
-  Exchange(const Mesh& mesh, std::uint64_t slot, std::chrono::milliseconds timeout, Bytes input,
+  Exchange(Mesh& mesh, std::uint64_t slot, std::chrono::milliseconds timeout, Bytes input,
            Bytes output);
 
   void send(int to, Range part);
@@ -41,7 +41,7 @@ class Exchange {
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
 
-  const Mesh& mesh_;
+  Mesh& mesh_;
   const std::uint64_t slot_;
   const std::chrono::milliseconds timeout_;
   Buffer input_, output_;  // null in a group of one

@@ -5,7 +5,7 @@
 
 namespace tutti::gloo_backend {
 
-Mailbox::Mailbox(const Mesh& mesh)
+Mailbox::Mailbox(Mesh& mesh)
     : mesh_(mesh), peers_(static_cast<std::size_t>(mesh.ranks() > 1 ? mesh.ranks() : 0)) {
   memory_ = allocate_pages(peers_.size() * 2 * kMessageBytes);
   auto* at = static_cast<std::byte*>(memory_.get());
@@ -36,14 +36,14 @@ void Mailbox::send(int to, const void* data, std::size_t byte_count) {
 const void* Mailbox::wait_for(int from, std::size_t byte_count, std::chrono::milliseconds timeout) {
   if (byte_count == 0) return nullptr;
   Box& box = peer(from).box(0);
-  box.buffer->waitRecv(timeout);
+  mesh_.wait_for_recv(*box.buffer, timeout);
   box.posted = false;
   ++peer(from).received;
   return box.buffer->ptr;
 }
 
 void Mailbox::wait_for_sends(std::chrono::milliseconds timeout) {
-  for (const Buffer& send : sends_) send->waitSend(timeout);
+  for (const Buffer& send : sends_) mesh_.wait_for_send(*send, timeout);
   sends_.clear();
 }
 

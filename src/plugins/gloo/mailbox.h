@@ -24,7 +24,7 @@ class Mailbox {
  public:
   static constexpr std::size_t kMessageBytes = 32 * 1024;
 
-  explicit Mailbox(const Mesh& mesh);
+  explicit Mailbox(Mesh& mesh);
 
   /// To be called before the message of `from` is waited for, better before one's own are sent. The
   /// last one from there is gone then.
@@ -49,7 +49,7 @@ class Mailbox {
   void post(int from, Box& box);
   Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
 
-  const Mesh& mesh_;
+  Mesh& mesh_;
   std::shared_ptr<void> memory_;
   std::vector<Peer> peers_;
   std::vector<Buffer> sends_;

@@ -1,6 +1,7 @@
 #include "plugins/gloo/mesh.h"
 
 #include <fmt/format.h>
+#include <gloo/common/error.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/store.h>
 #include <gloo/transport/tcp/device.h>
@@ -147,6 +148,43 @@ void Mesh::fail(const Cause& cause) noexcept {
   }
   caused_.notify_all();
   close_connections();
+  const std::lock_guard lock(mutex_);
+  for (gloo::transport::UnboundBuffer* const buffer : waited_) {
+    buffer->abortWaitSend();
+    buffer->abortWaitRecv();
+  }
+}
+
+/// Somebody who waits for a transfer of `buffer`, for as long as this lives.
+class Mesh::Waiting {
+ public:
+  Waiting(Mesh& mesh, gloo::transport::UnboundBuffer& buffer) : mesh_(mesh), buffer_(buffer) {
+    const std::lock_guard lock(mesh_.mutex_);
+    expect(!mesh_.cause_);
+    mesh_.waited_.push_back(&buffer);
+  }
+  ~Waiting() {
+    const std::lock_guard lock(mesh_.mutex_);
+    auto& all = mesh_.waited_;
+    all.erase(std::find(all.begin(), all.end(), &buffer_));
+  }
+  static void expect(bool lives) {
+    if (!lives) throw gloo::IoException("the group has failed");
+  }
+
+ private:
+  Mesh& mesh_;
+  gloo::transport::UnboundBuffer& buffer_;
+};
+
+void Mesh::wait_for_send(gloo::transport::UnboundBuffer& buffer, milliseconds timeout) {
+  const Waiting waiting(*this, buffer);
+  Waiting::expect(buffer.waitSend(timeout));
+}
+
+void Mesh::wait_for_recv(gloo::transport::UnboundBuffer& buffer, milliseconds timeout) {
+  const Waiting waiting(*this, buffer);
+  Waiting::expect(buffer.waitRecv(timeout));
 }
 
 void Mesh::close_connections() noexcept {

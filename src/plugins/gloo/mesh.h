@@ -1,9 +1,10 @@
 // The connections among the ranks of one group: a context of Gloo over TCP, and how it ends.
 //
 // A context of Gloo cannot be told to stop, and survives no failure: a wait that times out closes
-// all its connections and fails everything that is pending. Use is made of that. To *fail* a mesh
-// is to wait for a message that nobody sends, after which every operation on it, pending or later,
-// ends with an exception. What that means is the *cause*, the first one counts.
+// all its connections and fails what is pending. Use is made of that. To *fail* a mesh is to wait
+// for a message that nobody sends. Gloo tells those who wait for a transfer, unless it is on its
+// way at that moment: they are woken one by one. Everything after that ends with an exception. What
+// it means is the *cause*; the first one counts.
 #pragma once
 
 #include <gloo/context.h>
@@ -17,6 +18,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plugins/gloo/signals.h"
 #include "tutti/backend.h"
@@ -53,6 +55,11 @@ class Mesh {
 
   void fail(const Cause& cause) noexcept;
 
+  /// Wait for one transfer; the only places where Gloo is waited for.
+  /// Errors  gloo::Exception, also when the mesh fails: see run.
+  void wait_for_send(gloo::transport::UnboundBuffer& buffer, std::chrono::milliseconds timeout);
+  void wait_for_recv(gloo::transport::UnboundBuffer& buffer, std::chrono::milliseconds timeout);
+
   /// Calls Gloo for `request`; throws what the mesh has failed with, before or in `operation`.
   template <class Operation>
   void run(const Request& request, Operation&& operation) {
@@ -75,6 +82,7 @@ class Mesh {
   void admit(const Request& request) const;
   void connect(const GroupSpec& spec);
   void close_connections() noexcept;
+  class Waiting;
   std::optional<Cause> wait_for_cause(std::chrono::milliseconds budget);
   /// Fails with `cause` unless it has failed already; what that means for `request`.
   Error fail_with(const Cause& cause, const Request& request);
@@ -86,7 +94,8 @@ class Mesh {
 
   mutable std::mutex mutex_;
   std::condition_variable caused_;
-  std::optional<Cause> cause_;  // mutex_
+  std::optional<Cause> cause_;                           // mutex_
+  std::vector<gloo::transport::UnboundBuffer*> waited_;  // mutex_
 };
 
 }  // namespace tutti::gloo_backend

@@ -38,7 +38,8 @@ class Messages::Transfer final : public WorkState, public std::enable_shared_fro
     std::optional<Error> failure;
     try {
       const std::chrono::milliseconds stall = stall_of(request());
-      is_send() ? buffer_->waitSend(stall) : buffer_->waitRecv(stall);
+      is_send() ? messages_.mesh_.wait_for_send(*buffer_, stall)
+                : messages_.mesh_.wait_for_recv(*buffer_, stall);
     } catch (const std::exception& thrown) {
       failure = messages_.mesh_.explain(request(), thrown);
     }
