@@ -49,6 +49,8 @@ constexpr Names kTorchNames{Launcher::torchrun, "RANK", "WORLD_SIZE", "LOCAL_RAN
                             "LOCAL_WORLD_SIZE"};
 constexpr Names kOpenMpiNames{Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                               "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kMpichNames{Launcher::mpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+                            "MPI_LOCALNRANKS"};
 
 bool names_anything(const Environment& variables, const Names& names) {
   return find(variables, names.rank) != nullptr || find(variables, names.world_size) != nullptr;
@@ -126,6 +128,15 @@ std::optional<Identity> from_open_mpi(const Environment& variables) {
   return identity;
 }
 
+/// Hydra's. One process of it may be the outer shell of a job started by hand.
+std::optional<Identity> from_mpich(const Environment& variables) {
+  if (!names_anything(variables, kMpichNames)) return std::nullopt;
+  Identity identity = read_set(variables, kMpichNames, Launcher::mpich);
+  if (identity.world_size == 1 && names_anything(variables, kTorchNames)) return std::nullopt;
+  identity.pmi_fd = number(variables, "PMI_FD", 0, 1 << 20).value_or(-1);
+  return identity;
+}
+
 std::optional<Identity> from_bare_variables(const Environment& variables) {
   if (!names_anything(variables, kTorchNames)) return std::nullopt;
   Identity identity = read_set(variables, kTorchNames, Launcher::by_hand);
@@ -137,25 +148,23 @@ std::optional<Identity> from_bare_variables(const Environment& variables) {
   return identity;
 }
 
-/// Launchers that we recognise only to say so.
-void reject_unknown_launchers(const Environment& variables) {
-  const auto not_yet = [](std::string_view launcher, std::string_view evidence, int count) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("started by {} ({}={}), under which this version cannot meet yet: use "
-                            "`tutti run`, Open MPI's mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR "
-                            "and MASTER_PORT",
-                            launcher, evidence, count));
-  };
-  // One task of such a launcher is a world of one, or the outer shell of an inner launcher. A batch
-  // script itself is no step and has no SLURM_STEP_NUM_TASKS.
+/// srun, which we recognise only to say so. One task of it is a world of one, or the outer shell of
+/// an inner launcher. A batch script itself is no step and has no SLURM_STEP_NUM_TASKS.
+void reject_slurm(const Environment& variables) {
   const auto tasks = number(variables, "SLURM_STEP_NUM_TASKS", 1, 1 << 30);
-  if (find(variables, "SLURM_PROCID") != nullptr && tasks.value_or(1) > 1) {
-    not_yet("Slurm's srun", "SLURM_STEP_NUM_TASKS", *tasks);
-  }
-  const auto processes = number(variables, "PMI_SIZE", 1, 1 << 30);
-  if (find(variables, "PMI_RANK") != nullptr && processes.value_or(1) > 1) {
-    not_yet("MPICH's mpiexec", "PMI_SIZE", *processes);
-  }
+  if (find(variables, "SLURM_PROCID") == nullptr || tasks.value_or(1) <= 1) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("started by Slurm's srun (SLURM_STEP_NUM_TASKS={}), under which this "
+                          "version cannot meet yet: use `tutti run`, the mpirun of an MPI, or set "
+                          "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                          *tasks));
+}
+
+/// Whether srun itself has set the variables of PMI, as it can: Hydra leaves a mark of its own.
+bool is_pmi_of_slurm(const Environment& variables) {
+  return find(variables, "SLURM_PROCID") != nullptr &&
+         find(variables, "HYDI_CONTROL_FD") == nullptr &&
+         text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
 }
 
 void note_ignored(const Environment& variables, Identity* winner) {
@@ -169,24 +178,24 @@ void note_ignored(const Environment& variables, Identity* winner) {
   if (winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::torchrun) {
     note("Open MPI", "OMPI_COMM_WORLD_RANK");
   }
-  if (winner->launcher != Launcher::open_mpi) note("PMI", "PMI_RANK");
+  if (winner->launcher != Launcher::mpich) note("PMI", "PMI_RANK");
   note("Slurm", "SLURM_PROCID");
 }
 
-/// Bare variables beside Open MPI's: equal, or nobody can know who is right.
-void check_conflict(const Environment& variables, const Identity& open_mpi) {
+/// Bare variables beside those of an MPI: equal, or nobody can know who is right.
+void check_conflict(const Environment& variables, const Identity& mpi, const Names& names) {
   const auto rank = number(variables, "RANK", 0, kMaxWorldSize - 1);
   const auto world_size = number(variables, "WORLD_SIZE", 1, kMaxWorldSize);
-  if (rank.value_or(open_mpi.rank) == open_mpi.rank &&
-      world_size.value_or(open_mpi.world_size) == open_mpi.world_size) {
+  if (rank.value_or(mpi.rank) == mpi.rank &&
+      world_size.value_or(mpi.world_size) == mpi.world_size) {
     return;
   }
   reject(
       fmt::format("two launchers say who this is, and they differ: RANK={} WORLD_SIZE={} (by "
-                  "hand) and {} (Open MPI). Unset RANK and WORLD_SIZE to be what mpirun says, or "
-                  "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE to be what they say, or give "
-                  "rank and world_size to init_process_group",
-                  text_of(variables, "RANK"), text_of(variables, "WORLD_SIZE"), open_mpi.source));
+                  "hand) and {} ({}). Unset RANK and WORLD_SIZE to be what {} says, or {} and {} "
+                  "to be what they say, or give rank and world_size to init_process_group",
+                  text_of(variables, "RANK"), text_of(variables, "WORLD_SIZE"), mpi.source,
+                  name_of(mpi.launcher), name_of(mpi.launcher), names.rank, names.world_size));
 }
 
 Identity identify_by_variables(const Environment& variables) {
@@ -194,12 +203,18 @@ Identity identify_by_variables(const Environment& variables) {
     if (std::optional<Identity> identity = read(variables)) return std::move(*identity);
   }
   if (std::optional<Identity> identity = from_open_mpi(variables)) {
-    check_conflict(variables, *identity);
+    check_conflict(variables, *identity, kOpenMpiNames);
     return std::move(*identity);
+  }
+  if (!is_pmi_of_slurm(variables)) {
+    if (std::optional<Identity> identity = from_mpich(variables)) {
+      check_conflict(variables, *identity, kMpichNames);
+      return std::move(*identity);
+    }
   }
   if (std::optional<Identity> identity = from_bare_variables(variables))
     return std::move(*identity);
-  reject_unknown_launchers(variables);
+  reject_slurm(variables);
   return {};
 }
 
@@ -247,6 +262,8 @@ std::string_view name_of(Launcher launcher) noexcept {
       return "torchrun";
     case Launcher::open_mpi:
       return "Open MPI";
+    case Launcher::mpich:
+      return "MPICH";
     case Launcher::by_hand:
       return "by hand";
   }

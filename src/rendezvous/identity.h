@@ -1,9 +1,9 @@
 // Who this process is in its job, from what its launcher left in the environment.
 //
 // Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run, then
-// torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then bare RANK
-// and WORLD_SIZE. An outer set is ignored and noted. Bare variables stand on one level with Open
-// MPI's: when these two differ, nobody can know who is right, and both are shown.
+// torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then MPICH,
+// then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare variables stand on one
+// level with those of an MPI: when they differ, nobody can know who is right, and both are shown.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ enum class Launcher : std::uint8_t {
   tutti_run,
   torchrun,
   open_mpi,
+  mpich,  ///< Hydra, or another that speaks PMI-1
   by_hand,
 };
 std::string_view name_of(Launcher launcher) noexcept;  ///< "tutti run"
@@ -39,6 +40,7 @@ struct Identity {
   std::string agent;         ///< address of the agent of tutti run
   std::string master_addr;
   int master_port = 0;  ///< 0: not given
+  int pmi_fd = -1;      ///< MPICH's launcher: the connection to it; -1: not given
   std::string job;      ///< what the launcher calls this job, if anything: never compared
                         ///< with the job of another launcher
   std::vector<std::string> notes;  ///< what was ignored and why, for `tutti env`
@@ -52,7 +54,7 @@ struct Explicit {
 
 /// Errors  kInvalidArgument, naming variable and value: no number, rank out of range, a size of 0,
 ///         one of a pair missing, two sets of one level that differ. kUnsupported: a launcher that
-///         this version does not know how to meet under (MPICH, Slurm).
+///         this version does not know how to meet under (Slurm).
 Identity identify(const Environment& variables, const Explicit& given = {});
 
 }  // namespace tutti::rendezvous

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "net/poller.h"
 #include "net/process_info.h"
+#include "rendezvous/pmi.h"
 #include "rendezvous/round.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -70,15 +71,30 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options) {
   return place;
 }
 
-Place place_of_open_mpi(const Identity& identity, const MeetingOptions& options) {
-  if (!identity.is_one_host || identity.job.empty()) return place_by_port(identity, options);
-  const std::uint64_t job = hash_text(identity.job);
+/// The place of a job that its launcher tells from all others of this host.
+Place place_of_job(std::uint64_t job, std::string_view kind, const Identity& identity,
+                   const MeetingOptions& options) {
   Place place;
-  place.address = fmt::format("@tutti-{}-ompi-{:016x}", ::geteuid(), job);
+  place.address = fmt::format("@tutti-{}-{}-{:016x}", ::geteuid(), kind, job);
   if (!options.name.empty()) place.address += fmt::format("-{:016x}", hash_text(options.name));
-  place.description = fmt::format("Open MPI's job ({})", place.address);
+  place.description = fmt::format("{}'s job ({})", name_of(identity.launcher), place.address);
   place.job = job;
   return place;
+}
+
+/// Where a launcher's own job is the place, else by port.
+Place find_place(const Identity& identity, const MeetingOptions& options) {
+  if (identity.is_one_host && identity.launcher == Launcher::open_mpi && !identity.job.empty()) {
+    return place_of_job(hash_text(identity.job), "ompi", identity, options);
+  }
+  if (identity.is_one_host && identity.launcher == Launcher::mpich && identity.pmi_fd >= 0) {
+    try {
+      return place_of_job(hash_text(pmi_job(identity.pmi_fd)), "pmi", identity, options);
+    } catch (const Error&) {  // a wrapper has closed it: then a port will do, if there is one
+      if (identity.master_port == 0) throw;
+    }
+  }
+  return place_by_port(identity, options);
 }
 
 /// Rank 0 serves the store and is its own client; empty if the address is taken.
@@ -237,8 +253,7 @@ Meeting meet(const Identity& identity, const MeetingOptions& options) {
   if (identity.world_size == 1) {
     return meet_in_store(identity, options, make_memory_store(), "this process", deadline);
   }
-  const Place place = identity.launcher == Launcher::open_mpi ? place_of_open_mpi(identity, options)
-                                                              : place_by_port(identity, options);
+  const Place place = find_place(identity, options);
   return meet_at_rank_0(identity, options, place, hello, deadline);
 }
 

@@ -1,7 +1,8 @@
 // Where the ranks of a job meet, and how they agree that they are all there.
 //
 // A *place* is where a store is served: the agent's address, a local address made from MASTER_PORT
-// or from Open MPI's name of the job (both served by rank 0), or the store the program brings. In a
+// or from an MPI launcher's name of the job (both served by rank 0), or the store the program
+// brings. In a
 // place, worlds are numbered as they are met (*round*). A rank *claims* its number with a record of
 // what process it is; the rank that comes last is the *judge*: it looks once more at all claims and
 // sets the *verdict*, which everybody waits for. A claim of a process that has died may be taken
