@@ -22,6 +22,7 @@
 #include "native/native.h"
 #include "rendezvous/identity.h"
 #include "rendezvous/meeting.h"
+#include "rendezvous/mpi_choice.h"
 #include "tutti/init.h"
 
 namespace tutti {
@@ -39,10 +40,16 @@ using MakeBackend = std::function<std::unique_ptr<Backend>(const GroupSpec& spec
 }
 
 /// A name that means several plugins.
-std::string plugin_of(const std::string& backend, const Config& config) {
-  if (backend != "mpi") return backend;
-  const std::string& mpi = config.text(Setting::mpi);
-  return "mpi_" + (mpi == "auto" ? std::string("openmpi") : mpi);
+std::string plugin_of(const std::string& backend, const Config& config, const Identity& identity,
+                      std::span<const std::string> plugins) {
+  constexpr std::string_view kMpi = "mpi_";
+  const auto is_mpi = [](std::string_view name) { return name.starts_with(kMpi); };
+  const bool is_named = is_mpi(backend);  // one of the plugins itself
+  if (!(is_named || backend == "mpi") || std::none_of(plugins.begin(), plugins.end(), is_mpi)) {
+    return backend;
+  }
+  const std::string mpi = is_named ? backend.substr(kMpi.size()) : config.text(Setting::mpi);
+  return rendezvous::choose_mpi(rendezvous::find_mpi(), mpi, identity, plugins);
 }
 
 [[noreturn]] void throw_no_backend(const std::string& name, std::vector<std::string> plugins,
@@ -61,13 +68,13 @@ std::string plugin_of(const std::string& backend, const Config& config) {
                             fmt::join(plugins, ", ")));
 }
 
-MakeBackend find_backend(const Config& config) {
+MakeBackend find_backend(const Config& config, const Identity& identity) {
   const std::string& name = config.text(Setting::backend);
   if (name == "native") return native::make_native;
   const std::vector<std::string> folders =
       group::plugin_folders(config.text(Setting::backend_path));
   std::vector<std::string> plugins = group::list_plugins(folders);
-  const std::string wanted = plugin_of(name, config);
+  const std::string wanted = plugin_of(name, config, identity, plugins);
   if (std::find(plugins.begin(), plugins.end(), wanted) == plugins.end()) {
     throw_no_backend(name, std::move(plugins), folders);
   }
@@ -226,8 +233,8 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (environment.contains("TUTTI_AGENT")) launch::install_last_words();
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
-  const MakeBackend make_backend = find_backend(config);
   const Identity identity = find_identity(options, settings, config, environment);
+  const MakeBackend make_backend = find_backend(config, identity);
   set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
