@@ -1,0 +1,148 @@
+// The backend "mpi": one source, compiled once for each MPI (docs/recipes/backend.md).
+//
+// A blocking collective is MPI's own blocking function, in the caller's thread and without a lock
+// of ours: two groups that are used from two threads would deadlock with one. mpi_mode=nonblocking
+// tests instead (calls.h), so that deadlines and aborts hold; it costs copies and time. Making
+// groups and starting MPI block inside MPI in both modes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <new>
+
+#include "base/legality.h"
+#include "kernels/kernels.h"
+#include "plugins/mpi/collectives.h"
+#include "plugins/mpi/communicators.h"
+#include "plugins/mpi/messages.h"
+
+namespace tutti::mpi {
+
+namespace {
+
+bool is_nonblocking(const GroupSpec& spec) { return spec.settings.at("mpi_mode") == "nonblocking"; }
+
+class MpiBackend final : public Backend {
+ public:
+  MpiBackend(const GroupSpec& spec, Process& process, std::shared_ptr<const RankMap> map)
+      : process_(process),
+        map_(std::move(map)),
+        communicators_(spec, *map_, process),
+        calls_(process, *gate_, is_nonblocking(spec) || process.is_serialized()),
+        collectives_(process, calls_, communicators_.collectives(), spec.rank,
+                     static_cast<int>(spec.world_ranks.size())) {}
+
+  Support supports(const OpKey& key) const override;
+  void run(const Request& request) override;
+  Work start(Request request) override;
+  std::unique_ptr<Backend> make_group(const GroupSpec& spec) override {
+    return std::make_unique<MpiBackend>(spec, process_, map_);
+  }
+  Memory allocate(std::size_t byte_count) override;
+  void abort(const Cause& cause) noexcept override {
+    process_.set_failed();
+    gate_->abort(cause);
+  }
+  void close(Deadline deadline) override;
+  BackendInfo info() const override;
+
+ private:
+  Process& process_;
+  const std::shared_ptr<const RankMap> map_;
+  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  Communicators communicators_;
+  Calls calls_;
+  Collectives collectives_;
+};
+
+/// Whether this file has a call of MPI for it.
+bool is_known(Op op) noexcept {
+  switch (op) {
+    case Op::send:
+    case Op::recv:
+    case Op::broadcast:
+    case Op::all_reduce:
+    case Op::reduce:
+    case Op::gather:
+    case Op::all_gather:
+    case Op::scatter:
+    case Op::reduce_scatter:
+    case Op::all_to_all:
+    case Op::barrier:
+      return true;
+  }
+  return false;
+}
+
+Support MpiBackend::supports(const OpKey& key) const {
+  if (key.device != Device::Kind::cpu) {
+    return {false, "the backend mpi moves memory of the CPU only; copy the data there first"};
+  }
+  if (!is_known(key.op)) {
+    return {false, fmt::format("the backend mpi has no {}; use native", name_of(key.op))};
+  }
+  const bool reduces =
+      key.op == Op::all_reduce || key.op == Op::reduce || key.op == Op::reduce_scatter;
+  if (!reduces) return {};
+  const std::string_view illegal = why_illegal(key.dtype, key.reduce);
+  if (!illegal.empty()) return {false, std::string(illegal)};
+  if (reduced_as(key.dtype) == MPI_DATATYPE_NULL) {
+    return {false,
+            fmt::format("the backend mpi does not reduce {}; use native", name_of(key.dtype))};
+  }
+  return {};
+}
+
+void MpiBackend::run(const Request& request) {
+  process_.check_thread(name_of(request.op).data());
+  if (calls_.tested()) return collectives_.run(request);
+  const Gate::Commitment commitment(*gate_, request);
+  collectives_.run(request);
+}
+
+Work MpiBackend::start(Request request) {
+  process_.check_thread("a message");
+  const auto tag = static_cast<int>(request.seq % static_cast<std::uint64_t>(process_.last_tag()));
+  auto message = std::make_shared<Message>(std::move(request), calls_, gate_);
+  message->start(tag, communicators_.messages());
+  return Work(std::move(message));
+}
+
+Memory MpiBackend::allocate(std::size_t byte_count) {
+  constexpr std::align_val_t kPage{4096};
+  void* const data = ::operator new(byte_count, kPage, std::nothrow);
+  if (data == nullptr) {
+    throw Error(ErrorCode::kSystem, fmt::format("no memory for {} bytes", byte_count));
+  }
+  return {std::shared_ptr<void>(data, [](void* old) { ::operator delete(old, kPage); }),
+          byte_count};
+}
+
+/// The group has ended what was under way.
+void MpiBackend::close(Deadline) {
+  gate_->check();
+  process_.check_thread("close");
+  communicators_.free();
+}
+
+BackendInfo about() {
+  return {.name = "mpi", .version = library_version(), .checks_itself = false, .threads = false};
+}
+
+BackendInfo MpiBackend::info() const { return about(); }
+
+std::unique_ptr<Backend> make(const GroupSpec& spec) {
+  Process& process = Process::get(is_nonblocking(spec));
+  try {
+    return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process));
+  } catch (const Error& failure) {
+    // What all ranks refuse leaves them alive; anything else may be the sign of a death.
+    if (failure.code() != ErrorCode::kUnsupported) process.set_failed();
+    throw;
+  }
+}
+
+}  // namespace
+
+}  // namespace tutti::mpi
+
+TUTTI_BACKEND_PLUGIN(tutti::mpi::make, tutti::mpi::about)

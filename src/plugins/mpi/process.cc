@@ -1,0 +1,131 @@
+#include "plugins/mpi/process.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "kernels/kernels.h"
+#include "tutti/error.h"
+
+namespace tutti::mpi {
+
+namespace {
+
+/// Open MPI loads its components with dlopen; those of some builds find libmpi's symbols only if
+/// they are global, which they are not below a plugin that was loaded locally.
+void make_symbols_global() {
+#if defined(OPEN_MPI)
+  Dl_info info = {};
+  if (::dladdr(reinterpret_cast<const void*>(&MPI_Init_thread), &info) != 0) {
+    ::dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+  }
+#endif
+}
+
+/// Both MPIs copy large messages straight out of the other process, and abort when it dies
+/// meanwhile (UCX: "process_vm_readv ... No such process"). Shared memory is slower and stays. What
+/// the user has set rules.
+void avoid_copies_from_the_dead() {
+  ::setenv("UCX_TLS", "^cma", 0);
+  ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+}
+
+template <DType dtype, bool min>
+void take_min_or_max(void* input, void* in_out, int* count, MPI_Datatype*) {
+  const void* const both[] = {input, in_out};
+  kernels::combine_partials(dtype, min ? ReduceOp::min : ReduceOp::max, both, 2, in_out,
+                            static_cast<std::size_t>(*count));
+}
+
+const char* name_of_level(int level) {
+  return level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
+}
+
+}  // namespace
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return fmt::format("code {}", code);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+void check(int code, const char* function) {
+  if (code == MPI_SUCCESS) return;
+  throw Error(ErrorCode::kSystem,
+              fmt::format("backend \"mpi\": {} failed: {}", function, error_text(code)));
+}
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  std::string version(text, static_cast<std::size_t>(length));
+  version.resize(std::min(version.find_first_of(",\n"), version.size()));
+  for (char& letter : version) letter = letter == '\t' ? ' ' : letter;
+  return version;
+}
+
+Process& Process::get(bool outlives) {
+  static Process* const process = new Process(outlives);  // lives until the process ends
+  return *process;
+}
+
+Process::Process(bool outlives) : pid_(::getpid()) {
+  int is_initialized = 0;
+  MPI_Initialized(&is_initialized);
+  if (is_initialized != 0) {
+    check(MPI_Query_thread(&level_), "MPI_Query_thread");
+  } else {
+    start(outlives);
+  }
+  check_thread("init_process_group");
+  check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+  check(MPI_Comm_size(MPI_COMM_WORLD, &world_size_), "MPI_Comm_size");
+  int* last_tag = nullptr;
+  int is_set = 0;
+  check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &last_tag, &is_set), "MPI_Comm_get_attr");
+  if (is_set != 0) last_tag_ = *last_tag;
+  MPI_User_function* const functions[2][2] = {
+      {take_min_or_max<DType::f32, true>, take_min_or_max<DType::f32, false>},
+      {take_min_or_max<DType::f64, true>, take_min_or_max<DType::f64, false>}};
+  for (int wide = 0; wide < 2; ++wide) {
+    for (int max = 0; max < 2; ++max) {
+      check(MPI_Op_create(functions[wide][max], 1, &min_max_[wide][max]), "MPI_Op_create");
+    }
+  }
+}
+
+void Process::start(bool outlives) {
+  make_symbols_global();
+  if (outlives) avoid_copies_from_the_dead();
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level_), "MPI_Init_thread");
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  static Process* to_finalize = nullptr;
+  to_finalize = this;
+  std::atexit([] { to_finalize->finalize(); });
+}
+
+void Process::finalize() noexcept {
+  int is_finalized = 0;
+  MPI_Finalized(&is_finalized);
+  const bool is_child = ::getpid() != pid_;  // forked from us: MPI is not its
+  if (is_finalized == 0 && !is_child && !failed_.load()) MPI_Finalize();
+}
+
+void Process::check_thread(const char* what) const {
+  if (level_ >= MPI_THREAD_SERIALIZED) return;
+  int is_main = 0;
+  MPI_Is_thread_main(&is_main);
+  if (is_main != 0) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("backend \"mpi\": {} would call MPI from a second thread, but the "
+                          "program has initialised MPI with {}, which allows it to the thread that "
+                          "did so only; initialise it with MPI_THREAD_MULTIPLE, or leave that to "
+                          "Tutti",
+                          what, name_of_level(level_)));
+}
+
+}  // namespace tutti::mpi

@@ -1,0 +1,68 @@
+// MPI itself, of which a process has one: starting it, what it allows, ending it.
+//
+// Where the program has initialised MPI, it stays the program's: we take the thread level that it
+// asked for and never finalise. Else we ask for MPI_THREAD_MULTIPLE, and finalise when the process
+// exits: MPI starts once, and a second world must find it alive. After a failure nobody finalises:
+// MPICH would wait for the dead.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <mutex>
+#include <string>
+
+#include "tutti/types.h"
+
+namespace tutti::mpi {
+
+class Process {
+ public:
+  /// Initialises MPI at the first call, unless the program has done so. It has not been finalised
+  /// (rendezvous/mpi_choice). `outlives`: this process wants to outlive the ranks of others.
+  static Process& get(bool outlives);
+
+  int rank() const noexcept { return rank_; }              ///< in MPI_COMM_WORLD
+  int world_size() const noexcept { return world_size_; }  ///< of MPI_COMM_WORLD
+  int last_tag() const noexcept { return last_tag_; }
+
+  /// Throws kUnsupported if MPI does not allow the calling thread to call it: below SERIALIZED only
+  /// the thread that has initialised it may.
+  void check_thread(const char* what) const;
+  /// MPI allows one call at a time (SERIALIZED): none of ours may block, and each takes this lock.
+  bool is_serialized() const noexcept { return level_ == MPI_THREAD_SERIALIZED; }
+  std::unique_lock<std::mutex> lock() {
+    return is_serialized() ? std::unique_lock(one_call_) : std::unique_lock<std::mutex>();
+  }
+  /// MPI's own operation for min and max of f32 and f64 gives different results on different ranks
+  /// where a NaN or zeros of both signs take part; these are the kernels'.
+  MPI_Op min_or_max(DType dtype, bool min) const noexcept {
+    return min_max_[dtype == DType::f64 ? 1 : 0][min ? 0 : 1];
+  }
+
+  /// From now on MPI is left as it is when the process exits.
+  void set_failed() noexcept { failed_.store(true); }
+
+ private:
+  explicit Process(bool outlives);
+  void start(bool outlives);
+  void finalize() noexcept;
+
+  int level_ = MPI_THREAD_SINGLE;
+  int rank_ = 0;
+  int world_size_ = 1;
+  int last_tag_ = 32767;
+  int pid_ = 0;
+  MPI_Op min_max_[2][2];
+  std::mutex one_call_;
+  std::atomic<bool> failed_{false};
+};
+
+/// "Open MPI v4.1.4"; may be asked before MPI is initialised.
+std::string library_version();
+/// What MPI says about one of its error codes.
+std::string error_text(int code);
+/// Throws kSystem with that unless `code` is MPI_SUCCESS. For calls outside of operations.
+void check(int code, const char* function);
+
+}  // namespace tutti::mpi
