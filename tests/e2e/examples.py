@@ -23,6 +23,7 @@ EXAMPLES = {
         f"Rank {r} has tensor: 1.0", f"Rank {r} has tensor after all_reduce: 6.0"]),
 }
 FLAGS = {"one_to_many": [[], ["--backend=native"], ["--local_rank", "0", "--backend", "native"]]}
+MPI_FLAGS = {"one_to_many": [["--backend", "mpi"]]}  # under the launchers of MPIs
 LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TUTTI_.*|OMPI_.*|PMI_.*|PMIX_.*)$")
 
 
@@ -70,7 +71,7 @@ def under_tutti(tutti, words, program, flags, ranks):
     return outputs
 
 
-def under_mpirun(program, flags, ranks):
+def under_openmpi(program, flags, ranks):
     environment = dict(clean_environment(), OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     command = ["mpirun.openmpi", "--oversubscribe", "--tag-output", "-n", str(ranks), program, *flags]
     [lines] = finish([start(command, environment)])
@@ -82,23 +83,37 @@ def under_mpirun(program, flags, ranks):
     return outputs
 
 
+def under_mpich(program, flags, ranks):
+    [lines] = finish([start(["mpiexec.mpich", "-prepend-rank", "-n", str(ranks), program, *flags], clean_environment())])
+    outputs = [[] for _ in range(ranks)]
+    for line in lines:
+        match = re.match(r"^\[(\d+)\] (.*)$", line)
+        if match:
+            outputs[int(match.group(1))].append(match.group(2))
+    return outputs
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True)
     parser.add_argument("--tutti", required=True)
-    parser.add_argument("--launcher", choices=["hand", "tutti", "mpirun"], required=True)
+    parser.add_argument("--launcher", choices=["hand", "tutti", "openmpi", "mpich"], required=True)
+    parser.add_argument("--mpi", action="store_true", help="with the backend mpi, too")
     options = parser.parse_args()
     name = os.path.basename(options.program)
     ranks, expected = EXAMPLES[name]
-    if options.launcher == "mpirun" and not shutil.which("mpirun.openmpi"):
-        print("SKIPPED: mpirun.openmpi is not installed")
+    needed = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}.get(options.launcher)
+    if needed and not shutil.which(needed):
+        print(f"SKIPPED: {needed} is not installed")
         return SKIPPED
     ways = {"hand": [lambda flags: by_hand(options.program, flags, ranks)],
             "tutti": [lambda flags, words=words: under_tutti(options.tutti, words, options.program, flags, ranks)
                       for words in (["-n"], ["--nproc_per_node"])],
-            "mpirun": [lambda flags: under_mpirun(options.program, flags, ranks)]}
+            "openmpi": [lambda flags: under_openmpi(options.program, flags, ranks)],
+            "mpich": [lambda flags: under_mpich(options.program, flags, ranks)]}
+    more_flags = MPI_FLAGS.get(name, []) if options.mpi else []
     for way in ways[options.launcher]:
-        for flags in FLAGS.get(name, [[]]):
+        for flags in FLAGS.get(name, [[]]) + more_flags:
             outputs = way(flags)
             wanted = [expected(rank) for rank in range(ranks)]
             if outputs != wanted:

@@ -48,10 +48,18 @@ void append_from(net::Fd& pipe, std::string& text) {
   }
 }
 
+LaunchedJob::Command tutti_command(const std::vector<std::string>& words) {
+  LaunchedJob::Command command{{TUTTI_COMMAND}};
+  command.words.insert(command.words.end(), words.begin(), words.end());
+  return command;
+}
+
 }  // namespace
 
-LaunchedJob::LaunchedJob(std::vector<std::string> words, const std::string& input) {
-  words.insert(words.begin(), TUTTI_COMMAND);
+LaunchedJob::LaunchedJob(const std::vector<std::string>& words, const std::string& input)
+    : LaunchedJob(tutti_command(words), input) {}
+
+LaunchedJob::LaunchedJob(Command command, const std::string& input) {
   Pipe in, out, err;
   pid_ = ::fork();
   if (pid_ == 0) {
@@ -59,9 +67,9 @@ LaunchedJob::LaunchedJob(std::vector<std::string> words, const std::string& inpu
     ::dup2(out.write_end.get(), STDOUT_FILENO);
     ::dup2(err.write_end.get(), STDERR_FILENO);
     std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
+    for (std::string& word : command.words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    ::execv(TUTTI_COMMAND, arguments.data());
+    ::execvp(arguments[0], arguments.data());
     ::_exit(126);
   }
   pidfd_ = net::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

@@ -17,7 +17,12 @@ using namespace std::chrono_literals;
 class LaunchedJob {
  public:
   /// `words` follow the path of the `tutti` command; `input` is written to stdin, which then ends.
-  explicit LaunchedJob(std::vector<std::string> words, const std::string& input = {});
+  explicit LaunchedJob(const std::vector<std::string>& words, const std::string& input = {});
+  /// Any command, found along PATH.
+  struct Command {
+    std::vector<std::string> words;
+  };
+  explicit LaunchedJob(Command command, const std::string& input = {});
   ~LaunchedJob();
   LaunchedJob(const LaunchedJob&) = delete;
   LaunchedJob& operator=(const LaunchedJob&) = delete;

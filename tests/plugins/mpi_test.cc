@@ -1,0 +1,148 @@
+// The backend "mpi": operations, failures and bad input, each over Open MPI and MPICH.
+#include <csignal>
+
+#include "mpi_job.h"
+
+namespace tutti::mpi_test {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(Both, MpiBackend, testing::Values(&kOpenMpi, &kMpich),
+                         [](const auto& each) { return std::string(each.param->name); });
+
+const char* const kNonblocking = "TUTTI_MPI_MODE=nonblocking";
+
+TEST_P(MpiBackend, ReducesAsTheReferenceDoes) {
+  for (const int ranks : {1, 2, 4}) expect_ok(run(ranks, "reductions,order_of_zeros"));
+}
+
+TEST_P(MpiBackend, MovesAsTheReferenceDoes) {
+  for (const int ranks : {1, 2, 4}) expect_ok(run(ranks, "moves"));
+}
+
+TEST_P(MpiBackend, DoesAllThatTestingToo) {
+  expect_ok(run(2, "reductions,order_of_zeros,moves", {kNonblocking}));
+}
+
+TEST_P(MpiBackend, MessagesAndAsynchronousCalls) {
+  expect_ok(run(2, "messages,asynchronous"));
+  expect_ok(run(2, "messages,asynchronous", {kNonblocking}));
+  expect_ok(run(1, "messages,asynchronous"));
+}
+
+TEST_P(MpiBackend, GroupsOfSomeRanks) {
+  expect_ok(run(4, "subgroups"));
+  expect_ok(run(3, "subgroups", {kNonblocking}));
+}
+
+TEST_P(MpiBackend, ASecondWorldFindsMpiAlive) {
+  expect_ok(run(2, "order_of_zeros,again,moves,again,nothing"));
+}
+
+TEST_P(MpiBackend, TwoGroupsFromTwoThreads) {
+  expect_ok(run(2, "two_threads"));
+  expect_ok(run(2, "two_threads", {kNonblocking}));
+}
+
+// ---- failures
+
+TEST_P(MpiBackend, ADeathBeforeTheCallIsAnErrorAndTheProcessLives) {
+  for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
+    const Outcome outcome = run(3, "die_before", {mode});
+    expect_records(outcome, "kPeerLost 1: ", {"all_reduce"}, 1);
+    EXPECT_EQ(outcome.codes[0], 3) << mode;
+    EXPECT_EQ(outcome.codes[2], 3) << mode;
+  }
+}
+
+TEST_P(MpiBackend, ADeathInsideABlockingCallEndsTheProcessWithOneLine) {
+  Outcome outcome = run(2, "die_inside");
+  // An MPI that was just copying out of the dead process aborts by itself.
+  for (int i = 0; i < 5 && outcome.codes[0] == 128 + SIGABRT; ++i) outcome = run(2, "die_inside");
+  EXPECT_EQ(outcome.records[0], "");
+  EXPECT_EQ(outcome.codes[0], 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
+}
+
+TEST_P(MpiBackend, ADeathInsideATestedCallIsAnError) {
+  const Outcome outcome = run(3, "die_inside", {kNonblocking});
+  expect_records(outcome, "kPeerLost 1: ", {"all_reduce"}, 1);
+  EXPECT_EQ(outcome.codes[0], 3);
+  EXPECT_EQ(outcome.codes[2], 3);
+}
+
+TEST_P(MpiBackend, ALateRankIsBlamed) {
+  const Outcome outcome = run(2, "late");
+  EXPECT_TRUE(outcome.records[0].starts_with("kTimeout 1: ")) << outcome.records[0];
+  EXPECT_TRUE(outcome.records[1].starts_with("kTimeout 1: ")) << outcome.records[1];
+  EXPECT_EQ(outcome.codes, (std::vector{3, 3}));
+}
+
+TEST_P(MpiBackend, RanksThatDisagreeAreShown) {
+  expect_records(run(2, "mismatch"), "kCollectiveMismatch", {"999", "1000"});
+}
+
+TEST_P(MpiBackend, AnAbortOutsideMpiLetsTheProcessLive) {
+  const Outcome outcome = run(2, "user_abort");
+  expect_records(outcome, "kAborted 0: ", {"enough"});
+  EXPECT_EQ(outcome.codes, (std::vector{3, 3}));
+}
+
+TEST_P(MpiBackend, SurvivorsGoOn) {
+  for (const char* const death : {"die_before,go_on", "die_inside,go_on"}) {
+    expect_records(run(3, death, {kNonblocking}), "kPeerLost 1: ", {"\nok\n"}, 1);
+  }
+}
+
+// ---- bad input
+
+TEST_P(MpiBackend, OutsideALauncherTheCommandIsShown) {
+  const std::string setting = std::string("TUTTI_MPI=") + mpi().name;
+  const Outcome alone = job_.run({}, 1, {setting}, TUTTI_RANK, "nothing");
+  expect_records(alone, "kUnsupported: ",
+                 {"not started by an MPI launcher", fs::path(mpi().launcher).filename(), "-n N"});
+}
+
+TEST_P(MpiBackend, TheLauncherOfTheOtherMpiIsNamed) {
+  if (*other().launcher == '\0') GTEST_SKIP() << "only one MPI is installed";
+  const std::string setting = std::string("TUTTI_MPI=") + mpi().name;
+  expect_records(launch(other(), 2, "nothing", {setting}),
+                 "kUnsupported: ", {"would be alone", fs::path(mpi().launcher).filename(), "-n 2"});
+}
+
+TEST_P(MpiBackend, AWorldOfAnotherSizeThanMpisIsRefused) {
+  const Outcome outcome = run(2, "nothing", {"TUTTI_RANK=0", "TUTTI_WORLD_SIZE=1"});
+  expect_records(outcome, "kUnsupported 0: ", {"the world has 1 ranks", "has 2"});
+}
+
+TEST_P(MpiBackend, RanksAsThreadsAreRefused) {
+  expect_records(run(1, "threads"), "failed: kUnsupported ",
+                 {"threads of one process", "ranks 0 and 1"});
+}
+
+TEST_P(MpiBackend, AnMpiOfTheProgramStaysItsOwn) {
+  expect_ok(launch(mpi(), 2, "multiple/moves,messages,asynchronous", {}, mpi().own_rank));
+  expect_ok(launch(mpi(), 2, "serialized/reductions,messages,asynchronous", {}, mpi().own_rank));
+  expect_ok(launch(mpi(), 2, "serialized/two_threads", {}, mpi().own_rank));
+}
+
+TEST_P(MpiBackend, BelowSerializedOnlyTheMainThreadMayCall) {
+  for (const std::string level : {"single", "funneled"}) {
+    expect_ok(launch(mpi(), 2, level + "/reductions,moves", {}, mpi().own_rank));
+    expect_records(launch(mpi(), 2, level + "/asynchronous", {}, mpi().own_rank), "kUnsupported",
+                   {level == "single" ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED"});
+  }
+}
+
+TEST_P(MpiBackend, AnMpiThatWasFinalisedIsRefused) {
+  expect_records(launch(mpi(), 2, "finalized/nothing", {}, mpi().own_rank), "kUnsupported",
+                 {"MPI_Finalize"});
+}
+
+TEST_P(MpiBackend, TwoMpisInOneProcessAreRefused) {
+  const std::string setting = std::string("TUTTI_MPI=") + other().name;
+  expect_records(launch(mpi(), 2, "multiple/nothing", {setting}, mpi().own_rank), "kUnsupported",
+                 {std::string("mpi=") + other().name, "both cannot be in one"});
+}
+
+}  // namespace
+}  // namespace tutti::mpi_test
