@@ -26,12 +26,18 @@ Arguments parse(int argc, char** argv) {
   app.add_flag("--write", arguments.write);
   app.add_option("--counts", arguments.options.counts)->delimiter(',');
   app.add_option("--one-variant-in", arguments.options.one_variant_in);
+  std::string op;
+  app.add_option("--op", op, "this operation only");
   app.add_flag("--canonical", arguments.options.canonical);
   app.add_option("--seed", arguments.options.seed);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
+  }
+  for (std::size_t i = 0; i < tutti::kOpCount; ++i) {
+    const auto each = static_cast<tutti::Op>(i);
+    if (tutti::name_of(each) == op) arguments.options.op = each;
   }
   return arguments;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <new>
 
+#include "base/identity.h"
 #include "kernels/kernels.h"
 
 namespace tutti::mpi {
@@ -52,8 +53,14 @@ MPI_Datatype reduced_as(DType dtype) noexcept {
       return MPI_FLOAT;
     case DType::f64:
       return MPI_DOUBLE;
+    case DType::complex64:
+      return MPI_C_FLOAT_COMPLEX;
+    case DType::complex128:
+      return MPI_C_DOUBLE_COMPLEX;
     case DType::f16:
     case DType::bf16:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
       break;
   }
   return MPI_DATATYPE_NULL;
@@ -95,6 +102,9 @@ void Collectives::run(const Request& request) try {
       return reduce(request);
     case Op::reduce_scatter:
       return reduce_scatter(request);
+    case Op::scan:
+    case Op::exscan:
+      return scan(request);
     case Op::send:
     case Op::recv:
       break;
@@ -219,18 +229,18 @@ bool Collectives::is_staged(const Request& request) const noexcept {
 }
 
 MPI_Op Collectives::operation(const Request& request) const noexcept {
-  const DType dtype = kernels::accumulation_dtype(request.dtype);
-  switch (request.reduce.kind()) {
+  const ReduceOp::Kind kind = request.reduce.kind();
+  const bool is_wide = partial_size(request.dtype) >= 4;
+  switch (kind) {
     case ReduceOp::Kind::sum:
     case ReduceOp::Kind::avg:
     case ReduceOp::Kind::premul_sum:
-      return MPI_SUM;
+      return is_wide ? MPI_SUM : process_.kernel_operation(ReduceOp::Kind::sum);
     case ReduceOp::Kind::product:
-      return MPI_PROD;
+      return is_wide ? MPI_PROD : process_.kernel_operation(kind);
     case ReduceOp::Kind::min:
-      return is_floating(dtype) ? process_.min_or_max(dtype, true) : MPI_MIN;
     case ReduceOp::Kind::max:
-      return is_floating(dtype) ? process_.min_or_max(dtype, false) : MPI_MAX;
+      return process_.kernel_operation(kind);
     case ReduceOp::Kind::band:
       return MPI_BAND;
     case ReduceOp::Kind::bor:
@@ -249,12 +259,21 @@ void Collectives::reduce(const Request& request) {
 void Collectives::reduce_run(const Request& request, const std::byte* input, std::byte* output,
                              std::size_t count, int root) {
   const std::size_t element = size_of(request.dtype);
-  const std::size_t piece = (is_staged(request) ? kStagedPiece : kLargestCall) / element;
+  // Who knows whether the root reduces in place, for which it needs a copy: the root alone.
+  const std::size_t largest = root < 0 ? kLargestCall : kLargestStaged;
+  const std::size_t piece = (is_staged(request) ? kStagedPiece : largest) / element;
   const bool receives = root < 0 || root == rank_;
   for (std::size_t begin = 0; begin < count; begin += piece) {
     reduce_piece(request, input + begin * element, receives ? output + begin * element : nullptr,
                  std::min(piece, count - begin), root);
   }
+}
+
+/// Instead of MPI_IN_PLACE, with which MPI_Reduce of MPICH 4.0.2 reads address -1.
+const void* Collectives::copy_of(const void* data, std::size_t byte_count) {
+  std::byte* const copy = input_copy_.at_least(byte_count);
+  kernels::copy(copy, data, byte_count);
+  return copy;
 }
 
 void Collectives::reduce_piece(const Request& request, const void* input, void* output,
@@ -272,10 +291,47 @@ void Collectives::reduce_piece(const Request& request, const void* input, void* 
   if (root < 0) {
     calls_(request, MPI_Allreduce, MPI_Iallreduce, source, to, n, dtype, operation(request), comm_);
   } else {
-    calls_(request, MPI_Reduce, MPI_Ireduce, source, output == nullptr ? nullptr : to, n, dtype,
-           operation(request), root, comm_);
+    calls_(request, MPI_Reduce, MPI_Ireduce,
+           source == MPI_IN_PLACE ? copy_of(to, count * partial_size(request.dtype)) : source,
+           output == nullptr ? nullptr : to, n, dtype, operation(request), root, comm_);
   }
   if (output == nullptr || !(staged || request.reduce.kind() == ReduceOp::Kind::avg)) return;
+  kernels::finish_partial(request.dtype, request.reduce, static_cast<int>(ranks_), to, output,
+                          nullptr, count);
+}
+
+void Collectives::scan(const Request& request) {
+  const std::size_t element = size_of(request.dtype);
+  const std::size_t piece = (is_staged(request) ? kStagedPiece : kLargestCall) / element;
+  const std::byte* const input = bytes_of(request.input.data);
+  std::byte* const output = bytes_of(request.output.data);
+  for (std::size_t begin = 0; begin < request.count; begin += piece) {
+    scan_piece(request, input + begin * element, output + begin * element,
+               std::min(piece, request.count - begin));
+  }
+}
+
+void Collectives::scan_piece(const Request& request, const void* input, void* output,
+                             std::size_t count) {
+  const bool staged = is_staged(request);
+  const void* from = input;
+  void* to = output;
+  if (staged) {
+    from = to = scratch_.at_least(count * partial_size(request.dtype));
+    kernels::reduce_partial(request.dtype, request.reduce, &input, 1, to, count);
+  }
+  const auto n = static_cast<int>(count);
+  const MPI_Datatype dtype = reduced_as(request.dtype);
+  const void* const source = from == to ? MPI_IN_PLACE : from;
+  if (request.op == Op::scan) {
+    calls_(request, MPI_Scan, MPI_Iscan, source, to, n, dtype, operation(request), comm_);
+  } else {
+    calls_(request, MPI_Exscan, MPI_Iexscan, source, to, n, dtype, operation(request), comm_);
+  }
+  if (request.op == Op::exscan && rank_ == 0) {  // which MPI leaves undefined
+    return fill_identity(request.dtype, request.reduce.kind(), output, count);
+  }
+  if (!staged) return;
   kernels::finish_partial(request.dtype, request.reduce, static_cast<int>(ranks_), to, output,
                           nullptr, count);
 }

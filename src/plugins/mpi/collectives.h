@@ -65,8 +65,11 @@ class Collectives {
   /// Reduces `count` elements to `root`, or to all ranks (-1), in pieces.
   void reduce_run(const Request& request, const std::byte* input, std::byte* output,
                   std::size_t count, int root);
+  const void* copy_of(const void* data, std::size_t byte_count);
   void reduce_piece(const Request& request, const void* input, void* output, std::size_t count,
                     int root);
+  void scan(const Request& request);
+  void scan_piece(const Request& request, const void* input, void* output, std::size_t count);
 
   bool is_root(const Request& request) const noexcept { return request.root_or_peer == rank_; }
 

@@ -54,42 +54,12 @@ class MpiBackend final : public Backend {
   Collectives collectives_;
 };
 
-/// Whether this file has a call of MPI for it.
-bool is_known(Op op) noexcept {
-  switch (op) {
-    case Op::send:
-    case Op::recv:
-    case Op::broadcast:
-    case Op::all_reduce:
-    case Op::reduce:
-    case Op::gather:
-    case Op::all_gather:
-    case Op::scatter:
-    case Op::reduce_scatter:
-    case Op::all_to_all:
-    case Op::barrier:
-      return true;
-  }
-  return false;
-}
-
 Support MpiBackend::supports(const OpKey& key) const {
   if (key.device != Device::Kind::cpu) {
     return {false, "the backend mpi moves memory of the CPU only; copy the data there first"};
   }
-  if (!is_known(key.op)) {
-    return {false, fmt::format("the backend mpi has no {}; use native", name_of(key.op))};
-  }
-  const bool reduces =
-      key.op == Op::all_reduce || key.op == Op::reduce || key.op == Op::reduce_scatter;
-  if (!reduces) return {};
-  const std::string_view illegal = why_illegal(key.dtype, key.reduce);
-  if (!illegal.empty()) return {false, std::string(illegal)};
-  if (reduced_as(key.dtype) == MPI_DATATYPE_NULL) {
-    return {false,
-            fmt::format("the backend mpi does not reduce {}; use native", name_of(key.dtype))};
-  }
-  return {};
+  const std::string_view why = why_illegal(key.op, key.dtype, key.reduce);
+  return {why.empty(), std::string(why)};
 }
 
 void MpiBackend::run(const Request& request) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "kernels/kernels.h"
+#include "plugins/mpi/collectives.h"
 #include "tutti/error.h"
 
 namespace tutti::mpi {
@@ -32,10 +33,20 @@ void avoid_copies_from_the_dead() {
   ::setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
 }
 
-template <DType dtype, bool min>
-void take_min_or_max(void* input, void* in_out, int* count, MPI_Datatype*) {
+/// The element type that is reduced as `type`.
+DType dtype_of(MPI_Datatype type) noexcept {
+  for (std::size_t i = 0; i < kDTypeCount; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (dtype != DType::bool_ && reduced_as(dtype) == type) return dtype;
+  }
+  return DType::u8;
+}
+
+template <ReduceOp::Kind kind>
+void combine(void* input, void* in_out, int* count, MPI_Datatype* type) {
+  constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
   const void* const both[] = {input, in_out};
-  kernels::combine_partials(dtype, min ? ReduceOp::min : ReduceOp::max, both, 2, in_out,
+  kernels::combine_partials(dtype_of(*type), kOps[static_cast<std::size_t>(kind)], both, 2, in_out,
                             static_cast<std::size_t>(*count));
 }
 
@@ -88,13 +99,11 @@ Process::Process(bool outlives) : pid_(::getpid()) {
   int is_set = 0;
   check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &last_tag, &is_set), "MPI_Comm_get_attr");
   if (is_set != 0) last_tag_ = *last_tag;
-  MPI_User_function* const functions[2][2] = {
-      {take_min_or_max<DType::f32, true>, take_min_or_max<DType::f32, false>},
-      {take_min_or_max<DType::f64, true>, take_min_or_max<DType::f64, false>}};
-  for (int wide = 0; wide < 2; ++wide) {
-    for (int max = 0; max < 2; ++max) {
-      check(MPI_Op_create(functions[wide][max], 1, &min_max_[wide][max]), "MPI_Op_create");
-    }
+  MPI_User_function* const functions[] = {
+      combine<ReduceOp::Kind::sum>, combine<ReduceOp::Kind::product>, combine<ReduceOp::Kind::min>,
+      combine<ReduceOp::Kind::max>};
+  for (std::size_t kind = 0; kind < std::size(functions); ++kind) {
+    check(MPI_Op_create(functions[kind], 1, &operations_[kind]), "MPI_Op_create");
   }
 }
 

@@ -34,10 +34,11 @@ class Process {
   std::unique_lock<std::mutex> lock() {
     return is_serialized() ? std::unique_lock(one_call_) : std::unique_lock<std::mutex>();
   }
-  /// MPI's own operation for min and max of f32 and f64 gives different results on different ranks
-  /// where a NaN or zeros of both signs take part; these are the kernels'.
-  MPI_Op min_or_max(DType dtype, bool min) const noexcept {
-    return min_max_[dtype == DType::f64 ? 1 : 0][min ? 0 : 1];
+  /// The kernels' sum, product, min or max as an operation of MPI. MPI's own give different results
+  /// on different ranks (min and max where a NaN or zeros of both signs take part), saturate (sums
+  /// of 8 and 16 bits in Open MPI 4.1), or take u8 for signed (min and max in MPICH 4.0).
+  MPI_Op kernel_operation(ReduceOp::Kind kind) const noexcept {
+    return operations_[static_cast<std::size_t>(kind)];
   }
 
   /// From now on MPI is left as it is when the process exits.
@@ -53,7 +54,7 @@ class Process {
   int world_size_ = 1;
   int last_tag_ = 32767;
   int pid_ = 0;
-  MPI_Op min_max_[2][2];
+  MPI_Op operations_[4];  // by ReduceOp::Kind
   std::mutex one_call_;
   std::atomic<bool> failed_{false};
 };
