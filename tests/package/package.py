@@ -62,6 +62,18 @@ def main():
     if absent.returncode == 0 or "built without its component 'torch'" not in absent.stdout.replace("\n", " "):
         sys.exit(f"package: find_package of an absent component must fail and say why:\n{absent.stdout}")
 
+    # A backend of one's own, loaded by name, against the conformance suite.
+    if options.linkage == "shared":
+        shutil.rmtree(work / "backend-build", ignore_errors=True)
+        sh(["cmake", "-S", source / "tests/package/backend", "-B", work / "backend-build", "-G", "Ninja",
+            f"-DCMAKE_PREFIX_PATH={prefix}"])
+        sh(["cmake", "--build", work / "backend-build"])
+        out = sh([tutti, "run", "-n", "3", "--", work / "backend-build/check", "store"],
+                 env=dict(environment, TUTTI_BACKEND_PATH=str(work / "backend-build")))
+        if "store: " not in out or " 0 wrong" not in out:
+            sys.exit(f"package: the sample backend does not conform:\n{out}")
+        print("package: the sample backend conforms")
+
     # 2. pkg-config.
     environment["PKG_CONFIG_PATH"] = str(libraries / "pkgconfig")
     static = ["--static"] if options.linkage == "static" else []
