@@ -42,7 +42,7 @@ using MakeBackend = std::function<std::unique_ptr<Backend>(const GroupSpec& spec
 /// A name that means several plugins.
 std::string plugin_of(const std::string& backend, const Config& config, const Identity& identity,
                       std::span<const std::string> plugins) {
-  constexpr std::string_view kMpi = "mpi_";
+  static constexpr std::string_view kMpi = "mpi_";
   const auto is_mpi = [](std::string_view name) { return name.starts_with(kMpi); };
   const bool is_named = is_mpi(backend);  // one of the plugins itself
   if (!(is_named || backend == "mpi") || std::none_of(plugins.begin(), plugins.end(), is_mpi)) {
