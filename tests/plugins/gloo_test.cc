@@ -80,8 +80,8 @@ TEST_P(Operations, ReduceLargeBuffersInSlicesOfSeveralPieces) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Gloo, Operations, testing::Values(As::threads, As::processes),
-                         [](const auto& info) {
-                           return info.param == As::threads ? "threads" : "processes";
+                         [](const auto& row) {
+                           return row.param == As::threads ? "threads" : "processes";
                          });
 
 TEST(GlooBackend, SaysWhatItCannotDo) {
