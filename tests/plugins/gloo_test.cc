@@ -59,7 +59,7 @@ TEST_P(Operations, ReduceLargeBuffersInSlicesOfSeveralPieces) {
   if (GetParam() == As::processes && kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   for (const Op op : {Op::all_reduce, Op::reduce, Op::reduce_scatter}) {
     const auto check = [&](ProcessGroup& world) {
-      const std::size_t count = 400'003;
+      const std::size_t count = 1'200'003;  // three pieces and more
       std::vector<double> data(op == Op::reduce_scatter ? 3 * count : count);
       for (std::size_t i = 0; i < data.size(); ++i) {
         data[i] = static_cast<double>(i % 1000) + world.rank();

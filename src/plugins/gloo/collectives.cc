@@ -14,8 +14,22 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a multiple of every element
 
-/// Pieces of all ranks that are under way together.
-constexpr std::size_t kWindowBytes = 1024 * 1024;
+// Why Gloo's own all_reduce is not used: f32 sums on 2026-11-21, on two cores that others used as
+// well (load 7), medians of 3 to 15 interleaved trials in microseconds. To be repeated on a quiet
+// machine (bench/peers/run.py).
+//
+//      ranks, bytes   here   ring  bcube  halving-doubling
+//      2      8         71    130    208    207
+//      2      64 Ki    310   3787   3424    617
+//      2      1 Mi    1415   3882   4017   1570
+//      2      16 Mi  20404  20592  19939  26755
+//      4      8        780   4153   4323    871
+//      4      64 Ki   1555   2736   1252    823
+//      4      1 Mi    4558  13851   9273   3833
+//      4      16 Mi  38176  27846  55797  49879
+
+/// Pieces of all ranks that are under way together; 1 MiB was 1.2 times slower at 16 MiB.
+constexpr std::size_t kWindowBytes = 4 * 1024 * 1024;
 
 std::byte* at(const void* data, std::size_t offset) noexcept {
   return const_cast<std::byte*>(static_cast<const std::byte*>(data)) + offset;
