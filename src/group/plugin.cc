@@ -93,6 +93,12 @@ std::string explain(const std::string& reason) {
   return reason;
 }
 
+/// A program may contain another version of a plugin's library (libtorch contains a Gloo, and
+/// exports it): the plugin must find its own first. AddressSanitizer forbids it.
+int own_symbols_first() noexcept {
+  return dlsym(RTLD_DEFAULT, "__asan_init") == nullptr ? RTLD_DEEPBIND : 0;
+}
+
 template <class Function>
 Function* find_symbol(void* library, const char* symbol) noexcept {
   return reinterpret_cast<Function*>(dlsym(library, symbol));
@@ -155,7 +161,7 @@ Plugin probe_plugin(const std::string& name, const std::vector<std::string>& fol
   if (const auto damage = damage_of(plugin.path)) {
     throw_unsupported(name, fmt::format("{} {}; install it again", plugin.path, *damage));
   }
-  void* const library = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* const library = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | own_symbols_first());
   if (library == nullptr) {
     const char* const reason = dlerror();
     throw_unsupported(name, fmt::format("cannot load {}: {}", plugin.path,
