@@ -5,13 +5,16 @@ name=${1:-}
 case "$name" in
   kills | orphans) rounds=100 ;;
   disagreements) rounds=1000 ;;
-  *) die 2 "unknown soak '$name' (kills, disagreements, orphans)" ;;
+  groups) rounds=10000 ;;
+  *) die 2 "unknown soak '$name' (kills, disagreements, orphans, groups)" ;;
 esac
 case " $* " in *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_torch libgtest-dev
+install_packages $packages_build $packages_torch $packages_backends libgtest-dev
 use_libtorch
 build release
 hold_lock
 mkdir -p docs/evidence
-"build/release/tests/soak/soak_$name" --out "docs/evidence/$name.json" "$@"
+soak="build/release/tests/soak/soak_$name"
+[ "$name" = groups ] && soak=tests/soak/groups.py
+"$soak" --out "docs/evidence/$name.json" "$@"

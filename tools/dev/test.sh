@@ -15,7 +15,7 @@ results=$root/build/results
 rm -rf "$results"
 mkdir -p "$results"
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_torch $packages_data $packages_test
+install_packages $packages_build $packages_torch $packages_data $packages_test $packages_backends
 use_libtorch
 [ -n "$full" ] && export TUTTI_TEST_FULL=1
 # Open MPI refuses root and more ranks than cores without these; CI is root.

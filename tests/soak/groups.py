@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""Soak `groups`: two threads on two groups at once run mixed operations on every backend; results right, no deadlock."""
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--build", default="build/release", help="build folder")
+    parser.add_argument("--rounds", type=int, default=10_000, help="operations on each backend")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--limit", type=int, default=600, help="seconds for one backend")
+    parser.add_argument("--out", help="JSON goes here")
+    options = parser.parse_args()
+    program = os.path.join(options.build, "tests/soak/groups_rank")
+    tutti = [os.path.join(options.build, "cli/tutti"), "run"]
+    plugins = os.listdir(options.build)
+    ways = [("native", "native", tutti, None), ("gloo", "gloo", tutti, "gloo"),
+            ("mpi_openmpi", "mpi", ["mpirun.openmpi", "--oversubscribe"], "mpi_openmpi"),
+            ("mpi_mpich", "mpi", ["mpiexec.mpich"], "mpi_mpich")]
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    report, failed = {"operations": options.rounds, "seed": options.seed, "backends": {}}, 0
+    for name, backend, launcher, plugin in ways:
+        if plugin and f"libtutti_backend_{plugin}.so" not in plugins or not shutil.which(launcher[0]):
+            print(f"groups: {name}: not here, left out", file=sys.stderr)
+            continue
+        begin = time.monotonic()
+        command = [*launcher, "-n", "2", program, backend, str(options.rounds), str(options.seed)]
+        try:
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  timeout=options.limit)
+            right = done.returncode == 0 and done.stdout.count("operations right") == 2
+            said = done.stdout
+        except subprocess.TimeoutExpired as late:
+            right, said = False, f"not done after {options.limit} s: {late.stdout}"
+        seconds = round(time.monotonic() - begin, 1)
+        report["backends"][name] = {"right": right, "seconds": seconds}
+        print(f"groups: {name}: {options.rounds} operations, {'right' if right else 'WRONG'}, {seconds} s", file=sys.stderr)
+        if not right:
+            failed += 1
+            print(said, file=sys.stderr)
+    if options.out:
+        with open(options.out, "w") as file:
+            json.dump(report, file, indent=1)
+            file.write("\n")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
