@@ -229,8 +229,7 @@ class TUTTI_API Backend {
 inline std::string backend_abi() {
   return "tutti-backend 1; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
          std::to_string(sizeof(GroupSpec)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
-         " bytes; C++ ABI " +
-         std::to_string(__GXX_ABI_VERSION) +
+         " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI
          ", std::__cxx11"
 #endif
