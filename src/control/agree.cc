@@ -95,6 +95,7 @@ bool Membership::State::find_mismatch() noexcept {
   return false;
 }
 void Membership::fail_mismatch(const Request& own, int peer, const Description* seen) noexcept {
+  if (state_->adopt_failure()) return;  // whoever comes after it takes its cause
   if (state_->find_mismatch() || state_->find_mismatch(own.seq, peer, seen)) return;
   Cause cause;
   cause.code = ErrorCode::kCollectiveMismatch;

@@ -56,8 +56,12 @@ TEST_P(MpiBackend, ADeathBeforeTheCallIsAnErrorAndTheProcessLives) {
 
 TEST_P(MpiBackend, ADeathInsideABlockingCallEndsTheProcessWithOneLine) {
   Outcome outcome = run(2, "die_inside");
-  // An MPI that was just copying out of the dead process aborts by itself.
-  for (int i = 0; i < 5 && outcome.codes[0] == 128 + SIGABRT; ++i) outcome = run(2, "die_inside");
+  // An MPI that was just copying out of the dead process aborts by itself; and on a busy machine
+  // the death may come between two calls, which is an error as anywhere.
+  const auto came_elsewhere = [&] {
+    return outcome.codes[0] == 128 + SIGABRT || outcome.records[0].starts_with("kPeerLost 1: ");
+  };
+  for (int i = 0; i < 10 && came_elsewhere(); ++i) outcome = run(2, "die_inside");
   EXPECT_EQ(outcome.records[0], "");
   EXPECT_EQ(outcome.codes[0], 1) << outcome.err;
   EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
