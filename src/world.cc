@@ -220,8 +220,13 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = make_backend(spec);
-                             if (!made.backend->info().checks_itself)
-                               made.side = native::make_native(spec);
+                             if (made.backend->info().checks_itself) return;
+                             made.side = native::make_native(spec);
+                             if (!made.check && made.rank == 0) {
+                               log(LogLevel::warn,
+                                   "check=off: ranks that disagree are not found before the "
+                                   "backend is called, where they may hang or corrupt data");
+                             }
                            });
 }
 

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -334,6 +335,41 @@ TEST(GlooFailure, NothingMovesAfterAllHaveEntered) {
     expect_text(error, "stall_timeout");
     EXPECT_GE(Clock::now() - begin, 500ms);
     EXPECT_LT(Clock::now() - begin, 5s);
+  }
+}
+
+/// Before Gloo sees anything: it would end the process over a message longer than it awaits.
+TEST(GlooFailure, RanksThatDisagreeAreToldSoOnAllOfThem) {
+  using Call = std::function<void(ProcessGroup&)>;
+  const std::vector<Call> disagreements = {
+      [](ProcessGroup& world) {
+        std::vector<float> x(world.rank() == 0 ? 3 : 40'000, 1.0F);
+        world.all_reduce(x);
+      },
+      [](ProcessGroup& world) {
+        std::vector<float> x(10, 1.0F);
+        world.broadcast(x, {.root = world.rank()});
+      },
+      [](ProcessGroup& world) {  // rank 1 sends more, then less, than is awaited
+        std::vector<float> x(world.rank() == 0 ? 100 : 40'000, 1.0F);
+        world.rank() == 0 ? void(world.recv(x, 1)) : world.send(x, 0);
+      },
+      [](ProcessGroup& world) {
+        std::vector<float> x(world.rank() == 0 ? 40'000 : 100, 1.0F);
+        world.rank() == 0 ? void(world.recv(x, 1)) : world.send(x, 0);
+      }};
+  for (const Call& call : disagreements) {
+    const auto body = [&](const test_kit::Rank& me) {
+      ProcessGroup world = init_process_group(me.init);
+      call(world);
+      return std::string();
+    };
+    for (const auto& outcome : test_kit::collect_ranks(2, body, over_gloo())) {
+      ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
+      EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
+      expect_text(*outcome.error, "rank 0");
+      expect_text(*outcome.error, "rank 1");
+    }
   }
 }
 

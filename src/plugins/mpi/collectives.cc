@@ -276,15 +276,17 @@ const void* Collectives::copy_of(const void* data, std::size_t byte_count) {
   return copy;
 }
 
+Collectives::Ends Collectives::ends_of(const Request& request, const void* input, void* output,
+                                       std::size_t count) {
+  if (!is_staged(request)) return {input, output};
+  void* const partials = scratch_.at_least(count * partial_size(request.dtype));
+  kernels::reduce_partial(request.dtype, request.reduce, &input, 1, partials, count);
+  return {partials, partials};
+}
+
 void Collectives::reduce_piece(const Request& request, const void* input, void* output,
                                std::size_t count, int root) {
-  const bool staged = is_staged(request);
-  const void* from = input;
-  void* to = output;
-  if (staged) {
-    from = to = scratch_.at_least(count * partial_size(request.dtype));
-    kernels::reduce_partial(request.dtype, request.reduce, &input, 1, to, count);
-  }
+  const auto [from, to] = ends_of(request, input, output, count);
   const auto n = static_cast<int>(count);
   const MPI_Datatype dtype = reduced_as(request.dtype);
   const void* const source = from == to && output != nullptr ? MPI_IN_PLACE : from;
@@ -295,7 +297,8 @@ void Collectives::reduce_piece(const Request& request, const void* input, void* 
            source == MPI_IN_PLACE ? copy_of(to, count * partial_size(request.dtype)) : source,
            output == nullptr ? nullptr : to, n, dtype, operation(request), root, comm_);
   }
-  if (output == nullptr || !(staged || request.reduce.kind() == ReduceOp::Kind::avg)) return;
+  const bool is_finished = !is_staged(request) && request.reduce.kind() != ReduceOp::Kind::avg;
+  if (output == nullptr || is_finished) return;
   kernels::finish_partial(request.dtype, request.reduce, static_cast<int>(ranks_), to, output,
                           nullptr, count);
 }
@@ -313,13 +316,7 @@ void Collectives::scan(const Request& request) {
 
 void Collectives::scan_piece(const Request& request, const void* input, void* output,
                              std::size_t count) {
-  const bool staged = is_staged(request);
-  const void* from = input;
-  void* to = output;
-  if (staged) {
-    from = to = scratch_.at_least(count * partial_size(request.dtype));
-    kernels::reduce_partial(request.dtype, request.reduce, &input, 1, to, count);
-  }
+  const auto [from, to] = ends_of(request, input, output, count);
   const auto n = static_cast<int>(count);
   const MPI_Datatype dtype = reduced_as(request.dtype);
   const void* const source = from == to ? MPI_IN_PLACE : from;
@@ -331,7 +328,7 @@ void Collectives::scan_piece(const Request& request, const void* input, void* ou
   if (request.op == Op::exscan && rank_ == 0) {  // which MPI leaves undefined
     return fill_identity(request.dtype, request.reduce.kind(), output, count);
   }
-  if (!staged) return;
+  if (!is_staged(request)) return;
   kernels::finish_partial(request.dtype, request.reduce, static_cast<int>(ranks_), to, output,
                           nullptr, count);
 }

@@ -65,6 +65,13 @@ class Collectives {
   /// Reduces `count` elements to `root`, or to all ranks (-1), in pieces.
   void reduce_run(const Request& request, const std::byte* input, std::byte* output,
                   std::size_t count, int root);
+  /// What MPI reads and writes for `count` elements: the buffers, or a copy in the accumulation
+  /// type.
+  struct Ends {
+    const void* from;
+    void* to;
+  };
+  Ends ends_of(const Request& request, const void* input, void* output, std::size_t count);
   const void* copy_of(const void* data, std::size_t byte_count);
   void reduce_piece(const Request& request, const void* input, void* output, std::size_t count,
                     int root);
