@@ -98,12 +98,11 @@ Round run_round(const Series& series, std::mt19937_64& random, const Leftovers& 
 
 int soak(const Words& words) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  const int tenth = std::max(1, words.rounds / 10);
   std::vector<Series> all = {
       {"collectives", TUTTI_SOAK_RANK, "collectives", words.rounds},
       {"training", TUTTI_SOAK_RANK, "training", words.rounds},
-      {"resident", TUTTI_SOAK_RANK, "collectives", tenth, words.resident_gib},
-      {"helper", TUTTI_SOAK_RANK, "collectives", tenth, 0, true}};
+      {"resident", TUTTI_SOAK_RANK, "collectives", words.rounds, words.resident_gib},
+      {"helper", TUTTI_SOAK_RANK, "collectives", words.rounds, 0, true}};
 #ifdef TUTTI_SOAK_DDP_RANK
   all.push_back({"ddp", TUTTI_SOAK_DDP_RANK, "ddp", words.rounds});
 #else
