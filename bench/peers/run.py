@@ -4,8 +4,7 @@
   bench/peers/run.py                          the whole table, about three minutes
   bench/peers/run.py --n 2 --sizes 8,64K,1M   some cells
   bench/peers/run.py --peers tutti,engine     the public call beside the bare engine
-  bench/peers/run.py --peers tutti-gloo-unchecked,tutti-gloo,gloo --json build/gloo.json
-                                              the backend gloo beside the bare library's best algorithm
+  bench/peers/overhead.py                     the backends gloo and mpi beside their bare libraries
 """
 import argparse
 import datetime
@@ -143,14 +142,18 @@ def start_peers(wanted, n, build, folder, largest):
     binding = ["--bind-to", "core"] if n <= len(os.sched_getaffinity(0)) else ["--bind-to", "none"]
     ompi = ["mpirun.openmpi", "--oversubscribe", *binding, "-n", n]
     tail = ["{pipes}", largest]
-    by_hand = {"RANK": "{rank}", "WORLD_SIZE": str(n), "LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": str(n),
-               "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 10000)}
-    over_gloo = {**by_hand, "TUTTI_BACKEND": "gloo", "MASTER_PORT": str(30000 + os.getpid() % 10000)}
-    unchecked = {**over_gloo, "TUTTI_CHECK": "off", "MASTER_PORT": str(40000 + os.getpid() % 10000)}
+    def by_hand(**more):
+        """Ranks without a launcher; every peer meets at a port of its own."""
+        port[0] += 1
+        return {"RANK": "{rank}", "WORLD_SIZE": str(n), "LOCAL_RANK": "{rank}", "LOCAL_WORLD_SIZE": str(n),
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port[0]), **more}
+    port = [20000 + os.getpid() % 10000 * 4]
+    unchecked, unblocked = {"TUTTI_CHECK": "off"}, {"TUTTI_MPI_MODE": "nonblocking"}
     table = {
-        "tutti": ("peer_tutti", lambda p: [p, *tail], by_hand, True),
-        "tutti-gloo": ("peer_tutti", lambda p: [p, *tail], over_gloo, True),
-        "tutti-gloo-unchecked": ("peer_tutti", lambda p: [p, *tail], unchecked, True),
+        "tutti": ("peer_tutti", lambda p: [p, *tail], by_hand(), True),
+        "tutti-gloo": ("peer_tutti", lambda p: [p, *tail], by_hand(TUTTI_BACKEND="gloo"), True),
+        "tutti-gloo-unchecked": ("peer_tutti", lambda p: [p, *tail],
+                                 by_hand(TUTTI_BACKEND="gloo", **unchecked), True),
         "engine": ("peer_engine", lambda p: [p, *tail, n], {}, False),
         "openmpi": ("peer_openmpi", lambda p: [*ompi, p, *tail], mpi, False),
         "openmpi-nocma": ("peer_openmpi", lambda p: [*ompi, "--mca", "btl_vader_single_copy_mechanism", "none", p,
@@ -159,6 +162,10 @@ def start_peers(wanted, n, build, folder, largest):
         "mpich": ("peer_mpich", lambda p: ["mpirun.mpich", "-n", n, p, *tail], {}, False),
         "gloo": ("peer_gloo", lambda p: [p, *tail, "{rank}", n, folder / "store"], {}, True),
     }
+    for name, launch in ("openmpi", ompi), ("mpich", ["mpirun.mpich", "-n", n]):
+        for mode, variables in ("", {}), ("-unchecked", unchecked), ("-nonblocking", unblocked):
+            table[f"tutti-{name}{mode}"] = ("peer_tutti", lambda p, launch=launch: [*launch, p, *tail],
+                                            {**mpi, "TUTTI_BACKEND": "mpi", **variables}, False)
     (folder / "store").mkdir()
     for name in wanted:
         program, command, environment, per_rank = table[name]
@@ -166,11 +173,16 @@ def start_peers(wanted, n, build, folder, largest):
         launcher = str(command(path)[0])
         if not path.exists() or not shutil.which(launcher):
             print(f"{name}: not built here, left out", file=sys.stderr)
-        elif name == "mpich" and n > len(os.sched_getaffinity(0)):
+        elif "mpich" in name and n > len(os.sched_getaffinity(0)):
             print(f"{name}: more ranks than cores, left out", file=sys.stderr)
         else:
             peers.append(Peer(name, n, command(path), folder, environment, per_rank))
     return peers
+
+
+def probe(build):
+    """Nanoseconds of a cache line going to and fro between two cores."""
+    return float(subprocess.run([build / "bench/peers/peer_probe"], capture_output=True, text=True).stdout)
 
 
 def measure_cell(peers, size, rounds, probe):
@@ -257,6 +269,13 @@ def machine():
             "commit": commit.stdout.strip(), "date": datetime.date.today().isoformat()}
 
 
+def write_report(report, path):
+    report["load_after"] = os.getloadavg()
+    print(f"\nLoad at the end: {report['load_after'][0]:.1f}. `~`: the machine's state changed too often during the cell.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=ROOT / "build" / "release", type=pathlib.Path, help="build folder")
@@ -270,8 +289,6 @@ def main():
     build = options.build.resolve()
     sizes = [size_of(s) for s in options.sizes.split(",")]
     wanted = options.peers.split(",")
-    def probe():
-        return float(subprocess.run([build / "bench/peers/peer_probe"], capture_output=True, text=True).stdout)
     report = {"what": "all_reduce f32 sum in place", **machine(), "tables": []}
     print(f"{report['what']}; {report['cpu']}, {report['cores']} cores, load {report['load'][0]:.1f} at the start; "
           f"commit {report['commit']}, {report['date']}")
@@ -285,7 +302,7 @@ def main():
                 peer.warm_up(min(sizes))
             cells = []
             for size in sizes:
-                cell = measure_cell(peers, size, options.rounds, probe)
+                cell = measure_cell(peers, size, options.rounds, lambda: probe(build))
                 cell["summary"] = summary(cell, names, names[0])
                 cells.append(cell)
                 print(f"n={n} {size_name(size):>8}  " + "  ".join(
@@ -296,10 +313,7 @@ def main():
             for peer in peers:
                 peer.stop()
             shutil.rmtree(folder, ignore_errors=True)
-    report["load_after"] = os.getloadavg()
-    print(f"\nLoad at the end: {report['load_after'][0]:.1f}. `~`: the machine's state changed too often during the cell.")
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(report, indent=1) + "\n")
+    write_report(report, options.json)
     del lock
 
 

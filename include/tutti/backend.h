@@ -228,7 +228,8 @@ class TUTTI_API Backend {
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
   return "tutti-backend 1; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
-         std::to_string(sizeof(GroupSpec)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
+         std::to_string(sizeof(GroupSpec)) + ", BackendInfo " +
+         std::to_string(sizeof(BackendInfo)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
          " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI
          ", std::__cxx11"

@@ -14,19 +14,19 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;  // a multiple of every element
 
-// Why Gloo's own all_reduce is not used: f32 sums on 2026-11-21, on two cores that others used as
-// well (load 7), medians of 3 to 15 interleaved trials in microseconds. To be repeated on a quiet
-// machine (bench/peers/run.py).
+// Why Gloo's own all_reduces are not used: f32 sums on 2026-11-21, two cores, medians of
+// interleaved rounds in microseconds, the check off, beside the fastest of ring, bcube and
+// halving-doubling (bench/peers/run.py --peers tutti-gloo-unchecked,gloo).
 //
-//      ranks, bytes   here   ring  bcube  halving-doubling
-//      2      8         71    130    208    207
-//      2      64 Ki    310   3787   3424    617
-//      2      1 Mi    1415   3882   4017   1570
-//      2      16 Mi  20404  20592  19939  26755
-//      4      8        780   4153   4323    871
-//      4      64 Ki   1555   2736   1252    823
-//      4      1 Mi    4558  13851   9273   3833
-//      4      16 Mi  38176  27846  55797  49879
+//      ranks, bytes   here    Gloo
+//      2      8         53     220  bcube
+//      2      64 Ki    115     281  halving-doubling
+//      2      1 Mi     576     650  halving-doubling
+//      2      16 Mi  11857   12924  bcube
+//      4      8        199     933  ring
+//      4      64 Ki    488     823  halving-doubling
+//      4      1 Mi    1179    2958  halving-doubling
+//      4      16 Mi  23626   29665  bcube
 
 /// Pieces of all ranks that are under way together; 1 MiB was 1.2 times slower at 16 MiB.
 constexpr std::size_t kWindowBytes = 4 * 1024 * 1024;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "plugins/gloo/scheduling.h"
 #include "plugins/gloo/slots.h"
 
 namespace tutti::gloo_backend {
@@ -77,6 +78,7 @@ Cause cause_of(const std::exception& thrown) {
 
 GlooDevice make_device() {
   const SignalsBlocked blocked;
+  const BatchScheduled patient;
   try {
     return gloo::transport::tcp::CreateDevice(kAddress);
   } catch (const std::exception& thrown) {
