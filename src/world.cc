@@ -249,7 +249,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
 } catch (const Error& failure) {
   ErrorContext context = failure.context();
   context.op = "init_process_group";
-  context.call_site = group::name_of(where);
+  context.call_site = name_of(where);
   throw Error(failure.code(), failure.what(), std::move(context));
 }
 

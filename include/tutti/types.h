@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <vector>
@@ -220,6 +221,7 @@ struct Where {
     return {file, line};
   }
 };
+TUTTI_API std::string name_of(const Where& where);  ///< "train.cc:88"; "" if unknown
 
 namespace detail {
 template <class T>

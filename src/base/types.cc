@@ -2,6 +2,8 @@
 // do not depend on the rounding mode, on flush-to-zero, or on what the processor offers.
 #include "tutti/types.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 
 #include "base/half.h"
@@ -107,6 +109,12 @@ std::string_view name_of(Op op) noexcept {
       return "exclusive_scan";
   }
   return "?";
+}
+
+std::string name_of(const Where& where) {
+  const std::string_view path = where.file == nullptr ? "" : where.file;
+  if (path.empty()) return {};
+  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line);
 }
 
 }  // namespace tutti

@@ -223,12 +223,9 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
       // Index 0 means unknown; so do all further sites of a program with more than kSites - 1.
       if (sites_used_ + 1 >= kSites) return 0;
       ++sites_used_;
-      const std::string_view path = where.file;
-      const std::string_view name = path.substr(path.rfind('/') + 1);
-      char text[kSiteBytes];
-      const auto end = fmt::format_to_n(text, kSiteBytes - 1, "{}:{}", name, where.line);
+      const std::string text = name_of(where);
       slot_.sites[static_cast<std::size_t>(sites_used_)].write(
-          {text, std::min<std::size_t>(end.size, kSiteBytes - 1)});
+          {text.data(), std::min<std::size_t>(text.size(), kSiteBytes - 1)});
       known.file.store(where.file, std::memory_order_relaxed);
       known.line.store(where.line, std::memory_order_relaxed);
       known.index.store(static_cast<std::uint8_t>(sites_used_), std::memory_order_release);

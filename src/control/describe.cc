@@ -22,12 +22,6 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", format_ranks(ranks));
 }
 
-std::string call_site(const Where& where) {
-  const std::string_view path = where.file;
-  if (path.empty()) return {};
-  return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line);
-}
-
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const char* name = sigabbrev_np(WTERMSIG(wait_status));

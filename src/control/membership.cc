@@ -164,7 +164,7 @@ Error Membership::State::make_error(const Request* request) const {
     const Request& shown = request->stands_for != nullptr ? *request->stands_for : *request;
     context.op = call_name(shown);
     context.seq = request->seq;
-    context.call_site = call_site(shown.where);
+    context.call_site = name_of(shown.where);
     who = request->seq == 0 ? fmt::format("{} (rank {})", context.op, rank)
                             : fmt::format("{} #{} (rank {})", context.op, context.seq, rank);
   }
@@ -245,7 +245,7 @@ void Membership::throw_gave_up(const Request& request) const {
   context.rank = state_->rank;
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host->host_name;
-  context.call_site = call_site(request.where);
+  context.call_site = name_of(request.where);
   const std::string text = fmt::format(
       "{} (rank {}): nothing came from {} with tag {} for {}{}. Nothing was received and the "
       "group stays usable",

@@ -19,7 +19,6 @@ inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::millise
 std::string seconds(std::chrono::nanoseconds duration);  ///< "0.05 s"
 std::string budget_text(const Deadline& deadline);       ///< the same, of what it was given
 std::string ranks_text(const std::vector<int>& ranks);   ///< "rank 3", "ranks 0-2, 5"
-std::string call_site(const Where& where);               ///< "train.cc:88"
 
 /// "is in new_group at train.cc:88", of a line in state meeting.
 std::string describe_making(const Slot& slot, const Line& line);

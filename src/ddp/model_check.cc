@@ -90,7 +90,7 @@ void check_same_model(ProcessGroup& group, const ModelDescription& own, Where wh
   ErrorContext context;
   context.rank = group.rank();
   context.culprits = {difference.rank};
-  context.call_site = fmt::format("{}:{}", where.file, where.line);
+  context.call_site = name_of(where);
   throw Error(ErrorCode::kCollectiveMismatch,
               fmt::format("DistributedDataParallel (rank {}): the ranks' models differ: {}. Build "
                           "the same model with the same options on every rank.",

@@ -239,11 +239,6 @@ Objection check_overlap(const Request& request, Parts parts, int rank) {
   return fmt::format("input and output overlap, but not in place: {}", way);
 }
 
-std::string_view base_name(std::string_view path) {
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? path : path.substr(slash + 1);
-}
-
 }  // namespace
 
 Objection objection(const Request& request, int rank, int group_size, bool blocking) {
@@ -279,11 +274,6 @@ Objection objection(std::span<const int> ranks, int group_size) {
     taken[static_cast<std::size_t>(rank)] = true;
   }
   return {};
-}
-
-std::string name_of(const Where& where) {
-  if (where.file == nullptr || *where.file == '\0') return {};
-  return fmt::format("{}:{}", base_name(where.file), where.line);
 }
 
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text) {

@@ -19,7 +19,4 @@ std::optional<std::string> objection(std::span<const int> ranks, int group_size)
 /// "all_reduce #42 (rank 1): TEXT; called at train.cc:88." as an Error with its context.
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);
 
-/// "train.cc:88"
-std::string name_of(const Where& where);
-
 }  // namespace tutti::group

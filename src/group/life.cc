@@ -140,7 +140,7 @@ Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, cons
                       const std::string& text, ErrorContext context = {}) {
   context.op = "new_group";
   context.rank = rank;
-  context.call_site = group::name_of(where);
+  context.call_site = name_of(where);
   return Error(code,
                fmt::format("new_group({{{}}}) (rank {}): {}; called at {}", fmt::join(ranks, ", "),
                            rank, text, context.call_site),

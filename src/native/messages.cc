@@ -394,10 +394,10 @@ bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeade
       std::min<std::uint8_t>(header.what.dtype, static_cast<std::uint8_t>(kDTypeCount - 1)));
   membership_.fail(
       {ErrorCode::kCollectiveMismatch,
-       fmt::format("rank {} sent {} x {} with tag {} to rank {}, which receives {} x {} at {}:{}; "
+       fmt::format("rank {} sent {} x {} with tag {} to rank {}, which receives {} x {} at {}; "
                    "make both ends agree in dtype and count",
                    from.rank, name_of(dtype), header.what.count, header.tag, membership_.rank(),
-                   name_of(request.dtype), request.count, request.where.file, request.where.line),
+                   name_of(request.dtype), request.count, name_of(request.where)),
        {from.rank},
        {}});
   return false;

@@ -126,7 +126,7 @@ struct DataParallel::Impl {
 void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
   ErrorContext context;
   context.rank = group.rank();
-  context.call_site = str(where.file, ":", where.line);
+  context.call_site = name_of(where);
   throw Error(code, str("DistributedDataParallel (rank ", group.rank(), "): ", what),
               std::move(context));
 }

@@ -93,8 +93,7 @@ Error make_error(ErrorCode code, const Request& request, int rank, const std::st
       .op = call_name(request), .seq = request.seq, .rank = rank, .culprits = std::move(culprits)};
   std::string site;
   if (request.where.line > 0) {
-    const std::string_view path = request.where.file;
-    context.call_site = fmt::format("{}:{}", path.substr(path.rfind('/') + 1), request.where.line);
+    context.call_site = name_of(request.where);
     site = "; called at " + context.call_site;
   }
   const std::string message =
