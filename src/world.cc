@@ -68,6 +68,15 @@ std::string plugin_of(const std::string& backend, const Config& config, const Id
                             fmt::join(plugins, ", ")));
 }
 
+void refuse_insecure(const BackendInfo& backend, const std::string& security) {
+  if (backend.secure || security == "none" || security == "opportunistic") return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("backend \"{}\": what it sends is neither authenticated nor encrypted, "
+                          "and TUTTI_SECURITY={} asks for that: use the backend native, or give up "
+                          "the protection with TUTTI_SECURITY=none",
+                          backend.name, security));
+}
+
 MakeBackend find_backend(const Config& config, const Identity& identity) {
   const std::string& name = config.text(Setting::backend);
   if (name == "native") return native::make_native;
@@ -78,9 +87,10 @@ MakeBackend find_backend(const Config& config, const Identity& identity) {
   if (std::find(plugins.begin(), plugins.end(), wanted) == plugins.end()) {
     throw_no_backend(name, std::move(plugins), folders);
   }
-  return [plugin = group::load_plugin(wanted, folders)](const GroupSpec& spec) {
-    return std::unique_ptr<Backend>(plugin.make(spec));
-  };
+  const group::Plugin plugin = group::load_plugin(wanted, folders);
+  refuse_insecure(plugin.about, config.text(Setting::security));
+  return
+      [make = plugin.make](const GroupSpec& spec) { return std::unique_ptr<Backend>(make(spec)); };
 }
 
 /// The rows of the table that the program gives, in either of the two ways.

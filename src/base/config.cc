@@ -55,6 +55,10 @@ constexpr Row kRows[] = {
     {Setting::name, "name", Kind::text, "", "", true, "name of the world in messages"},
     {Setting::rank, "rank", Kind::number, "-1", "", false,
      "rank of this process; -1: from the launcher"},
+    {Setting::security, "security", Kind::word, "opportunistic",
+     "none|opportunistic|auth|integrity|encrypt", true,
+     "what connections must have; on one host native opens none, and backends that do not protect "
+     "theirs are refused from auth on"},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,

@@ -36,11 +36,12 @@ enum class Setting : std::uint8_t {
   mpi_mode,
   name,
   rank,
+  security,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 15;
+inline constexpr std::size_t kSettingCount = 16;
 
 /// The value of every setting, parsed and checked.
 ///

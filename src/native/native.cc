@@ -149,7 +149,8 @@ class Native final : public Backend, private control::Driver {
   }
 
   BackendInfo info() const override {
-    return {.name = "native", .version = build_info().version, .checks_itself = true};
+    return {
+        .name = "native", .version = build_info().version, .checks_itself = true, .secure = true};
   }
 
  private:

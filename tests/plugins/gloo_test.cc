@@ -116,6 +116,26 @@ TEST(GlooBackend, SaysThatItsSocketsAreOpen) {
   EXPECT_NE(lines.find("neither authenticated nor encrypted"), std::string::npos) << lines;
 }
 
+TEST(GlooBackend, IsRefusedWhereConnectionsMustBeProtected) {
+  for (const char* const level : {"auth", "integrity", "encrypt"}) {
+    const auto body = [](const test_kit::Rank& me) {
+      init_process_group(me.init);
+      return std::string();
+    };
+    const auto outcomes =
+        test_kit::collect_ranks(2, body, over_gloo(As::threads, {{"security", level}}));
+    for (const auto& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
+      EXPECT_EQ(outcome.error->code(), ErrorCode::kUnsupported) << outcome.failure;
+      expect_text(*outcome.error, std::string("TUTTI_SECURITY=") + level);
+      expect_text(*outcome.error, "use the backend native");
+    }
+  }
+  on_ranks(
+      2, [](ProcessGroup& world) { world.barrier(); },
+      over_gloo(As::threads, {{"security", "none"}}));
+}
+
 // ---- groups
 // --------------------------------------------------------------------------------------
 
