@@ -6,6 +6,7 @@
 #include <numeric>
 #include <optional>
 #include <stdexcept>
+#include <type_traits>
 #include <vector>
 
 #include "test_kit/bound.h"
@@ -17,6 +18,10 @@ namespace tutti::conformance {
 namespace {
 
 using Counts = std::vector<std::size_t>;
+
+/// Of a call with `mode`: nothing, or `async`.
+template <class... Mode>
+using Result = std::conditional_t<sizeof...(Mode) == 0, void, Work>;
 
 /// Everything about one cell as one rank sees it.
 class Run {
@@ -112,122 +117,85 @@ class Run {
   }
 
   void call() {
-    if (cell_.uneven) {
-      cell_.asynchronous ? start_uneven().wait() : block_uneven();
-    } else if (cell_.asynchronous) {
-      start().wait();
+    if (is_message()) return exchange();
+    if (cell_.asynchronous) {
+      issue(async).wait();
     } else {
-      block();
+      issue();
     }
   }
 
-  void block() {
+  /// Calls the collective: blocking, or with `async`. The counts are gone when it returns.
+  template <class... Mode>
+  Result<Mode...> issue(Mode... mode) {
+    if (cell_.uneven) return issue_uneven(mode...);
+    const AllReduceOptions reduction{.op = cell_.reduce};
+    const ReduceOptions reduction_to_root{.op = cell_.reduce, .root = cell_.root};
+    const RootedOptions rooted{.root = cell_.root};
+    // In place, with both buffers named or, where there is a form for it, with one.
+    constexpr bool kBlocking = sizeof...(mode) == 0;
     const bool in_place = cell_.in_place;
     switch (cell_.op) {
       case Op::broadcast:
-        return group_.broadcast(in_, {.root = cell_.root});
+        return group_.broadcast(in_, rooted, mode...);
       case Op::all_reduce:
-        return in_place ? group_.all_reduce(in_, {.op = cell_.reduce})
-                        : group_.all_reduce(in_, out_, {.op = cell_.reduce});
+        return in_place ? group_.all_reduce(in_, reduction, mode...)
+                        : group_.all_reduce(in_, out_, reduction, mode...);
       case Op::reduce:
-        return in_place ? group_.reduce(in_, {.op = cell_.reduce, .root = cell_.root})
-                        : group_.reduce(in_, at_root() ? out_ : Buffer(),
-                                        {.op = cell_.reduce, .root = cell_.root});
+        return in_place
+                   ? group_.reduce(in_, reduction_to_root, mode...)
+                   : group_.reduce(in_, at_root() ? out_ : Buffer(), reduction_to_root, mode...);
       case Op::gather:
-        return group_.gather(in_, at_root() ? out_ : Buffer(), {.root = cell_.root});
+        return group_.gather(in_, at_root() ? out_ : Buffer(), rooted, mode...);
       case Op::all_gather:
-        return in_place ? group_.all_gather(out_) : group_.all_gather(in_, out_);
-      case Op::scatter:
-        return group_.scatter(at_root() ? ConstBuffer(in_) : ConstBuffer(), out_,
-                              {.root = cell_.root});
-      case Op::reduce_scatter:
-        return in_place ? group_.reduce_scatter(in_, {.op = cell_.reduce})
-                        : group_.reduce_scatter(in_, out_, {.op = cell_.reduce});
-      case Op::all_to_all:
-        return in_place ? group_.all_to_all(in_) : group_.all_to_all(in_, out_);
-      case Op::scan:
-        return in_place ? group_.scan(in_, {.op = cell_.reduce})
-                        : group_.scan(in_, out_, {.op = cell_.reduce});
-      case Op::exscan:
-        return in_place ? group_.exclusive_scan(in_, {.op = cell_.reduce})
-                        : group_.exclusive_scan(in_, out_, {.op = cell_.reduce});
-      case Op::barrier:
-        return group_.barrier();
-      case Op::send:  // the sender blocks, the receiver has posted
-      {
-        Work received = group_.recv(out_, sender(), async);
-        if (receiver() == rank_) {
-          group_.send(in_, receiver(), async).wait();  // to oneself only asynchronously
-        } else {
-          group_.send(in_, receiver());
+        if constexpr (kBlocking) {
+          if (in_place) return group_.all_gather(out_);
         }
-        return received.wait();
-      }
-      case Op::recv:  // the receiver blocks, the sender has posted
-      {
-        Work sent = group_.send(in_, receiver(), async);
-        group_.recv(out_, sender());
-        return sent.wait();
-      }
-    }
-  }
-
-  Work start() {
-    switch (cell_.op) {
-      case Op::broadcast:
-        return group_.broadcast(in_, {.root = cell_.root}, async);
-      case Op::all_reduce:
-        return cell_.in_place ? group_.all_reduce(in_, {.op = cell_.reduce}, async)
-                              : group_.all_reduce(in_, out_, {.op = cell_.reduce}, async);
-      case Op::reduce:
-        return cell_.in_place ? group_.reduce(in_, {.op = cell_.reduce, .root = cell_.root}, async)
-                              : group_.reduce(in_, at_root() ? out_ : Buffer(),
-                                              {.op = cell_.reduce, .root = cell_.root}, async);
-      case Op::gather:
-        return group_.gather(in_, at_root() ? out_ : Buffer(), {.root = cell_.root}, async);
-      case Op::all_gather:
-        return group_.all_gather(in_, out_, async);
+        return group_.all_gather(in_, out_, mode...);
       case Op::scatter:
-        return group_.scatter(at_root() ? ConstBuffer(in_) : ConstBuffer(), out_,
-                              {.root = cell_.root}, async);
+        return group_.scatter(at_root() ? ConstBuffer(in_) : ConstBuffer(), out_, rooted, mode...);
       case Op::reduce_scatter:
-        return group_.reduce_scatter(in_, out_, {.op = cell_.reduce}, async);
+        if constexpr (kBlocking) {
+          if (in_place) return group_.reduce_scatter(in_, reduction);
+        }
+        return group_.reduce_scatter(in_, out_, reduction, mode...);
       case Op::all_to_all:
-        return group_.all_to_all(in_, out_, async);
+        if constexpr (kBlocking) {
+          if (in_place) return group_.all_to_all(in_);
+        }
+        return group_.all_to_all(in_, out_, mode...);
       case Op::scan:
-        return cell_.in_place ? group_.scan(in_, {.op = cell_.reduce}, async)
-                              : group_.scan(in_, out_, {.op = cell_.reduce}, async);
+        return in_place ? group_.scan(in_, reduction, mode...)
+                        : group_.scan(in_, out_, reduction, mode...);
       case Op::exscan:
-        return cell_.in_place ? group_.exclusive_scan(in_, {.op = cell_.reduce}, async)
-                              : group_.exclusive_scan(in_, out_, {.op = cell_.reduce}, async);
+        return in_place ? group_.exclusive_scan(in_, reduction, mode...)
+                        : group_.exclusive_scan(in_, out_, reduction, mode...);
       case Op::barrier:
-        return group_.barrier(async);
+        return group_.barrier(mode...);
       case Op::send:
-      case Op::recv: {
-        Work sent = group_.send(in_, receiver(), async);
-        Work received = group_.recv(out_, sender(), async);
-        sent.wait();
-        return received;
-      }
+      case Op::recv:
+        break;
     }
-    return {};
+    throw std::logic_error("not a collective");
   }
 
-  void block_uneven() {
+  template <class... Mode>
+  Result<Mode...> issue_uneven(Mode... mode) {
     const Counts sends = sent_by(self_), receives = sent_to(self_);
     const Buffer out = at_root() ? out_ : Buffer();
     const ConstBuffer in = at_root() ? ConstBuffer(in_) : ConstBuffer();
+    const RootedOptions rooted{.root = cell_.root};
     switch (cell_.op) {
       case Op::gather:
-        return group_.gatherv(in_, out, receives, {.root = cell_.root});
+        return group_.gatherv(in_, out, receives, rooted, mode...);
       case Op::all_gather:
-        return group_.all_gatherv(in_, out_, receives);
+        return group_.all_gatherv(in_, out_, receives, {}, mode...);
       case Op::scatter:
-        return group_.scatterv(in, sends, out_, {.root = cell_.root});
+        return group_.scatterv(in, sends, out_, rooted, mode...);
       case Op::reduce_scatter:
-        return group_.reduce_scatterv(in_, out_, sends, {.op = cell_.reduce});
+        return group_.reduce_scatterv(in_, out_, sends, {.op = cell_.reduce}, mode...);
       case Op::all_to_all:
-        return group_.all_to_allv(in_, sends, out_, receives);
+        return group_.all_to_allv(in_, sends, out_, receives, {}, mode...);
       case Op::send:
       case Op::recv:
       case Op::broadcast:
@@ -241,33 +209,23 @@ class Run {
     throw std::logic_error("no v-variant");
   }
 
-  /// The counts are gone before the operation is.
-  Work start_uneven() {
-    const Counts sends = sent_by(self_), receives = sent_to(self_);
-    const Buffer out = at_root() ? out_ : Buffer();
-    const ConstBuffer in = at_root() ? ConstBuffer(in_) : ConstBuffer();
-    switch (cell_.op) {
-      case Op::gather:
-        return group_.gatherv(in_, out, receives, {.root = cell_.root}, async);
-      case Op::all_gather:
-        return group_.all_gatherv(in_, out_, receives, {}, async);
-      case Op::scatter:
-        return group_.scatterv(in, sends, out_, {.root = cell_.root}, async);
-      case Op::reduce_scatter:
-        return group_.reduce_scatterv(in_, out_, sends, {.op = cell_.reduce}, async);
-      case Op::all_to_all:
-        return group_.all_to_allv(in_, sends, out_, receives, {}, async);
-      case Op::send:
-      case Op::recv:
-      case Op::broadcast:
-      case Op::all_reduce:
-      case Op::reduce:
-      case Op::barrier:
-      case Op::scan:
-      case Op::exscan:
-        break;
+  /// Sends to one rank and receives from another.
+  void exchange() {
+    if (!cell_.asynchronous && cell_.op == Op::send && receiver() != rank_) {
+      // The sender blocks, the receiver has posted; to oneself one sends only asynchronously.
+      Work received = group_.recv(out_, sender(), async);
+      group_.send(in_, receiver());
+      return received.wait();
     }
-    throw std::logic_error("no v-variant");
+    Work sent = group_.send(in_, receiver(), async);
+    if (!cell_.asynchronous &&
+        cell_.op == Op::recv) {  // the receiver blocks, the sender has posted
+      group_.recv(out_, sender());
+      return sent.wait();
+    }
+    Work received = group_.recv(out_, sender(), async);
+    sent.wait();
+    received.wait();
   }
 
   // ---- what it must be ------------------------------------------------------------------------

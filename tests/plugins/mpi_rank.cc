@@ -6,15 +6,19 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <limits>
 #include <map>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
-#include "mpi_values.h"
+#include "tutti/test_kit.h"
+#include "tutti/tutti.h"
 
 #if defined(TUTTI_TEST_OWN_MPI)
 #include <mpi.h>
@@ -25,254 +29,71 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// ---- reductions
+// ---- operations; backends.conformance_mpi_* is where all of them are tested
 
-void all_reduce_cell(ProcessGroup& group, DType dtype, ReduceOp op, std::size_t count,
-                     bool in_place) {
-  const int rank = group.rank(), ranks = group.world_size();
-  Elements input(dtype, values_of(dtype, rank, 0, count)), output(dtype, count);
-  Buffer target = in_place ? input.buffer() : output.buffer();
-  group.all_reduce(input.buffer(), target, {.op = op});
-  (in_place ? input : output).expect(reduced(dtype, op, ranks, 0, count), "all_reduce");
-  if (!in_place) input.expect(values_of(dtype, rank, 0, count), "the input of all_reduce");
+void expect(bool right, const char* what) {
+  if (!right) throw std::runtime_error(std::string(what) + " gave something else");
 }
 
-void reduce_cell(ProcessGroup& group, DType dtype, ReduceOp op, std::size_t count, bool in_place) {
-  const int rank = group.rank(), ranks = group.world_size(), root = ranks - 1;
-  Elements input(dtype, values_of(dtype, rank, 0, count)), output(dtype, count);
-  group.reduce(input.buffer(), in_place ? input.buffer() : output.buffer(),
-               {.op = op, .root = root});
-  if (rank == root) {
-    (in_place ? input : output).expect(reduced(dtype, op, ranks, 0, count), "reduce");
-  } else {
-    input.expect(values_of(dtype, rank, 0, count), "reduce, not root");
-  }
+/// The sum of 1, 2, ... as far as the group has ranks, everywhere in `count` elements.
+template <class T>
+void all_reduce(ProcessGroup& group, std::size_t count) {
+  std::vector<T> x(count, static_cast<T>(group.rank() + 1));
+  group.all_reduce(x);
+  const int ranks = group.world_size();
+  expect(x == std::vector<T>(count, static_cast<T>(ranks * (ranks + 1) / 2)), "all_reduce");
 }
 
-void reduce_scatter_cell(ProcessGroup& group, DType dtype, ReduceOp op, std::size_t count,
-                         bool in_place) {
-  const int rank = group.rank(), ranks = group.world_size();
-  const std::size_t whole = count * static_cast<std::size_t>(ranks);
-  const std::size_t own = count * static_cast<std::size_t>(rank);
-  Elements input(dtype, values_of(dtype, rank, 0, whole)), output(dtype, count);
-  if (in_place) {
-    group.reduce_scatter(input.buffer(), {.op = op});
-    std::vector<double> got;
-    for (std::size_t i = 0; i < count; ++i) got.push_back(input.get(own + i));
-    output = Elements(dtype, got);
-  } else {
-    group.reduce_scatter(input.buffer(), output.buffer(), {.op = op});
-  }
-  output.expect(reduced(dtype, op, ranks, own, count), "reduce_scatter");
+/// Every operation and type, one count, asynchronous ones among them.
+void operations(ProcessGroup& group) {
+  const test_kit::ConformanceReport report =
+      test_kit::run_conformance(group, {.counts = {5}, .one_variant_in = 4});
+  if (!report.failures.empty()) throw std::runtime_error(report.failures.front());
 }
 
-/// Parts of 0, 1, ... times `count` elements, the largest first.
-std::vector<std::size_t> uneven_counts(int ranks, std::size_t count) {
-  std::vector<std::size_t> counts;
-  for (int rank = 0; rank < ranks; ++rank) {
-    counts.push_back(count * static_cast<std::size_t>(ranks - 1 - rank));
-  }
-  return counts;
-}
-
-std::size_t sum_before(const std::vector<std::size_t>& counts, int rank) {
-  std::size_t sum = 0;
-  for (int before = 0; before < rank; ++before) sum += counts[static_cast<std::size_t>(before)];
-  return sum;
-}
-
-void reduce_scatterv_cell(ProcessGroup& group, DType dtype, ReduceOp op, std::size_t count,
-                          bool in_place) {
-  const int rank = group.rank(), ranks = group.world_size();
-  const std::vector<std::size_t> counts = uneven_counts(ranks, count);
-  const std::size_t whole = sum_before(counts, ranks), begin = sum_before(counts, rank);
-  const std::size_t own = counts[static_cast<std::size_t>(rank)];
-  Elements input(dtype, values_of(dtype, rank, 0, whole)), output(dtype, own);
-  group.reduce_scatterv(input.buffer(), in_place ? input.part(begin, own) : output.buffer(), counts,
-                        {.op = op});
-  for (std::size_t i = 0; in_place && i < own; ++i) output.set(i, input.get(begin + i));
-  output.expect(reduced(dtype, op, ranks, begin, own), "reduce_scatterv");
-}
-
-void reductions(ProcessGroup& group) {
-  for (const DType dtype : kDTypes) {
-    for (const ReduceOp op : kOps) {
-      if (!is_legal(dtype, op)) {
-        Elements x(dtype, 1);
-        try {
-          group.all_reduce(x.buffer(), op);
-          throw std::runtime_error("an illegal reduction was run");
-        } catch (const Error& error) {
-          if (error.code() != ErrorCode::kUnsupported) throw;
-        }
-        continue;
-      }
-      all_reduce_cell(group, dtype, op, 37, true);
-      all_reduce_cell(group, dtype, op, 5, false);
-      reduce_cell(group, dtype, op, 5, op == ReduceOp::sum);
-      reduce_scatter_cell(group, dtype, op, 3, op == ReduceOp::sum || op == ReduceOp::max);
-      reduce_scatterv_cell(group, dtype, op, 2, op == ReduceOp::sum);
-    }
-  }
-  all_reduce_cell(group, DType::f32, ReduceOp::sum, 0, true);
-  reduce_scatter_cell(group, DType::f16, ReduceOp::sum, 0, false);
-  for (const DType dtype : {DType::f32, DType::bf16}) {  // more than one staged piece
-    all_reduce_cell(group, dtype, ReduceOp::avg, 1'500'001, true);
-  }
-}
-
-/// min and max where the order of operands matters to MPI's own: NaN, and zeros of both signs.
-void order_of_zeros(ProcessGroup& group) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const int rank = group.rank(), last = group.world_size() - 1;
-  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
-    const std::vector<double> mine{rank == 0 ? 0.0 : -0.0, rank == last ? 0.0 : -0.0,
-                                   rank == last ? nan : 1.0, rank == 0 ? nan : 1.0};
-    const bool alone = last == 0;
-    Elements least(dtype, mine), most(dtype, mine);
-    group.all_reduce(least.buffer(), ReduceOp::min);
-    group.all_reduce(most.buffer(), ReduceOp::max);
-    least.expect({alone ? 0.0 : -0.0, alone ? 0.0 : -0.0, nan, nan}, "min");
-    most.expect({0.0, 0.0, nan, nan}, "max");
-  }
-}
-
-// ---- moves
-
-void append(std::vector<double>& all, const std::vector<double>& more) {
-  all.insert(all.end(), more.begin(), more.end());
-}
-
-void even_moves(ProcessGroup& group, DType dtype, std::size_t count) {
-  const int rank = group.rank(), ranks = group.world_size(), root = ranks - 1;
-  const std::size_t whole = count * static_cast<std::size_t>(ranks);
-  const std::size_t own = count * static_cast<std::size_t>(rank);
-  const std::vector<double> mine = values_of(dtype, rank, 0, count);
-  std::vector<double> everybody, to_me;
-  for (int peer = 0; peer < ranks; ++peer) append(everybody, values_of(dtype, peer, 0, count));
-  for (int peer = 0; peer < ranks; ++peer) append(to_me, values_of(dtype, peer, own, count));
-
-  Elements spread(dtype, mine);
-  group.broadcast(spread.buffer(), {.root = root});
-  spread.expect(values_of(dtype, root, 0, count), "broadcast");
-
-  Elements input(dtype, mine), gathered(dtype, whole), all(dtype, whole);
-  group.gather(input.buffer(), gathered.buffer(), {.root = root});
-  if (rank == root) gathered.expect(everybody, "gather");
-  group.all_gather(input.buffer(), all.buffer());
-  all.expect(everybody, "all_gather");
-
-  Elements in_place(dtype, whole);
-  for (std::size_t i = 0; i < count; ++i) in_place.set(own + i, mine[i]);
-  group.all_gather(in_place.buffer());
-  in_place.expect(everybody, "all_gather in place");
-  Elements root_in_place(dtype, everybody);
-  group.gather(rank == root ? root_in_place.part(own, count) : input.buffer(),
-               root_in_place.buffer(), {.root = root});
-  root_in_place.expect(everybody, "gather in place");
-
-  Elements source(dtype, values_of(dtype, rank, 0, whole)), part(dtype, count);
-  group.scatter(source.buffer(), part.buffer(), {.root = root});
-  part.expect(values_of(dtype, root, own, count), "scatter");
-  group.scatter(source.buffer(), rank == root ? source.part(own, count) : part.buffer(),
-                {.root = root});
-  source.expect(values_of(dtype, rank, 0, whole), "scatter in place");
-
-  Elements exchanged(dtype, whole);
-  group.all_to_all(source.buffer(), exchanged.buffer());
-  exchanged.expect(to_me, "all_to_all");
-  group.all_to_all(source.buffer());
-  source.expect(to_me, "all_to_all in place");
-}
-
-void uneven_moves(ProcessGroup& group, DType dtype, std::size_t count) {
-  const int rank = group.rank(), ranks = group.world_size(), root = ranks - 1;
-  const std::vector<std::size_t> counts = uneven_counts(ranks, count);
-  const std::size_t whole = sum_before(counts, ranks), begin = sum_before(counts, rank);
-  const std::size_t own = counts[static_cast<std::size_t>(rank)];
-  std::vector<double> everybody;
-  for (int peer = 0; peer < ranks; ++peer) {
-    append(everybody, values_of(dtype, peer, 0, counts[static_cast<std::size_t>(peer)]));
-  }
-  const std::vector<double> mine = values_of(dtype, rank, 0, own);
-
-  Elements input(dtype, mine), gathered(dtype, whole), all(dtype, whole), in_place(dtype, whole);
-  group.gatherv(input.buffer(), gathered.buffer(), counts, {.root = root});
-  if (rank == root) gathered.expect(everybody, "gatherv");
-  group.all_gatherv(input.buffer(), all.buffer(), counts);
-  all.expect(everybody, "all_gatherv");
-  for (std::size_t i = 0; i < own; ++i) in_place.set(begin + i, mine[i]);
-  group.all_gatherv(in_place.part(begin, own), in_place.buffer(), counts);
-  in_place.expect(everybody, "all_gatherv in place");
-
-  Elements source(dtype, values_of(dtype, rank, 0, whole)), part(dtype, own);
-  group.scatterv(source.buffer(), counts, part.buffer(), {.root = root});
-  part.expect(values_of(dtype, root, begin, own), "scatterv");
-
-  // Rank r sends (r + p) % 3 * count elements to rank p.
-  const auto edge = [&](int from, int to) {
-    return static_cast<std::size_t>((from + to) % 3) * count;
-  };
-  std::vector<std::size_t> sent, received;
-  std::vector<double> outgoing, incoming;
-  for (int peer = 0; peer < ranks; ++peer) {
-    sent.push_back(edge(rank, peer));
-    received.push_back(edge(peer, rank));
-    append(outgoing, values_of(dtype, rank + peer, 0, sent.back()));
-    append(incoming, values_of(dtype, peer + rank, 0, received.back()));
-  }
-  Elements out(dtype, outgoing), in(dtype, incoming.size());
-  group.all_to_allv(out.buffer(), sent, in.buffer(), received);
-  in.expect(incoming, "all_to_allv");
-}
-
-void moves(ProcessGroup& group) {
-  for (const DType dtype : kDTypes) {
-    even_moves(group, dtype, 5);
-    uneven_moves(group, dtype, 2);
-  }
-  even_moves(group, DType::f32, 0);
-  uneven_moves(group, DType::f32, 0);
-  even_moves(group, DType::i32, 100'003);
-  uneven_moves(group, DType::f64, 30'001);
+/// One thread, and more than one staged piece of what MPI cannot reduce by itself.
+void blocking(ProcessGroup& group) {
+  all_reduce<float>(group, 1'500'001);
+  std::vector<bfloat16> x(1'500'001, bfloat16(static_cast<float>(2 * group.rank())));
+  group.all_reduce(x, ReduceOp::avg);
+  const bfloat16 average(static_cast<float>(group.world_size() - 1));
+  expect(std::all_of(x.begin(), x.end(), [&](bfloat16 each) { return each.bits == average.bits; }),
+         "all_reduce of bf16");
+  std::vector<int> all(static_cast<std::size_t>(group.world_size()));
+  group.all_gather(group.rank(), all);
+  for (std::size_t i = 0; i < all.size(); ++i) expect(all[i] == static_cast<int>(i), "all_gather");
   group.barrier();
 }
 
 // ---- messages, groups, worlds
 
+/// Two messages at once, taken in the other order.
 void messages(ProcessGroup& group) {
   const int rank = group.rank(), ranks = group.world_size();
   const int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{300'000}}) {
-    Elements out(DType::f32, values_of(DType::f32, rank, 0, count)), in(DType::f32, count);
-    group.sendrecv(out.buffer(), in.buffer(), {.to = next, .from = before});
-    in.expect(values_of(DType::f32, before, 0, count), "sendrecv");
-  }
-  // Two at once, taken in the other order.
-  std::vector<int> first(1000, rank), second(50'000, rank + 100), got_first(1000),
-      got_second(50'000);
+  std::vector<int> first(1000, rank), second(300'000, rank + 100), got_first(1000),
+      got_second(300'000);
   Work one = group.send(first, next, {.tag = 1}, async);
   Work two = group.send(second, next, {.tag = 2}, async);
   group.recv(got_second, before, {.tag = 2});
   group.recv(got_first, before, {.tag = 1});
   one.wait();
   two.wait();
-  if (got_first != std::vector<int>(1000, before) ||
-      got_second != std::vector<int>(50'000, before + 100)) {
-    throw std::runtime_error("messages arrived at the wrong tags");
-  }
+  expect(got_first == std::vector<int>(1000, before), "the message of tag 1");
+  expect(got_second == std::vector<int>(300'000, before + 100), "the message of tag 2");
 }
 
+/// Two collectives at once, waited for in the other order.
 void asynchronous(ProcessGroup& group) {
-  const int rank = group.rank(), ranks = group.world_size();
-  Elements x(DType::i64, values_of(DType::i64, rank, 0, 1000));
-  Elements y(DType::bf16, values_of(DType::bf16, rank, 0, 77));
-  Work first = group.all_reduce(x.buffer(), async);
-  Work second = group.all_reduce(y.buffer(), ReduceOp::max, async);
+  std::vector<std::int64_t> x(1000, 1);
+  std::vector<float> y(77, static_cast<float>(group.rank()));
+  Work first = group.all_reduce(x, async);
+  Work second = group.all_reduce(y, ReduceOp::max, async);
   second.wait();
   first.wait();
-  x.expect(reduced(DType::i64, ReduceOp::sum, ranks, 0, 1000), "asynchronous all_reduce");
-  y.expect(reduced(DType::bf16, ReduceOp::max, ranks, 0, 77), "asynchronous all_reduce");
+  expect(x == std::vector<std::int64_t>(1000, group.world_size()), "the first all_reduce");
+  expect(y == std::vector<float>(77, static_cast<float>(group.world_size() - 1)),
+         "the second all_reduce");
 }
 
 void subgroups(ProcessGroup& world) {
@@ -281,12 +102,11 @@ void subgroups(ProcessGroup& world) {
     for (int rank = world.world_size() - 1; rank >= 0; rank -= 2) members.push_back(rank);
     ProcessGroup group = world.new_group(members);
     if (!group.is_member()) continue;
-    all_reduce_cell(group, DType::i32, ReduceOp::sum, 100, true);
-    even_moves(group, DType::u8, 7);
+    all_reduce<int>(group, 100);
     group.close();
   }
   ProcessGroup half = world.split({.color = world.rank() % 2});
-  all_reduce_cell(half, DType::f64, ReduceOp::sum, 100, true);
+  all_reduce<double>(half, 100);
 }
 
 /// Two groups of all ranks, each used from a thread of its own, with pauses between the calls.
@@ -300,7 +120,7 @@ void two_threads(ProcessGroup& world) {
     threads.emplace_back([&, i] {
       try {
         for (int round = 0; round < 30; ++round) {
-          all_reduce_cell(groups[i], DType::i32, ReduceOp::sum, 1 + 100u * (round % 7u), true);
+          all_reduce<int>(groups[i], 1 + 100u * (round % 7u));
           std::this_thread::sleep_for(std::chrono::microseconds((round * 7919 + i * 31) % 300));
         }
       } catch (const std::exception& failure) {
@@ -391,9 +211,20 @@ void late(ProcessGroup& group) {
   group.all_reduce(x, {.timeout = 2s});
 }
 
-void mismatch(ProcessGroup& group) {
+void unequal_counts(ProcessGroup& group) {
   std::vector<float> x(group.rank() == 1 ? 999 : 1000);
   group.all_reduce(x);
+}
+
+void unequal_roots(ProcessGroup& group) {
+  std::vector<float> x(1000);
+  group.broadcast(x, {.root = group.rank()});
+}
+
+/// Rank 0 sends `sent` elements to rank 1, which awaits 1000.
+void unequal_message(ProcessGroup& group, std::size_t sent) {
+  std::vector<float> x(group.rank() == 0 ? sent : 1000);
+  group.rank() == 0 ? group.send(x, 1) : void(group.recv(x, 0));
 }
 
 /// The user aborts while nobody is inside MPI: an error, and the process lives.
@@ -426,9 +257,8 @@ void threads(ProcessGroup&) {
 // ---- the job
 
 const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
-    {"reductions", reductions},
-    {"order_of_zeros", order_of_zeros},
-    {"moves", moves},
+    {"operations", operations},
+    {"blocking", blocking},
     {"messages", messages},
     {"asynchronous", asynchronous},
     {"subgroups", subgroups},
@@ -437,7 +267,10 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"die_before", die_before},
     {"die_inside", die_inside},
     {"late", late},
-    {"mismatch", mismatch},
+    {"unequal_counts", unequal_counts},
+    {"unequal_roots", unequal_roots},
+    {"oversize_message", [](ProcessGroup& group) { unequal_message(group, 40'000); }},
+    {"undersize_message", [](ProcessGroup& group) { unequal_message(group, 10); }},
     {"user_abort", user_abort},
     {"threads", threads},
     {"nothing", [](ProcessGroup&) {}},
@@ -453,10 +286,10 @@ void go_on_without(ProcessGroup& world, const Error& failure) {
     }
   }
   ProcessGroup group = world.new_group(survivors);
-  all_reduce_cell(group, DType::f32, ReduceOp::sum, 1000, true);
+  all_reduce<float>(group, 1000);
 }
 
-/// SCENARIO is a list: "moves,again,messages" does "messages" in a second world.
+/// SCENARIO is a list: "blocking,again,messages" does "messages" in a second world.
 void run_scenarios(const std::string& list, const std::function<void(const std::string&)>& record) {
   ProcessGroup world = init_process_group({.backend = "mpi"});
   const bool goes_on = list.ends_with(",go_on");
