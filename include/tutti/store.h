@@ -59,7 +59,8 @@ class TUTTI_API Store {
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                          Timeout timeout = kDefaultTimeout) = 0;
   /// Returns once `world_size` callers have entered the barrier `name`. A name serves many times,
-  /// for the same callers; after a timeout it cannot be used again.
+  /// for the same callers; after a timeout it cannot be used again. The last to come returns first:
+  /// if that one serves the store and ends it, the others get an error instead.
   virtual void barrier(std::string_view name, int world_size, Timeout timeout = kDefaultTimeout);
 };
 
