@@ -6,6 +6,8 @@
 #include <iterator>
 #include <utility>
 
+#include "base/log.h"
+
 namespace tutti::group {
 
 namespace {
@@ -14,6 +16,9 @@ using Clock = Deadline::Clock;
 
 /// How long the thread tests one message before it looks at the others.
 constexpr std::chrono::microseconds kTest{20};
+
+/// How often it is said that a backend does not end what it was told to abort.
+constexpr std::chrono::seconds kSayAgain{30};
 
 /// Gives up at a fixed time.
 class Until final : public Patience {
@@ -294,11 +299,20 @@ Foreign::~Foreign() {
                       {}};
     membership_.fail(cause);
     backend_.abort(cause);
-    wait_through_aborts(membership_, Clock::time_point::max(), [this] {
-      return collectives_pending_.load() + messages_pending_.load() == 0;
-    });
+    wait_for_the_aborted();
   }
   thread_.stop();
+}
+
+/// They use memory that goes with this, so there is no giving up; but it is said.
+void Foreign::wait_for_the_aborted() noexcept {
+  const auto left = [this] { return collectives_pending_.load() + messages_pending_.load(); };
+  while (!wait_through_aborts(membership_, Clock::now() + kSayAgain, [&] { return left() == 0; })) {
+    log(LogLevel::warn,
+        fmt::format("rank {}: {} asynchronous operations do not end, although the backend \"{}\" "
+                    "was told to abort them; waiting",
+                    membership_.rank(), left(), backend_.info().name));
+  }
 }
 
 void Foreign::run(const Request& request) {

@@ -45,6 +45,7 @@ class Foreign final : private control::Driver {
   Step step() noexcept override;
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
 
+  void wait_for_the_aborted() noexcept;
   void run_message(const Request& request);
   void wait_for_collectives(const Request& request);
   void submit(std::shared_ptr<Entry> entry);
