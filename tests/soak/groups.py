@@ -13,20 +13,26 @@ import time
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", default="build/release", help="build folder")
+    parser.add_argument("--tsan", help="build folder of the preset tsan: native once more, under TSan")
     parser.add_argument("--rounds", type=int, default=10_000, help="operations on each backend")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--limit", type=int, default=600, help="seconds for one backend")
     parser.add_argument("--out", help="JSON goes here")
     options = parser.parse_args()
-    program = os.path.join(options.build, "tests/soak/groups_rank")
-    tutti = [os.path.join(options.build, "cli/tutti"), "run"]
+    def run_in(build):
+        return [os.path.join(build, "cli/tutti"), "run"]
+    def program_in(build):
+        return os.path.join(build, "tests/soak/groups_rank")
+    tutti, program = run_in(options.build), program_in(options.build)
     plugins = os.listdir(options.build)
-    ways = [("native", "native", tutti, None), ("gloo", "gloo", tutti, "gloo"),
-            ("mpi_openmpi", "mpi", ["mpirun.openmpi", "--oversubscribe"], "mpi_openmpi"),
-            ("mpi_mpich", "mpi", ["mpiexec.mpich"], "mpi_mpich")]
+    ways = [("native", "native", tutti, program, None), ("gloo", "gloo", tutti, program, "gloo"),
+            ("mpi_openmpi", "mpi", ["mpirun.openmpi", "--oversubscribe"], program, "mpi_openmpi"),
+            ("mpi_mpich", "mpi", ["mpiexec.mpich"], program, "mpi_mpich")]
+    if options.tsan:
+        ways.append(("native_tsan", "native", ["setarch", "-R", *run_in(options.tsan)], program_in(options.tsan), None))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     report, failed = {"operations": options.rounds, "seed": options.seed, "backends": {}}, 0
-    for name, backend, launcher, plugin in ways:
+    for name, backend, launcher, program, plugin in ways:
         if plugin and f"libtutti_backend_{plugin}.so" not in plugins or not shutil.which(launcher[0]):
             print(f"groups: {name}: not here, left out", file=sys.stderr)
             continue

@@ -16,5 +16,10 @@ build release
 hold_lock
 mkdir -p docs/evidence
 soak="build/release/tests/soak/soak_$name"
-[ "$name" = groups ] && soak=tests/soak/groups.py
+if [ "$name" = groups ]; then
+  soak=tests/soak/groups.py
+  install_packages clang-14 libclang-rt-14-dev
+  build tsan
+  set -- --tsan build/tsan "$@"
+fi
 "$soak" --out "docs/evidence/$name.json" "$@"
