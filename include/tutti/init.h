@@ -16,7 +16,10 @@ namespace tutti {
 /// environment (docs/getting-started.md lists them), and if nothing is set the world is of one
 /// rank.
 struct InitOptions {
-  std::string backend = {};      ///< "native" (default)
+  /// "native" (default), "gloo", "mpi" or a plugin's; docs/choosing-a-backend.md. "mpi" is an
+  /// exception to what is said of failures: in its default mode a rank lost while all are inside
+  /// MPI ends the process, with one line and code 1.
+  std::string backend = {};
   std::string init_method = {};  ///< "env://" (default)
   std::optional<int> rank = {};
   std::optional<int> world_size = {};

@@ -87,6 +87,7 @@ TEST_P(MpiBackend, AnAbortOutsideMpiLetsTheProcessLive) {
 }
 
 TEST_P(MpiBackend, SurvivorsGoOn) {
+  expect_records(run(3, "die_before,go_on"), "kPeerLost 1: ", {"\nok\n"}, 1);
   for (const char* const death : {"die_before,go_on", "die_inside,go_on"}) {
     expect_records(run(3, death, {kNonblocking}), "kPeerLost 1: ", {"\nok\n"}, 1);
   }
