@@ -60,6 +60,8 @@ class [[nodiscard]] TUTTI_API Work {
   ///       if (failure == nullptr) results.push_back(x);
   ///     });
   ///
+  /// Lifetime  The group must outlive the callback: one that destroys the group of its own
+  ///           operation ends the process.
   /// Ordering  Other operations of the group do not go on while it runs: keep it short.
   /// Errors    Inside the callback a call that would block (an operation that is not asynchronous,
   ///           new_group, close, wait) is kInvalidArgument.

@@ -4,6 +4,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <system_error>
+
+#include "base/log.h"
+#include "tutti/error.h"
 
 namespace tutti::control {
 
@@ -12,10 +17,35 @@ namespace {
 /// The program's own threads want the cores.
 constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000)};
 
+/// Threads made in its scope take no signals.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+[[noreturn]] void end_process() noexcept {
+  log(LogLevel::error,
+      "a callback of Work::then has destroyed the group of its own operation, which is in use: "
+      "keep "
+      "the group until the callback has returned");
+  std::abort();
+}
+
 }  // namespace
 
 void ProgressThread::stop() noexcept {
   if (!thread_.joinable()) return;
+  if (thread_.get_id() == std::this_thread::get_id()) end_process();
   stopping_.store(true);
   wake();
   thread_.join();
@@ -24,22 +54,51 @@ void ProgressThread::stop() noexcept {
 void ProgressThread::add(Driver& driver) {
   {
     const std::lock_guard lock(mutex_);
+    drivers_.reserve(drivers_.size() + 1);
+    if (!thread_.joinable()) start_thread();
     drivers_.push_back(&driver);
-    if (!thread_.joinable()) {
-      sigset_t all;
-      sigset_t before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
-      thread_ = std::thread([this] { loop(); });
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    }
   }
   wake();
 }
 
+void ProgressThread::start_thread() try {
+  const SignalsBlocked quiet;
+  thread_ = std::thread([this] { loop(); });
+  thread_id_ = thread_.get_id();
+} catch (const std::system_error& failure) {
+  throw Error(
+      ErrorCode::kSystem,
+      std::string("cannot start the thread for asynchronous operations: ") + failure.what());
+}
+
 void ProgressThread::remove(Driver& driver) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase(drivers_, &driver);
+  bool is_own_thread = false;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(drivers_, &driver);
+    is_own_thread = thread_id_ == std::this_thread::get_id();
+  }
+  woken_.fetch_add(1);  // who visits may have missed one: it looks again
+  if (is_own_thread) {
+    if (visited_ == &driver) end_process();
+    return;
+  }
+  const std::lock_guard visited(visit_mutex_);  // the last visit is over
+}
+
+template <class Visit>
+void ProgressThread::visit_all(Visit&& visit) noexcept {
+  std::unique_lock lock(mutex_);
+  for (std::size_t i = 0; i < drivers_.size(); ++i) {
+    // Taken before `mutex_` is let go: nobody sees a driver that is neither listed nor visited.
+    const std::lock_guard visiting(visit_mutex_);
+    Driver& driver = *drivers_[i];
+    visited_ = &driver;
+    lock.unlock();
+    visit(driver);
+    visited_ = nullptr;
+    lock.lock();
+  }
 }
 
 void ProgressThread::wake() noexcept {
@@ -49,9 +108,8 @@ void ProgressThread::wake() noexcept {
 }
 
 Driver::Step ProgressThread::step_all() noexcept {
-  const std::lock_guard lock(mutex_);
   Driver::Step most = Driver::Step::idle;
-  for (Driver* driver : drivers_) most = std::max(most, driver->step());
+  visit_all([&](Driver& driver) { most = std::max(most, driver.step()); });
   return most;
 }
 
@@ -62,13 +120,12 @@ void ProgressThread::loop() noexcept {
    public:
     explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
     Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-      const std::lock_guard lock(owner_.mutex_);
       *next = Deadline::Clock::time_point::max();
-      for (Driver* driver : owner_.drivers_) {
+      owner_.visit_all([&](Driver& driver) {
         auto wanted = Deadline::Clock::time_point::max();
-        driver->ask(now, &wanted);
+        driver.ask(now, &wanted);
         *next = std::min(*next, wanted);
-      }
+      });
       return Verdict::keep_waiting;
     }
 

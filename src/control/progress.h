@@ -36,11 +36,14 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  /// Steps `driver` from now on; the first one starts the thread.
+  /// Steps `driver` from now on; the first one starts the thread. May be called by a driver that is
+  /// being stepped (an operation that has ended may start another one), as may remove.
+  /// Errors  kSystem: there are no more threads; `driver` is not added then.
   void add(Driver& driver);
-  /// Returns when `driver` is not being stepped and never will be again.
+  /// Returns when `driver` is not being stepped and never will be again. A driver that removes
+  /// itself while it is stepped ends the process: what it steps would be gone.
   void remove(Driver& driver) noexcept;
-  /// Ends the thread.
+  /// Ends the thread; what that thread does itself ends the process.
   void stop() noexcept;
   /// There is new work: call after it is in the queue.
   void wake() noexcept;
@@ -48,11 +51,18 @@ class ProgressThread {
  private:
   void loop() noexcept;
   Driver::Step step_all() noexcept;
+  /// Without holding `mutex_` meanwhile.
+  template <class Visit>
+  void visit_all(Visit&& visit) noexcept;
+  void start_thread();
 
   Doorbell& bell_;
   Doorbell idle_bell_;
-  std::mutex mutex_;              // held while drivers are stepped
-  std::vector<Driver*> drivers_;  // mutex_
+  std::mutex mutex_;
+  std::vector<Driver*> drivers_;     // mutex_
+  std::thread::id thread_id_;        // mutex_
+  const Driver* visited_ = nullptr;  // the thread's own
+  std::mutex visit_mutex_;           // held while a driver is visited
   std::atomic<std::uint64_t> woken_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;

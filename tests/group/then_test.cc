@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -57,6 +59,47 @@ TEST(Then, StartsTheNextOperation) {
     work.wait();
     next.wait();
     EXPECT_EQ(second, 6);
+  });
+}
+
+/// Until `flag`, without waiting for any Work: the progress thread has to do it.
+void await(const std::atomic<bool>& flag) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!flag.load() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  ASSERT_TRUE(flag.load());
+}
+
+TEST(Then, StartsTheFirstOperationOfAnotherGroup) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup other = world.new_group({0, 1});
+    std::atomic<bool> called{false};
+    int x = 1, y = 10;
+    Work next;
+    Work work = world.all_reduce(x, async).then([&](const Error*) {
+      next = other.all_reduce(y, async);
+      called.store(true);
+    });
+    await(called);
+    next.wait();
+    work.wait();
+    EXPECT_EQ(y, 20);
+  });
+}
+
+TEST(Then, MayBeTheLastToKnowAnotherGroup) {
+  on_ranks(2, [](ProcessGroup& world) {
+    auto other = std::make_shared<ProcessGroup>(world.new_group({0, 1}));
+    int x = 1, y = 10;
+    other->all_reduce(y, async).wait();
+    other->close();
+    const std::weak_ptr<ProcessGroup> watched = other;
+    Work work = world.all_reduce(x, async).then([other](const Error*) {});
+    other.reset();
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!watched.expired() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    EXPECT_TRUE(watched.expired());
+    work.wait();
+    world.barrier();
   });
 }
 
