@@ -121,6 +121,8 @@ struct GroupSpec {
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
   std::chrono::nanoseconds timeout{0};        ///< for setting up
   Settings settings;                          ///< every row of the table, with the value in force
+  /// Calls back once, from another thread, when the group fails, also while it is being made.
+  std::function<void(std::function<void(const Error&)>)> on_failure;
 };
 
 /// Memory from Backend::allocate; freed with its last owner.

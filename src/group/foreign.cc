@@ -213,7 +213,7 @@ class Foreign::Entry : public WorkState {
         membership.leave(request());
         return end(failure);
       }
-      membership.fail({failure.code(), failure.what(), {membership.rank()}, {}});
+      group_.fail(failure);
     }
     end(membership.error(&request()));  // why, not what the backend made of it
   }
@@ -317,17 +317,7 @@ void Foreign::wait_for_the_aborted() noexcept {
 
 void Foreign::run(const Request& request) {
   try {
-    if (is_message(request.op)) return run_message(request);
-    wait_for_collectives(request);
-    if (check_) {
-      const Check check(request, membership_.group_size());
-      side_.run(check.side());
-      check.compare(membership_);
-    } else {
-      membership_.enter(request);
-    }
-    backend_.run(request);
-    membership_.leave(request);
+    is_message(request.op) ? run_message(request) : run_collective(request);
   } catch (const Error&) {
     if (failed()) membership_.throw_cause(request);          // why, not what the backend made of it
     if (is_message(request.op)) membership_.leave(request);  // a receive that found nothing
@@ -335,12 +325,45 @@ void Foreign::run(const Request& request) {
   }
 }
 
+void Foreign::run_collective(const Request& request) {
+  wait_for_collectives(request);
+  if (check_) {
+    const Check check(request, membership_.group_size());
+    side_.run(check.side());
+    check.compare(membership_);
+  } else {
+    membership_.enter(request);
+  }
+  in_backend([&] { backend_.run(request); });
+  membership_.leave(request);
+}
+
 void Foreign::run_message(const Request& request) {
   Matching matching(request);
   side_.run(matching.side());
-  if (!matching.moved()) backend_.start(matching.real()).wait();
+  if (!matching.moved()) in_backend([&] { backend_.start(matching.real()).wait(); });
   membership_.leave(request);
   matching.tell_caller();
+}
+
+/// The other ranks are inside by now and cannot go on without this one: whatever it throws is the
+/// end of the group.
+template <class Call>
+void Foreign::in_backend(Call&& call) {
+  try {
+    call();
+  } catch (const Error& failure) {
+    fail(failure);
+    throw;
+  } catch (const std::exception& failure) {
+    const Error error(ErrorCode::kSystem, failure.what());
+    fail(error);
+    throw error;
+  }
+}
+
+void Foreign::fail(const Error& failure) noexcept {
+  if (!failed()) membership_.fail({failure.code(), failure.what(), {membership_.rank()}, {}});
 }
 
 /// Collectives complete in the order of submission.
@@ -351,7 +374,16 @@ void Foreign::wait_for_collectives(const Request& request) {
   if (failed()) membership_.throw_cause(request);
 }
 
+void Foreign::ensure_thread() {
+  if (has_thread_.load()) return;
+  const std::lock_guard lock(mutex_);
+  if (has_thread_.load()) return;
+  thread_.add(*this);
+  has_thread_.store(true);
+}
+
 Work Foreign::start(Request request) {
+  ensure_thread();
   std::shared_ptr<Entry> entry;
   if (is_message(request.op)) {
     auto message = std::make_shared<Message>(*this, std::move(request));
@@ -366,7 +398,6 @@ Work Foreign::start(Request request) {
     new_collectives_.push_back(collective);
     entry = std::move(collective);
   }
-  if (!has_thread_.exchange(true)) thread_.add(*this);
   thread_.wake();
   return Work(std::move(entry));
 }

@@ -46,12 +46,14 @@ class Foreign final : private control::Driver {
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
 
   void wait_for_the_aborted() noexcept;
+  void run_collective(const Request& request);
   void run_message(const Request& request);
+  template <class Call>
+  void in_backend(Call&& call);
+  void fail(const Error& failure) noexcept;
+  void ensure_thread();
   void wait_for_collectives(const Request& request);
-  void submit(std::shared_ptr<Entry> entry);
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }
-  template <class Queue>
-  bool step_first(Queue& queue);
 
   Backend& backend_;
   Backend& side_;

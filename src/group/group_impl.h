@@ -117,8 +117,9 @@ class ProcessGroup::Impl {
   /// new_group, by ranks: before and after the group has failed.
   std::array<std::map<std::vector<int>, std::uint64_t>, 2> times_asked_;
   std::unique_ptr<group::Foreign> foreign_;  // null if the backend checks itself
-  std::atomic<bool> closed_{false};
-  std::optional<Error> close_failure_;  // what the first close threw
+  std::atomic<bool> closed_{false};          // takes no more operations
+  std::atomic<bool> close_ended_{false};     // and cannot be aborted any more
+  std::optional<Error> close_failure_;       // what the first close threw
   /// What `supports` has said yes to, filled in as it is asked.
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };

@@ -36,7 +36,10 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
                        .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
                        .membership = &membership,
                        .timeout = parts.arrive,
-                       .settings = parts.settings};
+                       .settings = parts.settings,
+                       .on_failure = [&membership](FailureCallback callback) {
+                         membership.on_failure(std::move(callback));
+                       }};
   try {
     membership.meet(ends_with, where, Deadline::after(parts.arrive));
     add_backends(parts, spec);
@@ -92,7 +95,7 @@ void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
 }
 
 void ProcessGroup::Impl::abort(const std::string& reason) {
-  if (closed_.load(std::memory_order_relaxed)) return;
+  if (close_ended_.load(std::memory_order_relaxed)) return;
   fail({ErrorCode::kAborted,
         fmt::format("rank {} aborted the group: {}", rank(), reason),
         {rank()},
@@ -129,8 +132,10 @@ void ProcessGroup::Impl::close(const Timeout& budget) {
     if (!failed()) close_in_order(deadline);
   } catch (const Error& failure) {
     close_failure_ = failure;
+    close_ended_.store(true, std::memory_order_relaxed);
     throw;
   }
+  close_ended_.store(true, std::memory_order_relaxed);
   if (std::optional<Error> failure = error()) throw *(close_failure_ = failure);
 }
 

@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -37,10 +38,13 @@ class ForeignTable {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return stuck_ > 0; });
   }
+  /// From now on the collectives of this rank fail, with an exception that is no Error.
+  void break_on(int rank) { broken_ = rank; }
   /// How many messages were moved.
   int messages() const { return messages_; }
 
   void run(const Request& request, int rank, std::uint64_t call) {
+    if (rank == broken_) throw std::runtime_error("foreign: out of order");
     std::unique_lock lock(mutex_);
     const auto me = static_cast<std::size_t>(rank);
     Round& round = rounds_[call];
@@ -109,6 +113,7 @@ class ForeignTable {
   std::atomic<int> messages_{0};
   int stuck_ = 0;
   std::atomic<bool> sticky_{false};
+  std::atomic<int> broken_{-1};
 };
 
 class ForeignBackend final : public Backend {

@@ -127,6 +127,25 @@ TEST(Foreign, AbortReachesTheBackend) {
   }
 }
 
+TEST(Foreign, WhatOneRanksBackendThrowsEndsTheGroupOnAll) {
+  for (const bool asynchronous : {false, true}) {
+    const auto table = std::make_shared<ForeignTable>(2);
+    table->break_on(1);  // rank 0 is inside meanwhile
+    const auto outcomes = test_kit::collect_ranks(2, [&](const Rank& me) {
+      ProcessGroup world = make_foreign_world(me, table, Side::native);
+      float x = 0;
+      asynchronous ? world.all_reduce(x, async).wait() : world.all_reduce(x);
+      return std::string();
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
+      EXPECT_EQ(outcome.error->code(), ErrorCode::kSystem);
+      expect_text(*outcome.error, "out of order");
+      EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{1});
+    }
+  }
+}
+
 // ---- messages: matched on the side, moved by the backend
 
 TEST(Foreign, MessagesAreMatchedThenMoved) {

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -211,6 +212,33 @@ void late(ProcessGroup& group) {
   group.all_reduce(x, {.timeout = 2s});
 }
 
+/// Rank 1 dies while groups are made and closed.
+void die_making(ProcessGroup& world) {
+  world.barrier();
+  if (world.rank() == 1) {
+    std::thread([] {
+      std::this_thread::sleep_for(60ms);
+      die();
+    }).detach();
+  }
+  for (;;) world.new_group({0, 1}).close();
+}
+
+/// Rank 0 calls from a thread that did not start MPI, when rank 1 is inside already.
+void other_thread(ProcessGroup& group) {
+  std::vector<float> x(10);
+  if (group.rank() == 1) return group.all_reduce(x);
+  std::exception_ptr failure;
+  std::thread([&] {
+    try {
+      group.all_reduce(x);
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }).join();
+  if (failure) std::rethrow_exception(failure);
+}
+
 void unequal_counts(ProcessGroup& group) {
   std::vector<float> x(group.rank() == 1 ? 999 : 1000);
   group.all_reduce(x);
@@ -266,6 +294,8 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"large", large},
     {"die_before", die_before},
     {"die_inside", die_inside},
+    {"die_making", die_making},
+    {"other_thread", other_thread},
     {"late", late},
     {"unequal_counts", unequal_counts},
     {"unequal_roots", unequal_roots},

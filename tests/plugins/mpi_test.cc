@@ -56,6 +56,19 @@ TEST_P(MpiBackend, ADeathInsideABlockingCallEndsTheProcessWithOneLine) {
   EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
 }
 
+/// MPI has no form of making a group that could be given up.
+TEST_P(MpiBackend, ADeathWhileAGroupIsMadeIsAnErrorOrTheEnd) {
+  for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
+    const Outcome outcome = run(2, "die_making", {mode});
+    const bool ended =
+        outcome.codes[0] == 1 &&
+        outcome.err.find("is inside MPI, which cannot be interrupted") != std::string::npos;
+    EXPECT_TRUE(ended || outcome.records[0].starts_with("kPeerLost 1: ") ||
+                outcome.codes[0] == 128 + SIGABRT)  // MPI by itself
+        << outcome.codes[0] << " " << outcome.records[0] << outcome.err;
+  }
+}
+
 TEST_P(MpiBackend, ADeathInsideATestedCallIsAnError) {
   const Outcome outcome = run(3, "die_inside", {kNonblocking});
   expect_records(outcome, "kPeerLost 1: ", {"all_reduce"}, 1);
@@ -131,6 +144,13 @@ TEST_P(MpiBackend, BelowSerializedOnlyTheMainThreadMayCall) {
     expect_records(launch(mpi(), 2, level + "/asynchronous", {}, mpi().own_rank), "kUnsupported",
                    {level == "single" ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED"});
   }
+}
+
+TEST_P(MpiBackend, AThreadThatMayNotCallEndsTheGroupOnAllRanks) {
+  const Outcome outcome = launch(mpi(), 2, "funneled/other_thread", {}, mpi().own_rank);
+  EXPECT_TRUE(outcome.records[0].starts_with("kUnsupported 0: ")) << outcome.records[0];
+  EXPECT_EQ(outcome.codes[1], 1) << outcome.err;  // inside MPI, which waits for rank 0
+  EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
 }
 
 TEST_P(MpiBackend, AnMpiThatWasFinalisedIsRefused) {

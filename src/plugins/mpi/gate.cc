@@ -49,7 +49,7 @@ void Gate::end_process_after_grace(const Cause& cause) {
       fmt::format("{} is inside MPI, which cannot be interrupted, and the group has failed: {}. "
                   "Unless it returns, this process ends in {} s with code 1 "
                   "(TUTTI_MPI_MODE=nonblocking lets it live)",
-                  name_of(committed_op_.load()), cause.text, kGrace.count()));
+                  committed_to_.load(), cause.text, kGrace.count()));
   auto* const self = new std::shared_ptr<Gate>(shared_from_this());
   const auto end = [](sigval value) {
     const std::unique_ptr<std::shared_ptr<Gate>> gate(
@@ -70,8 +70,8 @@ void Gate::await_cause() const noexcept {
   while (!is_aborted() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
 }
 
-Gate::Commitment::Commitment(Gate& gate, const Request& request) : gate_(&gate) {
-  gate.committed_op_.store(request.op, std::memory_order_relaxed);
+Gate::Commitment::Commitment(Gate& gate, const char* what) : gate_(&gate) {
+  gate.committed_to_.store(what, std::memory_order_relaxed);
   gate.committed_.fetch_add(1, std::memory_order_seq_cst);
   if (!gate.is_aborted()) return;
   gate.committed_.fetch_sub(1, std::memory_order_seq_cst);

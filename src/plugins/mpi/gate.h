@@ -35,7 +35,8 @@ class Gate : public std::enable_shared_from_this<Gate> {
   class Commitment {
    public:
     Commitment() = default;
-    Commitment(Gate& gate, const Request& request);
+    /// `what`: "all_reduce"; a string that stays.
+    Commitment(Gate& gate, const char* what);
     Commitment(Commitment&& other) noexcept : gate_(std::exchange(other.gate_, nullptr)) {}
     Commitment& operator=(Commitment&&) = delete;
     ~Commitment() {
@@ -51,7 +52,7 @@ class Gate : public std::enable_shared_from_this<Gate> {
 
   std::atomic<bool> aborted_{false};
   std::atomic<int> committed_{0};
-  std::atomic<Op> committed_op_{Op::barrier};  // the last one, for the line
+  std::atomic<const char*> committed_to_{""};  // the last one, for the line
   mutable std::mutex mutex_;
   std::optional<Error> cause_;
 };

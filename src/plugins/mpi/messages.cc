@@ -30,7 +30,7 @@ void Message::start(int tag, MPI_Comm comm) {
     if (sends) kernels::copy(copy_.get(), transfer.data, transfer.byte_count);
     transfer.data = copy_.get();
   } else {
-    commitment_ = std::make_unique<Gate::Commitment>(*gate_, message);
+    commitment_ = std::make_unique<Gate::Commitment>(*gate_, name_of(message.op).data());
   }
   begin();
   const std::span<const Transfer> one(&transfer, 1), none;

@@ -3,7 +3,8 @@
 // A blocking collective is MPI's own blocking function, in the caller's thread and without a lock
 // of ours: two groups that are used from two threads would deadlock with one. mpi_mode=nonblocking
 // tests instead (calls.h), so that deadlines and aborts hold; it costs copies and time. Making
-// groups and starting MPI block inside MPI in both modes.
+// groups and starting MPI block inside MPI in both modes: a rank lost meanwhile is the end of the
+// process (gate.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,11 +22,21 @@ namespace {
 
 bool is_nonblocking(const GroupSpec& spec) { return spec.settings.at("mpi_mode") == "nonblocking"; }
 
+std::shared_ptr<Gate> gate_of(const GroupSpec& spec) {
+  auto gate = std::make_shared<Gate>();
+  spec.on_failure([gate](const Error& failure) {
+    gate->abort({failure.code(), failure.what(), failure.context().culprits, {}});
+  });
+  return gate;
+}
+
 class MpiBackend final : public Backend {
  public:
-  MpiBackend(const GroupSpec& spec, Process& process, std::shared_ptr<const RankMap> map)
+  MpiBackend(const GroupSpec& spec, Process& process, std::shared_ptr<const RankMap> map,
+             std::shared_ptr<Gate> gate)
       : process_(process),
         map_(std::move(map)),
+        gate_(std::move(gate)),
         communicators_(spec, *map_, process),
         calls_(process, *gate_, is_nonblocking(spec) || process.is_serialized()),
         collectives_(process, calls_, communicators_.collectives(), spec.rank,
@@ -35,7 +46,9 @@ class MpiBackend final : public Backend {
   void run(const Request& request) override;
   Work start(Request request) override;
   std::unique_ptr<Backend> make_group(const GroupSpec& spec) override {
-    return std::make_unique<MpiBackend>(spec, process_, map_);
+    const std::shared_ptr<Gate> gate = gate_of(spec);
+    const Gate::Commitment inside(*gate, "new_group");
+    return std::make_unique<MpiBackend>(spec, process_, map_, gate);
   }
   Memory allocate(std::size_t byte_count) override;
   void abort(const Cause& cause) noexcept override {
@@ -48,7 +61,7 @@ class MpiBackend final : public Backend {
  private:
   Process& process_;
   const std::shared_ptr<const RankMap> map_;
-  const std::shared_ptr<Gate> gate_ = std::make_shared<Gate>();
+  const std::shared_ptr<Gate> gate_;
   Communicators communicators_;
   Calls calls_;
   Collectives collectives_;
@@ -65,7 +78,7 @@ Support MpiBackend::supports(const OpKey& key) const {
 void MpiBackend::run(const Request& request) {
   process_.check_thread(name_of(request.op).data());
   if (calls_.tested()) return collectives_.run(request);
-  const Gate::Commitment commitment(*gate_, request);
+  const Gate::Commitment commitment(*gate_, name_of(request.op).data());
   collectives_.run(request);
 }
 
@@ -101,9 +114,11 @@ BackendInfo about() {
 BackendInfo MpiBackend::info() const { return about(); }
 
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
+  const std::shared_ptr<Gate> gate = gate_of(spec);
+  const Gate::Commitment inside(*gate, "init_process_group");
   Process& process = Process::get(is_nonblocking(spec));
   try {
-    return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process));
+    return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process), gate);
   } catch (const Error& failure) {
     // What all ranks refuse leaves them alive; anything else may be the sign of a death.
     if (failure.code() != ErrorCode::kUnsupported) process.set_failed();
