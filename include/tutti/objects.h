@@ -4,11 +4,13 @@
 // are there before it reserves memory, and refuses what is left over.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -81,7 +83,9 @@ class ObjectReader {
 template <class T>
 struct ObjectCodec;
 
-/// std::string, trivially copyable types, and vectors, pairs and maps of these.
+/// Numbers, enums, std::string, structs of plain data, and arrays, vectors, pairs, optionals and
+/// maps of these. A struct's bytes travel as they lie in memory: one with a pointer in it, or with
+/// members that must not have every value, needs an ObjectCodec of its own.
 template <class T>
 concept Object = requires(ObjectWriter& to, ObjectReader& from, const T& value) {
   ObjectCodec<T>::write(to, value);
@@ -91,18 +95,18 @@ concept Object = requires(ObjectWriter& to, ObjectReader& from, const T& value) 
 
 namespace detail {
 
-/// Trivially copyable, but pointing elsewhere.
+/// Whether any bytes are a value of it. Of a struct's members that cannot be known.
 template <class T>
-inline constexpr bool points =
-    std::is_pointer_v<T> || std::is_member_pointer_v<T> || std::is_null_pointer_v<T>;
+inline constexpr bool is_plain = Element<T> || std::is_arithmetic_v<T> || std::is_enum_v<T> ||
+                                 (std::is_class_v<T> && std::is_aggregate_v<T> &&
+                                  std::is_trivially_copyable_v<T>);
+template <>
+inline constexpr bool is_plain<bool> = false;
 template <class T, std::size_t N>
-inline constexpr bool points<std::span<T, N>> = true;
-template <class T, class Traits>
-inline constexpr bool points<std::basic_string_view<T, Traits>> = true;
+inline constexpr bool is_plain<std::array<T, N>> = is_plain<T>;
 
 template <class T>
-concept PlainObject =
-    std::is_trivially_copyable_v<T> && std::is_default_constructible_v<T> && !points<T>;
+concept PlainObject = is_plain<T>;
 
 /// Maps: pairs, whose keys must not repeat.
 template <class Map>
@@ -159,6 +163,33 @@ struct ObjectCodec<bool> {
   }
 };
 
+template <Object T, std::size_t N>
+  requires(!detail::PlainObject<T> && N > 0)
+struct ObjectCodec<std::array<T, N>> {
+  static constexpr std::size_t kLeastBytes = N * ObjectCodec<T>::kLeastBytes;
+  static void write(ObjectWriter& to, const std::array<T, N>& list) {
+    for (const T& item : list) ObjectCodec<T>::write(to, item);
+  }
+  static std::array<T, N> read(ObjectReader& from) {
+    std::array<T, N> list;
+    for (T& item : list) item = ObjectCodec<T>::read(from);
+    return list;
+  }
+};
+
+template <Object T>
+struct ObjectCodec<std::optional<T>> {
+  static constexpr std::size_t kLeastBytes = 1;
+  static void write(ObjectWriter& to, const std::optional<T>& value) {
+    ObjectCodec<bool>::write(to, value.has_value());
+    if (value) ObjectCodec<T>::write(to, *value);
+  }
+  static std::optional<T> read(ObjectReader& from) {
+    if (!ObjectCodec<bool>::read(from)) return std::nullopt;
+    return ObjectCodec<T>::read(from);
+  }
+};
+
 template <>
 struct ObjectCodec<std::string> {
   static constexpr std::size_t kLeastBytes = sizeof(std::uint64_t);
@@ -175,7 +206,7 @@ struct ObjectCodec<std::string> {
 template <Object T>
 struct ObjectCodec<std::vector<T>> {
   static constexpr std::size_t kLeastBytes = sizeof(std::uint64_t);
-  static constexpr bool kAsOneRun = detail::PlainObject<T> && !std::is_same_v<T, bool>;
+  static constexpr bool kAsOneRun = detail::PlainObject<T>;
   static void write(ObjectWriter& to, const std::vector<T>& list) {
     to.length(list.size());
     if constexpr (kAsOneRun) {

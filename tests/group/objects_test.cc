@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <complex>
+#include <initializer_list>
+#include <optional>
 #include <random>
+#include <variant>
 
 #include "ranks.h"
 
@@ -21,6 +26,8 @@ struct Point {
 static_assert(Object<Text> && Object<int> && Object<Point> && Object<std::vector<std::byte>>);
 static_assert(Object<Plan> && Object<std::vector<bool>> && Object<std::unordered_map<int, Text>>);
 static_assert(!Object<int*> && !Object<std::string_view> && !Object<std::span<int>>);
+static_assert(!Object<std::initializer_list<int>> && !Object<std::array<void (*)(), 2>>);
+static_assert(!Object<std::variant<int, float>> && !Object<std::optional<int*>>);
 static_assert(!Object<std::vector<int*>> && !Object<std::map<Text, std::string_view>>);
 
 Plan plan_of(int rank) {
@@ -49,6 +56,12 @@ TEST(ObjectCodec, GivesBackWhatItWasGiven) {
   expect_round_trip(std::vector<std::vector<int>>{{}, {1}, {2, 3}});
   expect_round_trip(std::unordered_map<int, Text>{{1, "one"}, {2, "two"}});
   expect_round_trip(plan_of(5));
+  expect_round_trip(std::array<double, 3>{1, 2, 3});
+  expect_round_trip(std::array<bool, 2>{true, false});
+  expect_round_trip(std::array<Text, 2>{"a", ""});
+  expect_round_trip(std::optional<Text>("there"));
+  expect_round_trip(std::optional<Point>());
+  expect_round_trip(std::complex<float>(1, 2));
 }
 
 void expect_malformed(const std::function<void()>& decode, const std::string& part) {
@@ -72,6 +85,9 @@ TEST(ObjectCodec, RefusesWhatIsNoObject) {
   expect_malformed([&] { decode_object<std::vector<double>>(huge); }, "things of 8 bytes or more");
   expect_malformed([&] { decode_object<Plan>(huge); }, "things of 16 bytes or more");
   expect_malformed([] { decode_object<bool>(encode_object(std::uint8_t{2})); }, "a bool is 2");
+  const auto two = encode_object(std::array<std::uint8_t, 2>{1, 2});
+  expect_malformed([&] { decode_object<std::array<bool, 2>>(two); }, "a bool is 2");
+  expect_malformed([&] { decode_object<std::optional<bool>>(two); }, "a bool is 2");
   const auto twice = encode_object(std::vector<std::pair<int, int>>{{1, 2}, {1, 3}});
   expect_malformed([&] { decode_object<std::map<int, int>>(twice); }, "stands there twice");
 }
