@@ -275,6 +275,7 @@ struct ConstBuffer {
   Device device = {};
   const void* source = nullptr;
   Retain retain = nullptr;
+  bool is_temporary = false;  ///< gone with the call: asynchronous calls refuse it
 
   constexpr ConstBuffer() = default;
   constexpr ConstBuffer(const void* data_in, std::size_t count_in, DType dtype_in,
@@ -288,13 +289,25 @@ struct ConstBuffer {
         retain(retain_in) {}
   template <Element T>
   constexpr ConstBuffer(const T& scalar) : ConstBuffer(&scalar, 1, dtype_of<T>) {}
+  template <Element T>
+  constexpr ConstBuffer(const T&& scalar) : ConstBuffer(scalar) {
+    is_temporary = true;
+  }
   template <Element T, std::size_t N>
   constexpr ConstBuffer(std::span<T, N> run) : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
   template <Element T, class A>
   constexpr ConstBuffer(const std::vector<T, A>& run)
       : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
+  template <Element T, class A>
+  constexpr ConstBuffer(const std::vector<T, A>&& run) : ConstBuffer(run) {
+    is_temporary = true;
+  }
   template <Element T, std::size_t N>
   constexpr ConstBuffer(const std::array<T, N>& run) : ConstBuffer(run.data(), N, dtype_of<T>) {}
+  template <Element T, std::size_t N>
+  constexpr ConstBuffer(const std::array<T, N>&& run) : ConstBuffer(run) {
+    is_temporary = true;
+  }
   template <class T>
     requires requires(const T& value) { BufferTraits<T>::const_buffer(value); }
   ConstBuffer(const T& value) : ConstBuffer(BufferTraits<T>::const_buffer(value)) {}

@@ -248,6 +248,11 @@ Objection objection(const Request& request, int rank, int group_size, bool block
     }
   }
   const Parts parts = parts_of(request, rank, group_size);
+  if (!blocking && request.input.is_temporary && request.input.count > 0) {
+    return std::string(
+        "the input is a temporary, which is gone before an asynchronous operation has ended; keep "
+        "it in a variable until its Work is done");
+  }
   if (auto wrong = check_ranks(request, rank, group_size, blocking)) return wrong;
   if (auto wrong = check_buffer("input", request.input, request, parts.input)) return wrong;
   if (auto wrong = check_buffer("output", request.output, request, parts.output)) return wrong;

@@ -4,7 +4,10 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <future>
+#include <thread>
 #include <vector>
 
 #include "ranks.h"
@@ -166,6 +169,44 @@ TEST(Misuse, IllegalReduceOperationsAreUnsupportedAndSayWhatToDo) {
 }
 
 // ---- failure ----------------------------------------------------------------------------------
+
+TEST(Failure, AnAbortReachesARankThatCloses) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (world.rank() == 0) {
+      std::thread other([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // after close has begun
+        group.abort("enough");
+      });
+      const Error error = thrown_by([&] { group.close(std::chrono::seconds(20)); });
+      other.join();
+      EXPECT_EQ(error.code(), ErrorCode::kAborted);
+      expect_text(error, "enough");
+    } else {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+      while (!group.error() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      ASSERT_TRUE(group.error().has_value());
+      EXPECT_EQ(group.error()->code(), ErrorCode::kAborted);
+    }
+  });
+}
+
+TEST(Failure, ATemporaryIsNoInputOfAnAsynchronousCall) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<int> all(2);
+    for (const std::function<void()>& call : std::vector<std::function<void()>>{
+             [&] { world.send(7, 1 - world.rank(), async).wait(); },
+             [&] { world.all_gather(world.rank(), all, async).wait(); },
+             [&] { world.all_gather(std::vector<int>{1}, all, async).wait(); },
+             [&] { world.all_gather(std::array<int, 1>{1}, all, async).wait(); }}) {
+      const Error error = thrown_by(call);
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      expect_text(error, "temporary");
+    }
+    world.all_gather(world.rank() + 1, all);  // blocking: it lives until the call returns
+    EXPECT_EQ(all, (std::vector<int>{1, 2}));
+  });
+}
 
 TEST(Failure, AbortReachesEveryRankWithItsReason) {
   on_ranks(3, [](ProcessGroup& world) {

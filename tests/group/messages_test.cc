@@ -203,7 +203,8 @@ TEST(AnyRank, WithoutASenderTheDeadlineCancelsCleanly) {
     Work work = world.recv(x, kAnyRank, {.timeout = 20ms}, async);
     EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kTimeout);
     world.barrier();
-    Work send = world.send(world.rank(), 1 - world.rank(), async);
+    const int rank = world.rank();
+    Work send = world.send(rank, 1 - rank, async);
     EXPECT_EQ(world.recv(x, kAnyRank).rank, 1 - world.rank());
     send.wait();
     EXPECT_EQ(x, 1 - world.rank());
