@@ -44,7 +44,7 @@ std::string plugin_of(const std::string& backend, const Config& config, const Id
                       std::span<const std::string> plugins) {
   static constexpr std::string_view kMpi = "mpi_";
   const auto is_mpi = [](std::string_view name) { return name.starts_with(kMpi); };
-  const bool is_named = is_mpi(backend);  // one of the plugins itself
+  const bool is_named = backend == "mpi_openmpi" || backend == "mpi_mpich";  // the plugin itself
   if (!(is_named || backend == "mpi") || std::none_of(plugins.begin(), plugins.end(), is_mpi)) {
     return backend;
   }
@@ -54,7 +54,9 @@ std::string plugin_of(const std::string& backend, const Config& config, const Id
 
 [[noreturn]] void throw_no_backend(const std::string& name, std::vector<std::string> plugins,
                                    const std::vector<std::string>& folders) {
-  const std::vector<std::string> known = {"native", "gloo", "mpi", "nccl"};
+  std::vector<std::string> known = {"native", "gloo", "mpi", "nccl"};
+  const auto is_mpi = [](const std::string& plugin) { return plugin.starts_with("mpi_"); };
+  if (std::any_of(plugins.begin(), plugins.end(), is_mpi)) plugins.insert(plugins.begin(), "mpi");
   plugins.insert(plugins.begin(), "native");
   if (std::find(known.begin(), known.end(), name) != known.end()) {
     throw Error(ErrorCode::kUnsupported,
@@ -62,10 +64,12 @@ std::string plugin_of(const std::string& backend, const Config& config, const Id
                             "has: {} (plugins are searched in {} and in TUTTI_BACKEND_PATH)",
                             name, fmt::join(plugins, ", "), fmt::join(folders, ", ")));
   }
+  known.insert(known.end(), plugins.begin(), plugins.end());
   const std::string guess = nearest(name, known);
-  throw_invalid(fmt::format("there is no backend \"{}\"{}; this build has: {}", name,
-                            guess.empty() ? "" : fmt::format(", did you mean \"{}\"?", guess),
-                            fmt::join(plugins, ", ")));
+  throw_invalid(
+      fmt::format("there is no backend \"{}\"{} this build has: {}", name,
+                  guess.empty() ? ";" : fmt::format(", did you mean \"{}\"? If not,", guess),
+                  fmt::join(plugins, ", ")));
 }
 
 void refuse_insecure(const BackendInfo& backend, const std::string& security) {

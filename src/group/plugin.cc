@@ -44,6 +44,8 @@ bool lies_within(std::uint64_t offset, std::uint64_t size, std::uint64_t file_by
 /// What is wrong with the file, or nothing. The loader maps what the headers promise without
 /// looking at the file's length: a truncated file would be a SIGBUS inside dlopen, or would load.
 std::optional<std::string> damage_of(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return "is not a file";
   std::ifstream file(path, std::ios::binary);
   file.seekg(0, std::ios::end);
   const auto file_bytes = static_cast<std::uint64_t>(std::max<std::streamoff>(file.tellg(), 0));
@@ -171,12 +173,14 @@ Plugin probe_plugin(const std::string& name, const std::vector<std::string>& fol
   const auto own_library = find_symbol<const void*()>(library, "tutti_backend_library");
   const auto about = find_symbol<void(BackendInfo&)>(library, "tutti_backend_about");
   plugin.make = find_symbol<Backend*(const GroupSpec&)>(library, "tutti_backend_make");
-  if (abi == nullptr || own_library == nullptr || about == nullptr || plugin.make == nullptr) {
+  const bool is_complete = own_library != nullptr && about != nullptr && plugin.make != nullptr;
+  const bool is_other = abi != nullptr && abi() != backend_abi();
+  if (!is_other && (abi == nullptr || !is_complete)) {
     throw_unsupported(name, fmt::format("{} is no backend of Tutti: it does not export what "
                                         "TUTTI_BACKEND_PLUGIN defines",
                                         plugin.path));
   }
-  if (abi() != backend_abi()) {
+  if (is_other) {
     throw_unsupported(name, fmt::format("{} was built for \"{}\", this library is \"{}\"; build it "
                                         "against this version of Tutti",
                                         plugin.path, abi(), backend_abi()));

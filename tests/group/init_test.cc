@@ -68,7 +68,7 @@ TEST_F(Init, BackendsThatAreNotBuiltListThoseThatAre) {
   }
   const Error typo = thrown_by([] { (void)init_process_group({.backend = "natvie"}); });
   EXPECT_EQ(typo.code(), ErrorCode::kInvalidArgument);
-  expect_text(typo, "did you mean \"native\"?; this build has: native");
+  expect_text(typo, "did you mean \"native\"? If not, this build has: native");
   EXPECT_EQ(typo.context().op, "init_process_group");
   EXPECT_NE(typo.context().call_site.find("init_test.cc:"), std::string::npos);
 }

@@ -69,7 +69,7 @@ TEST_F(Loader, AnUnknownNameListsThoseThereAre) {
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   expect_text(error, "there is no backend \"smaple\"");
   expect_text(error, "native");
-  expect_text(error, "sample");
+  expect_text(error, "did you mean \"sample\"?");
 }
 
 TEST_F(Loader, ATruncatedOneIsRefusedWhereverItWasCut) {
@@ -82,6 +82,8 @@ TEST_F(Loader, ATruncatedOneIsRefusedWhereverItWasCut) {
 }
 
 TEST_F(Loader, WhatIsNoSharedObjectIsRefused) {
+  fs::create_directory(file("folder"));
+  expect_refused("folder", "is not a file");
   std::ofstream(file("text")) << std::string(5000, 'x');
   expect_refused("text", "is not a shared object");
   std::string other = bytes_of(TUTTI_SAMPLE);
