@@ -48,9 +48,24 @@ use_libtorch() {
   export TORCH_ROOT
 }
 
-# build PRESET [CMAKE-ARGS...]: configures and builds, quiet unless it fails.
+# Says how far the build that writes LOG has come: in place on a terminal, else every 30 s. Ends by itself with ./dev.
+watch_build() { # watch_build LOG
+  local steps="" second=0
+  while sleep 1 && kill -0 $$ 2>/dev/null; do
+    second=$((second + 1))
+    steps=$(grep -oE '^\[[0-9]+/[0-9]+\]' "$1" 2>/dev/null | tail -n 1) || true
+    [ -n "$steps" ] || continue
+    if [ -t 2 ]; then
+      printf '\rdev: %s \r' "$steps" >&2
+    elif [ $((second % 30)) = 0 ]; then
+      say "$steps"
+    fi
+  done
+}
+
+# build PRESET [CMAKE-ARGS...]: configures and builds.
 build() {
-  local preset=$1 log start=$SECONDS
+  local preset=$1 log start=$SECONDS watcher good=yes
   shift
   log=$root/build/$preset.log
   mkdir -p "$root/build"
@@ -58,9 +73,15 @@ build() {
   if command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache CMAKE_C_COMPILER_LAUNCHER=ccache CCACHE_IGNOREOPTIONS="-W*"
   fi
-  say "building $preset"
-  if ! { cmake --preset "$preset" "$@" && cmake --build "build/$preset"; } >"$log" 2>&1; then
-    grep -E "error|FAILED|CMake Error" -A3 "$log" | head -n 40 >&2
+  say "building $preset (log: build/$preset.log)"
+  : >"$log"
+  watch_build "$log" &
+  watcher=$!
+  { cmake --preset "$preset" "$@" && cmake --build "build/$preset"; } >"$log" 2>&1 || good=no
+  kill "$watcher" 2>/dev/null || true
+  wait "$watcher" 2>/dev/null || true
+  if [ $good = no ]; then
+    grep -E "error|FAILED|CMake Error" -A3 "$log" | head -n 40 >&2 || true
     die 1 "build of preset $preset failed; the whole log is build/$preset.log"
   fi
   say "built $preset ($((SECONDS - start)) s)"
