@@ -79,25 +79,23 @@ void ProgressThread::remove(Driver& driver) noexcept {
     is_own_thread = thread_id_ == std::this_thread::get_id();
   }
   woken_.fetch_add(1);  // who visits may have missed one: it looks again
-  if (is_own_thread) {
-    if (visited_ == &driver) end_process();
-    return;
-  }
-  const std::lock_guard visited(visit_mutex_);  // the last visit is over
+  if (!is_own_thread) return visited_.wait(&driver);  // the last visit is over
+  if (visited_.load() == &driver) end_process();
 }
 
 template <class Visit>
 void ProgressThread::visit_all(Visit&& visit) noexcept {
-  std::unique_lock lock(mutex_);
-  for (std::size_t i = 0; i < drivers_.size(); ++i) {
-    // Taken before `mutex_` is let go: nobody sees a driver that is neither listed nor visited.
-    const std::lock_guard visiting(visit_mutex_);
-    Driver& driver = *drivers_[i];
-    visited_ = &driver;
-    lock.unlock();
-    visit(driver);
-    visited_ = nullptr;
-    lock.lock();
+  for (std::size_t i = 0;; ++i) {
+    Driver* driver = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (i >= drivers_.size()) return;
+      driver = drivers_[i];
+      visited_.store(driver);  // nobody sees a driver that is neither listed nor visited
+    }
+    visit(*driver);
+    visited_.store(nullptr);
+    visited_.notify_all();
   }
 }
 

@@ -59,10 +59,9 @@ class ProgressThread {
   Doorbell& bell_;
   Doorbell idle_bell_;
   std::mutex mutex_;
-  std::vector<Driver*> drivers_;     // mutex_
-  std::thread::id thread_id_;        // mutex_
-  const Driver* visited_ = nullptr;  // the thread's own
-  std::mutex visit_mutex_;           // held while a driver is visited
+  std::vector<Driver*> drivers_;  // mutex_
+  std::thread::id thread_id_;     // mutex_
+  std::atomic<Driver*> visited_{nullptr};
   std::atomic<std::uint64_t> woken_{0};
   std::atomic<bool> stopping_{false};
   std::thread thread_;
