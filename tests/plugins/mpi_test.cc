@@ -149,8 +149,10 @@ TEST_P(MpiBackend, BelowSerializedOnlyTheMainThreadMayCall) {
 TEST_P(MpiBackend, AThreadThatMayNotCallEndsTheGroupOnAllRanks) {
   const Outcome outcome = launch(mpi(), 2, "funneled/other_thread", {}, mpi().own_rank);
   EXPECT_TRUE(outcome.records[0].starts_with("kUnsupported 0: ")) << outcome.records[0];
-  EXPECT_EQ(outcome.codes[1], 1) << outcome.err;  // inside MPI, which waits for rank 0
-  EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
+  // Rank 1 is inside MPI, which waits for rank 0, or was told just before.
+  const bool ended =
+      outcome.codes[1] == 1 && outcome.err.find("all_reduce is inside MPI") != std::string::npos;
+  EXPECT_TRUE(ended || outcome.records[1].starts_with("kUnsupported 0: ")) << outcome.err;
 }
 
 TEST_P(MpiBackend, AnMpiThatWasFinalisedIsRefused) {

@@ -30,6 +30,21 @@ std::shared_ptr<Gate> gate_of(const GroupSpec& spec) {
   return gate;
 }
 
+/// Calls `make(gate)`, which blocks inside MPI. What MPI reports may be the first sign of a death.
+template <class Make>
+std::unique_ptr<Backend> make_inside(const GroupSpec& spec, const char* what, Make&& make) {
+  const std::shared_ptr<Gate> gate = gate_of(spec);
+  const Gate::Commitment inside(*gate, what);
+  try {
+    return make(gate);
+  } catch (const Error& failure) {
+    if (failure.code() != ErrorCode::kSystem) throw;
+    gate->await_cause();
+    gate->check();
+    throw;
+  }
+}
+
 class MpiBackend final : public Backend {
  public:
   MpiBackend(const GroupSpec& spec, Process& process, std::shared_ptr<const RankMap> map,
@@ -46,9 +61,9 @@ class MpiBackend final : public Backend {
   void run(const Request& request) override;
   Work start(Request request) override;
   std::unique_ptr<Backend> make_group(const GroupSpec& spec) override {
-    const std::shared_ptr<Gate> gate = gate_of(spec);
-    const Gate::Commitment inside(*gate, "new_group");
-    return std::make_unique<MpiBackend>(spec, process_, map_, gate);
+    return make_inside(spec, "new_group", [&](const std::shared_ptr<Gate>& gate) {
+      return std::make_unique<MpiBackend>(spec, process_, map_, gate);
+    });
   }
   Memory allocate(std::size_t byte_count) override;
   void abort(const Cause& cause) noexcept override {
@@ -114,16 +129,16 @@ BackendInfo about() {
 BackendInfo MpiBackend::info() const { return about(); }
 
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
-  const std::shared_ptr<Gate> gate = gate_of(spec);
-  const Gate::Commitment inside(*gate, "init_process_group");
-  Process& process = Process::get(is_nonblocking(spec));
-  try {
-    return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process), gate);
-  } catch (const Error& failure) {
-    // What all ranks refuse leaves them alive; anything else may be the sign of a death.
-    if (failure.code() != ErrorCode::kUnsupported) process.set_failed();
-    throw;
-  }
+  return make_inside(spec, "init_process_group", [&](const std::shared_ptr<Gate>& gate) {
+    Process& process = Process::get(is_nonblocking(spec));
+    try {
+      return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process), gate);
+    } catch (const Error& failure) {
+      // What all ranks refuse leaves them alive; anything else may be the sign of a death.
+      if (failure.code() != ErrorCode::kUnsupported) process.set_failed();
+      throw;
+    }
+  });
 }
 
 }  // namespace
