@@ -2,12 +2,12 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "base/signals.h"
 #include "control/board.h"
 #include "tutti/error.h"
 
@@ -27,20 +27,6 @@ Global& global() {
   static Global& object = *new Global;
   return object;
 }
-
-/// Threads of a library take no signals: the program's handlers run in the program's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-
- private:
-  sigset_t before_;
-};
 
 }  // namespace
 

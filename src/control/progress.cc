@@ -1,13 +1,13 @@
 #include "control/progress.h"
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <system_error>
 
 #include "base/log.h"
+#include "base/signals.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -16,22 +16,6 @@ namespace {
 
 /// The program's own threads want the cores.
 constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000)};
-
-/// Threads made in its scope take no signals.
-class SignalsBlocked {
- public:
-  SignalsBlocked() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 [[noreturn]] void end_process() noexcept {
   log(LogLevel::error,

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.h"
 #include "plugins/gloo/scheduling.h"
 #include "plugins/gloo/slots.h"
 

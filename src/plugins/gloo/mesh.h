@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "plugins/gloo/signals.h"
+#include "plugins/gloo/sigpipe.h"
 #include "tutti/backend.h"
 
 namespace tutti::gloo_backend {

@@ -4,7 +4,8 @@
 #include <optional>
 #include <utility>
 
-#include "plugins/gloo/signals.h"
+#include "base/signals.h"
+#include "plugins/gloo/sigpipe.h"
 #include "plugins/gloo/slots.h"
 
 namespace tutti::gloo_backend {

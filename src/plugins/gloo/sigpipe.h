@@ -1,4 +1,4 @@
-// What signals may do to threads that are in Gloo's code.
+// What SIGPIPE may do to threads that are in Gloo's code.
 #pragma once
 
 #include <pthread.h>
@@ -7,22 +7,6 @@
 #include <ctime>
 
 namespace tutti::gloo_backend {
-
-/// Threads made in its scope take no signals: the program's handlers run in the program's threads.
-class SignalsBlocked {
- public:
-  SignalsBlocked() noexcept {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_;
-};
 
 /// Gloo's writes to a connection that the other end has closed raise SIGPIPE, which ends a program
 /// that does not care for it. In the scope of this, in this thread, they do not.

@@ -1,0 +1,25 @@
+// What signals may do to the threads of a library.
+#pragma once
+
+#include <pthread.h>
+#include <signal.h>
+
+namespace tutti {
+
+/// Threads made in its scope take no signals: the program's handlers run in the program's threads.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() noexcept {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace tutti
