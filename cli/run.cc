@@ -47,7 +47,7 @@ class Formatter : public CLI::Formatter {
 /// The words as CLI11 parsed them.
 struct Words {
   std::string count = "1";
-  std::string grace = "30s", failure_grace = "5s", timeout = "never";
+  std::string grace = "30s", failure_grace, timeout = "never";
   bool dry_run = false;
 };
 
@@ -61,7 +61,8 @@ void declare(CLI::App& app, Words& words) {
   app.add_option("--grace", words.grace, "from a request to end until SIGKILL (30s)")
       ->type_name("TIME");
   app.add_option("--failure-grace", words.failure_grace,
-                 "what the others have to end by themselves after a rank failed (5s)")
+                 "what the others have to end by themselves after a rank failed (5s, or "
+                 "TUTTI_FAILURE_GRACE)")
       ->type_name("TIME");
   app.add_option("--timeout", words.timeout, "end the job after this time (never)")
       ->type_name("TIME");
@@ -79,12 +80,24 @@ std::vector<launch::OptionWord> option_words(const CLI::App& app) {
   return known;
 }
 
+std::chrono::milliseconds milliseconds_of(std::chrono::nanoseconds span) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 10);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::min(span, kLongest));
+}
+
 /// A plain number means seconds.
 std::chrono::milliseconds duration_of(const char* option, const std::string& text) {
   const bool plain = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  const auto span = parse_duration(option, plain ? text + "s" : text);
-  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 10);
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::min(span, kLongest));
+  return milliseconds_of(parse_duration(option, plain ? text + "s" : text));
+}
+
+/// The setting of that name, which the ranks get as well.
+std::chrono::milliseconds failure_grace_of(const std::string& option, Environment& environment) {
+  if (!option.empty()) {
+    environment["TUTTI_FAILURE_GRACE"] =
+        fmt::format("{}ms", duration_of("--failure-grace", option).count());
+  }
+  return milliseconds_of(Config({}, environment).duration(Setting::failure_grace));
 }
 
 void parse(CLI::App& app, std::vector<std::string> options) {
@@ -127,7 +140,7 @@ int run_command(std::span<const std::string> words) {
   options.command = cut.command;
   options.environment = read_environment();
   options.grace = duration_of("--grace", parsed.grace);
-  options.failure_grace = duration_of("--failure-grace", parsed.failure_grace);
+  options.failure_grace = failure_grace_of(parsed.failure_grace, options.environment);
   if (parsed.timeout != "never") options.timeout = duration_of("--timeout", parsed.timeout);
   if (parsed.dry_run) {
     const std::string text = launch::describe_job(options);

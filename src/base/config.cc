@@ -41,6 +41,9 @@ constexpr Row kRows[] = {
      "is called; off: mistakes of the program may hang or corrupt"},
     {Setting::close_timeout, "close_timeout", Kind::duration, "30s", "", false,
      "how long leaving a group waits for pending work and for the others"},
+    {Setting::failure_grace, "failure_grace", Kind::duration, "5s", "", false,
+     "after a failure: what tutti run gives the other ranks, and the backend mpi a call that MPI "
+     "does not let go, to end by themselves"},
     {Setting::host_id, "host_id", Kind::text, "", "", false,
      "ranks with equal ids try to share memory; empty: boot id and network namespace"},
     {Setting::init_method, "init_method", Kind::text, "env://", "", false,

@@ -29,6 +29,7 @@ enum class Setting : std::uint8_t {
   backend_path,
   check,
   close_timeout,
+  failure_grace,
   host_id,
   init_method,
   log,
@@ -41,7 +42,7 @@ enum class Setting : std::uint8_t {
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 16;
+inline constexpr std::size_t kSettingCount = 17;
 
 /// The value of every setting, parsed and checked.
 ///
@@ -81,7 +82,8 @@ std::vector<std::string> unknown_variables(const Environment& environment);
 LogLevel log_level_of_process() noexcept;
 
 /// "30s", "500ms", "1h30min", "250us", "10ns", "never"; throws kInvalidArgument naming `what`.
-std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view text);
+/// Plugins of backends use it, too.
+TUTTI_API std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view text);
 /// "4096", "64KiB", "25MiB", "1GiB", "1MB"; throws kInvalidArgument naming `what`.
 std::size_t parse_bytes(std::string_view what, std::string_view text);
 /// The candidate with the least edit distance to `word`; empty if all are too far.

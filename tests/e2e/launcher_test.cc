@@ -616,6 +616,15 @@ TEST_F(Launcher, EnvSaysWhoARankIsAndWhy) {
   EXPECT_TRUE(has(job.out(), "stall_timeout")) << job.out();
 }
 
+TEST_F(Launcher, FailureGraceIsASettingThatTheRanksGet) {
+  LaunchedJob given(run(1, {"--failure-grace", "7", "printenv", "TUTTI_FAILURE_GRACE"}));
+  EXPECT_EQ(given.wait_exit(), 0) << given.err();
+  EXPECT_TRUE(has(given.out(), "7000ms\n")) << given.out();
+  LaunchedJob wrong({"run", "env", "TUTTI_FAILURE_GRACE=soon", TUTTI_COMMAND, "run", "true"});
+  EXPECT_EQ(wrong.wait_exit(), 2);
+  EXPECT_TRUE(has(wrong.err(), "TUTTI_FAILURE_GRACE")) << wrong.err();
+}
+
 TEST_F(Launcher, EnvShowsABadIdentityAndPrintsJson) {
   LaunchedJob job({"run", "env", "-u", "TUTTI_AGENT", "RANK=7", "WORLD_SIZE=2", TUTTI_COMMAND,
                    "env", "--json"});

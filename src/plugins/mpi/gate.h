@@ -17,11 +17,10 @@
 
 namespace tutti::mpi {
 
-/// How long a committed operation has to end after the group has failed.
-inline constexpr std::chrono::seconds kGrace{5};
-
 class Gate : public std::enable_shared_from_this<Gate> {
  public:
+  /// `grace`: how long a committed operation has to end after the group has failed.
+  explicit Gate(std::chrono::nanoseconds grace) noexcept : grace_(grace) {}
   /// The group fails. Never blocks.
   void abort(const Cause& cause) noexcept;
   bool is_aborted() const noexcept { return aborted_.load(std::memory_order_seq_cst); }
@@ -50,6 +49,7 @@ class Gate : public std::enable_shared_from_this<Gate> {
  private:
   void end_process_after_grace(const Cause& cause);
 
+  const std::chrono::nanoseconds grace_;
   std::atomic<bool> aborted_{false};
   std::atomic<int> committed_{0};
   std::atomic<const char*> committed_to_{""};  // the last one, for the line

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <new>
 
+#include "base/config.h"
 #include "base/legality.h"
 #include "kernels/kernels.h"
 #include "plugins/mpi/collectives.h"
@@ -23,7 +24,8 @@ namespace {
 bool is_nonblocking(const GroupSpec& spec) { return spec.settings.at("mpi_mode") == "nonblocking"; }
 
 std::shared_ptr<Gate> gate_of(const GroupSpec& spec) {
-  auto gate = std::make_shared<Gate>();
+  auto gate =
+      std::make_shared<Gate>(parse_duration("failure_grace", spec.settings.at("failure_grace")));
   spec.on_failure([gate](const Error& failure) {
     gate->abort({failure.code(), failure.what(), failure.context().culprits, {}});
   });
