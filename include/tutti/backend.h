@@ -208,7 +208,9 @@ class TUTTI_API WorkState {
 ///
 /// Threads   run: one collective at a time per group. abort: from any thread, at any time.
 ///           Everything else: from several threads at once.
-/// Errors    run and start throw tutti::Error. After abort every pending and later call fails soon.
+/// Errors    run and start throw tutti::Error: kTimeout if nothing moves within the request's
+///           stall deadline (the group then names who has not ended the operation). After abort
+///           every pending and later call fails soon.
 class TUTTI_API Backend {
  public:
   virtual ~Backend();

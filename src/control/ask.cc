@@ -178,19 +178,7 @@ class Membership::State::Look {
       until(clock_.stall);
       return;
     }
-    std::vector<int> culprits;
-    for (int member = 0; member < state_.size(); ++member) {
-      if (member == state_.rank) continue;
-      const Line* theirs = state_.line_of(member);
-      const int only = message_peer >= 0 ? message_peer : awaited_;
-      if (only >= 0 ? member == only : theirs == nullptr || theirs->completed.load() < request_.seq)
-        culprits.push_back(member);
-    }
-    std::string text;
-    for (const int member : culprits)
-      text += fmt::format("; {} {}", state_.person(member), state_.doing(member));
-    fail_timeout(culprits, fmt::format("all are in, but no byte moved for {}{}",
-                                       budget_text(clock_.stall), text));
+    state_.fail_stalled(request_, message_peer >= 0 ? message_peer : awaited_);
   }
 
   void fail_timeout(std::vector<int> culprits, std::string text) {
@@ -227,6 +215,27 @@ class Membership::State::Look {
   std::vector<int> missing_;
   std::uint64_t least_ = 0;
 };
+
+void Membership::State::fail_stalled(const Request& request, int only) noexcept {
+  Cause cause;
+  cause.code = ErrorCode::kTimeout;
+  cause.text =
+      fmt::format("no byte has moved for {} (setting stall_timeout)", budget_text(request.stall));
+  for (int member = 0; member < size(); ++member) {
+    const Line* theirs = line_of(member);
+    const bool ended = theirs != nullptr && theirs->completed.load() >= request.seq;
+    if (member == rank || (only >= 0 ? member != only : ended)) continue;
+    cause.culprits.push_back(member);
+    cause.text += fmt::format("; {} {}", person(member), doing(member));
+  }
+  fail(std::move(cause), Tell::everybody);
+}
+
+void Membership::fail_stalled(const Request& request) noexcept {
+  if (state_->adopt_failure()) return;  // whoever comes after it takes its cause
+  state_->fail_stalled(request, is_message(request.op) ? request.root_or_peer : -1);
+}
+
 Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
                                   Clock::time_point now, Clock::time_point* next) {
   if (state_->abort_word.load() != kRunning) {

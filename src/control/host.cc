@@ -156,7 +156,8 @@ std::string Host::State::person(int slot, int shown_as) const {
   const std::string how = exit.known.load(std::memory_order_acquire) != 0
                               ? ", " + describe_wait_status(exit.wait_status.load())
                               : "";
-  return fmt::format("rank {} (pid {} on {}{})", shown_as, pid, host_name, how);
+  const std::string elsewhere = slot != shown_as ? fmt::format("world rank {}, ", slot) : "";
+  return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, pid, host_name, how);
 }
 
 void Host::State::rouse_others() noexcept {

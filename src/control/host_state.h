@@ -43,7 +43,7 @@ struct Host::State final : Watched {
   void wait_for_all(Deadline& deadline);
   /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
   Line* open_line(const MembershipOptions& options);
-  /// "rank 5 (pid 77, killed by SIGKILL)"; `shown_as`: as the reader counts ranks.
+  /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
   std::string person(int slot, int shown_as) const;
 
   const std::shared_ptr<Process> process;
@@ -100,6 +100,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// True if this cause is the first. `tell` everybody: the text goes to the board and all are
   /// roused.
   bool fail(Cause cause, Tell tell) noexcept;
+  /// Nothing moves: names those that have not ended the operation, or `only` (-1: all of them).
+  void fail_stalled(const Request& request, int only) noexcept;
   /// Takes over the failure of a member whose line says so. False: none has failed.
   bool adopt_failure() noexcept;
   /// On the control thread, after a verdict.
@@ -118,6 +120,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::shared_ptr<Host::State> host;
   const GroupId id;
   const std::string name;
+  const bool is_world;
   const std::vector<int> world_ranks;
   const int rank;
   Line& line;

@@ -17,6 +17,7 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
     : host(std::move(host_in)),
       id(options.id),
       name(std::move(options.name)),
+      is_world(options.asked_of == 0),
       world_ranks(std::move(options.world_ranks)),
       rank(options.rank),
       line(*line_in),
@@ -165,8 +166,9 @@ Error Membership::State::make_error(const Request* request) const {
     context.op = call_name(shown);
     context.seq = request->seq;
     context.call_site = name_of(shown.where);
-    who = request->seq == 0 ? fmt::format("{} (rank {})", context.op, rank)
-                            : fmt::format("{} #{} (rank {})", context.op, context.seq, rank);
+    const std::string number = request->seq != 0 ? fmt::format(" #{}", request->seq) : "";
+    const std::string where = is_world ? "" : fmt::format(" of group {}", name);
+    who = fmt::format("{}{}{} (rank {})", context.op, number, where, rank);
   }
   return Error(cause.code, fmt::format("{}: {}", who, cause.text), std::move(context));
 }

@@ -86,6 +86,9 @@ class Membership {
   /// sides from the board and fails the group. `seen`: what was read, if the board may have moved
   /// on.
   void fail_mismatch(const Request& own, int peer, const Description* seen) noexcept;
+  /// The backend has given up an operation in which nothing moves: fails the group with kTimeout
+  /// and names who has not ended it.
+  void fail_stalled(const Request& request) noexcept;
   std::optional<Cause> cause() const;
   /// The cause as an Error that names this operation, or the group alone.
   Error error(const Request* request) const;

@@ -213,7 +213,7 @@ class Foreign::Entry : public WorkState {
         membership.leave(request());
         return end(failure);
       }
-      group_.fail(failure);
+      group_.fail(failure, request());
     }
     end(membership.error(&request()));  // why, not what the backend made of it
   }
@@ -334,14 +334,17 @@ void Foreign::run_collective(const Request& request) {
   } else {
     membership_.enter(request);
   }
-  in_backend([&] { backend_.run(request); });
+  in_backend(request, [&] { backend_.run(request); });
   membership_.leave(request);
 }
 
 void Foreign::run_message(const Request& request) {
   Matching matching(request);
   side_.run(matching.side());
-  if (!matching.moved()) in_backend([&] { backend_.start(matching.real()).wait(); });
+  if (!matching.moved()) {
+    const Request real = matching.real();
+    in_backend(real, [&] { backend_.start(real).wait(); });
+  }
   membership_.leave(request);
   matching.tell_caller();
 }
@@ -349,21 +352,23 @@ void Foreign::run_message(const Request& request) {
 /// The other ranks are inside by now and cannot go on without this one: whatever it throws is the
 /// end of the group.
 template <class Call>
-void Foreign::in_backend(Call&& call) {
+void Foreign::in_backend(const Request& request, Call&& call) {
   try {
     call();
   } catch (const Error& failure) {
-    fail(failure);
+    fail(failure, request);
     throw;
   } catch (const std::exception& failure) {
     const Error error(ErrorCode::kSystem, failure.what());
-    fail(error);
+    fail(error, request);
     throw error;
   }
 }
 
-void Foreign::fail(const Error& failure) noexcept {
-  if (!failed()) membership_.fail({failure.code(), failure.what(), {membership_.rank()}, {}});
+void Foreign::fail(const Error& failure, const Request& request) noexcept {
+  if (failed()) return;
+  if (failure.code() == ErrorCode::kTimeout) return membership_.fail_stalled(request);
+  membership_.fail({failure.code(), failure.what(), {membership_.rank()}, {}});
 }
 
 /// Collectives complete in the order of submission.

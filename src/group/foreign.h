@@ -49,8 +49,8 @@ class Foreign final : private control::Driver {
   void run_collective(const Request& request);
   void run_message(const Request& request);
   template <class Call>
-  void in_backend(Call&& call);
-  void fail(const Error& failure) noexcept;
+  void in_backend(const Request& request, Call&& call);
+  void fail(const Error& failure, const Request& request) noexcept;
   void ensure_thread();
   void wait_for_collectives(const Request& request);
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }

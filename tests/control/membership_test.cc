@@ -171,7 +171,8 @@ TEST(Membership, BytesThatMoveKeepAnOperationAlive) {
       EXPECT_EQ(wait_in_vain(world, request, 0), WaitResult::aborted);
     }
     EXPECT_EQ(world.cause()->code, ErrorCode::kTimeout);
-    EXPECT_TRUE(contains(world.cause()->text, "no byte moved for 0.15 s")) << world.cause()->text;
+    EXPECT_TRUE(contains(world.cause()->text, "no byte has moved for 0.15 s"))
+        << world.cause()->text;
   });
 }
 

@@ -84,7 +84,7 @@ TEST(NewGroup, SaysWhoIsMissingAndWhatItDoes) {
         const Error error = thrown_by([&] { (void)world.new_group({1, 0}); });
         EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
         EXPECT_EQ(error.context().culprits, std::vector<int>{1});
-        expect_text(error, "not called after 0.3 s by rank 0 (pid ");
+        expect_text(error, "not called after 0.3 s by rank 0 (world rank 1, pid ");
         expect_text(error, "is in recv(f32 x 1, from 0, tag 5) at new_group_test.cc:");
         world.send(1.0f, 1, {.tag = 5});
       },

@@ -10,6 +10,7 @@ INSTANTIATE_TEST_SUITE_P(Both, MpiBackend, testing::Values(&kOpenMpi, &kMpich),
                          [](const auto& each) { return std::string(each.param->name); });
 
 const char* const kNonblocking = "TUTTI_MPI_MODE=nonblocking";
+const char* const kShortGrace = "TUTTI_FAILURE_GRACE=1s";
 
 TEST_P(MpiBackend, BlockingAsynchronousAndMessages) {
   for (const int ranks : {1, 2}) {
@@ -44,22 +45,23 @@ TEST_P(MpiBackend, ADeathBeforeTheCallIsAnErrorAndTheProcessLives) {
 }
 
 TEST_P(MpiBackend, ADeathInsideABlockingCallEndsTheProcessWithOneLine) {
-  Outcome outcome = run(2, "die_inside");
+  Outcome outcome = run(2, "die_inside", {kShortGrace});
   // An MPI that was just copying out of the dead process aborts by itself; and on a busy machine
   // the death may come between two calls, which is an error as anywhere.
   const auto came_elsewhere = [&] {
     return outcome.codes[0] == 128 + SIGABRT || outcome.records[0].starts_with("kPeerLost 1: ");
   };
-  for (int i = 0; i < 10 && came_elsewhere(); ++i) outcome = run(2, "die_inside");
+  for (int i = 0; i < 10 && came_elsewhere(); ++i) outcome = run(2, "die_inside", {kShortGrace});
   EXPECT_EQ(outcome.records[0], "");
   EXPECT_EQ(outcome.codes[0], 1) << outcome.err;
   EXPECT_NE(outcome.err.find("all_reduce is inside MPI"), std::string::npos) << outcome.err;
+  EXPECT_NE(outcome.err.find("this process ends in 1 s"), std::string::npos) << outcome.err;
 }
 
 /// MPI has no form of making a group that could be given up.
 TEST_P(MpiBackend, ADeathWhileAGroupIsMadeIsAnErrorOrTheEnd) {
   for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
-    const Outcome outcome = run(2, "die_making", {mode});
+    const Outcome outcome = run(2, "die_making", {mode, kShortGrace});
     const bool ended =
         outcome.codes[0] == 1 &&
         outcome.err.find("is inside MPI, which cannot be interrupted") != std::string::npos;
@@ -81,6 +83,12 @@ TEST_P(MpiBackend, ALateRankIsBlamed) {
   EXPECT_TRUE(outcome.records[0].starts_with("kTimeout 1: ")) << outcome.records[0];
   EXPECT_TRUE(outcome.records[1].starts_with("kTimeout 1: ")) << outcome.records[1];
   EXPECT_EQ(outcome.codes, (std::vector{3, 3}));
+}
+
+TEST_P(MpiBackend, ATestedCallInWhichNothingMovesNamesWhoHasNotEndedIt) {
+  const Outcome outcome =
+      run(2, "late", {kNonblocking, "TUTTI_CHECK=off", "TUTTI_STALL_TIMEOUT=500ms"});
+  expect_records(outcome, "kTimeout 1: ", {"no byte has moved for 0.5 s", "; rank 1 (pid "});
 }
 
 TEST_P(MpiBackend, RanksThatDisagreeAreShown) {
@@ -147,7 +155,7 @@ TEST_P(MpiBackend, BelowSerializedOnlyTheMainThreadMayCall) {
 }
 
 TEST_P(MpiBackend, AThreadThatMayNotCallEndsTheGroupOnAllRanks) {
-  const Outcome outcome = launch(mpi(), 2, "funneled/other_thread", {}, mpi().own_rank);
+  const Outcome outcome = launch(mpi(), 2, "funneled/other_thread", {kShortGrace}, mpi().own_rank);
   EXPECT_TRUE(outcome.records[0].starts_with("kUnsupported 0: ")) << outcome.records[0];
   // Rank 1 is inside MPI, which waits for rank 0, or was told just before.
   const bool ended =

@@ -215,20 +215,10 @@ Error Mesh::fail_with(const Cause& cause, const Request& request) {
   return make_error(first.code, request, rank_, first.text, first.culprits);
 }
 
-Error Mesh::stalled(const Request& request, const std::string& detail) {
-  const double seconds = std::chrono::duration<double>(stall_of(request)).count();
-  return fail_with(
-      {ErrorCode::kTimeout,
-       fmt::format("nothing has moved for {:.3g} s (setting stall_timeout): a rank hangs, or "
-                   "is too slow; make a new group ({})",
-                   seconds, detail),
-       {},
-       {}},
-      request);
-}
-
 Error Mesh::explain(const Request& request, const std::exception& thrown) {
-  if (is_timeout(thrown)) return stalled(request, thrown.what());
+  if (is_timeout(thrown)) {
+    return fail_with({ErrorCode::kTimeout, thrown.what(), {}, {}}, request);  // the group says more
+  }
   const std::optional<Cause> told = wait_for_cause(kVerdictBudget);
   return fail_with(told ? *told : cause_of(thrown), request);
 }

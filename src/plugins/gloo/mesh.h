@@ -75,8 +75,6 @@ class Mesh {
   }
   /// What an exception of Gloo means for `request`; the mesh fails with it.
   Error explain(const Request& request, const std::exception& thrown);
-  /// Nothing has moved for `request.stall`; the mesh fails with that.
-  Error stalled(const Request& request, const std::string& detail);
 
  private:
   void admit(const Request& request) const;

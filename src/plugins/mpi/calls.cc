@@ -1,6 +1,5 @@
 #include "plugins/mpi/calls.h"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,11 +23,7 @@ void in_pieces(std::span<const Transfer> transfers, Post&& post) {
 }  // namespace
 
 Error stalled(const Request& request) {
-  const auto budget = std::chrono::duration_cast<std::chrono::milliseconds>(request.stall.budget());
-  return Error(ErrorCode::kTimeout,
-               fmt::format("all ranks are in {}, but MPI has not ended it for {} "
-                           "(TUTTI_STALL_TIMEOUT); the group is closed",
-                           call_name(request), budget));
+  return Error(ErrorCode::kTimeout, fmt::format("MPI has not ended {}", call_name(request)));
 }
 
 void Calls::check_code(int code) const {

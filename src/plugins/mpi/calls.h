@@ -68,7 +68,7 @@ class Calls {
   const bool tested_;
 };
 
-/// "backend "mpi": the operation has not ended for 30 s ..."
+/// MPI has not ended it within its stall deadline.
 Error stalled(const Request& request);
 
 }  // namespace tutti::mpi
