@@ -142,28 +142,41 @@ ordered_json json_of(const std::vector<Here>& all) {
   return {{"backends", std::move(backends)}};
 }
 
-/// The same on every machine: docs/backends.md is this.
+std::string markdown_of(const ordered_json& matrix) {
+  std::string text = "| operations | dtypes | reduce operations |\n|---|---|---|\n";
+  for (const auto& group : matrix["supported"]) {
+    for (const auto& row : group["rows"]) {
+      text += fmt::format("| {} | {} | {} |\n", joined(group["operations"]),
+                          row.contains("dtypes") ? joined(row["dtypes"]) : "-",
+                          row.contains("reduce_ops") ? joined(row["reduce_ops"]) : "-");
+    }
+  }
+  text += "\nNot supported:\n";
+  for (const auto& [reason, what] : matrix["holes"].items()) {
+    text += fmt::format("- {} ({} combinations)\n", reason, what.size());
+  }
+  return text;
+}
+
+/// The same on every machine: docs/backends.md is this. Backends that can do the same share a
+/// section.
 std::string markdown() {
+  std::vector<std::pair<std::string, std::string>> sections;  // what they can do, their names
+  for (const Matrix& entry : matrices()) {
+    const std::string body = markdown_of(ordered_json::parse(entry.json));
+    const auto same = std::find_if(sections.begin(), sections.end(),
+                                   [&](const auto& section) { return section.first == body; });
+    if (same != sections.end()) {
+      same->second += fmt::format(", {}", entry.name);
+    } else {
+      sections.emplace_back(body, entry.name);
+    }
+  }
   std::string text =
       "# Backends\n"
       "What each backend can do, as the conformance suite has shown it. Made by `tutti backends "
       "--markdown` from tests/conformance/matrix; do not edit.\n";
-  for (const Matrix& entry : matrices()) {
-    const ordered_json matrix = ordered_json::parse(entry.json);
-    text += fmt::format("\n## {}\n| operations | dtypes | reduce operations |\n|---|---|---|\n",
-                        entry.name);
-    for (const auto& group : matrix["supported"]) {
-      for (const auto& row : group["rows"]) {
-        text += fmt::format("| {} | {} | {} |\n", joined(group["operations"]),
-                            row.contains("dtypes") ? joined(row["dtypes"]) : "-",
-                            row.contains("reduce_ops") ? joined(row["reduce_ops"]) : "-");
-      }
-    }
-    text += "\nNot supported:\n";
-    for (const auto& [reason, what] : matrix["holes"].items()) {
-      text += fmt::format("- {} ({} combinations)\n", reason, what.size());
-    }
-  }
+  for (const auto& [body, names] : sections) text += fmt::format("\n## {}\n{}", names, body);
   return text;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/legality.h"
 #include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
@@ -95,11 +96,12 @@ void ProcessGroup::Impl::throw_closed(const Request& request) const {
 }
 
 void ProcessGroup::Impl::admit(const Request& request, bool blocking) {
-  if (failed()) membership().throw_cause(request);
-  if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
+  // The mistake of this rank first: where all make it, the first to die of it fails the group.
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
     refuse(request, *wrong);
   }
+  if (failed()) membership().throw_cause(request);
+  if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
   const bool known = supported_[support_index(request)].load(std::memory_order_relaxed);
   if (!known || device_of(request).kind != Device::Kind::cpu) check_support(request);
 }
@@ -108,7 +110,11 @@ void ProcessGroup::Impl::check_support(const Request& request) {
   const Device device = device_of(request);
   const Support answer = supports({request.op, request.dtype, request.reduce.kind(), device.kind});
   if (!answer.yes) {
-    throw group::make_error(ErrorCode::kUnsupported, request, rank(), answer.reason);
+    const ReduceOp::Kind kind = request.reduce.kind();
+    const bool is_illegal = !why_illegal(request.op, request.dtype, kind).empty();
+    const std::string what =
+        is_illegal ? fmt::format("{} of {}: ", name_of(kind), name_of(request.dtype)) : "";
+    throw group::make_error(ErrorCode::kUnsupported, request, rank(), what + answer.reason);
   }
   if (device.kind == Device::Kind::cpu) {
     supported_[support_index(request)].store(true, std::memory_order_relaxed);

@@ -91,7 +91,7 @@ class Native final : public Backend, private control::Driver {
     }
     const std::string_view why = why_illegal(key.op, key.dtype, key.reduce);
     if (!why.empty()) {
-      return {false, fmt::format("{} of {}: {}", name_of(key.reduce), name_of(key.dtype), why)};
+      return {false, std::string(why)};
     }
     return {};
   }
