@@ -288,6 +288,7 @@ class TUTTI_API ProcessGroup {
 
   /// Returns when every rank has entered.
   void barrier(CollectiveOptions options = {}, Where where = Where::current());
+  Work barrier(CollectiveOptions options, Async, Where where = Where::current());
   Work barrier(Async, Where where = Where::current());
   /// A barrier for finding out who is missing. Where the error of any other operation names the
   /// ranks that are furthest behind, since the rest may be waiting for those, this one names every
@@ -326,6 +327,11 @@ class TUTTI_API ProcessGroup {
   Work recv_resize(std::vector<T>& data, int from, RecvOptions options, Async,
                    Where where = Where::current()) {
     return recv_into({dtype_of<T>, &make_room<T>, &data}, from, options, async, where);
+  }
+  template <Element T>
+    requires(!std::is_same_v<T, bool>)
+  Work recv_resize(std::vector<T>& data, int from, Async, Where where = Where::current()) {
+    return recv_resize(data, from, {}, async, where);
   }
 
   /// Posts all messages, then waits for all: no order among ranks can deadlock, to oneself

@@ -440,6 +440,9 @@ Work ProcessGroup::all_to_allv(ConstBuffer input, std::span<const std::size_t> s
 void ProcessGroup::barrier(CollectiveOptions options, Where where) {
   run(impl(), impl().request(Op::barrier, options.timeout, where));
 }
+Work ProcessGroup::barrier(CollectiveOptions options, Async, Where where) {
+  return start(impl(), impl().request(Op::barrier, options.timeout, where));
+}
 Work ProcessGroup::barrier(Async, Where where) {
   return start(impl(), impl().request(Op::barrier, {}, where));
 }

@@ -290,6 +290,33 @@ TEST(Failure, DeadlineNamesWhoHasNotCome) {
   });
 }
 
+TEST(Failure, AnAsynchronousBarrierHasItsOwnDeadline) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (group.rank() == 0) {
+      Work work = group.barrier({.timeout = 50ms}, async);
+      const Error error = thrown_by([&] { work.wait(); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+    }
+    world.barrier();
+  });
+}
+
+TEST(Failure, RanksOfASubgroupAreToldWithThoseOfTheWorld) {
+  on_ranks(3, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({1, 2});
+    if (world.rank() == 1) {
+      const Error error = thrown_by([&] { group.barrier({.timeout = 50ms}); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+      expect_text(error, "barrier #1 of group world/1-2 (rank 0)");
+      expect_text(error, "rank 1 (world rank 2, pid ");
+    }
+    world.barrier();
+  });
+}
+
 TEST(Misuse, ADtypeThatDoesNotExistIsRefused) {
   on_ranks(2, [](ProcessGroup& world) {
     float x = 1;

@@ -240,7 +240,7 @@ TEST(AnyCount, TheVectorGetsTheSize) {
     }
     std::vector<float> in;
     if (world.rank() == 0) {
-      Work work = world.recv_resize(in, kAnyRank, {}, async);
+      Work work = world.recv_resize(in, kAnyRank, async);
       work.wait();
       EXPECT_EQ(in, std::vector<float>(3, 1.0f));
     } else {
