@@ -21,6 +21,8 @@ EXAMPLES = {
         f"Rank: {r}, random tensor: tensor({['[1., 2., 3.]', '[4., 5., 6.]'][r]})", f"Rank: {r}, has data: tensor([5., 7., 9.])"]),
     "broadcast": (4, lambda r: ([] if r == 0 else [f"Worker {r} received tensor: 1.0"]) + [
         f"Rank {r} has tensor: 1.0", f"Rank {r} has tensor after all_reduce: 6.0"]),
+    "task_farm": (4, lambda r: ["Rank 0 has 1229 primes, the last is 9973"] if r == 0
+                  else [f"Rank {r}: the 3 workers have found 1229"]),
 }
 FLAGS = {"one_to_many": [[], ["--backend=native"], ["--local_rank", "0", "--backend", "native"]]}
 MPI_FLAGS = {"one_to_many": [["--backend", "mpi"]]}  # under the launchers of MPIs
