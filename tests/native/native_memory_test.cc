@@ -24,14 +24,14 @@ namespace {
 thread_local std::size_t allocations = 0;
 }  // namespace
 
-// Counts what this thread allocates.
-void* operator new(std::size_t byte_count) {
+// Counts what this thread allocates. Not inlined: g++ would see malloc meet delete, and warn.
+[[gnu::noinline]] void* operator new(std::size_t byte_count) {
   ++allocations;
   if (void* memory = std::malloc(byte_count)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 #endif
 
 namespace tutti::native {
