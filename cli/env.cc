@@ -132,7 +132,7 @@ int env_command(std::span<const std::string> words) {
     print(all.dump(2) + "\n");
   } else {
     print(identity_text(who));
-    print("settings:\n" + settings_table(settings));
+    print("settings (* must be equal on all ranks):\n" + settings_table(settings));
     for (const std::string& line : warnings) print(line + "\n");
   }
   return 0;
