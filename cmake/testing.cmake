@@ -22,6 +22,9 @@ function(tutti_test name)
   endif()
   # gtest_discover_tests keeps one label only: several become one that `ctest -L` matches by part.
   list(JOIN ARG_LABEL . labels)
+  if(labels MATCHES "threads|store|net")
+    add_dependencies(thread_tests ${name})
+  endif()
   gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX "${name}."
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
 endfunction()

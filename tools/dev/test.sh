@@ -46,7 +46,7 @@ else
     export TUTTI_TEST_THIN=1
     command -v setarch >/dev/null && exec_plain="setarch -R" || exec_plain=
     ASAN_OPTIONS=detect_stack_use_after_return=1 suite asan -j "$(nproc)" -LE "torch|mpi|package|style"
-    suite tsan -j "$(nproc)" -L "threads|store|net"
+    build_target=thread_tests suite tsan -j "$(nproc)" -L "threads|store|net"
     unset TUTTI_TEST_THIN
   fi
 fi
