@@ -134,6 +134,7 @@ void Server::Loop::take_orders() {
 
 void Server::Loop::turn(Deadline deadline) {
   take_orders();
+  if (is_stopping_.load()) return;  // its signal may be among those just drained
   const Clock::time_point now = Clock::now();
   Clock::time_point next =
       now + std::min<std::chrono::nanoseconds>(deadline.left(now), std::chrono::hours(1));

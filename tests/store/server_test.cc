@@ -109,6 +109,18 @@ TEST(StoreServer, AnEndInTheMiddleOfAFrameIsHarmless) {
   EXPECT_EQ(under_test.at(0)->try_get("k"), std::nullopt);
 }
 
+// Its thread sleeps for an hour unless it hears that it is to stop, at whatever point of its loop
+// it is.
+TEST(StoreServer, StopsAtAnyPointOfItsLoop) {
+  for (int round = 0; round < 3000; ++round) {
+    store::Server server({});
+    const auto busy_until = Clock::now() + std::chrono::microseconds(round % 100);
+    do {
+      server.fail(Error(ErrorCode::kAborted, "the job ends"));
+    } while (Clock::now() < busy_until);
+  }
+}
+
 TEST(StoreServer, WhoSaysNothingIsDroppedAfterTwoSeconds) {
   test::ServerUnderTest under_test;
   Deadline deadline = soon();
