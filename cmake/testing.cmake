@@ -1,18 +1,37 @@
-# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s]): one GoogleTest program that sees the
-# inside of the library; one ctest entry per test. Labels: none for the core (runs under every sanitizer),
-# `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`, `package`.
+# How the programs of the tests are made. They are compiled quickly, not well: what is tested is the library, and
+# that is optimised as ever. Their common headers cost more than they do, so these are compiled once.
 include_guard()
 include(GoogleTest)
 find_package(GTest REQUIRED)
+
+# tutti_test_headers(NAME HEADERS <a.h> ... LINKS t ...): headers compiled once, for targets that REUSE_FROM NAME.
+function(tutti_test_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS" ${ARGN})
+  file(CONFIGURE OUTPUT ${name}.cc CONTENT "")
+  add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  target_link_libraries(${name} PRIVATE ${ARG_LINKS})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+endfunction()
+
+# tutti_test_code(TARGET): code of the tests that sees the inside of the library.
+function(tutti_test_code name)
+  # No contraction: as the kernels.
+  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS} -ffp-contract=off)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest)
+  target_precompile_headers(${name} REUSE_FROM tutti_core_headers)
+endfunction()
+
+# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s]): one GoogleTest program; one ctest entry
+# per test. Labels: none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan),
+# `torch`, `mpi`, `soak`, `package`.
 function(tutti_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  # No contraction: as the kernels. O1: the library is what is tested optimised; these compile a third faster.
-  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS} -ffp-contract=off -O1)
-  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest GTest::gtest_main
-    ${ARG_LINKS})
+  tutti_test_code(${name})
+  target_link_libraries(${name} PRIVATE GTest::gtest_main ${ARG_LINKS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
@@ -29,19 +48,12 @@ function(tutti_test name)
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
 endfunction()
 
-# tutti_torch_program(NAME a.cc ...): a program over libtorch. Its headers cost half a minute per file: they are
-# compiled once for all such programs of the tests.
+# tutti_torch_program(NAME a.cc ...): a program over libtorch, whose headers cost half a minute per file.
 function(tutti_torch_program name)
   add_executable(${name} ${ARGN})
-  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS} -O0 -g1)
+  target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS})
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tutti::torch)
-  get_property(first GLOBAL PROPERTY TUTTI_FIRST_TORCH_PROGRAM)
-  if(first)
-    target_precompile_headers(${name} REUSE_FROM ${first})
-  else()
-    target_precompile_headers(${name} PRIVATE <torch/torch.h>)
-    set_property(GLOBAL PROPERTY TUTTI_FIRST_TORCH_PROGRAM ${name})
-  endif()
+  target_precompile_headers(${name} REUSE_FROM tutti_torch_headers)
 endfunction()
