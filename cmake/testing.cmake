@@ -1,18 +1,8 @@
 # How the programs of the tests are made. They are compiled quickly, not well: what is tested is the library, and
-# that is optimised as ever. Their common headers cost more than they do, so these are compiled once.
+# that is optimised as ever. Headers cost more than they do: the common ones are compiled once (tests/CMakeLists.txt).
 include_guard()
 include(GoogleTest)
 find_package(GTest REQUIRED)
-
-# tutti_test_headers(NAME HEADERS <a.h> ... LINKS t ...): headers compiled once, for targets that REUSE_FROM NAME.
-function(tutti_test_headers name)
-  cmake_parse_arguments(ARG "" "" "HEADERS;LINKS" ${ARGN})
-  file(CONFIGURE OUTPUT ${name}.cc CONTENT "")
-  add_library(${name} OBJECT ${CMAKE_CURRENT_BINARY_DIR}/${name}.cc)
-  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
-  target_link_libraries(${name} PRIVATE ${ARG_LINKS})
-  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
-endfunction()
 
 # tutti_test_code(TARGET): code of the tests that sees the inside of the library.
 function(tutti_test_code name)
@@ -21,7 +11,7 @@ function(tutti_test_code name)
   set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tutti_objects hwy::hwy fmt::fmt GTest::gtest)
-  target_precompile_headers(${name} REUSE_FROM tutti_core_headers)
+  target_precompile_headers(${name} REUSE_FROM tutti_test_headers)
 endfunction()
 
 # tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s]): one GoogleTest program; one ctest entry
@@ -48,12 +38,12 @@ function(tutti_test name)
     PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
 endfunction()
 
-# tutti_torch_program(NAME a.cc ...): a program over libtorch, whose headers cost half a minute per file.
+# tutti_torch_program(NAME a.cc ...): a program over libtorch, whose headers cost many times what the files say: one
+# unit of them all.
 function(tutti_torch_program name)
   add_executable(${name} ${ARGN})
   target_compile_options(${name} PRIVATE ${TUTTI_WARNINGS})
-  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF)
+  set_target_properties(${name} PROPERTIES CXX_EXTENSIONS OFF UNITY_BUILD ON)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tutti::torch)
-  target_precompile_headers(${name} REUSE_FROM tutti_torch_headers)
 endfunction()

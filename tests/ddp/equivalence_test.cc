@@ -7,8 +7,8 @@ namespace {
 constexpr int kSteps = 50;
 constexpr std::int64_t kBatch = 24;  // divisible by 1, 2, 3, 4
 
-struct NetImpl : torch::nn::Module {
-  NetImpl() {
+struct ConvNetImpl : torch::nn::Module {
+  ConvNetImpl() {
     register_module("convolve", convolve);
     register_module("hidden", hidden);
     register_module("out", out);
@@ -20,7 +20,7 @@ struct NetImpl : torch::nn::Module {
   torch::nn::Linear hidden{4 * 6 * 6, 32};
   torch::nn::Linear out{32, 5};
 };
-TORCH_MODULE(Net);
+TORCH_MODULE(ConvNet);
 
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(bool adam, std::vector<torch::Tensor> p) {
   if (adam) return std::make_unique<torch::optim::Adam>(std::move(p), 1e-3);
@@ -28,9 +28,9 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(bool adam, std::vector<t
                                              torch::optim::SGDOptions(0.05).momentum(0.9));
 }
 
-Net make_net(torch::Dtype dtype) {
+ConvNet make_conv_net(torch::Dtype dtype) {
   torch::manual_seed(5);
-  Net net;
+  ConvNet net;
   net->to(dtype);
   return net;
 }
@@ -38,8 +38,8 @@ Net make_net(torch::Dtype dtype) {
 void compare_with_one_process(ProcessGroup& world, torch::Dtype dtype, bool adam) {
   const std::string what = std::string(dtype == torch::kDouble ? "f64" : "f32") +
                            (adam ? " Adam" : " SGD") + " n=" + std::to_string(world.world_size());
-  Net alone = make_net(dtype);
-  Net net = make_net(dtype);
+  ConvNet alone = make_conv_net(dtype);
+  ConvNet net = make_conv_net(dtype);
   auto model = DistributedDataParallel(net, world, {.bucket_bytes = 4096});
   const auto alone_optimizer = make_optimizer(adam, alone->parameters());
   const auto optimizer = make_optimizer(adam, model.parameters());
