@@ -27,3 +27,11 @@ if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
 endif()
+
+# tutti_common_headers(TARGET <a.h> ...): headers the sanitizer builds compile once, which halves their time. The other
+# builds leave it to ccache, which finds nothing again behind a precompiled header.
+function(tutti_common_headers name)
+  if(TUTTI_SANITIZE)
+    target_precompile_headers(${name} PRIVATE ${ARGN})
+  endif()
+endfunction()

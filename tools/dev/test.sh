@@ -44,11 +44,9 @@ else
   if [ -n "$sanitizers" ]; then
     # The run-times of clang 14 need address-space randomisation off on newer kernels.
     # Nothing promises a time there, and many tests wait: twice as many as cores.
-    export TUTTI_TEST_THIN=1
     if setarch -R true 2>/dev/null; then plainly="setarch -R"; fi
     ASAN_OPTIONS=detect_stack_use_after_return=1 suite asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style"
     build_target=thread_tests suite tsan -j "$((2 * $(nproc)))" -L "threads|store|net"
-    unset TUTTI_TEST_THIN
   fi
 fi
 python3 tools/test_summary.py "$results"/*.xml
