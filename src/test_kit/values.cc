@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/hash.h"
 
@@ -19,9 +20,9 @@ constexpr std::byte kGuardByte{0xa5};
 
 /// A finite value of moderate size, exact in every format or needing rounding, as the bits fall.
 double ordinary(std::uint64_t bits) {
+  constexpr double kScales[] = {0.125, 0.25, 0.5, 1, 2, 4, 8, 16};
   const double mantissa = static_cast<double>(bits >> 12) / (1ull << 52);  // [0, 1)
-  const int exponent = static_cast<int>(bits & 7) - 3;
-  return std::ldexp((bits & 8) != 0 ? 1 + mantissa : -1 - mantissa, exponent);
+  return ((bits & 8) != 0 ? 1 + mantissa : -1 - mantissa) * kScales[bits & 7];
 }
 
 template <class T>
@@ -47,9 +48,9 @@ std::uint64_t float_bits(T value) {
   if constexpr (sizeof(T) == 2) return value.bits;
 }
 
-std::uint64_t special_half(DType dtype, std::uint64_t bits) {
-  const bool brain = dtype == DType::bf16;
-  const std::uint16_t infinity = brain ? 0x7f80 : 0x7c00;
+template <class Half>
+std::uint64_t special_half(std::uint64_t bits) {
+  const std::uint16_t infinity = std::is_same_v<Half, bfloat16> ? 0x7f80 : 0x7c00;
   const std::uint16_t values[] = {0x0000,
                                   0x8000,
                                   infinity,
@@ -62,22 +63,35 @@ std::uint64_t special_half(DType dtype, std::uint64_t bits) {
   return values[bits % std::size(values)];
 }
 
-/// The bits of one element, in the low bytes.
-std::uint64_t element(DType dtype, std::uint64_t random) {
-  const std::uint64_t kind = random >> 60, bits = mix64(random);
-  if (dtype == DType::bool_) return kind == 0 ? bits : bits & 1;  // all but 0 means true
-  if (!is_floating(dtype)) return kind < 2 ? (bits & 1) - 1 + (bits >> 63) : bits;
-  if (kind == 0) {
-    if (dtype == DType::f32) return float_bits(special_float<float>(bits));
-    if (dtype == DType::f64) return float_bits(special_float<double>(bits));
-    return special_half(dtype, bits);
-  }
+// The bits of one element, in the low bytes, from random ones and a kind below 16.
+
+std::uint64_t boolean(std::uint64_t kind, std::uint64_t bits) {
+  return kind == 0 ? bits : bits & 1;  // all but 0 means true
+}
+
+std::uint64_t integer(std::uint64_t kind, std::uint64_t bits) {
+  return kind < 2 ? (bits & 1) - 1 + (bits >> 63) : bits;
+}
+
+template <class T>
+std::uint64_t floating(std::uint64_t kind, std::uint64_t bits) {
   if (kind == 1) return bits;  // any bits at all
-  const double value = ordinary(bits);
-  if (dtype == DType::f64) return float_bits(value);
-  if (dtype == DType::f32) return float_bits(static_cast<float>(value));
-  if (dtype == DType::f16) return float_bits(float16(static_cast<float>(value)));
-  return float_bits(bfloat16(static_cast<float>(value)));
+  if constexpr (sizeof(T) == 2) {
+    if (kind == 0) return special_half<T>(bits);
+    return float_bits(T(static_cast<float>(ordinary(bits))));
+  } else {
+    return float_bits(kind == 0 ? special_float<T>(bits) : static_cast<T>(ordinary(bits)));
+  }
+}
+
+template <class Bits, auto kElement>
+void fill_each(std::uint64_t stream, std::size_t first, std::size_t count, void* out) {
+  auto* const to = static_cast<std::byte*>(out);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t random = mix64(stream + (first + i) * 0x9e3779b97f4a7c15u);
+    const auto bits = static_cast<Bits>(kElement(random >> 60, mix64(random)));
+    std::memcpy(to + i * sizeof bits, &bits, sizeof bits);
+  }
 }
 
 /// A complex number is filled and compared as its two parts.
@@ -100,13 +114,35 @@ bool is_nan(DType dtype, std::uint64_t bits) {
 
 void fill(std::uint64_t seed, int rank, DType dtype, std::size_t first, std::size_t count,
           void* out) {
-  if (is_complex(dtype)) return fill(seed, rank, part_dtype(dtype), 2 * first, 2 * count, out);
-  const std::size_t bytes = size_of(dtype);
   const std::uint64_t stream = hash_combine(seed, static_cast<std::uint64_t>(rank));
-  auto* const to = static_cast<std::byte*>(out);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::uint64_t bits = element(dtype, mix64(stream + (first + i) * 0x9e3779b97f4a7c15u));
-    std::memcpy(to + i * bytes, &bits, bytes);
+  switch (dtype) {
+    case DType::bool_:
+      return fill_each<std::uint8_t, boolean>(stream, first, count, out);
+    case DType::u8:
+    case DType::i8:
+    case DType::f8_e4m3:
+    case DType::f8_e5m2:
+      return fill_each<std::uint8_t, integer>(stream, first, count, out);
+    case DType::u16:
+    case DType::i16:
+      return fill_each<std::uint16_t, integer>(stream, first, count, out);
+    case DType::u32:
+    case DType::i32:
+      return fill_each<std::uint32_t, integer>(stream, first, count, out);
+    case DType::u64:
+    case DType::i64:
+      return fill_each<std::uint64_t, integer>(stream, first, count, out);
+    case DType::f16:
+      return fill_each<std::uint16_t, floating<float16>>(stream, first, count, out);
+    case DType::bf16:
+      return fill_each<std::uint16_t, floating<bfloat16>>(stream, first, count, out);
+    case DType::f32:
+      return fill_each<std::uint32_t, floating<float>>(stream, first, count, out);
+    case DType::f64:
+      return fill_each<std::uint64_t, floating<double>>(stream, first, count, out);
+    case DType::complex64:
+    case DType::complex128:
+      return fill(seed, rank, part_dtype(dtype), 2 * first, 2 * count, out);
   }
 }
 
