@@ -173,10 +173,9 @@ class ForeignBackend final : public Backend {
 /// Whether the side group checks collectives.
 enum class Side { native, none };
 
-/// A world of thread-ranks on the foreign backend, with or without a side group.
-inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
-                                       const std::shared_ptr<ForeignTable>& table, Side side,
-                                       std::shared_ptr<Observer> observer = nullptr) {
+/// A world of thread-ranks on whatever `add_backends` adds.
+inline ProcessGroup make_world_on(const test_kit::Rank& me, const group::AddBackends& add_backends,
+                                  std::shared_ptr<Observer> observer = nullptr) {
   group::Parts parts;
   parts.observer = std::move(observer);
   parts.name = "foreign";
@@ -192,12 +191,21 @@ inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
   options.rank = me.rank;
   options.world_size = me.world_size;
   parts.host = control::Host::join(options);
-  return group::make_group(std::move(parts), nullptr, Where::current(),
-                           [&](group::Parts& made, const GroupSpec& spec) {
-                             made.backend = std::make_shared<ForeignBackend>(table, me.rank);
-                             made.side = native::make_native(spec);
-                             made.check = side == Side::native;
-                           });
+  return group::make_group(std::move(parts), nullptr, Where::current(), add_backends);
+}
+
+/// A world of thread-ranks on the foreign backend, with or without a side group.
+inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
+                                       const std::shared_ptr<ForeignTable>& table, Side side,
+                                       std::shared_ptr<Observer> observer = nullptr) {
+  return make_world_on(
+      me,
+      [&](group::Parts& made, const GroupSpec& spec) {
+        made.backend = std::make_shared<ForeignBackend>(table, me.rank);
+        made.side = native::make_native(spec);
+        made.check = side == Side::native;
+      },
+      std::move(observer));
 }
 
 }  // namespace tutti
