@@ -37,13 +37,17 @@ class Run {
   Verdict operator()() {
     make_buffers();
     call();
-    std::string wrong = compare();
-    const Buffer& got = cell_.op == Op::broadcast ? in_ : out_;
-    return {std::move(wrong), bits_of(cell_.dtype, got.data, got.count)};
+    return {compare(), exact() ? 0 : bits_of(cell_.dtype, out_.data, out_.count)};
   }
 
  private:
   bool at_root() const { return rank_ == cell_.root; }
+  /// Whether anything arrives at this rank.
+  bool receives() const {
+    const bool at_root_only = cell_.op == Op::reduce || cell_.op == Op::gather;
+    return cell_.op != Op::barrier && (at_root() || !at_root_only);
+  }
+  bool keeps_input() const { return cell_.op != Op::broadcast && !(cell_.in_place && receives()); }
   bool is_message() const { return cell_.op == Op::send || cell_.op == Op::recv; }
   int sender() const { return static_cast<int>((self_ + ranks_ - distance()) % ranks_); }
   int receiver() const { return static_cast<int>((self_ + distance()) % ranks_); }
@@ -114,6 +118,10 @@ class Run {
       in_ = output_->part(offset(sent_to(self_), self_), input_count());
     }
     fill(cell_.seed, rank_, cell_.dtype, 0, input_count(), in_.data);
+    if (keeps_input()) {
+      const auto* const bytes = static_cast<const std::byte*>(in_.data);
+      kept_.assign(bytes, bytes + in_.byte_count());
+    }
   }
 
   void call() {
@@ -264,16 +272,19 @@ class Run {
   std::size_t reduced_ranks() const {
     return cell_.op == Op::scan ? self_ + 1 : cell_.op == Op::exscan ? self_ : ranks_;
   }
+  /// Whether one result alone is right; else it lies within a bound.
+  bool exact() const {
+    return canonical_ || !reduces(cell_.op) ||
+           !depends_on_order(cell_.dtype, cell_.reduce.kind()) || reduced_ranks() == 0;
+  }
   std::string differs_from(const std::vector<std::byte>& want, const Buffer& got) const {
-    const bool exact = canonical_ || !reduces(cell_.op) ||
-                       !depends_on_order(cell_.dtype, cell_.reduce.kind()) || reduced_ranks() == 0;
-    if (exact) return difference(cell_.dtype, want.data(), got.data, got.count);
+    if (exact()) return difference(cell_.dtype, want.data(), got.data, got.count);
     return out_of_bound(cell_.dtype, cell_.reduce, pointers_to(pieces_for(self_, reduced_ranks())),
                         want.data(), got.data, got.count);
   }
 
-  /// What this rank's output must hold; empty optional: this rank has none.
-  std::optional<std::vector<std::byte>> expected() const {
+  /// What this rank's output must hold.
+  std::vector<std::byte> expected() const {
     std::vector<std::byte> want;
     const auto root = static_cast<std::size_t>(cell_.root);
     switch (cell_.op) {
@@ -283,9 +294,7 @@ class Run {
         return want;
       case Op::all_reduce:
       case Op::reduce_scatter:
-        return reduced(self_, ranks_);
       case Op::reduce:
-        if (!at_root()) return {};
         return reduced(self_, ranks_);
       case Op::scan:
         return reduced(self_, self_ + 1);
@@ -294,7 +303,6 @@ class Run {
       case Op::gather:
       case Op::all_gather:
       case Op::all_to_all:
-        if (cell_.op == Op::gather && !at_root()) return {};
         for (std::size_t from = 0; from < ranks_; ++from) append_piece(from, self_, &want);
         return want;
       case Op::send:
@@ -310,19 +318,13 @@ class Run {
   std::string compare() {
     if (input_ && !input_->guards_are_whole()) return "wrote outside the input";
     if (output_ && !output_->guards_are_whole()) return "wrote outside the output";
-    const std::optional<std::vector<std::byte>> want = expected();
-    const Buffer& got = cell_.op == Op::broadcast ? in_ : out_;
-    if (want) {
-      std::string differs = differs_from(*want, got);
+    if (receives()) {
+      const Buffer& got = cell_.op == Op::broadcast ? in_ : out_;
+      std::string differs = differs_from(expected(), got);
       if (!differs.empty()) return differs;
     }
-    const bool input_is_kept = !cell_.in_place || !want;
-    if (input_is_kept && cell_.op != Op::broadcast) {
-      std::vector<std::byte> before(in_.byte_count());
-      fill(cell_.seed, rank_, cell_.dtype, 0, in_.count, before.data());
-      if (!before.empty() && std::memcmp(before.data(), in_.data, before.size()) != 0) {
-        return "changed its input";
-      }
+    if (!kept_.empty() && std::memcmp(kept_.data(), in_.data, kept_.size()) != 0) {
+      return "changed its input";
     }
     return {};
   }
@@ -333,6 +335,7 @@ class Run {
   const int rank_;
   const std::size_t ranks_, self_;
   std::optional<Guarded> input_, output_;
+  std::vector<std::byte> kept_;  ///< the input, where the operation leaves it
   Buffer in_, out_;
 };
 

@@ -24,8 +24,9 @@ struct Cell {
 std::string describe(const Cell& cell);
 
 struct Verdict {
-  std::string wrong;       ///< empty if all is right
-  std::uint64_t bits = 0;  ///< hash of what the rank got, all NaNs being alike
+  std::string wrong;  ///< empty if all is right
+  /// Hash of what the rank got, all NaNs being alike; 0 where one result alone is right.
+  std::uint64_t bits = 0;
 };
 
 /// Runs the cell on this rank and compares with the reference: what the operation promises to this
