@@ -105,6 +105,8 @@ class ProcessGroup::Impl {
   Work dispatch_async(Request request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
+  /// Closes the group if nobody has; logs why it could not.
+  void end() noexcept;
   void close_in_order(Deadline deadline);
   void fail(const Cause& cause) noexcept;
 

@@ -70,10 +70,14 @@ ProcessGroup::Impl::Impl(group::Parts parts)
 }
 
 ProcessGroup::Impl::~Impl() {
+  end();
   // The callback above may come too late, and a foreign backend must not end as if all were well.
   if (const auto cause = foreign_ ? membership().cause() : std::nullopt) {
     parts_.backend->abort(*cause);
   }
+}
+
+void ProcessGroup::Impl::end() noexcept {
   if (closed_.load(std::memory_order_relaxed)) return;
   try {
     if (failed()) return;

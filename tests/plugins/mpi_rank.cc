@@ -224,6 +224,30 @@ void die_making(ProcessGroup& world) {
   for (;;) world.new_group({0, 1}).close();
 }
 
+/// Rank 1 goes without the second all_reduce, its group by the destructor.
+void leave_early(ProcessGroup& world) {
+  all_reduce<float>(world, 1000);
+  if (world.rank() == 1) {
+    const ProcessGroup gone = std::move(world);
+    return;
+  }
+  all_reduce<float>(world, 1000);
+}
+
+/// All leave in order; then rank 1 ends without MPI_Finalize.
+void die_after_close(ProcessGroup& world) {
+  const bool dies = world.rank() == 1;
+  world.close();
+  if (dies) die();
+}
+
+/// All leave in order; then rank 1 takes its time before it exits.
+void exit_late(ProcessGroup& world) {
+  const bool is_late = world.rank() == 1;
+  world.close();
+  if (is_late) std::this_thread::sleep_for(60s);
+}
+
 /// Rank 0 calls from a thread that did not start MPI, when rank 1 is inside already.
 void other_thread(ProcessGroup& group) {
   std::vector<float> x(10);
@@ -295,6 +319,9 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"die_before", die_before},
     {"die_inside", die_inside},
     {"die_making", die_making},
+    {"leave_early", leave_early},
+    {"die_after_close", die_after_close},
+    {"exit_late", exit_late},
     {"other_thread", other_thread},
     {"late", late},
     {"unequal_counts", unequal_counts},
@@ -336,7 +363,7 @@ void run_scenarios(const std::string& list, const std::function<void(const std::
       }
       kScenarios.at(name)(world);
     }
-    world.close();
+    if (world.is_member()) world.close();
   } catch (const Error& failure) {
     if (!goes_on) throw;
     record(describe(failure));

@@ -114,6 +114,36 @@ TEST_P(MpiBackend, SurvivorsGoOn) {
   }
 }
 
+// ---- leaving MPI
+
+TEST_P(MpiBackend, ARankThatLeavesEarlyEndsLikeTheOthers) {
+  for (int i = 0; i < 3; ++i) {
+    const Outcome outcome = run(3, "leave_early");
+    EXPECT_EQ(outcome.codes, (std::vector{3, 0, 3})) << outcome.err;
+    expect_records(outcome, "kClosed 1: ", {"all_reduce"}, 1);
+    EXPECT_EQ(outcome.records[1], "ok\n") << outcome.err;
+  }
+}
+
+TEST_P(MpiBackend, ADeathAfterTheLastGoodbyeLeavesTheCodesOfTheOthers) {
+  const Outcome outcome = run(3, "die_after_close", {kShortGrace, "TUTTI_LOG=info"});
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(outcome.records[static_cast<std::size_t>(rank)], "ok\n") << outcome.err;
+    EXPECT_EQ(outcome.codes[static_cast<std::size_t>(rank)], 0) << outcome.err;
+    EXPECT_NE(outcome.err.find("rank " + std::to_string(rank) +
+                               ": backend \"mpi\": another process ended without finalising MPI, "
+                               "so this one does not either"),
+              std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_P(MpiBackend, APeerThatOnlyTakesLongEndsNothing) {
+  const Outcome outcome = run(3, "exit_late", {kShortGrace});
+  expect_ok(outcome);
+  EXPECT_EQ(outcome.err.find("finali"), std::string::npos) << outcome.err;
+}
+
 // ---- bad input
 
 TEST_P(MpiBackend, OutsideALauncherTheCommandIsShown) {

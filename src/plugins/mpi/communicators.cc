@@ -19,15 +19,15 @@ constexpr const char* kTitle = "MPICH";
 constexpr const char* kLauncher = "mpiexec.mpich";
 #endif
 
-/// Who one rank of the world is in MPI: "2 4 4711".
+/// Who one rank of the world is in MPI: "2 4 4711 17".
 struct Place {
   int rank = 0;
   int world_size = 0;
-  int pid = 0;
+  PageAddress page;
 };
 
 Place parse(const std::string& text, int rank) {
-  int numbers[3] = {};
+  int numbers[4] = {};
   const char* at = text.data();
   const char* const end = at + text.size();
   for (int& number : numbers) {
@@ -38,7 +38,7 @@ Place parse(const std::string& text, int rank) {
     }
     at = stop == end ? end : stop + 1;
   }
-  return {numbers[0], numbers[1], numbers[2]};
+  return {numbers[0], numbers[1], {numbers[2], numbers[3]}};
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -50,12 +50,12 @@ void check_places(const std::vector<Place>& places) {
     const Place& place = places[rank];
     for (std::size_t other = 0; other < rank; ++other) {
       if (place.rank != places[other].rank || place.world_size != places[other].world_size ||
-          place.pid != places[other].pid)
+          place.page.pid != places[other].page.pid)
         continue;
       refuse(
           fmt::format("ranks {} and {} are threads of one process (pid {}), which is one rank "
                       "of MPI; give each rank a process of its own",
-                      other, rank, place.pid));
+                      other, rank, place.page.pid));
     }
   }
   const auto differs = std::find_if(places.begin(), places.end(), [&](const Place& place) {
@@ -72,24 +72,28 @@ void check_places(const std::vector<Place>& places) {
 
 }  // namespace
 
-std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, const Process& process) {
+std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, Process& process) {
   if (!spec.store) return std::make_shared<RankMap>(1, process.rank());
   const auto budget = std::chrono::duration_cast<Store::Timeout>(
       std::min<std::chrono::nanoseconds>(spec.timeout, std::chrono::hours(24)));
   const auto key = [](std::size_t rank) { return fmt::format("mpi/{}", rank); };
+  const PageAddress own = process.ending().own();
   spec.store->set(key(static_cast<std::size_t>(spec.rank)),
-                  fmt::format("{} {} {}", process.rank(), process.world_size(), ::getpid()),
+                  fmt::format("{} {} {} {}", process.rank(), process.world_size(), own.pid, own.fd),
                   budget);
   std::vector<std::string> keys;
   for (std::size_t rank = 0; rank < spec.world_ranks.size(); ++rank) keys.push_back(key(rank));
   const std::vector<std::string> texts = spec.store->multi_get(keys, budget);
   std::vector<Place> places;
+  std::vector<PageAddress> pages;
   auto map = std::make_shared<RankMap>();
   for (const std::string& text : texts) {
     places.push_back(parse(text, static_cast<int>(places.size())));
     map->push_back(places.back().rank);
+    pages.push_back(places.back().page);
   }
   check_places(places);
+  process.ending().watch(pages);
   return map;
 }
 

@@ -12,11 +12,12 @@ namespace tutti::mpi {
 /// By rank of the world: the rank in MPI_COMM_WORLD.
 using RankMap = std::vector<int>;
 
-/// All ranks of a new world tell each other, through its store, who they are in MPI.
+/// All ranks of a new world tell each other, through its store, who they are in MPI, and watch each
+/// other from then on.
 ///
 /// Errors  kUnsupported, on all ranks with the same words: MPI's world has another size, or each
 ///         rank is alone in one; two ranks are threads of one process.
-std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, const Process& process);
+std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, Process& process);
 
 /// Two communicators of the members, in their order: messages must not meet collectives.
 ///

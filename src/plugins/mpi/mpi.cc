@@ -23,9 +23,12 @@ namespace {
 
 bool is_nonblocking(const GroupSpec& spec) { return spec.settings.at("mpi_mode") == "nonblocking"; }
 
+std::chrono::nanoseconds grace_of(const GroupSpec& spec) {
+  return parse_duration("failure_grace", spec.settings.at("failure_grace"));
+}
+
 std::shared_ptr<Gate> gate_of(const GroupSpec& spec) {
-  auto gate =
-      std::make_shared<Gate>(parse_duration("failure_grace", spec.settings.at("failure_grace")));
+  auto gate = std::make_shared<Gate>(grace_of(spec));
   spec.on_failure([gate](const Error& failure) {
     gate->abort({failure.code(), failure.what(), failure.context().culprits, {}});
   });
@@ -132,7 +135,7 @@ BackendInfo MpiBackend::info() const { return about(); }
 
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
   return make_inside(spec, "init_process_group", [&](const std::shared_ptr<Gate>& gate) {
-    Process& process = Process::get(is_nonblocking(spec));
+    Process& process = Process::get({is_nonblocking(spec), grace_of(spec)});
     try {
       return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process), gate);
     } catch (const Error& failure) {

@@ -79,18 +79,18 @@ std::string library_version() {
   return version;
 }
 
-Process& Process::get(bool outlives) {
-  static Process* const process = new Process(outlives);  // lives until the process ends
+Process& Process::get(const ProcessOptions& options) {
+  static Process* const process = new Process(options);  // lives until the process ends
   return *process;
 }
 
-Process::Process(bool outlives) : pid_(::getpid()) {
+Process::Process(const ProcessOptions& options) : ending_(options.grace) {
   int is_initialized = 0;
   MPI_Initialized(&is_initialized);
   if (is_initialized != 0) {
     check(MPI_Query_thread(&level_), "MPI_Query_thread");
   } else {
-    start(outlives);
+    start(options.outlives);
   }
   check_thread("init_process_group");
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
@@ -112,16 +112,14 @@ void Process::start(bool outlives) {
   if (outlives) avoid_copies_from_the_dead();
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level_), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  static Process* to_finalize = nullptr;
-  to_finalize = this;
-  std::atexit([] { to_finalize->finalize(); });
+  ::on_exit([](int exit_code, void* self) { static_cast<Process*>(self)->leave(exit_code); }, this);
 }
 
-void Process::finalize() noexcept {
+void Process::leave(int exit_code) noexcept {
   int is_finalized = 0;
   MPI_Finalized(&is_finalized);
-  const bool is_child = ::getpid() != pid_;  // forked from us: MPI is not its
-  if (is_finalized == 0 && !is_child && !failed_.load()) MPI_Finalize();
+  const bool is_child = ::getpid() != ending_.own().pid;  // forked from us: MPI is not its
+  if (is_finalized == 0 && !is_child && !failed_.load()) ending_.leave(exit_code);
 }
 
 void Process::check_thread(const char* what) const {

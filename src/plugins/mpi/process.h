@@ -2,25 +2,35 @@
 //
 // Where the program has initialised MPI, it stays the program's: we take the thread level that it
 // asked for and never finalise. Else we ask for MPI_THREAD_MULTIPLE, and finalise when the process
-// exits: MPI starts once, and a second world must find it alive. After a failure nobody finalises:
-// MPICH would wait for the dead.
+// exits (ending.h): MPI starts once, and a second world must find it alive. After a failure nobody
+// finalises: MPI would wait for the dead.
 #pragma once
 
 #include <mpi.h>
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <string>
 
+#include "plugins/mpi/ending.h"
 #include "tutti/types.h"
 
 namespace tutti::mpi {
 
+struct ProcessOptions {
+  bool outlives = false;           ///< this process wants to outlive the ranks of others
+  std::chrono::nanoseconds grace;  ///< what it gives MPI to end after a failure
+};
+
 class Process {
  public:
   /// Initialises MPI at the first call, unless the program has done so. It has not been finalised
-  /// (rendezvous/mpi_choice). `outlives`: this process wants to outlive the ranks of others.
-  static Process& get(bool outlives);
+  /// (rendezvous/mpi_choice).
+  static Process& get(const ProcessOptions& options);
+
+  /// How this process will leave MPI, if it is ours to leave.
+  Ending& ending() noexcept { return ending_; }
 
   int rank() const noexcept { return rank_; }              ///< in MPI_COMM_WORLD
   int world_size() const noexcept { return world_size_; }  ///< of MPI_COMM_WORLD
@@ -45,15 +55,15 @@ class Process {
   void set_failed() noexcept { failed_.store(true); }
 
  private:
-  explicit Process(bool outlives);
+  explicit Process(const ProcessOptions& options);
   void start(bool outlives);
-  void finalize() noexcept;
+  void leave(int exit_code) noexcept;
 
+  Ending ending_;
   int level_ = MPI_THREAD_SINGLE;
   int rank_ = 0;
   int world_size_ = 1;
   int last_tag_ = 32767;
-  int pid_ = 0;
   MPI_Op operations_[4];  // by ReduceOp::Kind
   std::mutex one_call_;
   std::atomic<bool> failed_{false};
