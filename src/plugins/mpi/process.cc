@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <vector>
 
 #include "kernels/kernels.h"
 #include "plugins/mpi/collectives.h"
@@ -57,10 +58,13 @@ const char* name_of_level(int level) {
 }  // namespace
 
 std::string error_text(int code) {
-  char text[MPI_MAX_ERROR_STRING] = {};
+  // MPICH 4.0 writes a stack of errors beyond MPI_MAX_ERROR_STRING, and over the stack of its
+  // caller.
+  std::vector<char> text(64 * MPI_MAX_ERROR_STRING);
   int length = 0;
-  if (MPI_Error_string(code, text, &length) != MPI_SUCCESS) return fmt::format("code {}", code);
-  return {text, static_cast<std::size_t>(length)};
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS)
+    return fmt::format("code {}", code);
+  return text.data();
 }
 
 void check(int code, const char* function) {
