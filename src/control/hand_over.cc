@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -279,9 +280,24 @@ struct stat stat_memory(const net::Fd& memory, std::size_t bytes) {
   return status;
 }
 
+/// Where a file may not grow that far the kernel answers ftruncate with SIGXFSZ, which ends the
+/// process without a word; memory counts as a file.
+void check_file_size_limit(std::size_t bytes) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  if (limit.rlim_cur >= bytes) return;
+  throw Error(
+      ErrorCode::kSystem,
+      fmt::format("cannot make {} bytes of shared memory: this process may make files of at "
+                  "most {} bytes (RLIMIT_FSIZE), and memory counts as one: raise the limit "
+                  "with `ulimit -f unlimited`",
+                  bytes, limit.rlim_cur));
+}
+
 }  // namespace
 
 net::Fd make_memory(const char* name, std::size_t bytes) {
+  check_file_size_limit(bytes);
   net::Fd memory(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) throw net::system_error("cannot make shared memory (memfd_create)", errno);
   if (::ftruncate(memory.get(), static_cast<off_t>(bytes)) != 0) {

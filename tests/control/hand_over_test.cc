@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -45,6 +46,27 @@ int owner_in(const Mapping& mapping) {
   int rank = -1;
   std::memcpy(&rank, mapping.data(), sizeof rank);
   return rank;
+}
+
+TEST(Memory, ALimitOfFileSizesIsAnErrorAndNoSignal) {
+  rlimit former = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &former), 0);
+  const rlimit small = {.rlim_cur = 102400, .rlim_max = former.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  std::string message;
+  try {
+    make_memory("tutti-test", 8u << 20);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    message = error.what();
+  }
+  EXPECT_TRUE(make_memory("tutti-test", 102400));
+  ::setrlimit(RLIMIT_FSIZE, &former);
+  EXPECT_EQ(
+      message,
+      "cannot make 8388608 bytes of shared memory: this process may make files of at most "
+      "102400 bytes (RLIMIT_FSIZE), and memory counts as one: raise the limit with `ulimit -f "
+      "unlimited`");
 }
 
 TEST(Memory, CannotBeResizedNorNewlyWrittenOnceSealed) {
