@@ -85,10 +85,8 @@ std::chrono::milliseconds milliseconds_of(std::chrono::nanoseconds span) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::min(span, kLongest));
 }
 
-/// A plain number means seconds.
 std::chrono::milliseconds duration_of(const char* option, const std::string& text) {
-  const bool plain = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  return milliseconds_of(parse_duration(option, plain ? text + "s" : text));
+  return milliseconds_of(parse_duration(option, text));
 }
 
 /// The setting of that name, which the ranks get as well.

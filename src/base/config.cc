@@ -240,9 +240,11 @@ std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view 
                              {"min", 60'000'000'000},
                              {"h", 3'600'000'000'000}};
   if (text == "never") return std::chrono::nanoseconds::max();
+  const bool plain = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
   std::uint64_t total = 0;
-  if (!parse_units(text, kUnits, std::numeric_limits<std::int64_t>::max(), &total)) {
-    reject(what, text, "a duration like 30s, 500ms, 30min, 1h30min or never");
+  if (!parse_units(plain ? fmt::format("{}s", text) : text, kUnits,
+                   std::numeric_limits<std::int64_t>::max(), &total)) {
+    reject(what, text, "a duration like 30 (seconds), 30s, 500ms, 30min, 1h30min or never");
   }
   return std::chrono::nanoseconds(static_cast<std::int64_t>(total));
 }
@@ -259,7 +261,9 @@ std::size_t parse_bytes(std::string_view what, std::string_view text) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  const std::size_t furthest = std::max<std::size_t>(2, word.size() / 3);
+  // Something of a short word must be left: one of its letters, two where it has three.
+  const std::size_t furthest =
+      word.size() < 3 ? word.size() / 2 : std::max<std::size_t>(2, word.size() / 3);
   std::size_t least = furthest + 1;
   std::string found;
   for (const std::string& candidate : candidates) {

@@ -81,8 +81,8 @@ std::vector<std::string> unknown_variables(const Environment& environment);
 /// TUTTI_LOG of this process; warn where it is not set or not a level.
 LogLevel log_level_of_process() noexcept;
 
-/// "30s", "500ms", "1h30min", "250us", "10ns", "never"; throws kInvalidArgument naming `what`.
-/// Plugins of backends use it, too.
+/// "30s", "500ms", "1h30min", "250us", "10ns", "never"; a plain "30" is seconds. Throws
+/// kInvalidArgument naming `what`. Plugins of backends use it, too.
 TUTTI_API std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view text);
 /// "4096", "64KiB", "25MiB", "1GiB", "1MB"; throws kInvalidArgument naming `what`.
 std::size_t parse_bytes(std::string_view what, std::string_view text);

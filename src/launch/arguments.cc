@@ -15,6 +15,12 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
+/// "-n2": an option of one letter with its number.
+bool has_number_attached(std::string_view word) {
+  return word.size() > 2 && word[1] != '-' &&
+         word.find_first_not_of("0123456789", 2) == std::string_view::npos;
+}
+
 /// "-nproc_per_node" -> "nproc-per-node".
 std::string option_name(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of('-'), word.size()));
@@ -32,6 +38,12 @@ std::string option_name(std::string_view word) {
   std::string guess = nearest(name, names);
   for (const std::string& candidate : names) {
     if (guess.empty() && name.size() > 1 && candidate.starts_with(name)) guess = candidate;
+  }
+  if (name == "x") {  // mpirun's
+    refuse(
+        fmt::format("unknown option {}; the ranks get the whole environment of tutti run: "
+                    "env NAME=VALUE tutti run ...",
+                    word));
   }
   refuse(fmt::format("unknown option {}; {}", word,
                      guess.empty() ? "tutti run --help lists them; options of the program stand "
@@ -51,13 +63,17 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
       break;
     }
     if (word.size() < 2 || word[0] != '-') break;
-    const std::string name = option_name(word);
+    const bool attached = has_number_attached(word);
+    const std::string name = option_name(attached ? word.substr(0, 2) : word);
     const auto option = std::find_if(known.begin(), known.end(),
                                      [&](const OptionWord& entry) { return entry.name == name; });
     if (option == known.end()) refuse_unknown(word, name, known);
     const std::size_t equals = word.find('=');
     std::string value;
-    if (equals != std::string::npos) {
+    if (attached) {
+      if (!option->takes_value) refuse(fmt::format("{}: takes no value", word));
+      value = word.substr(2);
+    } else if (equals != std::string::npos) {
       if (!option->takes_value) refuse(fmt::format("{}: takes no value", word));
       value = word.substr(equals + 1);
     } else if (option->takes_value) {

@@ -22,7 +22,7 @@ struct CutArguments {
 
 /// Cuts at `--` or at the first word that is neither an option nor an option's value. Options are
 /// made uniform: "-np 4", "--np=4" -> "--np=4"; "--nproc_per_node" -> "--nproc-per-node"; names of
-/// one letter stay short: "-n4".
+/// one letter stay short, and may have their number attached: "-n 4", "-n4" -> "-n4".
 ///
 /// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
 /// missing.

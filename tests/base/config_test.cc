@@ -94,9 +94,11 @@ TEST(Config, Durations) {
   EXPECT_EQ(parse_duration("x", "250us"), 250us);
   EXPECT_EQ(parse_duration("x", "0s"), 0s);
   EXPECT_EQ(parse_duration("x", "1h30min"), 90min);
+  EXPECT_EQ(parse_duration("x", "60"), 60s)
+      << "a plain number: seconds, as for tutti run --timeout";
   EXPECT_EQ(parse_duration("x", "never"), std::chrono::nanoseconds::max());
-  for (const char* wrong :
-       {"", "s", "30", "-1s", "30 s", "30sec", "1.5s", "9999999999h", "18446744073709551616ns"}) {
+  for (const char* wrong : {"", "s", "1h30", "-1", "-1s", "30 s", "30sec", "1.5s", "9999999999h",
+                            "18446744073709551616ns"}) {
     EXPECT_THROW(parse_duration("x", wrong), Error) << wrong;
   }
 }

@@ -31,7 +31,7 @@ std::string message_of(Call&& call) {
 
 TEST(CutArguments, TakesEverySpelling) {
   for (const Words& words :
-       {Words{"-n", "4", "prog", "-x"}, Words{"-n=4", "prog", "-x"},
+       {Words{"-n", "4", "prog", "-x"}, Words{"-n=4", "prog", "-x"}, Words{"-n4", "prog", "-x"},
         Words{"-np", "4", "prog", "-x"}, Words{"--nproc_per_node", "4", "prog", "-x"},
         Words{"--nproc-per-node=4", "prog", "-x"},
         Words{"-nproc_per_node=4", "--", "prog", "-x"}}) {
@@ -66,6 +66,17 @@ TEST(CutArguments, GuessesUnknownOptions) {
               cut_arguments(Words{"--nproc", "1", "prog"}, kKnown);
             }),
             "unknown option --nproc; did you mean --nproc-per-node?");
+  // No guess where nothing of the word would be left.
+  EXPECT_EQ(
+      message_of([] {
+        cut_arguments(Words{"-q7", "prog"}, kKnown);
+      }),
+      "unknown option -q7; tutti run --help lists them; options of the program stand after it");
+  EXPECT_EQ(message_of([] {
+              cut_arguments(Words{"-x", "A=b", "prog"}, kKnown);
+            }),
+            "unknown option -x; the ranks get the whole environment of tutti run: "
+            "env NAME=VALUE tutti run ...");
   const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
   EXPECT_EQ(message_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
