@@ -92,10 +92,45 @@ std::string joined(const ordered_json& words) {
   return text;
 }
 
+/// What backends can do: those that can do the same share a section.
+class Sections {
+ public:
+  void add(std::string_view name, const std::string& body) {
+    const auto same = std::find_if(all_.begin(), all_.end(),
+                                   [&](const auto& section) { return section.first == body; });
+    if (same == all_.end()) {
+      all_.emplace_back(body, name);
+    } else {
+      same->second += fmt::format(", {}", name);
+    }
+  }
+  /// (what they can do, their names)
+  const std::vector<std::pair<std::string, std::string>>& all() const noexcept { return all_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> all_;
+};
+
+std::string lines_of(const ordered_json& matrix) {
+  if (matrix.is_null()) return "  no conformance run is known\n";
+  std::string text;
+  for (const auto& group : matrix["supported"]) {
+    if (group["rows"].empty()) continue;
+    text += fmt::format("  {}\n", joined(group["operations"]));
+    for (const auto& row : group["rows"]) {
+      if (!row.contains("dtypes")) continue;
+      text += fmt::format("    {}{}\n", joined(row["dtypes"]),
+                          row.contains("reduce_ops") ? ": " + joined(row["reduce_ops"]) : "");
+    }
+  }
+  return text;
+}
+
 std::string text_of(const std::vector<Here>& all) {
   std::size_t widest = 0;
   for (const Here& here : all) widest = std::max(widest, here.name.size());
   std::string text;
+  Sections sections;
   for (const Here& here : all) {
     if (!here.absent.empty()) {
       text += fmt::format("{:<{}}  absent   {}\n", here.name, widest, here.absent);
@@ -103,21 +138,9 @@ std::string text_of(const std::vector<Here>& all) {
     }
     text += fmt::format("{:<{}}  present  {} on cpu{}{}\n", here.name, widest, here.about.version,
                         here.path.empty() ? "" : ", ", here.path);
-    const ordered_json matrix = matrix_of(here.name);
-    if (matrix.is_null()) {
-      text += fmt::format("{:<{}}           no conformance run is known\n", "", widest);
-      continue;
-    }
-    for (const auto& group : matrix["supported"]) {
-      if (group["rows"].empty()) continue;
-      text += fmt::format("{:<{}}           {}\n", "", widest, joined(group["operations"]));
-      for (const auto& row : group["rows"]) {
-        if (!row.contains("dtypes")) continue;
-        text += fmt::format("{:<{}}             {}{}\n", "", widest, joined(row["dtypes"]),
-                            row.contains("reduce_ops") ? ": " + joined(row["reduce_ops"]) : "");
-      }
-    }
+    sections.add(here.name, lines_of(matrix_of(here.name)));
   }
+  for (const auto& [body, names] : sections.all()) text += fmt::format("\n{}:\n{}", names, body);
   return text;
 }
 
@@ -158,29 +181,32 @@ std::string markdown_of(const ordered_json& matrix) {
   return text;
 }
 
-/// The same on every machine: docs/backends.md is this. Backends that can do the same share a
-/// section.
+/// The same on every machine: docs/backends.md is this.
 std::string markdown() {
-  std::vector<std::pair<std::string, std::string>> sections;  // what they can do, their names
+  Sections sections;
   for (const Matrix& entry : matrices()) {
-    const std::string body = markdown_of(ordered_json::parse(entry.json));
-    const auto same = std::find_if(sections.begin(), sections.end(),
-                                   [&](const auto& section) { return section.first == body; });
-    if (same != sections.end()) {
-      same->second += fmt::format(", {}", entry.name);
-    } else {
-      sections.emplace_back(body, entry.name);
-    }
+    sections.add(entry.name, markdown_of(ordered_json::parse(entry.json)));
   }
   std::string text =
       "# Backends\n"
       "What each backend can do, as the conformance suite has shown it. Made by `tutti backends "
       "--markdown` from tests/conformance/matrix; do not edit.\n";
-  for (const auto& [body, names] : sections) text += fmt::format("\n## {}\n{}", names, body);
+  for (const auto& [body, names] : sections.all()) text += fmt::format("\n## {}\n{}", names, body);
   return text;
 }
 
 }  // namespace
+
+std::vector<std::string> parts_beside() {
+  const std::vector<std::string> where = folders();
+  std::vector<std::string> names = group::list_plugins(where);
+  const bool has_torch = std::any_of(where.begin(), where.end(), [](const std::string& folder) {
+    std::error_code error;
+    return std::filesystem::exists(std::filesystem::path(folder) / "libtutti_torch.so", error);
+  });
+  if (has_torch) names.emplace_back("torch");
+  return names;
+}
 
 int backends_command(std::span<const std::string> words) {
   std::string form;

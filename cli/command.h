@@ -6,6 +6,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tutti::cli {
 
@@ -14,5 +15,8 @@ inline constexpr int kUsageError = 2;
 int run_command(std::span<const std::string> words);
 int env_command(std::span<const std::string> words);
 int backends_command(std::span<const std::string> words);
+
+/// What stands in files of its own and is found here: plugins of backends, and torch.
+std::vector<std::string> parts_beside();
 
 }  // namespace tutti::cli

@@ -1,5 +1,6 @@
 // The command `tutti`: finds the subcommand and hands it its words.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <exception>
@@ -53,7 +54,7 @@ std::string long_help() {
       "\n"
       "Options:\n"
       "  --help     this text; tutti COMMAND --help says more\n"
-      "  --version  version, commit, compiler and what is built in\n",
+      "  --version  version, commit, compiler, what is built in and what was found\n",
       build_info().version, command_list());
 }
 
@@ -83,8 +84,10 @@ int run_main(const std::vector<std::string>& words) {
   const std::string& word = words[0];
   if (word == "--version" || word == "-V") {
     const BuildInfo info = build_info();
-    print(fmt::format("tutti {} (commit {}, {})\nbuilt in: {}\n", info.version, info.commit,
-                      info.compiler, info.features));
+    const std::vector<std::string> beside = parts_beside();
+    print(fmt::format("tutti {} (commit {}, {})\nbuilt in: {}\nfound beside it: {}\n", info.version,
+                      info.commit, info.compiler, info.features,
+                      beside.empty() ? "nothing" : fmt::format("{}", fmt::join(beside, " "))));
     return 0;
   }
   if (word == "--help" || word == "-h" || word == "help") {
