@@ -36,6 +36,8 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   if (hello.rank >= 0 && hello.world_size == board_.rank_count() &&
       hello.rank < board_.rank_count()) {
     joined_[static_cast<std::size_t>(hello.rank)] = true;
+    pid_t nobody = -1;
+    first_joined_.compare_exchange_strong(nobody, peer.pid);
     news_.signal();
   }
   return std::nullopt;

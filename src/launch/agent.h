@@ -32,6 +32,8 @@ class Agent {
   net::Wakeup& news() noexcept { return news_; }
   /// It was welcomed to a world of all ranks of the job.
   bool has_joined(int rank) const noexcept { return joined_[static_cast<std::size_t>(rank)]; }
+  /// The process that joined first.
+  pid_t first_joined() const noexcept { return first_joined_; }
   /// Those who wait in the store, or come later, get this as their error.
   void fail(const std::string& reason);
 
@@ -54,6 +56,7 @@ class Agent {
   net::Fd board_fd_;
   control::Board board_;
   std::vector<std::atomic<bool>> joined_;
+  std::atomic<pid_t> first_joined_ = -1;
   net::Wakeup news_;
   std::optional<store::Server> server_;  // last: its thread uses the others
 };

@@ -7,7 +7,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -19,7 +18,6 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <random>
 
 #include "base/rank_list.h"
 #include "launch/agent.h"
@@ -42,7 +40,11 @@ using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
 constexpr auto kWaitingLine = 10s;
-constexpr auto kKeeperPatience = 10s;
+constexpr auto kStillRunLine = 1s;           ///< after the request to end; then every kWaitingLine
+constexpr auto kStoppedLine = 2s;            ///< a shorter stop is nobody's business
+constexpr auto kKeeperPatience = 10s;        ///< for the kernel to give back a large memory
+constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopped itself
+constexpr auto kReaderPatience = 400ms;      ///< when the job was asked to end
 constexpr std::size_t kFixedWatches = 5;
 constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
 
@@ -60,16 +62,6 @@ std::vector<int> allowed_cores() {
     if (CPU_ISSET(core, &set)) cores.push_back(core);
   }
   return cores;
-}
-
-/// A number for programs that insist on one. Nobody of ours listens there.
-int master_port(const Environment& variables) {
-  const auto set = variables.find("MASTER_PORT");
-  if (set != variables.end()) {
-    const int port = std::atoi(set->second.c_str());
-    if (port > 0 && port < 65536) return port;
-  }
-  return 29500 + static_cast<int>(std::random_device{}() % 3000);
 }
 
 std::string find_for(const JobOptions& options) {
@@ -92,6 +84,8 @@ class Job {
   struct Rank {
     pid_t pid = -1;
     bool ended = false;
+    int stopped_by = 0;  ///< 0: it is not stopped
+    Clock::time_point stopped_line_at = Clock::time_point::max();
     std::vector<int> asked_by = {};  ///< signals by which we asked it to end
     /// Its own end if it was killed by another signal than ours, whatever we did meanwhile.
     bool is_ours(int wait_status) const;
@@ -101,7 +95,7 @@ class Job {
 
   struct Attendance {
     std::vector<int> missing;  ///< run, and have not joined
-    std::vector<int> lost;     ///< ended without having joined
+    std::vector<int> lost;     ///< ended, and never were in a world
     std::vector<int> waiting;  ///< joined, and their world is not complete
   };
 
@@ -116,14 +110,19 @@ class Job {
   void take_signal(int signal_number);
   void read_notes();
   void take_note(const Note& note);
+  void rank_stopped(Rank& rank, int signal_number);
   void rank_ended(int rank, int wait_status);
   void keeper_is_gone();
+  void await_guard();
   bool read_pipe(int rank, Stream stream);
 
   void read_news();
   Attendance attendance() const;
   void watch_rendezvous(Clock::time_point now);
   void say_who_is_missing(Clock::time_point now);
+  void say_who_is_stopped(Clock::time_point now);
+  void say_who_still_runs(Clock::time_point now);
+  std::string running_text() const;
 
   void start_failing(Clock::time_point now);
   void ask_to_end(int signal_number, Clock::time_point now);
@@ -131,6 +130,7 @@ class Job {
   bool all_ended() const;
   void finish();
   int report();
+  bool write_rest();
 
   const JobOptions& options_;
   Placement placement_;
@@ -144,10 +144,15 @@ class Job {
   Ending ending_;
   Phase phase_ = Phase::running;
   bool keeper_lives_ = false;
+  pid_t keeper_pid_ = -1;
   int interrupts_ = 0;
+  int lost_rank_ = -1;  ///< without which the others wait in vain
+  std::string openmp_notice_;
   Clock::time_point started_{}, first_join_{};
   Clock::time_point failing_until_ = Clock::time_point::max();
   Clock::time_point ending_until_ = Clock::time_point::max();
+  Clock::time_point takeover_at_ = Clock::time_point::max();
+  Clock::time_point still_run_line_at_ = Clock::time_point::max();
   Clock::time_point timeout_at_ = Clock::time_point::max();
   Clock::time_point waiting_line_at_ = Clock::time_point::max();
 };
@@ -161,7 +166,7 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
   const std::string program = find_for(options_);
   const int cores = static_cast<int>(placement_.ranks[0].cores.size());
   ThreadDefaults defaults = thread_defaults(options_.environment, cores, placement_.host_ranks);
-  if (!defaults.notice.empty() && options_.rank_count > 1) output_.say(defaults.notice);
+  if (options_.rank_count > 1) openmp_notice_ = defaults.notice;
   Environment variables = options_.environment;
   variables.merge(defaults.added);
   const int port = master_port(options_.environment);
@@ -189,9 +194,10 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
 }
 
 void Job::start() {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  std::vector<int> forwarded = forwarded_signals();
-  const sigset_t rank_mask = block_signals();
+  const std::vector<int> forwarded = forwarded_signals();
+  RankSignals rank_signals{.ignores_children = is_ignored(SIGCHLD)};
+  ::signal(SIGCHLD, SIG_DFL);  // or the guard could not be awaited
+  rank_signals.mask = block_signals();
   sigset_t read_here;
   ::sigemptyset(&read_here);
   for (const int number : forwarded) ::sigaddset(&read_here, number);
@@ -200,7 +206,7 @@ void Job::start() {
   agent_.emplace(options_.rank_count);
   {
     std::vector<net::Fd> rank_ends;
-    keeper_ = fork_keeper(commands(rank_ends), rank_mask);
+    keeper_ = fork_keeper(commands(rank_ends), rank_signals);
   }
   keeper_lives_ = true;
   started_ = Clock::now();
@@ -211,8 +217,10 @@ void Job::start() {
 
 void Job::order(Order::Kind kind, int rank, int signal_number) noexcept {
   const Order order{kind, rank, signal_number};
-  // A keeper that is gone is noticed by the end of its channel.
-  while (::send(keeper_.channel.get(), &order, sizeof order, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  // A keeper that is gone is noticed by the end of its channel; one that is stopped must not stop
+  // us when the channel is full.
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  while (::send(keeper_.channel.get(), &order, sizeof order, kFlags) < 0 && errno == EINTR) {
   }
 }
 
@@ -223,12 +231,20 @@ bool Job::all_ended() const {
 void Job::ask_to_end(int signal_number, Clock::time_point now) {
   for (Rank& rank : ranks_) rank.asked_by.push_back(signal_number);
   order(Order::Kind::signal, -1, signal_number);
-  if (phase_ < Phase::ending) ending_until_ = now + options_.grace;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {  // who is stopped hears nothing
+    if (ranks_[rank].stopped_by != 0) order(Order::Kind::signal, static_cast<int>(rank), SIGCONT);
+  }
+  if (phase_ < Phase::ending) {
+    ending_until_ = now + options_.grace;
+    still_run_line_at_ = now + kStillRunLine;
+  }
   phase_ = std::max(phase_, Phase::ending);
 }
 
 void Job::kill_all() {
-  ask_to_end(SIGKILL, Clock::now());
+  const Clock::time_point now = Clock::now();
+  ask_to_end(SIGKILL, now);
+  if (phase_ < Phase::killed) takeover_at_ = now + kKeeperKillPatience;
   phase_ = Phase::killed;
 }
 
@@ -236,11 +252,17 @@ void Job::take_signal(int signal_number) {
   const Clock::time_point now = Clock::now();
   const bool again = signal_number == SIGINT && interrupts_++ > 0;
   if (again) {
-    output_.say("tutti: second SIGINT: killing all ranks");
+    if (!all_ended()) output_.say("tutti: second SIGINT: killing all ranks");
     kill_all();
   } else if (signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP ||
              signal_number == SIGQUIT) {
     if (!outcome_.failed() && ending_.signal_number == 0) ending_.signal_number = signal_number;
+    if (!all_ended()) {
+      output_.say(fmt::format("tutti: {}: asking {} to end; SIGKILL follows after --grace {}{}",
+                              describe_signal(signal_number), running_text(),
+                              format_span(options_.grace),
+                              signal_number == SIGINT ? ", or at once by a second Ctrl-C" : ""));
+    }
     ask_to_end(signal_number, now);
   } else {
     order(Order::Kind::signal, -1, signal_number);
@@ -271,6 +293,10 @@ void Job::read_notes() {
 }
 
 void Job::take_note(const Note& note) {
+  if (note.kind == Note::Kind::keeper) {
+    keeper_pid_ = note.value;
+    return;
+  }
   Rank& rank = ranks_.at(static_cast<std::size_t>(note.rank));
   switch (note.kind) {
     case Note::Kind::started:
@@ -280,9 +306,27 @@ void Job::take_note(const Note& note) {
     case Note::Kind::exec_failed:
       rank.exec_error = note.value;
       break;
+    case Note::Kind::stopped:
+      rank_stopped(rank, note.value);
+      break;
+    case Note::Kind::continued:
+      rank.stopped_by = 0;
+      rank.stopped_line_at = Clock::time_point::max();
+      break;
     case Note::Kind::exited:
       rank_ended(note.rank, note.value);
       break;
+    case Note::Kind::keeper:
+      break;
+  }
+}
+
+void Job::rank_stopped(Rank& rank, int signal_number) {
+  rank.stopped_by = signal_number;
+  if (phase_ < Phase::ending) {
+    rank.stopped_line_at = Clock::now() + kStoppedLine;
+  } else {  // as it was asked to end, which it would never hear
+    order(Order::Kind::signal, static_cast<int>(&rank - ranks_.data()), SIGCONT);
   }
 }
 
@@ -297,27 +341,43 @@ void Job::rank_ended(int rank, int wait_status) {
         state.exec_error == ENOEXEC ? "; does a script begin with #! and its interpreter?" : ""));
   }
   agent_->rank_exited(rank, wait_status);
+  std::vector<int> culprits = agent_->blamed_by(rank);
+  // Without a world it could write on no board that it had been told of a failed rendezvous.
+  if (lost_rank_ >= 0 && culprits.empty() && !agent_->is_in_world(rank)) culprits = {lost_rank_};
   outcome_.add({.rank = rank,
                 .wait_status = wait_status,
                 .ours = state.is_ours(wait_status),
-                .culprits = agent_->blamed_by(rank),
+                .culprits = std::move(culprits),
                 .disagreement = agent_->disagreement_of(rank),
                 .doing = agent_->doing_of(rank)});
 }
 
 void Job::keeper_is_gone() {
-  // Its ranks have got SIGKILL from the kernel; what they left behind is our child now.
+  // Its ranks have got SIGKILL from the kernel; what they left behind is the guard's child now.
   keeper_lives_ = false;
-  ending_.keeper_died = true;
-  output_.say(
-      fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job", keeper_.pid));
-  kill_everything_below([&](pid_t pid, int wait_status) {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      if (ranks_[rank].pid == pid) rank_ended(static_cast<int>(rank), wait_status);
-    }
-  });
+  if (takeover_at_ == Clock::time_point::max() || Clock::now() < takeover_at_) {
+    ending_.keeper_died = true;
+    output_.say(fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job",
+                            keeper_pid_));
+  }
+  await_guard();
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     rank_ended(static_cast<int>(rank), W_EXITCODE(0, SIGKILL));
+  }
+}
+
+/// Until it has ended, and with it everything below it.
+void Job::await_guard() {
+  keeper_.lifeline.reset();
+  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
+  const Clock::time_point patience = Clock::now() + kKeeperPatience;
+  while (::waitpid(keeper_.guard, nullptr, WNOHANG) == 0) {
+    if (Clock::now() >= patience) {
+      output_.say(fmt::format("tutti: the guard (pid {}) does not end; processes may be left",
+                              keeper_.guard));
+      return;
+    }
+    poll_once(Clock::now() + 1ms);
   }
 }
 
@@ -342,33 +402,34 @@ void Job::read_news() {
   if (first_join_ != Clock::time_point{}) return;
   first_join_ = Clock::now();
   waiting_line_at_ = first_join_ + kWaitingLine;
+  if (!openmp_notice_.empty() && has_openmp(agent_->first_joined())) output_.say(openmp_notice_);
 }
 
 Job::Attendance Job::attendance() const {
   Attendance found;
   for (int rank = 0; rank < options_.rank_count; ++rank) {
-    const bool ended = ranks_[static_cast<std::size_t>(rank)].ended;
-    if (!agent_->has_joined(rank)) {
-      (ended ? found.lost : found.missing).push_back(rank);
-    } else if (!ended && !agent_->is_in_world(rank)) {
-      found.waiting.push_back(rank);
+    if (agent_->is_in_world(rank)) continue;
+    if (ranks_[static_cast<std::size_t>(rank)].ended) {
+      found.lost.push_back(rank);
+    } else {
+      (agent_->has_joined(rank) ? found.waiting : found.missing).push_back(rank);
     }
   }
   return found;
 }
 
-/// A rank that ended before it joined can never complete the world of those who wait in init.
+/// A rank that ended outside a world can never complete the world of those who wait in init.
 void Job::watch_rendezvous(Clock::time_point now) {
-  if (first_join_ == Clock::time_point{} || ending_.rendezvous_failed || phase_ >= Phase::ending) {
-    return;
-  }
+  if (first_join_ == Clock::time_point{} || lost_rank_ >= 0 || phase_ >= Phase::ending) return;
   const Attendance found = attendance();
   if (found.lost.empty() || found.waiting.empty()) return;
-  const int rank = found.lost[0];
-  const std::string reason =
-      fmt::format("rank {} {} before init_process_group; {} {} for it", rank,
-                  control::describe_wait_status(outcome_.exit_of(rank)->wait_status),
-                  ranks_text(found.waiting), found.waiting.size() == 1 ? "waits" : "wait");
+  lost_rank_ = found.lost[0];
+  const std::string how = control::describe_wait_status(outcome_.exit_of(lost_rank_)->wait_status);
+  const std::string reason = fmt::format(
+      "rank {} {} ({}); {} {} for it", lost_rank_,
+      agent_->has_joined(lost_rank_) ? "left init_process_group before the world was complete"
+                                     : "ended without having joined in init_process_group",
+      how, ranks_text(found.waiting), found.waiting.size() == 1 ? "waits" : "wait");
   output_.say("tutti: " + reason);
   agent_->fail(reason);
   ending_.rendezvous_failed = true;
@@ -386,6 +447,40 @@ void Job::say_who_is_missing(Clock::time_point now) {
                           format_ranks(found.missing)));
 }
 
+void Job::say_who_is_stopped(Clock::time_point now) {
+  for (Rank& rank : ranks_) {
+    if (rank.ended || now < rank.stopped_line_at) continue;
+    rank.stopped_line_at = Clock::time_point::max();
+    output_.say(fmt::format("tutti: rank {} (pid {}) is stopped by {}; kill -CONT {} lets it go on",
+                            &rank - ranks_.data(), rank.pid, describe_signal(rank.stopped_by),
+                            rank.pid));
+  }
+}
+
+/// "ranks 0-2", "rank 1 (stopped)", "ranks 0-2 (of which 1 stopped)".
+std::string Job::running_text() const {
+  std::vector<int> running, stopped;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ranks_[rank].ended) continue;
+    running.push_back(static_cast<int>(rank));
+    if (ranks_[rank].stopped_by != 0) stopped.push_back(static_cast<int>(rank));
+  }
+  if (stopped.empty()) return ranks_text(running);
+  return stopped == running
+             ? ranks_text(running) + " (stopped)"
+             : fmt::format("{} (of which {} stopped)", ranks_text(running), format_ranks(stopped));
+}
+
+void Job::say_who_still_runs(Clock::time_point now) {
+  if (phase_ != Phase::ending || now < still_run_line_at_ || all_ended()) return;
+  still_run_line_at_ = now + kWaitingLine;
+  const auto left = std::max(Clock::duration::zero(), ending_until_ - now);
+  const std::string text = running_text();
+  output_.say(fmt::format("tutti: {} still run{}; SIGKILL in {}, or at once by {} Ctrl-C", text,
+                          text.starts_with("rank ") ? "s" : "", format_span(left),
+                          interrupts_ > 0 ? "a second" : "two"));
+}
+
 void Job::start_failing(Clock::time_point now) {
   if (phase_ != Phase::running) return;
   phase_ = Phase::failing;
@@ -396,6 +491,8 @@ void Job::act_on_time(Clock::time_point now) {
   if (outcome_.failed()) start_failing(now);
   watch_rendezvous(now);
   say_who_is_missing(now);
+  say_who_is_stopped(now);
+  output_.say_repeats(now);
   if (phase_ < Phase::ending && now >= timeout_at_) {
     ending_.timed_out = true;
     output_.say(fmt::format("tutti: --timeout {} is over; ending all ranks",
@@ -412,10 +509,18 @@ void Job::act_on_time(Clock::time_point now) {
                             format_span(options_.grace)));
     kill_all();
   }
+  say_who_still_runs(now);
+  // The keeper does not do it: it is stopped, or busy. The guard kills it as well.
+  if (now >= takeover_at_ && keeper_lives_) keeper_.lifeline.reset();
 }
 
 Clock::time_point Job::next_event() const {
-  Clock::time_point next = waiting_line_at_;
+  Clock::time_point next = std::min(waiting_line_at_, output_.repeats_due());
+  for (const Rank& rank : ranks_) {
+    if (!rank.ended) next = std::min(next, rank.stopped_line_at);
+  }
+  if (phase_ == Phase::ending) next = std::min(next, still_run_line_at_);
+  if (phase_ == Phase::killed && keeper_.lifeline) next = std::min(next, takeover_at_);
   if (phase_ < Phase::ending) next = std::min(next, timeout_at_);
   if (phase_ == Phase::failing) next = std::min(next, failing_until_);
   if (phase_ == Phase::ending) next = std::min(next, ending_until_);
@@ -456,13 +561,11 @@ void Job::finish() {
          Clock::now() < linger_until) {
     poll_once(linger_until);
   }
-  if (keeper_lives_) order(Order::Kind::end);
-  keeper_lives_ = false;
-  const Clock::time_point patience = Clock::now() + kKeeperPatience;
-  while (::waitpid(keeper_.pid, nullptr, WNOHANG) == 0 && Clock::now() < patience) {
-    poll_once(Clock::now() + 1ms);
+  if (keeper_lives_) {
+    order(Order::Kind::end);
+    keeper_lives_ = false;
+    await_guard();
   }
-  kill_everything_below();
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       while (ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)]) {
@@ -480,19 +583,37 @@ int Job::report() {
                    .exit_code = outcome_.exit_code(ending_)};
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     const RankExit* exit = outcome_.exit_of(rank);
-    const auto& tail = output_.tail(rank).lines();
     report.ranks.push_back({.rank = rank,
                             .pid = ranks_[static_cast<std::size_t>(rank)].pid,
                             .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
-                            .last_lines = {tail.begin(), tail.end()}});
+                            .last_lines = output_.last_lines(rank)});
   }
+  output_.say_repeats(Clock::time_point::max());
   for (const std::string& line : post_mortem(report, outcome_)) output_.say(line);
-  while (output_.awaited() >= 0) {
-    Deadline never;
-    net::poll_writable(output_.awaited(), never);
-    output_.write_some();
-  }
+  const bool all_written = write_rest();
+  if (report.exit_code == 0 && !all_written) return 128 + ending_.signal_number;
   return report.exit_code;
+}
+
+/// A reader may take its time until the job is asked to end; then little. False: what was printed
+/// could not be written all.
+bool Job::write_rest() {
+  bool all_written = true;
+  Clock::time_point until = Clock::time_point::max();
+  while (output_.awaited() >= 0) {
+    const Clock::time_point now = Clock::now();
+    const bool asked = ending_.signal_number != 0 || interrupts_ > 0 || now >= timeout_at_;
+    if (asked) until = std::min(until, now + kReaderPatience);
+    if (interrupts_ > 1) until = std::min(until, now + kReaderPatience / 4);
+    if (now >= until) {
+      output_.drop_awaited();
+      all_written = false;
+      until = now + kReaderPatience / 4;  // for the other stream
+    } else {
+      poll_once(std::min(until, timeout_at_));
+    }
+  }
+  return all_written;
 }
 
 int Job::run() {
@@ -525,6 +646,9 @@ std::string describe_job(const JobOptions& options) {
   return text + shell_words(command) + "\n";
 }
 
-int run_job(const JobOptions& options) { return Job(options).run(); }
+int run_job(const JobOptions& options) {
+  hold_standard_descriptors();
+  return Job(options).run();
+}
 
 }  // namespace tutti::launch

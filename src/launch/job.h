@@ -24,7 +24,7 @@ struct JobOptions {
 std::string describe_job(const JobOptions& options);
 
 /// Runs a job on this host and returns its exit code. Call it while the process has one thread; it
-/// leaves the process a subreaper with all signals blocked.
+/// leaves the process with all signals blocked.
 ///
 /// Errors  kInvalidArgument: the program cannot be started. kSystem: limits.
 int run_job(const JobOptions& options);

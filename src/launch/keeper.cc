@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <initializer_list>
 #include <set>
 
 #include "launch/process_tree.h"
@@ -24,10 +25,39 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// The keeper hears by it that the guard died.
+constexpr int kGuardDied = SIGUSR1;
+
+/// A descriptor from which the signals are read, which must be blocked.
+net::Fd read_signals(std::initializer_list<int> numbers) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : numbers) ::sigaddset(&set, number);
+  net::Fd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals) throw net::system_error("cannot make a signalfd", errno);
+  return signals;
+}
+
+void drain(const net::Fd& signals) {
+  signalfd_siginfo info;
+  while (::read(signals.get(), &info, sizeof info) > 0) {
+  }
+}
+
+[[noreturn]] void end_everything() {
+  kill_everything_below();
+  ::_exit(0);
+}
+
 class KeeperLoop {
  public:
-  KeeperLoop(const std::vector<RankCommand>& ranks, const sigset_t& rank_mask, int channel)
-      : ranks_(ranks), rank_mask_(rank_mask), pids_(ranks.size(), -1), channel_(channel) {}
+  KeeperLoop(const std::vector<RankCommand>& ranks, const RankSignals& signals, pid_t guard,
+             int channel)
+      : ranks_(ranks),
+        signals_(signals),
+        pids_(ranks.size(), -1),
+        guard_(guard),
+        channel_(channel) {}
   [[noreturn]] void run();
 
  private:
@@ -40,8 +70,9 @@ class KeeperLoop {
   void note(Note::Kind kind, std::size_t rank, int value) noexcept;
 
   const std::vector<RankCommand>& ranks_;
-  const sigset_t rank_mask_;
+  const RankSignals signals_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  pid_t guard_;
   int channel_;
 };
 
@@ -68,7 +99,8 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
     variables.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   variables.push_back(nullptr);
-  ::sigprocmask(SIG_SETMASK, &rank_mask_, nullptr);
+  if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
+  ::sigprocmask(SIG_SETMASK, &signals_.mask, nullptr);
   ::execve(command.path.c_str(), arguments.data(), variables.data());
   note(Note::Kind::exec_failed, rank, errno);
   ::_exit(127);
@@ -115,44 +147,45 @@ void KeeperLoop::obey(const Order& order) {
       }
       break;
     case Order::Kind::end:
-      kill_everything_below();
-      ::_exit(0);
+      end_everything();
   }
 }
 
 void KeeperLoop::reap() {
   int wait_status = 0;
   pid_t pid = 0;
-  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
     for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
       if (pids_[rank] != pid) continue;
-      pids_[rank] = -1;
-      note(Note::Kind::exited, rank, wait_status);
+      if (WIFSTOPPED(wait_status)) {
+        note(Note::Kind::stopped, rank, WSTOPSIG(wait_status));
+      } else if (WIFCONTINUED(wait_status)) {
+        note(Note::Kind::continued, rank, 0);
+      } else {
+        pids_[rank] = -1;
+        note(Note::Kind::exited, rank, wait_status);
+      }
     }
   }
 }
 
 void KeeperLoop::run() {
-  sigset_t child_signal;
-  ::sigemptyset(&child_signal);
-  ::sigaddset(&child_signal, SIGCHLD);
-  const int children = ::signalfd(-1, &child_signal, SFD_CLOEXEC | SFD_NONBLOCK);
+  const net::Fd signals = read_signals({SIGCHLD, kGuardDied});
+  note(Note::Kind::keeper, 0, ::getpid());
   for (;;) {
     net::Watch watches[] = {{.fd = channel_, .want_read = true},
-                            {.fd = children, .want_read = true}};
+                            {.fd = signals.get(), .want_read = true}};
     Deadline never;
     net::poll_any(watches, never);
-    signalfd_siginfo info;
-    while (::read(children, &info, sizeof info) > 0) {
-    }
+    drain(signals);
+    if (::getppid() != guard_) end_everything();
     reap();
     Order order;
     const ssize_t got = ::recv(channel_, &order, sizeof order, MSG_DONTWAIT);
     if (got == static_cast<ssize_t>(sizeof order)) {
       obey(order);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      kill_everything_below();
-      ::_exit(0);
+      end_everything();
     }
   }
 }
@@ -179,32 +212,63 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   }
 }
 
+[[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals,
+                            pid_t guard, int channel) {
+  ::prctl(PR_SET_NAME, "tutti-keeper");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_PDEATHSIG, kGuardDied);
+  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which hands it on
+  std::vector<RankCommand> commands = ranks;
+  for (RankCommand& command : commands) {
+    for (int* fd : {&command.stdin_fd, &command.stdout_fd, &command.stderr_fd}) {
+      move_above_standard(*fd);
+    }
+  }
+  close_the_launchers(commands, channel);
+  KeeperLoop(commands, signals, guard, channel).run();
+}
+
+[[noreturn]] void be_guard(pid_t keeper, int lifeline) {
+  close_the_launchers({}, lifeline);
+  const net::Fd signals = read_signals({SIGCHLD});
+  for (;;) {
+    net::Watch watches[] = {{.fd = lifeline, .want_read = true},
+                            {.fd = signals.get(), .want_read = true}};
+    Deadline never;
+    net::poll_any(watches, never);
+    drain(signals);
+    if (watches[0].readable || ::waitpid(keeper, nullptr, WNOHANG) != 0) end_everything();
+  }
+}
+
 }  // namespace
 
-Keeper fork_keeper(const std::vector<RankCommand>& ranks, const sigset_t& rank_mask) {
-  int ends[2];
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals) {
+  int ends[2], life[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw net::system_error("cannot make a pair of sockets for the keeper", errno);
   }
   Keeper keeper;
   keeper.channel = net::Fd(ends[0]);
-  net::Fd keepers_end(ends[1]);
-  keeper.pid = ::fork();
-  if (keeper.pid < 0) throw net::system_error("cannot fork the keeper", errno);
-  if (keeper.pid > 0) return keeper;
-  ::prctl(PR_SET_NAME, "tutti-keeper");
+  const net::Fd keepers_end(ends[1]);
+  if (::pipe2(life, O_CLOEXEC) != 0) throw net::system_error("cannot make a pipe", errno);
+  const net::Fd guards_end(life[0]);
+  keeper.lifeline = net::Fd(life[1]);
+  keeper.guard = ::fork();
+  if (keeper.guard < 0) throw net::system_error("cannot fork the keeper", errno);
+  if (keeper.guard > 0) return keeper;
+  ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which hands it on
+  ::setpgid(0, 0);
+  ::signal(SIGCHLD, SIG_DFL);
   keeper.channel.reset();
+  keeper.lifeline.reset();
+  const pid_t guard = ::getpid();
   try {
-    std::vector<RankCommand> commands = ranks;
-    for (RankCommand& command : commands) {
-      for (int* fd : {&command.stdin_fd, &command.stdout_fd, &command.stderr_fd}) {
-        move_above_standard(*fd);
-      }
-    }
-    close_the_launchers(commands, keepers_end.get());
-    KeeperLoop(commands, rank_mask, keepers_end.get()).run();
+    const pid_t pid = ::fork();
+    if (pid < 0) throw net::system_error("cannot fork", errno);
+    if (pid == 0) be_keeper(ranks, signals, guard, keepers_end.get());
+    be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());
     kill_everything_below();
@@ -212,13 +276,11 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const sigset_t& rank_m
   }
 }
 
-void kill_everything_below(const std::function<void(pid_t, int)>& reaped) {
+void kill_everything_below() {
   for (auto rest = 1ms;; rest = std::min(2 * rest, 16ms)) {
     kill_descendants();
-    int wait_status = 0;
     pid_t pid = 0;
-    while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
-      if (reaped) reaped(pid, wait_status);
+    while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
     if (pid < 0 && errno == ECHILD) return;
     Deadline never;

@@ -1,18 +1,22 @@
 // The keeper: a tiny process between launcher and ranks, whose only task is that no process is
-// left.
+// left. And the guard: a still smaller one between launcher and keeper, whose only task is the
+// keeper.
 //
-// It is forked from the launcher while that has one thread, and never has a second one, so that it
-// may fork ranks at any time. It is a subreaper: whatever its ranks leave behind becomes its child.
-// A pair of sockets ties it to the launcher. If the launcher dies the keeper kills everything below
-// itself; if the keeper dies its ranks get SIGKILL from the kernel (PDEATHSIG), and what they leave
-// behind becomes the launcher's child, which is a subreaper as well.
+// Both are forked while the launcher has one thread, and never have a second one, so that the
+// keeper may fork ranks at any time. Both are subreapers: whatever a rank leaves behind becomes the
+// keeper's child, or the guard's once the keeper has died. Whichever of launcher, guard and keeper
+// dies, one that is left kills everything below itself: the keeper is tied to the launcher by a
+// pair of sockets and to the guard by a signal of its death, the guard to the launcher by a pipe;
+// ranks get SIGKILL from the kernel when the keeper dies (PDEATHSIG).
+//
+// The launcher itself is no subreaper and kills no descendant of its own: below it may stand what
+// its process was the parent of before it became `tutti run` (sh -c "x & exec tutti run ...").
 #pragma once
 
 #include <sys/types.h>
 
 #include <csignal>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -38,24 +42,30 @@ struct Order {
 
 /// Keeper to launcher. `exec_failed` comes from the child itself, before its exit.
 struct Note {
-  enum class Kind : std::uint32_t { started, exec_failed, exited };
+  enum class Kind : std::uint32_t { keeper, started, exec_failed, stopped, continued, exited };
   Kind kind = Kind::started;
   std::int32_t rank = 0;
-  std::int32_t value = 0;  ///< pid, errno, wait status
+  std::int32_t value = 0;  ///< pid (the keeper's, the rank's), errno, signal, wait status
+};
+
+/// What ranks get of the launcher's own state.
+struct RankSignals {
+  sigset_t mask = {};
+  bool ignores_children = false;  ///< SIGCHLD was ignored
 };
 
 struct Keeper {
-  pid_t pid = -1;
-  net::Fd channel;  ///< SOCK_SEQPACKET; end of file: the keeper is gone
+  pid_t guard = -1;  ///< the launcher's child; it ends last
+  net::Fd channel;   ///< SOCK_SEQPACKET to the keeper; end of file: it is gone
+  net::Fd lifeline;  ///< closing it makes the guard kill everything and exit
 };
 
-/// Forks the keeper. It starts the ranks when the order `start` comes, forwards signals, notes
-/// exits, and on `end`, or when the channel closes, kills what is left and exits.
-/// `rank_mask` is the signal mask ranks get.
-Keeper fork_keeper(const std::vector<RankCommand>& ranks, const sigset_t& rank_mask);
+/// Forks the guard, and it the keeper. The keeper starts the ranks when the order `start` comes,
+/// forwards signals, notes exits, and on `end`, or when the channel closes, kills what is left and
+/// exits.
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals);
 
-/// Kills all descendants of this process and reaps them until none is left. `reaped` is called for
-/// each; it may be empty.
-void kill_everything_below(const std::function<void(pid_t, int wait_status)>& reaped = {});
+/// Kills all descendants of this process and reaps them until none is left.
+void kill_everything_below();
 
 }  // namespace tutti::launch

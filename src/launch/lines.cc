@@ -46,10 +46,35 @@ void LineSplitter::finish(const Emit& emit) {
   partial_.clear();
 }
 
-void Tail::add(std::string_view line) {
-  constexpr std::size_t kMostBytes = 500;
-  lines_.emplace_back(line.substr(0, kMostBytes));
-  if (lines_.size() > most_lines_) lines_.pop_front();
+namespace {
+
+/// Of a line that terminate() or libtorch prints, not of the backtrace behind it.
+bool is_cry(std::string_view line) {
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  return line.starts_with("terminate called") || line.starts_with("what():");
+}
+
+}  // namespace
+
+void Tail::add(std::string_view line, std::uint64_t shown) {
+  constexpr std::size_t kMostBytes = 500, kMostCries = 4;
+  lines_.push_back({std::string(line.substr(0, kMostBytes)), shown});
+  if (lines_.size() <= most_lines_) return;
+  if (is_cry(lines_.front().text)) {
+    cries_.push_back(std::move(lines_.front()));
+    if (cries_.size() > kMostCries) cries_.pop_front();
+  }
+  lines_.pop_front();
+}
+
+std::vector<std::string> Tail::lines(std::uint64_t screen) const {
+  std::vector<std::string> texts;
+  for (const auto* part : {&cries_, &lines_}) {
+    for (const Line& line : *part) {
+      if (line.shown < screen) texts.push_back(line.text);
+    }
+  }
+  return texts;
 }
 
 std::string without_control_characters(std::string_view text) {

@@ -5,10 +5,12 @@
 // of that length so that one rank without newlines cannot take the memory.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::launch {
 
@@ -29,16 +31,23 @@ class LineSplitter {
   bool after_return_ = false;  ///< the last byte was \r
 };
 
-/// The last lines of one rank, for the post-mortem.
+/// The last lines of one rank, for the post-mortem. Those that say of what a C++ program died
+/// ("terminate called ...", "  what():  ...") stay when a backtrace follows that is longer.
 class Tail {
  public:
   explicit Tail(std::size_t most_lines = 10) : most_lines_(most_lines) {}
-  void add(std::string_view line);
-  const std::deque<std::string>& lines() const noexcept { return lines_; }
+  /// `shown` is the line's number on the screen; 0: it went elsewhere.
+  void add(std::string_view line, std::uint64_t shown = 0);
+  /// Without lines that `screen` still shows: those with numbers from `screen` on.
+  std::vector<std::string> lines(std::uint64_t screen = UINT64_MAX) const;
 
  private:
+  struct Line {
+    std::string text;
+    std::uint64_t shown;
+  };
   std::size_t most_lines_;
-  std::deque<std::string> lines_;
+  std::deque<Line> cries_, lines_;
 };
 
 /// `text` with every control character except tab made visible: "\x1b".

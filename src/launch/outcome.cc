@@ -11,6 +11,8 @@
 namespace tutti::launch {
 namespace {
 
+constexpr int kRendezvousFailed = 3;
+
 bool is_victim(const RankExit& exit) {
   return !exit.culprits.empty() &&
          std::find(exit.culprits.begin(), exit.culprits.end(), exit.rank) == exit.culprits.end();
@@ -71,11 +73,11 @@ int Outcome::exit_code(const Ending& ending) const {
   // The culprit left with 0, or was ended by us because it hung: its victims' code counts.
   for (const RankExit& exit : exits_) {
     if (root != nullptr && is_abnormal(exit.wait_status) && !exit.ours) {
-      return code_of(exit.wait_status);
+      return ending.rendezvous_failed ? kRendezvousFailed : code_of(exit.wait_status);
     }
   }
   if (ending.timed_out) return 124;
-  if (ending.rendezvous_failed) return 3;
+  if (ending.rendezvous_failed) return kRendezvousFailed;
   for (const RankExit& exit : exits_) {
     if (!is_abnormal(exit.wait_status)) continue;
     return ending.signal_number != 0 ? 128 + ending.signal_number : code_of(exit.wait_status);

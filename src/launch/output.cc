@@ -12,6 +12,11 @@
 #include "launch/output_ends.h"
 
 namespace tutti::launch {
+namespace {
+
+const char* name_of(Stream stream) noexcept { return stream == Stream::out ? "stdout" : "stderr"; }
+
+}  // namespace
 
 Output::Output(int ranks, int out_fd, int err_fd)
     : ranks_(ranks),
@@ -19,7 +24,11 @@ Output::Output(int ranks, int out_fd, int err_fd)
       tails_(static_cast<std::size_t>(ranks)) {
   ends_[0].fd = out_fd;
   ends_[1].fd = err_fd;
-  for (End& end : ends_) end.is_terminal = ::isatty(end.fd) == 1;
+  for (End& end : ends_) {
+    end.is_terminal = ::isatty(end.fd) == 1;
+    end.unblocking = open_unblocking(end.fd);
+    end.on_screen = are_same_file(end.fd, err_fd);
+  }
 }
 
 LineSplitter& Output::splitter(int rank, Stream stream) {
@@ -40,7 +49,14 @@ void Output::finish(int rank, Stream stream) {
 }
 
 void Output::print(int rank, Stream stream, std::string_view line, bool is_draft) {
-  if (!is_draft) tails_[static_cast<std::size_t>(rank)].add(line);
+  if (!is_draft) {
+    const bool is_repeat = ranks_ > 1 && stream == Stream::err &&
+                           repeats_.is_repeat(rank, line, Repeats::Clock::now());
+    const bool on_screen = ends_[index(stream)].on_screen;
+    if (on_screen && !is_repeat) ++lines_on_screen_;
+    tails_[static_cast<std::size_t>(rank)].add(line, on_screen ? lines_on_screen_ : 0);
+    if (is_repeat) return;
+  }
   if (ranks_ == 1) return;
   const std::string text = fmt::format("[{}] {}", rank, line);
   if (is_draft) return print_draft(rank, stream, text);
@@ -71,7 +87,19 @@ int Output::prefix_columns(int rank) const {
   return ranks_ == 1 ? 0 : static_cast<int>(fmt::formatted_size("[{}] ", rank));
 }
 
-void Output::say(std::string_view line) { queue_line(Stream::err, std::string(line)); }
+void Output::say(std::string_view line) {
+  ++lines_on_screen_;
+  queue_line(Stream::err, std::string(line));
+}
+
+void Output::say_repeats(Repeats::Clock::time_point now) {
+  for (const std::string& line : repeats_.close(now)) say(line);
+}
+
+std::vector<std::string> Output::last_lines(int rank) const {
+  const std::uint64_t first = lines_on_screen_ < kScreen ? 1 : lines_on_screen_ - kScreen + 1;
+  return tails_[static_cast<std::size_t>(rank)].lines(first);
+}
 
 void Output::queue(Stream stream, std::string bytes) {
   if (ends_[index(stream)].closed || bytes.empty()) return;
@@ -88,29 +116,60 @@ int Output::awaited() const noexcept {
   return queue_.empty() ? -1 : ends_[index(queue_.front().stream)].fd;
 }
 
+void Output::write_failed(int error) {
+  const Piece& head = queue_.front();
+  End& end = ends_[index(head.stream)];
+  end.closed = error == EPIPE;
+  if (!end.closed && !std::exchange(end.complained, true)) {
+    say(fmt::format("tutti: cannot write to {}: {}; its output is lost", name_of(head.stream),
+                    std::strerror(error)));
+  }
+}
+
 void Output::write_some() {
   if (queue_.empty()) return;
   const Piece& head = queue_.front();
-  End& end = ends_[index(head.stream)];
-  // A pipe that has room takes PIPE_BUF bytes without blocking.
+  const End& end = ends_[index(head.stream)];
   const std::size_t length = std::min<std::size_t>(head.bytes.size() - written_, PIPE_BUF);
-  const ssize_t wrote = ::write(end.fd, head.bytes.data() + written_, length);
+  const char* bytes = head.bytes.data() + written_;
+  const ssize_t wrote = end.unblocking ? ::write(end.unblocking.get(), bytes, length)
+                                       : write_unblocking(end.fd, bytes, length);
   if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (wrote < 0) {
-    const int error = errno;
-    end.closed = error == EPIPE;
-    written_ = head.bytes.size();  // lost, as it would be for a program that writes there itself
-    if (!end.closed && !std::exchange(end.complained, true)) {
-      say(fmt::format("tutti: cannot write to {}: {}; its output is lost",
-                      head.stream == Stream::out ? "stdout" : "stderr", std::strerror(error)));
-    }
-  } else {
-    written_ += static_cast<std::size_t>(wrote);
+    write_failed(
+        errno);  // the piece is lost, as it would be for a program that writes there itself
+    return pop();
   }
-  if (written_ < queue_.front().bytes.size()) return;
+  written_ += static_cast<std::size_t>(wrote);
+  if (written_ == queue_.front().bytes.size()) pop();
+}
+
+void Output::pop() {
   queued_bytes_ -= queue_.front().bytes.size();
   queue_.pop_front();
   written_ = 0;
+}
+
+std::size_t Output::drop_awaited() {
+  if (queue_.empty()) return 0;
+  const Stream stream = queue_.front().stream;
+  std::size_t dropped = 0;
+  std::deque<Piece> rest;
+  for (Piece& piece : queue_) {
+    if (piece.stream == stream) {
+      dropped += piece.bytes.size();
+    } else {
+      rest.push_back(std::move(piece));
+    }
+  }
+  dropped -= std::exchange(written_, 0);
+  queue_ = std::move(rest);
+  queued_bytes_ = 0;
+  for (const Piece& piece : queue_) queued_bytes_ += piece.bytes.size();
+  ends_[index(stream)].closed = true;
+  say(fmt::format("tutti: nobody reads {}: {} bytes of what was printed are dropped",
+                  name_of(stream), dropped));
+  return dropped;
 }
 
 }  // namespace tutti::launch

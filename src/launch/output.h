@@ -1,17 +1,21 @@
 // What the ranks print becomes what `tutti run` prints: whole lines, never mixed.
 //
 // Lines stand in one queue for stdout and stderr, so that a line is finished before another begins
-// even when both end in one pipe. Writing never blocks: the queue's head is written when the
-// descriptor has room; while the queue is long the pipes of the ranks are not read.
+// even when both end in one pipe. Writing never blocks, whoever else writes there and whoever does
+// not read: the queue's head is written when the descriptor has room; while the queue is long the
+// pipes of the ranks are not read.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "launch/lines.h"
+#include "launch/repeats.h"
+#include "net/fd.h"
 
 namespace tutti::launch {
 
@@ -36,13 +40,24 @@ class Output {
   void write_some();
   /// The reader of this stream went away (EPIPE): ranks should learn it as well.
   bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
-  const Tail& tail(int rank) const { return tails_[static_cast<std::size_t>(rank)]; }
+  /// Gives up what is queued for the awaited descriptor and whatever comes for it: its reader does
+  /// not read. Returns how much was dropped, and says it on stderr if that is another.
+  std::size_t drop_awaited();
+
+  /// When lines that were folded must be spoken of (say_repeats); max: there are none.
+  Repeats::Clock::time_point repeats_due() const noexcept { return repeats_.next_close(); }
+  void say_repeats(Repeats::Clock::time_point now);
+  /// What this rank printed last and stderr's screen does not show any more.
+  std::vector<std::string> last_lines(int rank) const;
 
  private:
   static constexpr std::size_t kLongQueue = std::size_t{1} << 20;
+  static constexpr std::uint64_t kScreen = 20;  ///< lines that a person still sees
   struct End {
     int fd = -1;
+    net::Fd unblocking;  ///< the same pipe or terminal, opened again as ours alone
     bool is_terminal = false;
+    bool on_screen = false;  ///< where stderr goes
     bool closed = false;
     bool complained = false;  ///< of an error other than a reader that went away
   };
@@ -63,12 +78,16 @@ class Output {
   /// A whole line: goes above the draft, on whichever stream that was drawn.
   void queue_line(Stream stream, const std::string& text);
   void queue(Stream stream, std::string bytes);
+  void write_failed(int error);
+  void pop();
 
   int ranks_;
   End ends_[2];
   Draft draft_;                          ///< text empty: none
   std::vector<LineSplitter> splitters_;  ///< by 2 * rank + stream
   std::vector<Tail> tails_;
+  Repeats repeats_;
+  std::uint64_t lines_on_screen_ = 0;
   std::deque<Piece> queue_;
   std::size_t queued_bytes_ = 0;
   std::size_t written_ = 0;  ///< of the head

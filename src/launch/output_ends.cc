@@ -1,8 +1,10 @@
 #include "launch/output_ends.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -50,6 +52,41 @@ OutputEnds open_output_ends(int own_fd, int prefix_columns) {
   if (!ends.rank_end) ends = open_pipe();
   ::fcntl(ends.launcher_end.get(), F_SETFL, ::fcntl(ends.launcher_end.get(), F_GETFL) | O_NONBLOCK);
   return ends;
+}
+
+void hold_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // It gets the lowest free number, which is fd: those below are open.
+    if (::open("/dev/null", O_RDONLY) < 0) throw net::system_error("cannot open /dev/null", errno);
+  }
+}
+
+net::Fd open_unblocking(int fd) {
+  struct stat status = {};
+  if (::fstat(fd, &status) != 0) return {};
+  int number = 0;
+  const bool is_master = ::ioctl(fd, TIOCGPTN, &number) == 0;  // opening it makes another terminal
+  if (!S_ISFIFO(status.st_mode) && (::isatty(fd) != 1 || is_master)) return {};
+  return net::Fd(::open(fmt::format("/proc/self/fd/{}", fd).c_str(),
+                        O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+ssize_t write_unblocking(int fd, const char* bytes, std::size_t length) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  const bool blocks = flags >= 0 && (flags & O_NONBLOCK) == 0;
+  if (blocks) ::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
+  const ssize_t wrote = ::write(fd, bytes, length);
+  const int error = errno;
+  if (blocks) ::fcntl(fd, F_SETFL, flags);
+  errno = error;
+  return wrote;
+}
+
+bool are_same_file(int a, int b) noexcept {
+  struct stat one = {}, other = {};
+  return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_dev == other.st_dev &&
+         one.st_ino == other.st_ino;
 }
 
 int terminal_columns(int fd) noexcept {

@@ -3,8 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <utility>
 
 namespace tutti::launch {
+namespace {
+
+/// Whether a variable is what an outer torchrun told its worker.
+bool is_outer_torchruns(const std::pair<const std::string, std::string>& variable) {
+  return variable.first.starts_with("TORCHELASTIC_");
+}
+
+}  // namespace
 
 Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores) {
   Placement placement;
@@ -32,15 +43,23 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host
   return defaults;
 }
 
+int master_port(const Environment& inherited) {
+  const auto set = inherited.find("MASTER_PORT");
+  if (set != inherited.end() &&
+      std::none_of(inherited.begin(), inherited.end(), is_outer_torchruns)) {
+    const int port = std::atoi(set->second.c_str());
+    if (port > 0 && port < 65536) return port;
+  }
+  return 29500 + static_cast<int>(std::random_device{}() % 3000);
+}
+
 Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
                            std::string_view agent, int master_port) {
   const Place& place = placement.ranks.at(static_cast<std::size_t>(rank));
   Environment variables = inherited;
-  // An outer launcher's marks would name another job.
-  for (const char* mark : {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-                           "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"}) {
-    variables.erase(mark);
-  }
+  // What an outer torchrun told its worker would name another job: its run, its restarts, its
+  // store, and the file in which it looks for this worker's error.
+  std::erase_if(variables, is_outer_torchruns);
   const std::string world = std::to_string(placement.world_ranks);
   const std::string global_rank = std::to_string(place.rank);
   variables["RANK"] = global_rank;

@@ -32,6 +32,10 @@ struct ThreadDefaults {
 };
 ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks);
 
+/// A number for programs that insist on one; nobody of ours listens there. MASTER_PORT where it was
+/// set for this job: an outer torchrun's names that torchrun's own store.
+int master_port(const Environment& inherited);
+
 /// The environment of one rank: `inherited` plus torchrun's variables plus TUTTI_AGENT.
 Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
                            std::string_view agent, int master_port);

@@ -36,8 +36,11 @@ void append_others(const JobReport& report, int culprit, std::vector<std::string
   }
 }
 
-std::string hint(const RankReport& culprit) {
+std::string hint(const JobReport& report, const RankReport& culprit) {
   const int status = culprit.exit.wait_status;
+  if (report.ending.rendezvous_failed) {
+    return "  the others waited for it in init_process_group, which every rank must call";
+  }
   if (culprit.exit.ours) return "  it did not do its part, and tutti run ended it";
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     return "  SIGKILL comes from kill -9 or from the kernel when memory ran out (see dmesg)";
@@ -72,7 +75,7 @@ void append_culprit(const JobReport& report, const RankReport& culprit,
   if (!culprit.exit.doing.empty()) {
     lines.push_back(fmt::format("  rank {} {}", culprit.rank, culprit.exit.doing));
   }
-  if (const std::string text = hint(culprit); !text.empty()) lines.push_back(text);
+  if (const std::string text = hint(report, culprit); !text.empty()) lines.push_back(text);
 }
 
 void append_last_lines(const RankReport& culprit, std::vector<std::string>& lines) {

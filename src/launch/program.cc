@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "tutti/error.h"
@@ -57,6 +58,17 @@ std::string find_program(std::string_view name, std::string_view search_path) {
   }
   if (!refused.empty()) return check_path(refused);
   refuse(fmt::format("program {}: not found in PATH", wanted));
+}
+
+bool has_openmp(pid_t pid) {
+  std::ifstream maps(fmt::format("/proc/{}/maps", pid));
+  for (std::string line; std::getline(maps, line);) {
+    const std::string_view file = std::string_view(line).substr(line.rfind('/') + 1);
+    if (file.starts_with("libgomp") || file.starts_with("libomp") || file.starts_with("libiomp")) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace tutti::launch

@@ -1,6 +1,8 @@
 // Finding the program before anything is started, so that a wrong name is one clear line.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <string_view>
 
@@ -10,5 +12,8 @@ namespace tutti::launch {
 /// `search_path`. Throws Error(kInvalidArgument) that says what is wrong: not found (and that
 /// ./name is there), a directory, not executable.
 std::string find_program(std::string_view name, std::string_view search_path);
+
+/// Whether a running program has loaded an OpenMP runtime.
+bool has_openmp(pid_t pid);
 
 }  // namespace tutti::launch

@@ -2,18 +2,18 @@
 
 namespace tutti::launch {
 
+bool is_ignored(int number) noexcept {
+  struct sigaction action = {};
+  ::sigaction(number, nullptr, &action);
+  return action.sa_handler == SIG_IGN;
+}
+
 std::vector<int> forwarded_signals() {
   std::vector<int> numbers;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP}) {
-    struct sigaction action = {};
-    ::sigaction(number, nullptr, &action);
-    if (action.sa_handler != SIG_IGN) numbers.push_back(number);
+    if (!is_ignored(number)) numbers.push_back(number);
   }
   return numbers;
-}
-
-bool ends_process(int signal_number) noexcept {
-  return signal_number != SIGCONT && signal_number != SIGTSTP;
 }
 
 sigset_t block_signals() {

@@ -14,8 +14,8 @@ namespace tutti::launch {
 /// were ignored when the launcher was started.
 std::vector<int> forwarded_signals();
 
-/// Whether its default action ends a process.
-bool ends_process(int signal_number) noexcept;
+/// Whether `number` is ignored by this process.
+bool is_ignored(int number) noexcept;
 
 /// Blocks all signals of the calling thread but those of a fault; returns the former mask. Call it
 /// before any thread is made.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "launch/output.h"
+#include "launch/repeats.h"
 
 namespace tutti::launch {
 namespace {
@@ -81,7 +82,50 @@ TEST(LineSplitter, LineOfExactlyTheLimitStaysWhole) {
 TEST(Tail, KeepsTheLastLines) {
   Tail tail(2);
   for (const char* line : {"a", "b", "c"}) tail.add(line);
-  EXPECT_EQ(std::vector<std::string>(tail.lines().begin(), tail.lines().end()), (Lines{"b", "c"}));
+  EXPECT_EQ(tail.lines(), (Lines{"b", "c"}));
+}
+
+TEST(Tail, KeepsWhatAProgramDiedOfBeforeItsBacktrace) {
+  Tail tail(3);
+  for (const char* line :
+       {"epoch 1", "terminate called after throwing an instance of 'c10::Error'",
+        "  what():  mat1 and mat2 shapes cannot be multiplied (8x784 and 10x10)",
+        "Exception raised from meta at ../aten/src/ATen/native/LinearAlgebra.cpp",
+        "frame #0: c10::Error::Error", "frame #1: c10::detail::torchCheckFail", "frame #2: main"}) {
+    tail.add(line);
+  }
+  EXPECT_EQ(tail.lines(),
+            (Lines{"terminate called after throwing an instance of 'c10::Error'",
+                   "  what():  mat1 and mat2 shapes cannot be multiplied (8x784 and 10x10)",
+                   "frame #0: c10::Error::Error", "frame #1: c10::detail::torchCheckFail",
+                   "frame #2: main"}));
+}
+
+TEST(Tail, LeavesOutWhatTheScreenStillShows) {
+  Tail tail;
+  tail.add("elsewhere");
+  tail.add("scrolled away", 7);
+  tail.add("still there", 8);
+  EXPECT_EQ(tail.lines(8), (Lines{"elsewhere", "scrolled away"}));
+}
+
+TEST(Repeats, FoldsOneCauseOfAllRanksAndSaysSo) {
+  const auto begin = Repeats::Clock::now();
+  const std::string cause = "rank 1 (pid 7 on vm, exit code 5) was lost: in barrier #4 at a.cc:9";
+  Repeats repeats;
+  EXPECT_FALSE(repeats.is_repeat(0, "tutti: rank 0: group world (rank 0): " + cause, begin));
+  EXPECT_TRUE(repeats.is_repeat(2, "tutti: rank 2: group world (rank 2): " + cause, begin));
+  EXPECT_TRUE(repeats.is_repeat(
+      2, "tutti: rank 2: uncaught tutti::Error kPeerLost: barrier #4 (rank 2): " + cause, begin));
+  EXPECT_FALSE(repeats.is_repeat(2, "tutti: rank 2: group world (rank 2): another", begin));
+  EXPECT_FALSE(repeats.is_repeat(2, "step 3: loss 0.1", begin));
+  EXPECT_FALSE(repeats.is_repeat(0, "step 3: loss 0.1", begin)) << "the program's own lines";
+  EXPECT_EQ(repeats.next_close(), begin + Repeats::kWindow);
+  EXPECT_EQ(repeats.close(begin), Lines{});
+  EXPECT_EQ(repeats.close(begin + Repeats::kWindow),
+            (Lines{"tutti: the same from rank 2 (2 lines): rank 1 (pid 7 on vm, exit code 5) was "
+                   "lost: in barrier #4 at..."}));
+  EXPECT_EQ(repeats.next_close(), Repeats::Clock::time_point::max());
 }
 
 TEST(ControlCharacters, AreMadeVisible) {
@@ -108,6 +152,7 @@ class OutputTest : public ::testing::Test {
     }
   }
   static std::string drain(int fd) {
+    ::fcntl(fd, F_SETFL, O_NONBLOCK);
     std::string text;
     char buffer[4096];
     ssize_t got = 0;
@@ -187,7 +232,7 @@ TEST_F(OutputTest, OneRankPassesAsItIs) {
   EXPECT_EQ(written(output, out_[0]), "1%\r2%");
   output.finish(0, Stream::out);
   EXPECT_EQ(written(output, out_[0]), "");
-  EXPECT_EQ(output.tail(0).lines().back(), "2%");
+  EXPECT_EQ(output.last_lines(0), (Lines{"2%"}));
 }
 
 TEST_F(OutputTest, ReaderThatWentAwayClosesOnlyItsStream) {
@@ -202,6 +247,28 @@ TEST_F(OutputTest, ReaderThatWentAwayClosesOnlyItsStream) {
   EXPECT_TRUE(output.is_closed(Stream::out));
   EXPECT_FALSE(output.is_closed(Stream::err));
   ::signal(SIGPIPE, former);
+}
+
+/// Blocking pipes, as a shell makes them, shared with somebody else who writes there.
+TEST_F(OutputTest, AFullPipeBlocksNobodyAndIsGivenUp) {
+  for (const int fd : {out_[1], err_[1]}) ::fcntl(fd, F_SETFL, 0);
+  Output output(2, out_[1], err_[1]);
+  ::fcntl(out_[1], F_SETFL, O_NONBLOCK);
+  std::string other(4096, 'x');
+  while (::write(out_[1], other.data(), other.size()) > 0) {
+  }
+  ::fcntl(out_[1], F_SETFL, 0);
+  output.feed(0, Stream::out, "stuck\n");
+  output.feed(0, Stream::err, "behind it\n");
+  EXPECT_EQ(output.awaited(), out_[1]);
+  output.write_some();  // would block for ever
+  EXPECT_EQ(output.awaited(), out_[1]);
+  EXPECT_EQ(::fcntl(out_[1], F_GETFL) & O_NONBLOCK, 0) << "others who share it see no change";
+  EXPECT_EQ(output.drop_awaited(), std::string("[0] stuck\n").size());
+  output.feed(0, Stream::out, "later\n");
+  EXPECT_EQ(
+      written(output, err_[0]),
+      "[0] behind it\ntutti: nobody reads stdout: 10 bytes of what was printed are dropped\n");
 }
 
 TEST_F(OutputTest, FullDiskIsSaidOnceAndEndsNobody) {

@@ -90,5 +90,13 @@ TEST(Outcome, FailedRendezvousIsThree) {
   EXPECT_EQ(outcome.exit_code({.rendezvous_failed = true}), 3);
 }
 
+TEST(Outcome, WhoLeavesARendezvousIsTheRootCauseAndNotWhoeverWasTold) {
+  Outcome outcome;
+  outcome.add({.rank = 1, .wait_status = 0});
+  outcome.add({.rank = 0, .wait_status = exit_status(1), .culprits = {1}});
+  EXPECT_EQ(outcome.root_cause(), 1);
+  EXPECT_EQ(outcome.exit_code({.rendezvous_failed = true}), 3);
+}
+
 }  // namespace
 }  // namespace tutti::launch

@@ -20,8 +20,7 @@ TEST(Placement, OneHostCountsUp) {
 TEST(RankEnvironment, AreTorchruns) {
   const Placement placement = place_on_one_host(4, "here", {0});
   const Environment variables =
-      rank_variables({{"HOME", "/h"}, {"RANK", "77"}, {"TORCHELASTIC_RUN_ID", "outer"}}, placement,
-                     2, "@tutti-x", 29500);
+      rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2, "@tutti-x", 29500);
   const Environment wanted = {{"HOME", "/h"},
                               {"RANK", "2"},
                               {"WORLD_SIZE", "4"},
@@ -36,6 +35,32 @@ TEST(RankEnvironment, AreTorchruns) {
                               {"MASTER_PORT", "29500"},
                               {"TUTTI_AGENT", "@tutti-x"}};
   EXPECT_EQ(variables, wanted);
+}
+
+TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
+  // What torchrun 2.x gives its workers, one of which is tutti run.
+  const Environment outer = {{"TORCHELASTIC_RUN_ID", "outer"},
+                             {"TORCHELASTIC_RESTART_COUNT", "1"},
+                             {"TORCHELASTIC_MAX_RESTARTS", "3"},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                             {"TORCHELASTIC_ERROR_FILE", "/tmp/torchelastic/0/error.json"},
+                             {"TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM"},
+                             {"RANK", "3"},
+                             {"WORLD_SIZE", "8"},
+                             {"LOCAL_RANK", "3"},
+                             {"LOCAL_WORLD_SIZE", "8"},
+                             {"GROUP_RANK", "2"},
+                             {"GROUP_WORLD_SIZE", "4"},
+                             {"ROLE_NAME", "trainer"},
+                             {"ROLE_RANK", "3"},
+                             {"ROLE_WORLD_SIZE", "8"},
+                             {"MASTER_ADDR", "10.0.0.1"},
+                             {"MASTER_PORT", "29400"}};
+  const Placement placement = place_on_one_host(2, "here", {0});
+  EXPECT_EQ(rank_variables(outer, placement, 1, "@tutti-x", 29500),
+            rank_variables({}, placement, 1, "@tutti-x", 29500));
+  EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
+  EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
 }
 
 TEST(ThreadDefaults, SharesCoresAndSaysSoOnce) {

@@ -1,0 +1,55 @@
+#include "launch/repeats.h"
+
+#include <fmt/format.h>
+
+#include "launch/post_mortem.h"
+
+namespace tutti::launch {
+namespace {
+
+/// Empty: it is no line of the library in that rank.
+std::string_view cause_of(int rank, std::string_view line) {
+  const std::string own = fmt::format("tutti: rank {}: ", rank);
+  if (!line.starts_with(own)) return {};
+  line.remove_prefix(own.size());
+  const std::string about = fmt::format(" (rank {}): ", rank);
+  const std::size_t at = line.find(about);
+  return at == std::string_view::npos ? line : line.substr(at + about.size());
+}
+
+}  // namespace
+
+bool Repeats::is_repeat(int rank, std::string_view line, Clock::time_point now) {
+  constexpr std::size_t kMostCauses = 16;
+  const std::string_view cause = cause_of(rank, line);
+  if (cause.empty()) return false;
+  for (Said& said : said_) {
+    if (said.until <= now || said.cause != cause) continue;
+    said.ranks.insert(rank);
+    ++said.folded;
+    return true;
+  }
+  if (said_.size() < kMostCauses) said_.push_back({std::string(cause), now + kWindow, {}, 0});
+  return false;
+}
+
+Repeats::Clock::time_point Repeats::next_close() const noexcept {
+  return said_.empty() ? Clock::time_point::max() : said_.front().until;
+}
+
+std::vector<std::string> Repeats::close(Clock::time_point now) {
+  constexpr std::size_t kShown = 60;
+  std::vector<std::string> lines;
+  for (; !said_.empty() && said_.front().until <= now; said_.pop_front()) {
+    const Said& said = said_.front();
+    if (said.folded == 0) continue;
+    const std::vector<int> ranks(said.ranks.begin(), said.ranks.end());
+    lines.push_back(fmt::format("tutti: the same from {}{}: {}{}", ranks_text(ranks),
+                                said.folded == 1 ? "" : fmt::format(" ({} lines)", said.folded),
+                                said.cause.substr(0, kShown),
+                                said.cause.size() > kShown ? "..." : ""));
+  }
+  return lines;
+}
+
+}  // namespace tutti::launch
