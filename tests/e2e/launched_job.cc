@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <sstream>
 #include <stdexcept>
 
@@ -94,12 +95,31 @@ bool LaunchedJob::read_some(Clock::time_point end) {
   if (net::poll_any(watches, deadline) == net::PollResult::expired) return false;
   if (watches[0].readable) append_from(out_pipe_, out_);
   if (watches[1].readable) append_from(err_pipe_, err_);
-  if (watches[2].readable) {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
+  if (watches[2].readable) reap();
   return true;
+}
+
+void LaunchedJob::reap() {
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  code_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+int LaunchedJob::wait_exit_unread(std::chrono::milliseconds limit) {
+  Deadline deadline = Deadline::after(limit);
+  if (code_ < 0 && net::poll_readable(pidfd_.get(), deadline) == net::PollResult::ready) reap();
+  return code_;
+}
+
+bool LaunchedJob::wait_until_full(std::chrono::milliseconds limit) const {
+  Deadline deadline = Deadline::after(limit);
+  const std::string pipe = "/proc/self/fd/" + std::to_string(out_pipe_.get());
+  for (;;) {
+    const net::Fd end(::open(pipe.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    Deadline now = Deadline::after(0ms);
+    if (net::poll_writable(end.get(), now) == net::PollResult::expired) return true;
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
+  }
 }
 
 bool LaunchedJob::wait_for(const std::string& stream, const std::string& text, int times,
@@ -130,8 +150,12 @@ void LaunchedJob::signal(int number) const {
   if (code_ < 0) ::kill(pid_, number);  // ours and not reaped: the number is its
 }
 
-pid_t LaunchedJob::keeper() const {
-  for (const pid_t pid : launch::descendants_of(pid_)) return pid;
+pid_t LaunchedJob::below(const std::string& name) const {
+  for (const pid_t pid : launch::descendants_of(pid_)) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
+    std::string comm;
+    if (std::getline(file, comm) && comm == name) return pid;
+  }
   return -1;
 }
 

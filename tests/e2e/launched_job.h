@@ -36,11 +36,17 @@ class LaunchedJob {
   bool wait_for_error(const std::string& text, std::chrono::milliseconds limit = 20s);
   /// Reads until the command has ended; its code as a shell shows it, -1 after `limit`.
   int wait_exit(std::chrono::milliseconds limit = 30s);
+  /// The same without reading a byte of what it prints.
+  int wait_exit_unread(std::chrono::milliseconds limit);
+  /// Until stdout's pipe takes nothing more; nothing is read.
+  bool wait_until_full(std::chrono::milliseconds limit = 20s) const;
   void signal(int number) const;
-  /// The launcher's only child.
-  pid_t keeper() const;
+  pid_t keeper() const { return below("tutti-keeper"); }
+  pid_t guard() const { return below("tutti-guard"); }
 
  private:
+  pid_t below(const std::string& name) const;
+  void reap();
   bool read_some(std::chrono::steady_clock::time_point end);
   bool wait_for(const std::string& stream, const std::string& text, int times,
                 std::chrono::milliseconds limit);

@@ -1,12 +1,20 @@
 // A rank for the tests of `tutti run`: does one thing and says when it is ready.
+#include <dlfcn.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -100,6 +108,50 @@ int meet(bool may_hear_a_failure) {
   return 9;
 }
 
+/// Joins at the agent as init does, and leaves with 0; the others wait in init and do not catch.
+int leave_init(bool chosen) {
+  if (!chosen) {
+    auto world = tutti::init_process_group();
+    return 9;
+  }
+  const auto environment = tutti::read_environment();
+  const tutti::store::Hello hello{.rank = number_of("RANK"), .world_size = number_of("WORLD_SIZE")};
+  auto connected = tutti::store::connect_store(environment.at("TUTTI_AGENT"), hello,
+                                               tutti::Deadline::after(20s));
+  return 0;
+}
+
+/// A program with OpenMP.
+int with_openmp(const std::string& library) {
+  if (!library.empty() && ::dlopen(library.c_str(), RTLD_NOW) == nullptr) return 77;
+  auto world = tutti::init_process_group();
+  world.barrier();
+  return 0;
+}
+
+/// Becomes a program to which the kernel refuses pidfd_open, as a sandbox may.
+int refuse_pidfd(char** command) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return 77;
+  ::execv(command[0], command);
+  return 126;
+}
+
+/// Deaf to SIGINT.
+int deaf() {
+  ::signal(SIGINT, SIG_IGN);
+  std::printf("ready %d\n", ::getpid());
+  std::fflush(stdout);
+  hold();
+}
+
 int uncaught(const std::string& what) {
   tutti::launch::install_last_words();
   std::printf("printed before the end\n");  // stays in the buffer of a pipe
@@ -164,6 +216,10 @@ int main(int argc, char** argv) {
   if (mode == "disagree") return disagree(chosen);
   if (mode == "give-up") return give_up(chosen);
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
+  if (mode == "leave-init") return leave_init(chosen);
+  if (mode == "openmp") return with_openmp(value);
+  if (mode == "refuse-pidfd") return refuse_pidfd(argv + 2);
+  if (mode == "deaf") return deaf();
   if (mode == "uncaught") return uncaught(value);
   if (mode == "exit") {
     if (chosen) return std::atoi(value.c_str());

@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,40 +17,13 @@
 #include <string>
 #include <vector>
 
-#include "e2e/launched_job.h"
-#include "launch/keeper.h"
-#include "launch/process_tree.h"
+#include "e2e/launcher_fixture.h"
 #include "net/poller.h"
 #include "store/client.h"
 #include "tutti/error.h"
 
 namespace tutti::e2e {
 namespace {
-
-using Words = std::vector<std::string>;
-const std::string kRank = TUTTI_TEST_RANK;
-
-Words run(int ranks, const Words& rest) {
-  Words words = {"run", "-n", std::to_string(ranks)};
-  words.insert(words.end(), rest.begin(), rest.end());
-  return words;
-}
-
-/// Every test is a subreaper and must end without a descendant.
-class Launcher : public ::testing::Test {
- protected:
-  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
-  void TearDown() override {
-    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
-    launch::kill_everything_below();
-  }
-};
-
-bool has(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
-bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
 
 // ---- exit codes -----------------------------------------------------------------------------
 
@@ -87,9 +59,9 @@ TEST_F(Launcher, SurvivorsMayEndWellWithinTheFailureGrace) {
   // Rank 1 fails at once; rank 0 sees the gate open afterwards and ends with 0.
   const std::string gate = ::testing::TempDir() + fmt::format("tutti_gate_{}", ::getpid());
   LaunchedJob job(run(2, {"--failure-grace", "20s", "sh", "-c",
-                          "if [ $RANK = 1 ]; then exit 4; fi; while [ ! -e " + gate +
+                          "if [ $RANK = 1 ]; then echo failing; exit 4; fi; while [ ! -e " + gate +
                               " ]; do sleep 0.01; done; echo done well"}));
-  ASSERT_TRUE(job.wait_for_error("OMP_NUM_THREADS"));
+  ASSERT_TRUE(job.wait_for("[1] failing"));
   std::ofstream(gate).put('x');
   EXPECT_EQ(job.wait_exit(), 4);
   std::filesystem::remove(gate);
@@ -133,14 +105,22 @@ TEST_F(Launcher, FiftyQuickJobsInARowLeaveNothing) {
   fs::remove(folder);
 }
 
+TEST_F(Launcher, OneRuleForSpans) {
+  LaunchedJob job(
+      {"run", "--timeout", "60", "--grace", "5", "env", "TUTTI_TIMEOUT=60", TUTTI_COMMAND, "env"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), " 60 ")) << job.out();
+  EXPECT_FALSE(has(job.out(), "cannot read")) << job.out();
+}
+
 // ---- rendezvous -----------------------------------------------------------------------------
 
 TEST_F(Launcher, NonzeroExitBeforeInitEndsTheJobAndTheOthersAreTold) {
   LaunchedJob job(run(3, {kRank, "meet-unless", "3", "1"}));
   EXPECT_EQ(job.wait_exit(), 3);
   for (const int rank : {0, 2}) {
-    EXPECT_TRUE(has(job.out(), fmt::format("[{}] told: rank 1 exit code 3 before "
-                                           "init_process_group",
+    EXPECT_TRUE(has(job.out(), fmt::format("[{}] told: rank 1 ended without having "
+                                           "joined in init_process_group (exit code 3); ",
                                            rank)))
         << job.out() << job.err();
   }
@@ -150,7 +130,10 @@ TEST_F(Launcher, NonzeroExitBeforeInitEndsTheJobAndTheOthersAreTold) {
 TEST_F(Launcher, ZeroExitBeforeInitIsAFailedRendezvous) {
   LaunchedJob job(run(2, {kRank, "meet-unless", "0", "0"}));
   EXPECT_EQ(job.wait_exit(), 3);
-  EXPECT_TRUE(has(job.out(), "[1] told: rank 0 exit code 0 before init")) << job.out();
+  EXPECT_TRUE(has(job.out(),
+                  "[1] told: rank 0 ended without having joined in "
+                  "init_process_group (exit code 0); rank 1 waits for it"))
+      << job.out();
   EXPECT_TRUE(has(job.err(), "the ranks did not all meet")) << job.err();
 }
 
@@ -522,7 +505,10 @@ std::vector<Misuse> misuses() {
       {{"run", "-n"}, "-n needs a value"},
       {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
       {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
-      {{"run", "--grace", "soon", "true"}, "soon"},
+      {{"run", "--grace", "soon", "true"},
+       "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
+       "1h30min or never"},
+      {{"run", "-x", "A=b", "true"}, "unknown option -x; the ranks get the whole environment"},
       {{"run", "-n", "2", "no-such-program"}, "no-such-program: not found in PATH"},
       {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
       {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
@@ -598,8 +584,21 @@ TEST_F(Launcher, VersionSaysWhatIsBuiltIn) {
   LaunchedJob job(Words{"--version"});
   EXPECT_EQ(job.wait_exit(), 0);
   EXPECT_TRUE(std::regex_search(
-      job.out(), std::regex("^tutti \\d+\\.\\d+\\.\\d+ \\(commit \\w+, .+\\)\nbuilt in: native")))
+      job.out(), std::regex("^tutti \\d+\\.\\d+\\.\\d+ \\(commit \\w+, .+\\)\nbuilt in: native\n"
+                            "found beside it: [a-z_ ]+\n$")))
       << job.out();
+}
+
+TEST_F(Launcher, BackendsThatCanDoTheSameShareOneMatrix) {
+  LaunchedJob job(Words{"backends"});
+  EXPECT_EQ(job.wait_exit(), 0);
+  const std::vector<std::string> lines = lines_of(job.out());
+  const auto barrier = std::count(lines.begin(), lines.end(), "  barrier");
+  const auto sections = std::count_if(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.ends_with(":") && line.starts_with("native");
+  });
+  EXPECT_EQ(sections, 1) << job.out();
+  EXPECT_EQ(barrier, 1) << job.out();
 }
 
 TEST_F(Launcher, EnvSaysWhoARankIsAndWhy) {

@@ -1,0 +1,289 @@
+// How `tutti run` is ended, whatever its outputs are, and whom it takes along: nobody else's.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "e2e/launcher_fixture.h"
+#include "launch/process_tree.h"
+#include "net/poller.h"
+#include "net/process_info.h"
+
+namespace tutti::e2e {
+namespace {
+
+/// The words of a shell that becomes `tutti run`; {} stands for its path.
+LaunchedJob::Command shell(const std::string& script) {
+  return {{"sh", "-c", fmt::format(fmt::runtime(script), TUTTI_COMMAND)}};
+}
+
+/// Pids and times change.
+std::string without_numbers(const std::string& text) {
+  std::string plain = std::regex_replace(text, std::regex("pid \\d+"), "pid N");
+  plain = std::regex_replace(plain, std::regex("-CONT \\d+"), "-CONT N");
+  plain = std::regex_replace(plain, std::regex("(after|in) \\d+\\.\\d s"), "$1 N s");
+  return std::regex_replace(plain, std::regex(" on [^ ]+ \\(pid"), " on HOST (pid");
+}
+
+bool becomes(pid_t pid, char state) {
+  Deadline deadline = Deadline::after(5s);
+  for (;;) {
+    const auto stat = net::stat_of(pid);
+    if (stat && stat->state == state) return true;
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
+  }
+}
+
+bool is_pending(pid_t pid, int signal_number) {
+  std::ifstream status(fmt::format("/proc/{}/status", pid));
+  for (std::string line; std::getline(status, line);) {
+    if (!line.starts_with("ShdPnd:")) continue;
+    const unsigned long set = std::stoul(line.substr(7), nullptr, 16);
+    return (set & (1ul << (signal_number - 1))) != 0;
+  }
+  return false;
+}
+
+// ---- outputs that take nothing ----------------------------------------------------------------
+
+TEST_F(Launcher, ClosedOutputsAreSaidAndHoldNobodyUp) {
+  LaunchedJob out(shell("exec {} run -n 2 echo hi >&-"));
+  EXPECT_EQ(out.wait_exit(10s), 0);
+  EXPECT_EQ(out.err(), "tutti: cannot write to stdout: Bad file descriptor; its output is lost\n");
+  LaunchedJob err(shell("exec {} run -n 2 sh -c 'echo hi; echo oops >&2' 2>&-"));
+  EXPECT_EQ(err.wait_exit(10s), 0);
+  EXPECT_TRUE(has(err.out(), "[0] hi\n") && has(err.out(), "[1] hi\n")) << err.out();
+  LaunchedJob all(shell("exec {} run -n 2 sh -c 'cat; echo hi; exit 3' <&- >&- 2>&-"));
+  EXPECT_EQ(all.wait_exit(10s), 3);
+}
+
+TEST_F(Launcher, SigtermEndsAJobWhoseOutputNobodyReads) {
+  LaunchedJob job(run(2, {"--grace", "200ms", "sh", "-c", "trap '' TERM; exec yes"}));
+  ASSERT_TRUE(job.wait_until_full());
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit_unread(5s), 143);
+  job.wait_exit();
+  EXPECT_TRUE(std::regex_match(
+      without_numbers(job.err()),
+      std::regex("tutti: SIGTERM: asking ranks 0-1 to end; SIGKILL follows after --grace 0.2 s\n"
+                 "tutti: ranks still run after --grace 0.2 s; killing them\n"
+                 "tutti: ended after N s by SIGTERM\n"
+                 "  ranks 0-1: killed by SIGKILL \\(ended by tutti run\\)\n"
+                 "tutti: exit code 143\n"
+                 "tutti: nobody reads stdout: \\d+ bytes of what was printed are dropped\n")))
+      << job.err();
+}
+
+TEST_F(Launcher, ASecondInterruptEndsAJobWhoseOutputNobodyReads) {
+  LaunchedJob job(run(2, {"sh", "-c", "trap '' INT TERM; exec yes"}));
+  ASSERT_TRUE(job.wait_until_full());
+  job.signal(SIGINT);
+  Deadline deadline = Deadline::after(5s);
+  while (is_pending(job.pid(), SIGINT)) {  // two at once would count as one
+    ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
+  }
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit_unread(5s), 130);
+}
+
+TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilItIsAskedToEnd) {
+  LaunchedJob job(run(2, {"head", "-c", "300000", "/dev/zero"}));
+  ASSERT_TRUE(job.wait_until_full());
+  Deadline deadline = Deadline::after(10s);
+  while (!launch::descendants_of(job.pid()).empty()) {
+    ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit_unread(5s), 143);
+  job.wait_exit();
+  EXPECT_TRUE(std::regex_match(
+      job.err(), std::regex("tutti: nobody reads stdout: \\d+ bytes of what was printed are "
+                            "dropped\n")))
+      << job.err();
+}
+
+TEST_F(Launcher, AStoppedTerminalHoldsNobodyUp) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  LaunchedJob job(shell("exec {} run -n 2 sh -c 'echo started >&2; exec yes' < " + terminal +
+                        " > " + terminal));
+  ASSERT_TRUE(job.wait_for_error("[0] started") && job.wait_for_error("[1] started"));
+  ASSERT_EQ(::write(master.get(), "\x13", 1), 1);  // Ctrl-S
+  char screen[4096];
+  for (Deadline quiet = Deadline::after(100ms);
+       net::poll_readable(master.get(), quiet) == net::PollResult::ready;
+       quiet = Deadline::after(100ms)) {
+    ASSERT_GT(::read(master.get(), screen, sizeof screen), 0);
+  }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(5s), 143) << job.err();
+}
+
+// ---- what it says while it waits --------------------------------------------------------------
+
+TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {
+  LaunchedJob job(run(2, {kRank, "deaf"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  job.signal(SIGINT);
+  ASSERT_TRUE(job.wait_for_error("still run")) << job.err();
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(5s), 130);
+  EXPECT_EQ(without_numbers(job.err()),
+            "tutti: SIGINT: asking ranks 0-1 to end; SIGKILL follows after --grace 30.0 s, or at "
+            "once by a second Ctrl-C\n"
+            "tutti: ranks 0-1 still run; SIGKILL in N s, or at once by a second Ctrl-C\n"
+            "tutti: second SIGINT: killing all ranks\n"
+            "tutti: ended after N s by SIGINT\n"
+            "  ranks 0-1: killed by SIGKILL (ended by tutti run)\n"
+            "tutti: exit code 130\n");
+}
+
+TEST_F(Launcher, AStoppedRankIsNamedAndHearsTheRequestToEnd) {
+  LaunchedJob job(run(2, {kRank, "hold"}));
+  ASSERT_TRUE(job.wait_for("ready", 2));
+  const pid_t rank = numbers_after(job.out(), "[1] ready ").at(0);
+  ASSERT_EQ(::kill(rank, SIGSTOP), 0);
+  ASSERT_TRUE(job.wait_for_error("lets it go on")) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(5s), 143) << "it need not be killed after the grace of 30 s";
+  EXPECT_EQ(without_numbers(job.err()),
+            "tutti: rank 1 (pid N) is stopped by SIGSTOP; kill -CONT N lets it go on\n"
+            "tutti: SIGTERM: asking ranks 0-1 (of which 1 stopped) to end; SIGKILL follows after "
+            "--grace 30.0 s\n"
+            "tutti: ended after N s by SIGTERM\n"
+            "  ranks 0-1: killed by SIGTERM (ended by tutti run)\n"
+            "tutti: exit code 143\n");
+}
+
+TEST_F(Launcher, OneCauseIsReadOnce) {
+  LaunchedJob job(run(3, {kRank, "leave-world", "5", "1"}));
+  EXPECT_EQ(job.wait_exit(), 5);
+  const std::vector<std::string> lines = lines_of(job.err());
+  ASSERT_EQ(lines.size(), 6u) << job.err();
+  EXPECT_TRUE(has(lines[0], ", exit code 5) was lost: ")) << job.err();
+  EXPECT_TRUE(
+      std::regex_match(lines[1], std::regex("tutti: the same from ranks? [0, 2]+ \\(\\d lines\\): "
+                                            "rank 1 \\(pid .*\\.\\.\\.")))
+      << job.err();
+  EXPECT_TRUE(has(lines[2], "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(lines[3].starts_with("  rank 1 last completed all_reduce #1")) << job.err();
+  EXPECT_TRUE(lines[4].starts_with("  others: ranks 0, 2: ")) << job.err();
+  EXPECT_EQ(lines[5], "tutti: exit code 5");
+}
+
+TEST_F(Launcher, OpenMpDefaultsAreSaidWhereOpenMpIs) {
+  LaunchedJob without(run(2, {kRank, "openmp"}));
+  EXPECT_EQ(without.wait_exit(), 0);
+  EXPECT_EQ(without.err(), "");
+  LaunchedJob with(run(2, {kRank, "openmp", "libgomp.so.1"}));
+  if (with.wait_exit() == 77) GTEST_SKIP() << "no libgomp here";
+  EXPECT_TRUE(std::regex_match(
+      with.err(), std::regex("tutti: OMP_NUM_THREADS=\\d+ OMP_WAIT_POLICY=PASSIVE for every rank "
+                             "\\(\\d+ cores?, 2 ranks\\); set to override\n")))
+      << with.err();
+}
+
+// ---- a rank that leaves the rendezvous --------------------------------------------------------
+
+TEST_F(Launcher, ARankThatLeavesInitEndsItForAllAtOnceAndIsNamed) {
+  LaunchedJob job(run(3, {kRank, "leave-init", "-", "1"}));
+  EXPECT_EQ(job.wait_exit(10s), 3) << job.err();
+  const std::string text = without_numbers(job.err());
+  EXPECT_TRUE(std::regex_search(
+      text, std::regex("tutti: rank 1 left init_process_group before the world was complete "
+                       "\\(exit code 0\\); ranks? [02, ]+ waits? for it\n")))
+      << text;
+  EXPECT_TRUE(has(text,
+                  "tutti: FAILED after N s: the ranks did not all meet. ROOT CAUSE: rank 1 on HOST "
+                  "(pid N): exit code 0\n"
+                  "  the others waited for it in init_process_group, which every rank must call\n"
+                  "  others: ranks 0, 2: exit code 1\n"
+                  "tutti: exit code 3\n"))
+      << text;
+}
+
+// ---- whom it ends -----------------------------------------------------------------------------
+
+TEST_F(Launcher, WhatStoodBelowItBeforeLivesOn) {
+  LaunchedJob job(shell("sleep 1000 & echo stranger $! >&2; exec {} run -n 2 true"));
+  ASSERT_TRUE(job.wait_for_error("stranger"));
+  const pid_t stranger = numbers_after(job.err(), "stranger ").at(0);
+  EXPECT_EQ(job.wait_exit_unread(10s), 0);
+  EXPECT_TRUE(is_alive(stranger));
+  ::kill(stranger, SIGKILL);
+}
+
+TEST_F(Launcher, WhatStoodBelowItBeforeLivesOnWhenTheKeeperDies) {
+  // Its later children come to nobody of ours either.
+  LaunchedJob job(
+      shell("(setsid sleep 1000 & echo later $! >&2; exec sleep 1000) & "
+            "echo stranger $! >&2; exec {} run -n 2 " +
+            kRank + " tree"));
+  ASSERT_TRUE(job.wait_for("ready", 6) && job.wait_for_error("later"));
+  const pid_t stranger = numbers_after(job.err(), "stranger ").at(0);
+  const pid_t later = numbers_after(job.err(), "later ").at(0);
+  const pid_t keeper = job.keeper();
+  ASSERT_EQ(::kill(stranger, SIGKILL), 0);  // an orphan now
+  ASSERT_EQ(::kill(keeper, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit_unread(10s), 137) << job.err();
+  EXPECT_TRUE(is_alive(later));
+  for (const int pid : numbers_after(job.out(), "ready ")) EXPECT_FALSE(is_alive(pid)) << pid;
+  ::kill(later, SIGKILL);
+}
+
+TEST_F(Launcher, KilledGuardLeavesNothing) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  ASSERT_EQ(::kill(job.guard(), SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_TRUE(is_childless_within(1s));
+}
+
+TEST_F(Launcher, AStoppedKeeperHoldsNobodyUp) {
+  LaunchedJob interrupted(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(interrupted.wait_for("ready", 6)) << interrupted.err();
+  const pid_t keeper = interrupted.keeper();
+  ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+  ASSERT_TRUE(becomes(keeper, 'T'));
+  interrupted.signal(SIGINT);
+  ASSERT_TRUE(interrupted.wait_for_error("asking ranks"));
+  interrupted.signal(SIGINT);
+  EXPECT_EQ(interrupted.wait_exit(5s), 130) << interrupted.err();
+  LaunchedJob killed(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(killed.wait_for("ready", 6)) << killed.err();
+  ASSERT_EQ(::kill(killed.keeper(), SIGSTOP), 0);
+  killed.signal(SIGKILL);
+  EXPECT_EQ(killed.wait_exit(2s), 137);
+  EXPECT_TRUE(is_childless_within(1s));
+}
+
+TEST_F(Launcher, WithoutPidfdsNothingIsLeft) {
+  LaunchedJob job(
+      LaunchedJob::Command{{kRank, "refuse-pidfd", TUTTI_COMMAND, "run", "-n", "2", "sh", "-c",
+                            "setsid sh -c 'sleep 1000 & sleep 1000' & exit 0"}});
+  const int code = job.wait_exit(10s);
+  if (code == 77) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(code, 0) << job.err();
+}
+
+TEST_F(Launcher, AnIgnoredSigchldStaysIgnoredAndHidesNoExit) {
+  ::signal(SIGCHLD, SIG_IGN);
+  LaunchedJob job(run(2, {"grep", "SigIgn", "/proc/self/status"}));
+  ::signal(SIGCHLD, SIG_DFL);
+  EXPECT_EQ(job.wait_exit(10s), 0) << job.err();
+  const std::size_t at = job.out().find("SigIgn:\t");
+  ASSERT_NE(at, std::string::npos);
+  const unsigned long ignored = std::stoul(job.out().substr(at + 8, 16), nullptr, 16);
+  EXPECT_NE(ignored & (1ul << (SIGCHLD - 1)), 0u) << job.out();
+}
+
+}  // namespace
+}  // namespace tutti::e2e

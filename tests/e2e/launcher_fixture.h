@@ -1,0 +1,41 @@
+// What the tests of `tutti run` share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include "e2e/launched_job.h"
+#include "launch/keeper.h"
+
+namespace tutti::e2e {
+
+using Words = std::vector<std::string>;
+inline const std::string kRank = TUTTI_TEST_RANK;
+
+inline Words run(int ranks, const Words& rest) {
+  Words words = {"run", "-n", std::to_string(ranks)};
+  words.insert(words.end(), rest.begin(), rest.end());
+  return words;
+}
+
+/// Every test is a subreaper and must end without a descendant.
+class Launcher : public ::testing::Test {
+ protected:
+  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  void TearDown() override {
+    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
+    launch::kill_everything_below();
+  }
+};
+
+inline bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+inline bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+}  // namespace tutti::e2e
