@@ -217,7 +217,8 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, kGuardDied);
-  ::setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which hands it on
+  if (::getppid() != guard) ::_exit(1);  // it died before the line above; nothing is below yet
+  ::setpgid(0, 0);                       // Ctrl-C reaches the launcher alone, which hands it on
   std::vector<RankCommand> commands = ranks;
   for (RankCommand& command : commands) {
     for (int* fd : {&command.stdin_fd, &command.stdout_fd, &command.stderr_fd}) {

@@ -1,6 +1,6 @@
-// Soak `orphans`: launcher, keeper or a rank is killed with SIGKILL at a random moment, while the
-// job starts or runs, with helpers in sessions of their own: a second later no process of it is
-// left, and a sibling job has lost none.
+// Soak `orphans`: launcher, guard, keeper or a rank is killed with SIGKILL at a random moment,
+// while the job starts or runs, with helpers in sessions of their own: a second later no process of
+// it is left, and a sibling job has lost none.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -46,7 +46,7 @@ int soak(const Words& words) {
   for (int i = 0; i < words.rounds; ++i) {
     const bool while_starting = random() % 2 == 0;
     const auto moment = std::chrono::microseconds(random() % 20'000);
-    const int victim = static_cast<int>(random() % 3);  // launcher, keeper, rank 0
+    const auto victim = random() % 4;  // launcher, guard, keeper, rank 0
     e2e::LaunchedJob job({"run", "-n", std::to_string(kRanks), "--failure-grace", "0", "--grace",
                           "100ms", TUTTI_SOAK_RANK, "tree"});
     if (!while_starting) job.wait_for("ready", 3 * kRanks);
@@ -54,13 +54,12 @@ int soak(const Words& words) {
     net::pause(moment, until_the_moment);
     pid_t pid = job.pid();
     const std::vector<pid_t> below = launch::descendants_of(job.pid());
-    if (victim == 1 && !below.empty()) pid = below[0];
-    if (victim == 2 && below.size() > 1) pid = below[1];
+    if (victim > 0 && below.size() >= victim) pid = below[victim - 1];
     launch::signal_descendant(pid, ::getpid(), SIGKILL);
     const Clock::time_point killed = Clock::now();
     job.wait_exit(20s);
     // A rank that dies gives its siblings the graces above; everybody else takes all along at once.
-    const auto limit = std::chrono::duration<double>(words.scale * (victim == 2 ? 1.2 : 1.0));
+    const auto limit = std::chrono::duration<double>(words.scale * (victim == 3 ? 1.2 : 1.0));
     int left = 0;
     while ((left = strangers(sibling, siblings)) > 0 && Clock::now() - killed < limit) {
       Deadline soon = Deadline::after(2ms);
@@ -83,7 +82,7 @@ int soak(const Words& words) {
                  job.out(), job.err());
       break;
     }
-    progress.advance("launcher, keeper, rank", failed);
+    progress.advance("launcher, guard, keeper, rank", failed);
   }
   sibling.signal(SIGTERM);
   const int code = sibling.wait_exit(20s);
