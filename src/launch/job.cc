@@ -45,7 +45,7 @@ constexpr auto kStoppedLine = 2s;            ///< a shorter stop is nobody's bus
 constexpr auto kKeeperPatience = 10s;        ///< for the kernel to give back a large memory
 constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopped itself
 constexpr auto kReaderPatience = 400ms;      ///< when the job was asked to end
-constexpr std::size_t kFixedWatches = 5;
+constexpr std::size_t kOutputWatch = 4, kFixedWatches = 6;
 constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
 
 std::string host_name() {
@@ -183,8 +183,7 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
       OutputEnds ends = open_output_ends(own, output_.prefix_columns(rank));
-      ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)] =
-          std::move(ends.launcher_end);
+      ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)] = std::move(ends.launcher_end);
       rank_ends.push_back(std::move(ends.rank_end));
       (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = rank_ends.back().get();
     }
@@ -383,7 +382,7 @@ void Job::await_guard() {
 
 /// False when there was nothing to read now.
 bool Job::read_pipe(int rank, Stream stream) {
-  net::Fd& pipe = ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)];
+  net::Fd& pipe = ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)];
   char buffer[32 * 1024];
   const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
   if (got > 0) {
@@ -533,14 +532,18 @@ void Job::poll_once(Clock::time_point until) {
   watches[0] = {.fd = signals_.get(), .want_read = true};
   watches[1] = {.fd = keeper_lives_ ? keeper_.channel.get() : -1, .want_read = true};
   watches[2] = {.fd = agent_->news().fd(), .want_read = true};
-  watches[3] = {.fd = output_.awaited(), .want_write = true};
-  watches[4] = stdin_.watch();
+  watches[3] = stdin_.watch();
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    watches[kOutputWatch + index(stream)] = {.fd = output_.awaited(stream), .want_write = true};
+  }
   for (std::size_t i = 0; i < 2 * ranks_.size() && !output_.is_long(); ++i) {
     watches[kFixedWatches + i] = {.fd = ranks_[i / 2].pipes[i % 2].get(), .want_read = true};
   }
   Deadline deadline = until == Clock::time_point::max() ? Deadline{} : Deadline::at(until);
   net::poll_any(watches, deadline);
-  if (watches[3].writable) output_.write_some();
+  for (const Stream stream : {Stream::out, Stream::err}) {
+    if (watches[kOutputWatch + index(stream)].writable) output_.write_some(stream);
+  }
   for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
     const Stream stream = i % 2 == 0 ? Stream::out : Stream::err;
     if (watches[kFixedWatches + i].readable) read_pipe(static_cast<int>(i / 2), stream);
@@ -550,7 +553,7 @@ void Job::poll_once(Clock::time_point until) {
   if (watches[0].readable) read_signals();
   if (watches[1].readable) read_notes();
   if (watches[2].readable) read_news();
-  if (watches[4].readable || watches[4].writable) stdin_.pump(watches[4]);
+  if (watches[3].readable || watches[3].writable) stdin_.pump(watches[3]);
 }
 
 /// Helpers of ranks that have ended may still print; then nothing below us may stay.
@@ -568,7 +571,7 @@ void Job::finish() {
   }
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     for (const Stream stream : {Stream::out, Stream::err}) {
-      while (ranks_[static_cast<std::size_t>(rank)].pipes[static_cast<std::size_t>(stream)]) {
+      while (ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)]) {
         if (!read_pipe(rank, stream)) break;
       }
       output_.finish(rank, stream);
@@ -600,15 +603,16 @@ int Job::report() {
 bool Job::write_rest() {
   bool all_written = true;
   Clock::time_point until = Clock::time_point::max();
-  while (output_.awaited() >= 0) {
+  while (!output_.is_written()) {
     const Clock::time_point now = Clock::now();
     const bool asked = ending_.signal_number != 0 || interrupts_ > 0 || now >= timeout_at_;
     if (asked) until = std::min(until, now + kReaderPatience);
     if (interrupts_ > 1) until = std::min(until, now + kReaderPatience / 4);
     if (now >= until) {
-      output_.drop_awaited();
+      // What is said of stdout may still find its reader on stderr.
+      output_.drop_awaited(output_.awaited(Stream::out) >= 0 ? Stream::out : Stream::err);
       all_written = false;
-      until = now + kReaderPatience / 4;  // for the other stream
+      until = now + kReaderPatience / 4;
     } else {
       poll_once(std::min(until, timeout_at_));
     }

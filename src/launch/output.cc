@@ -101,75 +101,71 @@ std::vector<std::string> Output::last_lines(int rank) const {
   return tails_[static_cast<std::size_t>(rank)].lines(first);
 }
 
+Output::Queue& Output::queue_of(Stream stream) noexcept {
+  return queues_[index(ends_[index(stream)].on_screen ? Stream::err : stream)];
+}
+
 void Output::queue(Stream stream, std::string bytes) {
   if (ends_[index(stream)].closed || bytes.empty()) return;
   queued_bytes_ += bytes.size();
+  std::deque<Piece>& pieces = queue_of(stream).pieces;
   // Short pieces are written together.
-  if (!queue_.empty() && queue_.back().stream == stream && queue_.back().bytes.size() < PIPE_BUF) {
-    queue_.back().bytes += bytes;
+  if (!pieces.empty() && pieces.back().stream == stream && pieces.back().bytes.size() < PIPE_BUF) {
+    pieces.back().bytes += bytes;
   } else {
-    queue_.push_back({stream, std::move(bytes)});
+    pieces.push_back({stream, std::move(bytes)});
   }
 }
 
-int Output::awaited() const noexcept {
-  return queue_.empty() ? -1 : ends_[index(queue_.front().stream)].fd;
+int Output::awaited(Stream queue) const noexcept {
+  const std::deque<Piece>& pieces = queues_[index(queue)].pieces;
+  return pieces.empty() ? -1 : ends_[index(pieces.front().stream)].fd;
 }
 
-void Output::write_failed(int error) {
-  const Piece& head = queue_.front();
-  End& end = ends_[index(head.stream)];
+void Output::write_failed(Stream stream, int error) {
+  End& end = ends_[index(stream)];
   end.closed = error == EPIPE;
   if (!end.closed && !std::exchange(end.complained, true)) {
-    say(fmt::format("tutti: cannot write to {}: {}; its output is lost", name_of(head.stream),
+    say(fmt::format("tutti: cannot write to {}: {}; its output is lost", name_of(stream),
                     std::strerror(error)));
   }
 }
 
-void Output::write_some() {
-  if (queue_.empty()) return;
-  const Piece& head = queue_.front();
+void Output::write_some(Stream which) {
+  Queue& queue = queues_[index(which)];
+  if (queue.pieces.empty()) return;
+  const Piece& head = queue.pieces.front();
   const End& end = ends_[index(head.stream)];
-  const std::size_t length = std::min<std::size_t>(head.bytes.size() - written_, PIPE_BUF);
-  const char* bytes = head.bytes.data() + written_;
+  const std::size_t length = std::min<std::size_t>(head.bytes.size() - queue.written, PIPE_BUF);
+  const char* bytes = head.bytes.data() + queue.written;
   const ssize_t wrote = end.unblocking ? ::write(end.unblocking.get(), bytes, length)
                                        : write_unblocking(end.fd, bytes, length);
   if (wrote < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (wrote < 0) {
-    write_failed(
-        errno);  // the piece is lost, as it would be for a program that writes there itself
-    return pop();
+  if (wrote < 0) {  // the piece is lost, as it would be for a program that writes there itself
+    write_failed(head.stream, errno);
+    return pop(queue);
   }
-  written_ += static_cast<std::size_t>(wrote);
-  if (written_ == queue_.front().bytes.size()) pop();
+  queue.written += static_cast<std::size_t>(wrote);
+  if (queue.written == queue.pieces.front().bytes.size()) pop(queue);
 }
 
-void Output::pop() {
-  queued_bytes_ -= queue_.front().bytes.size();
-  queue_.pop_front();
-  written_ = 0;
+void Output::pop(Queue& queue) {
+  queued_bytes_ -= queue.pieces.front().bytes.size();
+  queue.pieces.pop_front();
+  queue.written = 0;
 }
 
-std::size_t Output::drop_awaited() {
-  if (queue_.empty()) return 0;
-  const Stream stream = queue_.front().stream;
-  std::size_t dropped = 0;
-  std::deque<Piece> rest;
-  for (Piece& piece : queue_) {
-    if (piece.stream == stream) {
-      dropped += piece.bytes.size();
-    } else {
-      rest.push_back(std::move(piece));
-    }
-  }
-  dropped -= std::exchange(written_, 0);
-  queue_ = std::move(rest);
-  queued_bytes_ = 0;
-  for (const Piece& piece : queue_) queued_bytes_ += piece.bytes.size();
+void Output::drop_awaited(Stream which) {
+  Queue& queue = queues_[index(which)];
+  if (queue.pieces.empty()) return;
+  const Stream stream = queue.pieces.front().stream;
+  std::size_t bytes = 0;
+  for (const Piece& piece : queue.pieces) bytes += piece.stream == stream ? piece.bytes.size() : 0;
+  std::erase_if(queue.pieces, [&](const Piece& piece) { return piece.stream == stream; });
+  queued_bytes_ -= bytes;
   ends_[index(stream)].closed = true;
   say(fmt::format("tutti: nobody reads {}: {} bytes of what was printed are dropped",
-                  name_of(stream), dropped));
-  return dropped;
+                  name_of(stream), bytes - std::exchange(queue.written, 0)));
 }
 
 }  // namespace tutti::launch

@@ -1,9 +1,10 @@
 // What the ranks print becomes what `tutti run` prints: whole lines, never mixed.
 //
-// Lines stand in one queue for stdout and stderr, so that a line is finished before another begins
-// even when both end in one pipe. Writing never blocks, whoever else writes there and whoever does
-// not read: the queue's head is written when the descriptor has room; while the queue is long the
-// pipes of the ranks are not read.
+// Lines stand in a queue, one for stdout and stderr where both end in one pipe or terminal, so that
+// a line is finished before another begins; else one for each, so that neither waits for the
+// other's reader. Writing never blocks, whoever else writes there and whoever does not read: the
+// queue's head is written when the descriptor has room; while the queue is long the pipes of the
+// ranks are not read.
 #pragma once
 
 #include <cstddef>
@@ -20,6 +21,7 @@
 namespace tutti::launch {
 
 enum class Stream : int { out = 0, err = 1 };
+inline std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
 
 class Output {
  public:
@@ -34,15 +36,16 @@ class Output {
   /// Columns that stand before a line of this rank.
   int prefix_columns(int rank) const;
   bool is_long() const noexcept { return queued_bytes_ > kLongQueue; }
-  /// The descriptor to wait for until it takes bytes; -1 when nothing is queued.
-  int awaited() const noexcept;
-  /// Writes at most one piece to the awaited descriptor, which must have room.
-  void write_some();
+  /// The descriptor that this queue waits for until it takes bytes; -1 when nothing is queued.
+  int awaited(Stream queue) const noexcept;
+  /// Writes at most one piece to the awaited descriptor.
+  void write_some(Stream queue);
+  /// Gives up what is queued for the awaited descriptor and whatever comes for it: its reader does
+  /// not read. Says how much that was, on stderr if that is another.
+  void drop_awaited(Stream queue);
+  bool is_written() const noexcept { return queued_bytes_ == 0; }
   /// The reader of this stream went away (EPIPE): ranks should learn it as well.
   bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
-  /// Gives up what is queued for the awaited descriptor and whatever comes for it: its reader does
-  /// not read. Returns how much was dropped, and says it on stderr if that is another.
-  std::size_t drop_awaited();
 
   /// When lines that were folded must be spoken of (say_repeats); max: there are none.
   Repeats::Clock::time_point repeats_due() const noexcept { return repeats_.next_close(); }
@@ -71,15 +74,20 @@ class Output {
     Stream stream;
     std::string bytes;
   };
-  static std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
+  struct Queue {
+    std::deque<Piece> pieces;
+    std::size_t written = 0;  ///< of the first
+  };
   LineSplitter& splitter(int rank, Stream stream);
   void print(int rank, Stream stream, std::string_view line, bool is_draft);
   void print_draft(int rank, Stream stream, const std::string& text);
   /// A whole line: goes above the draft, on whichever stream that was drawn.
   void queue_line(Stream stream, const std::string& text);
   void queue(Stream stream, std::string bytes);
-  void write_failed(int error);
-  void pop();
+  /// Stdout's lines stand in stderr's queue where both end in one file.
+  Queue& queue_of(Stream stream) noexcept;
+  void write_failed(Stream stream, int error);
+  void pop(Queue& queue);
 
   int ranks_;
   End ends_[2];
@@ -88,9 +96,8 @@ class Output {
   std::vector<Tail> tails_;
   Repeats repeats_;
   std::uint64_t lines_on_screen_ = 0;
-  std::deque<Piece> queue_;
-  std::size_t queued_bytes_ = 0;
-  std::size_t written_ = 0;  ///< of the head
+  Queue queues_[2];
+  std::size_t queued_bytes_ = 0;  ///< in both
 };
 
 }  // namespace tutti::launch

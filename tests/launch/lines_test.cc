@@ -163,8 +163,9 @@ class OutputTest : public ::testing::Test {
   }
   std::string written(Output& output, int fd) {
     std::string text;
-    while (output.awaited() >= 0) {
-      output.write_some();
+    while (!output.is_written()) {
+      output.write_some(Stream::out);
+      output.write_some(Stream::err);
       text += drain(fd);
     }
     return text;
@@ -192,7 +193,7 @@ TEST_F(OutputTest, StdoutAndStderrStayApart) {
 TEST_F(OutputTest, FlushesThePartialLineAtTheEnd) {
   Output output(2, out_[1], err_[1]);
   output.feed(1, Stream::out, "no newline");
-  EXPECT_EQ(output.awaited(), -1);
+  EXPECT_TRUE(output.is_written());
   output.finish(1, Stream::out);
   EXPECT_EQ(written(output, out_[0]), "[1] no newline\n");
 }
@@ -259,16 +260,16 @@ TEST_F(OutputTest, AFullPipeBlocksNobodyAndIsGivenUp) {
   }
   ::fcntl(out_[1], F_SETFL, 0);
   output.feed(0, Stream::out, "stuck\n");
-  output.feed(0, Stream::err, "behind it\n");
-  EXPECT_EQ(output.awaited(), out_[1]);
-  output.write_some();  // would block for ever
-  EXPECT_EQ(output.awaited(), out_[1]);
+  output.feed(0, Stream::err, "not behind it\n");
+  output.write_some(Stream::out);  // would block for ever
+  EXPECT_EQ(output.awaited(Stream::out), out_[1]);
+  output.write_some(Stream::err);
+  EXPECT_EQ(drain(err_[0]), "[0] not behind it\n") << "stderr does not wait for stdout's reader";
   EXPECT_EQ(::fcntl(out_[1], F_GETFL) & O_NONBLOCK, 0) << "others who share it see no change";
-  EXPECT_EQ(output.drop_awaited(), std::string("[0] stuck\n").size());
+  output.drop_awaited(Stream::out);
   output.feed(0, Stream::out, "later\n");
-  EXPECT_EQ(
-      written(output, err_[0]),
-      "[0] behind it\ntutti: nobody reads stdout: 10 bytes of what was printed are dropped\n");
+  EXPECT_EQ(written(output, err_[0]),
+            "tutti: nobody reads stdout: 10 bytes of what was printed are dropped\n");
 }
 
 TEST_F(OutputTest, FullDiskIsSaidOnceAndEndsNobody) {
