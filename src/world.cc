@@ -24,6 +24,7 @@
 #include "rendezvous/meeting.h"
 #include "rendezvous/mpi_choice.h"
 #include "tutti/init.h"
+#include "tutti/version.h"
 
 namespace tutti {
 
@@ -64,12 +65,20 @@ std::string plugin_of(const std::string& backend, const Config& config, const Id
                             "has: {} (plugins are searched in {} and in TUTTI_BACKEND_PATH)",
                             name, fmt::join(plugins, ", "), fmt::join(folders, ", ")));
   }
-  known.insert(known.end(), plugins.begin(), plugins.end());
-  const std::string guess = nearest(name, known);
-  throw_invalid(
-      fmt::format("there is no backend \"{}\"{} this build has: {}", name,
-                  guess.empty() ? ";" : fmt::format(", did you mean \"{}\"? If not,", guess),
-                  fmt::join(plugins, ", ")));
+  if (name.find_first_of(":,") != std::string::npos) {
+    throw_invalid(fmt::format(
+        "backend \"{}\": a group has one backend for all its buffers, so name one, without a "
+        "device; this build has: {}",
+        name, fmt::join(plugins, ", ")));
+  }
+  const std::string here = nearest(name, plugins);
+  const std::string elsewhere = nearest(name, known);
+  throw_invalid(fmt::format("there is no backend \"{}\"{} this build has: {}", name,
+                            !here.empty() ? fmt::format(", did you mean \"{}\"? If not,", here)
+                            : !elsewhere.empty()
+                                ? fmt::format(" (\"{}\" is one, which is not built in);", elsewhere)
+                                : ";",
+                            fmt::join(plugins, ", ")));
 }
 
 void refuse_insecure(const BackendInfo& backend, const std::string& security) {
@@ -115,7 +124,8 @@ Settings settings_of(const InitOptions& options) {
   if (options.rank) put("rank", std::to_string(*options.rank));
   if (options.world_size) put("world_size", std::to_string(*options.world_size));
   if (options.timeout && *options.timeout < std::chrono::nanoseconds(0)) {
-    throw_invalid(fmt::format("the timeout is negative: {} ns", options.timeout->count()));
+    throw_invalid(fmt::format("the timeout is negative: {:g} s",
+                              std::chrono::duration<double>(*options.timeout).count()));
   }
   if (options.timeout) {
     const bool never = *options.timeout == std::chrono::nanoseconds::max();
@@ -148,6 +158,19 @@ void log_beginning(const Identity& identity, const Environment& environment) {
         "no launcher has set RANK and WORLD_SIZE: this is a world of one rank "
         "(start n ranks with: tutti run -n N PROGRAM)");
   }
+}
+
+/// What is looked for first when a job does not do what it should.
+void log_world(const ProcessGroup& world, const Identity& identity, const Meeting& meeting) {
+  const LogLevel level = identity.rank == 0 ? LogLevel::info : LogLevel::debug;
+  if (!log_enabled(level)) return;
+  const BackendInfo backend = world.backend();
+  const BuildInfo build = build_info();
+  log(level,
+      fmt::format("this is rank {} of {} ({}); backend {} {}; met at {}; tutti {} (commit {})",
+                  world.rank(), world.world_size(),
+                  identity.source.empty() ? "nothing is set" : identity.source, backend.name,
+                  backend.version, meeting.place, build.version, build.commit));
 }
 
 /// The settings that must not differ, one `name=value` per line, in the order of the table.
@@ -259,7 +282,9 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
   if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
-  return make_world(identity, config, meeting, make_backend, where);
+  ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
+  log_world(world, identity, meeting);
+  return world;
 } catch (const Error& failure) {
   ErrorContext context = failure.context();
   context.op = "init_process_group";

@@ -1,4 +1,4 @@
-// Rank 0 sends a number to every other rank in turn. Run it with: tutti run -n 4 one_to_many
+// Rank 0 sends a number to every other rank in turn. Run it with: tutti run -n 4 ./one_to_many
 #include <tutti/tutti.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Rank 0 adds one and sends; rank 1 receives. Run it with: tutti run -n 2 send_recv
+// Rank 0 adds one and sends; rank 1 receives. Run it with: tutti run -n 2 ./send_recv
 // or, by hand, once with RANK=0 and once with RANK=1:
 //     MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 WORLD_SIZE=2 RANK=0 ./send_recv
 #include <tutti/tutti.h>

@@ -1,4 +1,4 @@
-// Ranks 0 and 1 add their vectors in a group of their own. Run it with: tutti run -n 2 all_reduce
+// Ranks 0 and 1 add their vectors in a group of their own. Run it with: tutti run -n 2 ./all_reduce
 #include <tutti/tutti.h>
 
 #include <cstdio>

@@ -1,4 +1,4 @@
-// Rank 0's value goes to all; then all ranks are summed. Run it with: tutti run -n 4 broadcast
+// Rank 0's value goes to all; then all ranks are summed. Run it with: tutti run -n 4 ./broadcast
 #include <tutti/tutti.h>
 
 #include <cstdio>
@@ -11,7 +11,7 @@ int main() try {
   float x = 0;
   if (rank == 0) x += 1;
   world.broadcast(x, {.root = 0});
-  if (rank != 0) std::printf("Worker %d received tensor: %.1f\n", rank, x);
+  std::printf("Worker %d received tensor: %.1f\n", rank, x);
   std::printf("Rank %d has tensor: %.1f\n", rank, x);
 
   x = static_cast<float>(rank);

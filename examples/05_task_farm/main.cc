@@ -1,6 +1,6 @@
 // Rank 0 deals out tasks, and whoever is done first gets the next; the answers are of any length.
 // Shows objects, messages from any rank and of any count, and groups by color.
-// Run it with: tutti run -n 4 task_farm
+// Run it with: tutti run -n 4 ./task_farm
 #include <tutti/objects.h>
 #include <tutti/tutti.h>
 

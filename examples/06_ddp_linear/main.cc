@@ -1,5 +1,5 @@
 // One data-parallel step: a linear model, mean squared error, SGD. Run it with:
-//   tutti run -n 2 ddp_linear
+//   tutti run -n 2 ./ddp_linear
 #include <torch/torch.h>
 #include <tutti/torch.h>
 #include <tutti/tutti.h>

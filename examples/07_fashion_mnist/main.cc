@@ -1,5 +1,5 @@
 // Trains a small convolutional network on Fashion-MNIST: 60,000 images, N ranks, one command.
-//   tutti run -n 4 fashion_mnist
+//   tutti run -n 4 ./fashion_mnist
 #include <torch/torch.h>
 #include <tutti/torch.h>
 #include <tutti/tutti.h>

@@ -143,8 +143,8 @@ Counted counted(const Request& request, int rank) {
 Objection check_counts(std::string_view name, std::span<const std::size_t> counts,
                        const ConstBuffer& buffer, int group_size) {
   if (counts.size() != static_cast<std::size_t>(group_size)) {
-    return fmt::format("{} has {} counts, but the group has {} ranks", name, counts.size(),
-                       group_size);
+    return fmt::format("{} needs one count for each of the {} ranks of the group, and has {}", name,
+                       group_size, counts.size());
   }
   std::size_t sum = 0;
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
@@ -262,7 +262,8 @@ Objection objection(const Request& request, int rank, int group_size, bool block
     return "input and output are on different devices";
   }
   if (request.arrive.budget() < std::chrono::nanoseconds(0)) {
-    return fmt::format("the timeout is negative: {} ns", request.arrive.budget().count());
+    return fmt::format("the timeout is negative: {:g} s",
+                       std::chrono::duration<double>(request.arrive.budget()).count());
   }
   return {};
 }

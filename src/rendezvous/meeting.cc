@@ -39,14 +39,26 @@ struct Place {
   std::uint64_t job = 0;
 };
 
+/// An MPI says how many of its ranks are on this host; by hand nobody does.
+bool is_on_several_hosts(const Identity& identity) {
+  const bool is_mpi =
+      identity.launcher == Launcher::open_mpi || identity.launcher == Launcher::mpich;
+  return is_mpi && !identity.is_one_host;
+}
+
 Place place_by_port(const Identity& identity, const MeetingOptions& options) {
   if (identity.master_port == 0) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("MASTER_PORT is not set: rank {} of {} ({}) does not know where to meet "
-                    "the others. Start the job with `tutti run -n {}`, or set MASTER_ADDR="
-                    "127.0.0.1 and one free MASTER_PORT for all ranks",
-                    identity.rank, identity.world_size, identity.source, identity.world_size));
+                    "the others. {}",
+                    identity.rank, identity.world_size, identity.source,
+                    is_on_several_hosts(identity)
+                        ? "They are on several hosts, which are not in this version: start all of "
+                          "them on one"
+                        : fmt::format("Start the job with `tutti run -n {}`, or set MASTER_ADDR="
+                                      "127.0.0.1 and one free MASTER_PORT for all ranks",
+                                      identity.world_size)));
   }
   if (!identity.is_one_host && identity.master_addr.empty()) {
     throw Error(

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "ranks.h"
 
 namespace tutti {
@@ -33,12 +34,38 @@ class Init : public testing::Test {
   }
 };
 
+Error refused_backend(const std::string& name) {
+  return thrown_by([&] { init_process_group({.backend = name}); });
+}
+
 void expect_all(const std::vector<Outcome>& outcomes, ErrorCode code, const std::string& part) {
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value()) << "rank " << outcome.rank << ": " << outcome.failure;
     EXPECT_EQ(outcome.error->code(), code) << outcome.failure;
     expect_text(*outcome.error, part);
   }
+}
+
+TEST_F(Init, ABackendThatIsNotHereIsNoAdvice) {
+  expect_text(refused_backend("ncccl"),
+              "there is no backend \"ncccl\" (\"nccl\" is one, which is not built in)");
+  expect_text(refused_backend("cpu:gloo,cuda:nccl"),
+              "a group has one backend for all its buffers, so name one, without a device");
+}
+
+TEST_F(Init, ANegativeTimeoutIsSaidInSeconds) {
+  expect_text(thrown_by([&] { init_process_group({.timeout = -1s}); }),
+              "the timeout is negative: -1 s");
+}
+
+TEST_F(Init, InfoSaysWhichWorldWasMade) {
+  testing::internal::CaptureStderr();
+  { init_process_group({.settings = {{"log", "info"}}}).close(); }
+  set_log_level(LogLevel::warn);
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("this is rank 0 of 1 (nothing is set); backend native "), std::string::npos)
+      << said;
+  EXPECT_NE(said.find("; met at this process; tutti 0.1.0 (commit "), std::string::npos) << said;
 }
 
 TEST_F(Init, NothingSetIsAWorldOfOneSaidInOneLine) {

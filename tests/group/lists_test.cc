@@ -190,7 +190,7 @@ TEST(Lists, WrongOnesAreRefusedAndTheGroupStaysUsable) {
         },
         "buffer 1 of the list holds 3 x i32, but 2 x i32 are needed");
     expect_refused([&] { world.all_to_all(std::vector<ConstBuffer>{a}, std::vector<Buffer>{b}); },
-                   "input has 1 counts, but the group has 2 ranks");
+                   "input needs one count for each of the 2 ranks of the group, and has 1");
     world.barrier();
   });
 }

@@ -27,7 +27,7 @@ TEST(Uneven, WrongCountsAreRefusedAndTheGroupStaysUsable) {
     std::array<float, 2> two = {};
     const Buffer own = Buffer(all.data(), world.rank() == 0 ? 2 : 3, DType::f32);
     expect_refused([&] { world.all_gatherv(own, all, Counts{5}); },
-                   "output has 1 counts, but the group has 2 ranks");
+                   "output needs one count for each of the 2 ranks of the group, and has 1");
     expect_refused(
         [&] {
           world.all_gatherv(own, all, Counts{2, 2});

@@ -315,6 +315,9 @@ TEST(Meeting, PlacesThatCannotBeAreRefusedAtOnce) {
   EXPECT_EQ(refused(identity).code(), ErrorCode::kInvalidArgument);
   identity.master_port = 0;
   expect_text(refused(identity), "MASTER_PORT is not set");
+  expect_text(refused(identity), "set MASTER_ADDR=127.0.0.1");
+  identity.launcher = Launcher::open_mpi;  // says by its local size that there are other hosts
+  expect_text(refused(identity), "They are on several hosts, which are not in this version");
   EXPECT_EQ(refused(identity, {.init_method = "tcp://1.2.3.4:5"}).code(), ErrorCode::kUnsupported);
   identity.agent = net::random_address("tutti-nobody");
   EXPECT_EQ(refused(identity).code(), ErrorCode::kSystem);
