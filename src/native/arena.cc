@@ -5,6 +5,7 @@
 
 #include "control/board.h"
 #include "control/membership.h"
+#include "native/channel/shm.h"
 #include "native/engine/engine.h"
 #include "net/poller.h"
 #include "tutti/error.h"
@@ -16,6 +17,7 @@ namespace {
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kMaxChannelBytes = 256 * 1024;
 constexpr std::size_t kRingOffset = kArenaBytes - kEngineRingBytes;
+static_assert(kPageBytes >= ShmSender::kLeastRingBytes);
 static_assert(kEngineHeadBytes + control::kMaxLocalRanks * kLaneCount *
                                      (sizeof(ChannelCounters) + kPageBytes) <=
                   kRingOffset,

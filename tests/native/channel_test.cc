@@ -77,6 +77,19 @@ TEST_P(Channel, CarriesEveryFieldOfTheHeader) {
   EXPECT_EQ(std::memcmp(frame->payload.data(), "abc", 3), 0);
 }
 
+/// Wherever the last one ended: or a sender would wait for room that no pop can make.
+TEST_P(Channel, TakesEveryFrameWhenAllBeforeItArePopped) {
+  const std::vector<std::byte> payload(sender_.max_payload());
+  std::mt19937_64 random(7);
+  for (int index = 0; index < 20'000; ++index) {
+    const std::size_t most = random() % 4 == 0 ? 0 : sender_.max_payload();
+    const std::size_t byte_count = random() % 4 == 0 ? most : random() % (most + 1);
+    ASSERT_TRUE(sender_.try_send(header(byte_count, 1), payload.data())) << index;
+    ASSERT_NE(receiver_.peek(), nullptr);
+    receiver_.pop();
+  }
+}
+
 TEST_P(Channel, PeekStaysAtTheSameFrameUntilPop) {
   ASSERT_TRUE(sender_.try_send(header(0, 1), nullptr));
   ASSERT_TRUE(sender_.try_send(header(0, 2), nullptr));

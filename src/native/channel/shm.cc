@@ -17,6 +17,19 @@ constexpr std::uint64_t frame_bytes(std::uint64_t payload_bytes) noexcept {
   return (sizeof(FrameHeader) + payload_bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+/// Whether a frame of the largest size fits into an empty ring behind any padding, which is at most
+/// one line shorter than the frame.
+constexpr bool fits_anywhere(std::size_t ring_bytes) noexcept {
+  const std::uint64_t largest = frame_bytes(ShmSender::max_payload_of(ring_bytes));
+  return largest <= ring_bytes / 4 && largest - kAlignment + largest <= ring_bytes;
+}
+static_assert([] {
+  for (std::size_t ring = ShmSender::kLeastRingBytes; ring <= std::size_t{1} << 30; ring *= 2) {
+    if (!fits_anywhere(ring)) return false;
+  }
+  return true;
+}());
+
 }  // namespace
 
 ShmSender::ShmSender(std::span<std::byte> ring, std::atomic<std::uint64_t>& produced,

@@ -3,7 +3,9 @@
 // Two counters of bytes tell all: what the sender has *produced*, in its arena, and what the
 // receiver has *consumed*, in the receiver's. Each has one writer and only grows. Frames begin at
 // multiples of 64 bytes and never wrap: where one does not fit before the end of the ring, padding
-// fills it up.
+// fills it up. A frame takes at most a quarter of the ring, header included: with the padding
+// before it, which is shorter than the frame, it fits into an empty ring wherever it begins, so a
+// sender never waits for more than the receiver can pop.
 #pragma once
 
 #include <atomic>
@@ -15,12 +17,13 @@ namespace tutti::native {
 
 class ShmSender final : public Sender {
  public:
-  /// `ring`: a power of two of at least 4 KiB.
+  /// `ring`: a power of two of at least kLeastRingBytes.
   ShmSender(std::span<std::byte> ring, std::atomic<std::uint64_t>& produced,
             const std::atomic<std::uint64_t>& consumed) noexcept;
   std::size_t max_payload() const noexcept override { return max_payload_of(ring_.size()); }
   bool try_send(const FrameHeader& header, const void* payload) override;
 
+  static constexpr std::size_t kLeastRingBytes = 4096;
   /// A quarter of the ring, header included.
   static constexpr std::size_t max_payload_of(std::size_t ring_bytes) noexcept {
     return ring_bytes / 4 - sizeof(FrameHeader);
