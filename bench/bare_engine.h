@@ -39,6 +39,7 @@ class BareMemory {
     view.head = head(rank);
     view.heads = all_heads_;
     view.rings = all_rings_;
+    view.ring_bytes = tuning_.ring_bytes;
     view.abort_word = &abort_word_;
     return view;
   }

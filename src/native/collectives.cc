@@ -31,6 +31,7 @@ Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& 
                         .head = arena->engine_head().data(),
                         .heads = heads_,
                         .rings = rings_,
+                        .ring_bytes = kEngineRingBytes,
                         .abort_word = &membership.abort_word()};
   engine_ = std::make_unique<EngineOperation>(view, tuning, *this);
 }

@@ -53,12 +53,22 @@ EngineView SharedMemory::view(int rank) const {
   view.head = base_ + kCommonBytes + static_cast<std::size_t>(rank) * kHeadBytes;
   view.heads = heads_;
   view.rings = rings_;
+  view.ring_bytes = tuning_.ring_bytes;
   view.abort_word = &common().abort_word;
   return view;
 }
 
-Rank::Rank(const SharedMemory& memory, int rank)
-    : memory_(memory), rank_(rank), engine_(memory.view(rank), memory.tuning(), *this) {}
+Engine make_engine(const SharedMemory& memory, int rank, Tuning tuning, EngineSignals& signals) {
+  struct Planted : Engine {
+    Planted(const EngineView& view, const EngineTuning& unsound, EngineSignals& to) noexcept
+        : Engine(Unchecked(), view, unsound, to) {}
+  };
+  if (tuning == Tuning::planted) return Planted(memory.view(rank), memory.tuning(), signals);
+  return Engine(memory.view(rank), memory.tuning(), signals);
+}
+
+Rank::Rank(const SharedMemory& memory, int rank, Tuning tuning)
+    : memory_(memory), rank_(rank), engine_(make_engine(memory, rank, tuning, *this)) {}
 
 void Rank::disagree(int) noexcept {
   disagreed_ = true;
@@ -164,10 +174,10 @@ int run_forked(const SharedMemory& memory, const std::function<void(Rank&)>& bod
   return failed;
 }
 
-std::vector<std::unique_ptr<Rank>> make_ranks(const SharedMemory& memory) {
+std::vector<std::unique_ptr<Rank>> make_ranks(const SharedMemory& memory, Tuning tuning) {
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int rank = 0; rank < memory.ranks(); ++rank) {
-    ranks.push_back(std::make_unique<Rank>(memory, rank));
+    ranks.push_back(std::make_unique<Rank>(memory, rank, tuning));
   }
   return ranks;
 }

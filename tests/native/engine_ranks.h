@@ -54,10 +54,14 @@ struct Stopped : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Whether an engine has a tuning that no engine may have.
+enum class Tuning { sound, planted };
+Engine make_engine(const SharedMemory& memory, int rank, Tuning tuning, EngineSignals& signals);
+
 /// One rank: its engine, and the number and chain of its operations.
 class Rank final : private EngineSignals {
  public:
-  Rank(const SharedMemory& memory, int rank);
+  Rank(const SharedMemory& memory, int rank, Tuning tuning = Tuning::sound);
 
   int rank() const { return rank_; }
   int ranks() const { return memory_.ranks(); }
@@ -100,6 +104,7 @@ bool step_programs(std::vector<std::unique_ptr<Rank>>& ranks,
                    std::vector<std::vector<Request>>& programs, std::mt19937_64& random,
                    const std::function<void(int, std::size_t)>& done = {});
 
-std::vector<std::unique_ptr<Rank>> make_ranks(const SharedMemory& memory);
+std::vector<std::unique_ptr<Rank>> make_ranks(const SharedMemory& memory,
+                                              Tuning tuning = Tuning::sound);
 
 }  // namespace tutti::native::test

@@ -17,6 +17,15 @@
 // stages and the others drain. The arrival of the first segment is told by the line, so that a
 // message of one segment costs no further transfer.
 //
+// A segment lies in one piece: where it does not fit before the end of the ring, the rest of the
+// ring is *skipped*. So a ring holds at least two segments of the largest size, and then somebody
+// can always step. Look at the oldest segment that a rank still has to drain. All before it is
+// drained everywhere. What is skipped before it is shorter than it is, so both together fit into
+// the ring, in which nothing else is needed any more: whoever stages it has room. When it is staged
+// everywhere it can be reduced, and when it is reduced everywhere it can be drained. In a smaller
+// ring it and the skip could be longer than the ring: it would wait for a place within the skip to
+// be drained, where no rank has been yet, and all would wait for ever.
+//
 // Flags are stored and loaded seq_cst: a rank that is about to sleep and a rank that is about to
 // look for sleepers must see each other (base/wait.h).
 //
@@ -24,16 +33,22 @@
 // the bits do not depend on the path.
 #include "native/engine/engine.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
 
 #include "kernels/kernels.h"
+#include "tutti/error.h"
 
 namespace tutti::native {
 
 namespace {
+
+/// Of several ranks on one core: what shorter segments save in the cache they lose in waits.
+constexpr std::size_t kLeastRingBytes = 256 * 1024;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t unit) noexcept {
   return (value + unit - 1) / unit * unit;
@@ -53,12 +68,39 @@ EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept {
   const std::size_t ranks_per_core = (ranks + cores - 1) / cores;
   if (ranks_per_core > 1) {
     tuning.ring_bytes =
-        std::max(tuning.segment_bytes, std::bit_floor(tuning.ring_bytes / ranks_per_core));
+        std::max(kLeastRingBytes, std::bit_floor(tuning.ring_bytes / ranks_per_core));
+    tuning.segment_bytes = std::min(tuning.segment_bytes, tuning.ring_bytes / 2);
   }
   return tuning;
 }
 
-Engine::Engine(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals) noexcept
+std::string_view why_unsound(const EngineTuning& tuning) noexcept {
+  if (tuning.small_bytes > kSmallBytes) return "a slot does not hold a small message";
+  if (tuning.segment_bytes == 0 || tuning.segment_bytes % kCacheLine != 0 ||
+      tuning.ring_bytes % kCacheLine != 0) {
+    return "segments and rings are whole cache lines";
+  }
+  // Compared so that nothing overflows.
+  if (tuning.segment_bytes > tuning.ring_bytes / 2) {
+    return "a ring holds at least two segments, or ranks wait for each other for ever";
+  }
+  return {};
+}
+
+Engine::Engine(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals)
+    : Engine(Unchecked(), view, tuning, signals) {
+  std::string_view why = why_unsound(tuning);
+  if (why.empty() && view.ring_bytes < tuning.ring_bytes) why = "the rings are shorter";
+  if (why.empty()) return;
+  throw Error(
+      ErrorCode::kInternal,
+      fmt::format("rank {}'s engine cannot run with small messages to {} bytes and segments "
+                  "of {} in rings of {}: {}. Please report this",
+                  view.rank, tuning.small_bytes, tuning.segment_bytes, tuning.ring_bytes, why));
+}
+
+Engine::Engine(Unchecked, const EngineView& view, const EngineTuning& tuning,
+               EngineSignals& signals) noexcept
     : view_(view),
       tuning_(tuning),
       signals_(signals),
@@ -70,8 +112,14 @@ const EngineHead& Engine::head(int peer) const noexcept {
   return *reinterpret_cast<const EngineHead*>(view_.heads[static_cast<std::size_t>(peer)]);
 }
 
-const std::byte* Engine::ring_at(int peer, std::uint64_t position) const noexcept {
-  return view_.rings[static_cast<std::size_t>(peer)] + position % tuning_.ring_bytes;
+const std::byte* Engine::ring_at(int peer, std::size_t place) const noexcept {
+  return view_.rings[static_cast<std::size_t>(peer)] + place;
+}
+
+/// Upwards from this rank, so that not all ranks turn to the same peer first.
+int Engine::peer_at(int distance) const noexcept {
+  const int peer = view_.rank + distance;
+  return peer < ranks_ ? peer : peer - ranks_;
 }
 
 /// Whether this rank's input matters.
@@ -138,9 +186,7 @@ bool Engine::entered(int peer) noexcept {
 
 bool Engine::all_entered() noexcept {
   while (seen_ < ranks_ - 1) {
-    int peer = view_.rank + 1 + seen_;
-    if (peer >= ranks_) peer -= ranks_;
-    if (!entered(peer)) return false;
+    if (!entered(peer_at(seen_ + 1))) return false;
     ++seen_;
   }
   awaited_ = -1;
@@ -240,17 +286,20 @@ Engine::Segment Engine::segment_at(const Cursor& cursor) const noexcept {
   const std::size_t ranks = static_cast<std::size_t>(ranks_);
   segment.slice = round_up((segment.count + ranks - 1) / ranks, kCacheLine / element_bytes_);
   const std::size_t byte_count = round_up(segment.count * element_bytes_, kCacheLine);
-  const std::size_t place = cursor.position % tuning_.ring_bytes;
-  const bool wraps = place + byte_count > tuning_.ring_bytes;
-  segment.begin = cursor.position + (wraps ? tuning_.ring_bytes - place : 0);
-  segment.end = segment.begin + byte_count;
+  segment.place = cursor.position % tuning_.ring_bytes;
+  segment.end = cursor.position + byte_count;
+  const std::size_t left = tuning_.ring_bytes - segment.place;
+  if (byte_count > left) {
+    segment.place = 0;
+    segment.end += left;
+  }
   return segment;
 }
 
 Engine::Slice Engine::slice_of(const Segment& segment, int rank) const noexcept {
   const std::size_t first = std::min(segment.slice * static_cast<std::size_t>(rank), segment.count);
   const std::size_t last = std::min(first + segment.slice, segment.count);
-  return {(segment.element + first) * element_bytes_, segment.begin + first * element_bytes_,
+  return {(segment.element + first) * element_bytes_, segment.place + first * element_bytes_,
           last - first};
 }
 
@@ -301,18 +350,17 @@ bool Engine::stage() {
     return false;
   }
   const auto* input = static_cast<const std::byte*>(request_->input.data);
-  std::byte* const to = ring_ + segment.begin % tuning_.ring_bytes;
   store_ = choice_.next();
   const std::uint64_t start = ticks();
   std::size_t staged = 0;
   if (request_->op == Op::broadcast) {
     staged = segment.count * element_bytes_;
-    put(to, input + segment.element * element_bytes_, staged);
+    put(ring_ + segment.place, input + segment.element * element_bytes_, staged);
   } else {
     for (int distance = 1; distance < ranks_; ++distance) {
-      const Slice slice = slice_of(segment, (view_.rank + distance) % ranks_);
+      const Slice slice = slice_of(segment, peer_at(distance));
       const std::size_t byte_count = slice.count * element_bytes_;
-      put(to + (slice.position - segment.begin), input + slice.offset, byte_count);
+      put(ring_ + slice.place, input + slice.offset, byte_count);
       staged += byte_count;
     }
   }
@@ -334,13 +382,13 @@ bool Engine::reduce() noexcept {
   if (slice.count > 0) {
     std::array<const void*, kMaxEngineRanks> inputs;
     for (int peer = 0; peer < ranks_; ++peer) {
-      inputs[static_cast<std::size_t>(peer)] = ring_at(peer, slice.position);
+      inputs[static_cast<std::size_t>(peer)] = ring_at(peer, slice.place);
     }
     inputs[static_cast<std::size_t>(view_.rank)] =
         static_cast<const std::byte*>(request_->input.data) + slice.offset;
     kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
                          static_cast<std::byte*>(request_->output.data) + slice.offset,
-                         ring_ + slice.position % tuning_.ring_bytes, slice.count, store_);
+                         ring_ + slice.place, slice.count, store_);
   }
   advance(to_reduce_, segment);
   publish(&EngineHead::reduced, segment.end);
@@ -359,7 +407,7 @@ bool Engine::drain() noexcept {
       awaited_ = root;
       return false;
     }
-    std::memcpy(output + segment.element * element_bytes_, ring_at(root, segment.begin),
+    std::memcpy(output + segment.element * element_bytes_, ring_at(root, segment.place),
                 segment.count * element_bytes_);
     advance(to_drain_, segment);
     publish(&EngineHead::drained, segment.end);
@@ -369,9 +417,9 @@ bool Engine::drain() noexcept {
   const Segment segment = segment_at(to_drain_);
   if (!all_reached(&EngineHead::reduced, segment.end, known_reduced_)) return false;
   for (int distance = 1; distance < ranks_; ++distance) {
-    const int peer = (view_.rank + distance) % ranks_;
+    const int peer = peer_at(distance);
     const Slice slice = slice_of(segment, peer);
-    std::memcpy(output + slice.offset, ring_at(peer, slice.position), slice.count * element_bytes_);
+    std::memcpy(output + slice.offset, ring_at(peer, slice.place), slice.count * element_bytes_);
   }
   advance(to_drain_, segment);
   publish(&EngineHead::drained, segment.end);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "native/engine/layout.h"
@@ -19,7 +20,8 @@ struct EngineView {
   int rank = 0;
   std::byte* head = nullptr;  ///< sizeof(EngineHead) bytes, zero at first
   std::span<const std::byte* const> heads;
-  std::span<const std::byte* const> rings;                 ///< EngineTuning::ring_bytes each
+  std::span<const std::byte* const> rings;
+  std::size_t ring_bytes = 0;                              ///< of each of `rings`
   const std::atomic<std::uint64_t>* abort_word = nullptr;  ///< nonzero: stop moving data
 };
 
@@ -42,12 +44,17 @@ class EngineSignals {
 
 /// Sizes at which the engine changes its ways. Results never depend on them, but all ranks of a
 /// group must have the same.
+///
+/// A ring holds at least two segments, or ranks could wait for each other for ever (engine.cc says
+/// why).
 struct EngineTuning {
   std::size_t small_bytes = 8 * 1024;      ///< up to here everybody reads everything
-  std::size_t segment_bytes = 256 * 1024;  ///< of larger messages
+  std::size_t segment_bytes = 256 * 1024;  ///< at most, of larger messages
   std::size_t ring_bytes = 2 * 1024 * 1024;
 };
 EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept;
+/// Why no engine can run with `tuning`; empty if one can.
+std::string_view why_unsound(const EngineTuning& tuning) noexcept;
 
 /// One rank's engine in one group.
 ///
@@ -55,9 +62,11 @@ EngineTuning engine_tuning(int local_ranks, int usable_cores) noexcept;
 ///     wait(..., [&] { return engine.step(); });
 ///
 /// Threads  One at a time.
+/// Errors   kInternal from the constructor for an unsound tuning or rings that are shorter than it
+///          says.
 class Engine {
  public:
-  Engine(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals) noexcept;
+  Engine(const EngineView& view, const EngineTuning& tuning, EngineSignals& signals);
 
   /// Takes up an all_reduce, broadcast or barrier, which stays where it is until the end.
   void begin(const Request& request) noexcept;
@@ -68,6 +77,12 @@ class Engine {
   bool take_moved() noexcept { return std::exchange(moved_, false); }
   /// A rank that is awaited now, or -1.
   int awaited() const noexcept { return awaited_; }
+
+ protected:
+  /// For tests that show what an unsound tuning does.
+  struct Unchecked {};
+  Engine(Unchecked, const EngineView& view, const EngineTuning& tuning,
+         EngineSignals& signals) noexcept;
 
  private:
   enum class Phase : std::uint8_t { idle, settle, stage_first, meet, stream, failed };
@@ -81,18 +96,19 @@ class Engine {
     std::size_t element = 0;  ///< first element
     std::size_t count = 0;    ///< elements
     std::size_t slice = 0;    ///< elements of a slice; the last ones may be shorter or empty
-    std::uint64_t begin = 0;  ///< positions in the ring
-    std::uint64_t end = 0;
+    std::size_t place = 0;    ///< bytes into the rings
+    std::uint64_t end = 0;    ///< position
   };
   struct Slice {
-    std::size_t offset = 0;      ///< bytes into the user's buffers
-    std::uint64_t position = 0;  ///< in the ring
-    std::size_t count = 0;       ///< elements
+    std::size_t offset = 0;  ///< bytes into the user's buffers
+    std::size_t place = 0;   ///< bytes into the rings
+    std::size_t count = 0;   ///< elements
   };
   using CounterOf = Counter EngineHead::*;
 
   const EngineHead& head(int peer) const noexcept;
-  const std::byte* ring_at(int peer, std::uint64_t position) const noexcept;
+  const std::byte* ring_at(int peer, std::size_t place) const noexcept;
+  int peer_at(int distance) const noexcept;
   bool is_source() const noexcept;
   bool entered(int peer) noexcept;
   bool all_entered() noexcept;
