@@ -212,16 +212,26 @@ class Deadline {
   Clock::time_point end_ = {};
 };
 
+/// What a part of the library does an operation for on a user's behalf. Ranks must agree in it, and
+/// messages show it beside the operation.
+struct Purpose {
+  std::uint64_t key = 0;  ///< the same on all ranks: part of the group's chain
+  std::string text;       ///< "bucket 1 of 2 of DistributedDataParallel 1 (train.cc:80)"
+};
+
 /// The line of user code that made a call. Default argument of every public operation.
 struct Where {
   const char* file = "";
   int line = 0;
+  const Purpose* purpose = nullptr;  ///< null: the call's own; outlives the operation
   static constexpr Where current(const char* file = __builtin_FILE(),
                                  int line = __builtin_LINE()) noexcept {
     return {file, line};
   }
 };
 TUTTI_API std::string name_of(const Where& where);  ///< "train.cc:88"; "" if unknown
+/// " for bucket 1 of 2 of ..."; "" if there is no purpose.
+TUTTI_API std::string purpose_of(const Where& where);
 
 namespace detail {
 template <class T>

@@ -117,4 +117,8 @@ std::string name_of(const Where& where) {
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line);
 }
 
+std::string purpose_of(const Where& where) {
+  return where.purpose == nullptr ? std::string() : " for " + where.purpose->text;
+}
+
 }  // namespace tutti

@@ -19,10 +19,11 @@ struct Side {
   std::vector<int> members;
   std::string what;
   std::optional<Shown> description = {};
+  std::string purpose = {};
 
   /// The same operation, called on top of different pasts.
   bool same_as(const Side& other) const {
-    return description && other.description &&
+    return description && other.description && purpose == other.purpose &&
            describe(*description) == describe(*other.description);
   }
 };
@@ -54,6 +55,7 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
     if (!side->description && there) {
       side->description = there;
       side->what = describe(slot_of(member), *there);
+      side->purpose = describe_purpose(slot_of(member), *there);
     }
   }
   if (sides.size() < 2) return false;

@@ -197,8 +197,10 @@ class Membership::State::Look {
         text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", state_.person(member),
                             state_.doing(member));
       const std::string number = request_.seq == 0 ? "" : fmt::format(" #{}", request_.seq);
-      log(LogLevel::warn, fmt::format("{}{} (rank {}): waiting {} for {}", name_of(request_.op),
-                                      number, state_.rank, seconds(waited), text));
+      const Request& shown = request_.stands_for != nullptr ? *request_.stands_for : request_;
+      log(LogLevel::warn,
+          fmt::format("{}{} (rank {}){}: waiting {} for {}", name_of(request_.op), number,
+                      state_.rank, purpose_of(shown.where), seconds(waited), text));
       clock_.next_line = after(now_, waited);
     }
     next_ = std::min(next_, clock_.next_line);

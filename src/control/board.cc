@@ -73,6 +73,7 @@ std::string Text<Bytes>::read() const {
 
 template class Text<kSiteBytes>;
 template class Text<kNoticeBytes>;
+template class Text<kPurposeBytes>;
 
 net::Fd Board::make(int rank_count) {
   if (rank_count < 1 || rank_count > kMaxLocalRanks)
@@ -203,6 +204,15 @@ std::optional<std::string> read_notice(const Slot& slot, GroupId group) {
   return std::nullopt;
 }
 
+std::string read_purpose(const Slot& slot, std::uint64_t chain) {
+  for (const PurposeText& purpose : slot.purposes) {
+    if (chain == 0 || purpose.chain.load(std::memory_order_acquire) != chain) continue;
+    std::string text = purpose.text.read();
+    if (purpose.chain.load(std::memory_order_relaxed) == chain) return text;
+  }
+  return {};
+}
+
 std::optional<std::string> disagreement_of(const Board& board, int rank) {
   constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
   for (const Line& line : board.slot(rank).lines) {
@@ -278,6 +288,14 @@ void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culpr
   write_set(line.ranks, culprits);
   line.failure.store(static_cast<std::uint32_t>(code) + 1, std::memory_order_release);
   slot_.failures.fetch_add(1);
+}
+
+void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {
+  const std::lock_guard lock(mutex_);
+  PurposeText& purpose = slot_.purposes[purposes_used_++ % kPurposes];
+  purpose.chain.store(0, std::memory_order_relaxed);
+  purpose.text.write(text);
+  purpose.chain.store(chain, std::memory_order_release);
 }
 
 void SlotOwner::publish_verdict(const RankSet& lost) noexcept {

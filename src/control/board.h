@@ -1,11 +1,12 @@
-// The status board: one memfd per host with one 16 KiB slot per rank; what every rank is doing,
+// The status board: one memfd per host with one 20 KiB slot per rank; what every rank is doing,
 // always on, readable after its death.
 //
 // A *slot* is written by its owner only (the doorbells excepted: peers ring them). The *mark* is a
 // robust process-shared mutex which the owner's control thread holds for life: the kernel hands it
 // over at the first step of dying. A *line* is what the rank does in one group; it keeps the last
 // descriptions so that both sides of a disagreement can be shown. A *notice* is the text of a
-// failure that the owner found. The *verdict* is the set of ranks that the owner, as the decider of
+// failure that the owner found, a *purpose* what the library did one of the last operations for.
+// The *verdict* is the set of ranks that the owner, as the decider of
 // its host, has declared lost. Texts of call sites are copied once into a table in the slot.
 // Everything that crosses processes is an atomic word with one writer; what takes several words is
 // read under a version word and dropped if it changed meanwhile.
@@ -32,16 +33,18 @@
 
 namespace tutti::control {
 
-inline constexpr std::size_t kSlotBytes = 16 * 1024;
+inline constexpr std::size_t kSlotBytes = 20 * 1024;
 inline constexpr int kLinesPerSlot = 32;
 inline constexpr int kHistory = 4;
 inline constexpr int kMaxLocalRanks = 256;
 inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kNotices = 4;
-inline constexpr std::size_t kNoticeBytes = 480;
+inline constexpr std::size_t kNoticeBytes = 800;
+inline constexpr int kPurposes = 8;
+inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 3;
+inline constexpr std::uint32_t kBoardVersion = 4;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
@@ -136,6 +139,11 @@ struct Notice {
   Text<kNoticeBytes> text;
 };
 
+struct PurposeText {
+  std::atomic<std::uint64_t> chain;  ///< of the operation; 0 while the owner writes
+  Text<kPurposeBytes> text;
+};
+
 /// A robust mutex and what was found out about it.
 struct Mark {
   pthread_mutex_t mutex;
@@ -165,6 +173,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> core_quota;
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Notice, kNotices> notices;
+  std::array<PurposeText, kPurposes> purposes;
   std::array<Line, kLinesPerSlot> lines;
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
@@ -230,6 +239,8 @@ std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
 
 /// The text of the failure that the owner of `slot` found in `group`, if it is still there.
 std::optional<std::string> read_notice(const Slot& slot, GroupId group);
+/// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
+std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// About what the ranks of a group of `rank` disagreed, if that is why it failed.
 std::optional<std::string> disagreement_of(const Board& board, int rank);
 
@@ -248,6 +259,8 @@ class SlotOwner {
   void publish_failure(Line& line, ErrorCode code, const RankSet& culprits,
                        std::string_view text) noexcept;
   void publish_verdict(const RankSet& lost) noexcept;
+  /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
+  void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
 
  private:
   struct Known {
@@ -267,6 +280,7 @@ class SlotOwner {
   std::array<Known, 256> known_;
   int sites_used_ = 0;
   std::uint32_t notices_used_ = 0;
+  std::uint32_t purposes_used_ = 0;
 };
 
 inline std::uint8_t SlotOwner::site(const Where& where) noexcept {
@@ -282,7 +296,9 @@ inline std::uint8_t SlotOwner::site(const Where& where) noexcept {
 std::string describe_wait_status(int wait_status);
 /// "all_reduce(f32 x 1000, sum)".
 std::string describe(const Shown& shown);
-/// The same with the call site of its slot: "... at train.cc:88".
+/// " for bucket 1 of 2 of ..."; "" if there is no purpose, or none that can still be read.
+std::string describe_purpose(const Slot& slot, const Shown& shown);
+/// The operation with its purpose and its call site: "... for ... at train.cc:88".
 std::string describe(const Slot& slot, const Shown& shown);
 /// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88".
 std::string describe_doing(const Board& board, int rank, GroupId group);

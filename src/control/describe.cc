@@ -100,8 +100,15 @@ std::string describe(const Shown& shown) {
   return details.empty() ? text : text + "(" + details + ")";
 }
 
+std::string describe_purpose(const Slot& slot, const Shown& shown) {
+  const int op = shown.op & ~kUnevenBit;
+  if (op < static_cast<int>(kOpCount) && is_message(static_cast<Op>(op))) return {};
+  const std::string purpose = read_purpose(slot, shown.chain);
+  return purpose.empty() ? purpose : " for " + purpose;
+}
+
 std::string describe(const Slot& slot, const Shown& shown) {
-  std::string text = describe(shown);
+  std::string text = describe(shown) + describe_purpose(slot, shown);
   if (shown.site != 0 && shown.site < kSites) text += " at " + slot.sites[shown.site].read();
   return text;
 }

@@ -168,7 +168,8 @@ Error Membership::State::make_error(const Request* request) const {
     context.call_site = name_of(shown.where);
     const std::string number = request->seq != 0 ? fmt::format(" #{}", request->seq) : "";
     const std::string where = is_world ? "" : fmt::format(" of group {}", name);
-    who = fmt::format("{}{}{} (rank {})", context.op, number, where, rank);
+    who =
+        fmt::format("{}{}{} (rank {}){}", context.op, number, where, rank, purpose_of(shown.where));
   }
   return Error(cause.code, fmt::format("{}: {}", who, cause.text), std::move(context));
 }
@@ -208,6 +209,8 @@ void Membership::enter(const Request& request) noexcept {
   const std::uint8_t site = state.host->own.site(shown.where);
   Shown description = shown_of(request, site);
   if (request.seq != 0) {
+    const Purpose* const purpose = shown.where.purpose;
+    if (purpose != nullptr) state.host->own.publish_purpose(description.chain, purpose->text);
     state.line.history[request.seq % kHistory].write(description);
     state.line.entered.store(request.seq, std::memory_order_release);
     return;

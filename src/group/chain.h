@@ -14,7 +14,8 @@ namespace tutti::group {
 
 constexpr std::uint64_t chain_seed(GroupId group) noexcept { return hash_combine(group, 0); }
 
-/// The chain after `request`: operation, dtype, count, reduce operation with its factor, and root.
+/// The chain after `request`: operation, dtype, count, reduce operation with its factor, root, and
+/// what the library does it for.
 /// Of a v-variant the counts that all ranks must give alike; the others are checked edge by edge.
 /// Of a list the counts of its buffers.
 constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) noexcept {
@@ -37,6 +38,7 @@ constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) 
   if (request.reduce.kind() == ReduceOp::Kind::premul_sum) {
     next = hash_combine(next, std::bit_cast<std::uint64_t>(request.reduce.factor()));
   }
+  if (request.where.purpose != nullptr) next = hash_combine(next, request.where.purpose->key);
   return next;
 }
 

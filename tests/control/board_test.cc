@@ -121,6 +121,28 @@ TEST(Board, SetsAndNoticesRoundTrip) {
   EXPECT_EQ(board.slot(0).notices[0].text.read(), std::string(kNoticeBytes - 1, 'x'));
 }
 
+TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  Shown value = all_reduce_at(41);
+  value.chain = 1000;
+  value.site = owner->site({"src/train.cc", 88});
+  EXPECT_EQ(describe_purpose(board.slot(0), value), "");
+  owner->publish_purpose(1000, "bucket 1 of 2");
+  EXPECT_EQ(describe(board.slot(0), value), describe(value) + " for bucket 1 of 2 at train.cc:88");
+  owner->publish_purpose(1001, std::string(1000, 'x'));
+  EXPECT_EQ(read_purpose(board.slot(0), 1001), std::string(kPurposeBytes - 1, 'x'));
+  for (int more = 2; more < kPurposes; ++more) owner->publish_purpose(1000 + more, "more");
+  EXPECT_EQ(read_purpose(board.slot(0), 1000), "bucket 1 of 2");
+  owner->publish_purpose(7, "one more");
+  EXPECT_EQ(read_purpose(board.slot(0), 1000), "");
+
+  value.op = static_cast<std::uint8_t>(Op::send);  // its chain is the tag
+  value.chain = 7;
+  EXPECT_EQ(describe_purpose(board.slot(0), value), "");
+}
+
 TEST(Board, SaysWhatARankIsDoing) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);

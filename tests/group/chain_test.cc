@@ -19,6 +19,8 @@ Request base() {
   return request;
 }
 
+const Purpose kOnePurpose{1, "one"}, kOtherPurpose{2, "one"}, kSamePurpose{1, "another text"};
+
 TEST(Chain, EveryDisagreementChangesIt) {
   const std::vector<std::function<void(Request&)>> changes = {
       [](Request& r) { r.op = Op::reduce; },
@@ -29,6 +31,8 @@ TEST(Chain, EveryDisagreementChangesIt) {
       [](Request& r) { r.reduce = ReduceOp::premul_sum(0.25); },
       [](Request& r) { r.root_or_peer = 0; },
       [](Request& r) { r.root_or_peer = 1; },
+      [](Request& r) { r.where.purpose = &kOnePurpose; },
+      [](Request& r) { r.where.purpose = &kOtherPurpose; },
   };
   std::set<std::uint64_t> chains = {chain_next(chain_seed(1), base())};
   for (const auto& change : changes) {
@@ -56,8 +60,8 @@ TEST(Chain, WhatMayDifferBetweenRanksDoesNotCount) {
   Request here = base(), there = base();
   float value = 0;
   here.input = value;
-  here.where = {"train.cc", 1};
-  there.where = {"train.cc", 2};
+  here.where = {"train.cc", 1, &kOnePurpose};
+  there.where = {"train.cc", 2, &kSamePurpose};
   there.arrive = Deadline::after(std::chrono::seconds(5));
   EXPECT_EQ(chain_next(chain_seed(7), here), chain_next(chain_seed(7), there));
 }

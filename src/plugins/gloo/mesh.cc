@@ -97,8 +97,8 @@ Error make_error(ErrorCode code, const Request& request, int rank, const std::st
     context.call_site = name_of(request.where);
     site = "; called at " + context.call_site;
   }
-  const std::string message =
-      fmt::format("{} #{} (rank {}): {}{}.", context.op, context.seq, rank, text, site);
+  const std::string message = fmt::format("{} #{} (rank {}){}: {}{}.", context.op, context.seq,
+                                          rank, purpose_of(request.where), text, site);
   return Error(code, message, std::move(context));
 }
 
