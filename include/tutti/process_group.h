@@ -16,6 +16,10 @@
 
 namespace tutti {
 
+namespace detail {
+class BorrowedGroup;
+}
+
 using Timeout = std::optional<std::chrono::nanoseconds>;
 
 /// Options of the collectives that have neither a root nor a reduce operation.
@@ -392,8 +396,33 @@ class TUTTI_API ProcessGroup {
   MessageInfo recv_into(Room room, int from, RecvOptions options, Where where);
   Work recv_into(Room room, int from, RecvOptions options, Async, Where where);
 
-  Impl& impl() const;  // throws kInvalidArgument on the empty group
-  std::unique_ptr<Impl> impl_;
+  friend class detail::BorrowedGroup;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl) noexcept;
+
+  Impl& impl() const;           // throws kInvalidArgument on the empty group
+  std::shared_ptr<Impl> impl_;  // shared for the length of a call by those who have borrowed it
 };
+
+namespace detail {
+
+/// A group that somebody else owns. It is found again wherever its ProcessGroup is moved to.
+///
+/// Threads   Borrowing: as collectives, one thread at a time.
+class TUTTI_API BorrowedGroup {
+ public:
+  /// Errors  kInvalidArgument: the group is empty.
+  explicit BorrowedGroup(const ProcessGroup& group);
+  /// The group, for one call; the empty group once it has been destroyed.
+  ProcessGroup lock() const noexcept;
+  /// How many times the group had been borrowed, this time included: the same on all ranks, if they
+  /// borrow in the same order.
+  int number() const noexcept { return number_; }
+
+ private:
+  std::weak_ptr<ProcessGroup::Impl> impl_;
+  int number_;
+};
+
+}  // namespace detail
 
 }  // namespace tutti

@@ -67,6 +67,8 @@ class ProcessGroup::Impl {
   const group::Parts& parts() const noexcept { return parts_; }
   const BackendInfo& info() const noexcept { return info_; }
 
+  int count_borrower() noexcept { return ++borrowers_; }
+
   /// A request with everything filled in that does not depend on the operation.
   Request request(Op op, const Timeout& timeout, const Where& where) const noexcept;
   /// Throws kInvalidArgument about `request`.
@@ -114,6 +116,7 @@ class ProcessGroup::Impl {
   const BackendInfo info_;
   const int exceptions_at_birth_;
 
+  int borrowers_ = 0;  // so far
   group::Turnstile turnstile_;
   Number last_;  // of the last collective; read and written by whoever has the turn
   /// new_group, by ranks: before and after the group has failed.

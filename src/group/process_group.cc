@@ -221,6 +221,7 @@ Work start(Impl& group, Request request) { return group.start(request); }
 
 ProcessGroup::ProcessGroup() noexcept = default;
 ProcessGroup::ProcessGroup(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+ProcessGroup::ProcessGroup(std::shared_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
@@ -233,6 +234,11 @@ ProcessGroup::Impl& ProcessGroup::impl() const {
   }
   return *impl_;
 }
+
+detail::BorrowedGroup::BorrowedGroup(const ProcessGroup& group)
+    : impl_(group.impl_), number_(group.impl().count_borrower()) {}
+
+ProcessGroup detail::BorrowedGroup::lock() const noexcept { return ProcessGroup(impl_.lock()); }
 
 bool ProcessGroup::is_member() const noexcept { return impl_ != nullptr; }
 int ProcessGroup::rank() const { return impl().rank(); }

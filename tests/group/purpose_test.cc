@@ -1,4 +1,4 @@
-// Operations that a part of the library does on a user's behalf.
+// Operations that a part of the library does on a user's behalf, and the groups it borrows.
 #include "ranks.h"
 #include "tutti/init.h"
 #include "tutti/process_group.h"
@@ -58,6 +58,24 @@ TEST(Purpose, ErrorsOfOneRankNameIt) {
                  }).what(),
                  "all_reduce (rank 0) for bucket 1 of 2 of DistributedDataParallel 1 (gan.cc:8): "
                  "input is null, but 3 elements are needed; called at gan.cc:17.");
+  });
+}
+
+TEST(BorrowedGroup, FollowsItsGroupAndSaysWhenItIsGone) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<ProcessGroup> groups;
+    groups.push_back(world.new_group({0, 1}));
+    const detail::BorrowedGroup first(groups[0]), second(groups[0]);
+    EXPECT_EQ(first.number(), 1);
+    EXPECT_EQ(second.number(), 2);
+    for (int more = 0; more < 3; ++more) groups.push_back(world.new_group({0, 1}));  // they move
+    int sum = world.rank();
+    first.lock().all_reduce(sum);
+    EXPECT_EQ(sum, 1);
+    groups.clear();
+    EXPECT_FALSE(first.lock().is_member());
+    EXPECT_EQ(thrown_by([] { detail::BorrowedGroup{ProcessGroup()}; }).code(),
+              ErrorCode::kInvalidArgument);
   });
 }
 
