@@ -127,7 +127,7 @@ class TUTTI_API DataParallel : public torch::nn::Module {
  protected:
   DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroup& group,
                const DataParallelOptions& options, Where where);
-  void before_forward();
+  void before_forward(Where where);
   void after_forward(const std::vector<torch::Tensor>& outputs);
 
  private:
@@ -150,19 +150,26 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///
 /// It is itself a module: parameters(), train(), eval(), to(), zero_grad() act on the wrapped one.
 ///
-/// Lifetime  Borrows the group, which must stay where it is and outlive this; shares the module.
+/// Lifetime  Borrows the group, which must outlive this but may be moved; shares the module.
 ///           Wrap first, then build the optimizer or not: parameters stay the same tensors.
-/// Ordering  Construction, every forward that trains and every backward are collective: all ranks
-///           make them in the same order. Call forward on the wrapper, not on module().
+/// Ordering  Construction, every forward in training mode of a model with buffers and every
+///           backward are collective: all ranks make them in the same order. Call forward on the
+///           wrapper, not on module().
+/// Freezing  A forward trains the parameters that require a gradient when it is called, and so does
+///           its backward. requires_grad_ may change between steps, on all ranks alike. What is
+///           frozen keeps the gradient it has; what accumulated under no_sync is still exchanged.
 /// Threads   Forward and backward from one thread at a time.
 /// Numerics  Parameters are bit-identical on all ranks after every step. The gradient is the mean
 ///           of the ranks' gradients: for a loss that is a mean, as if the batches were one (equal
 ///           batches on all ranks).
 /// Cost      One copy of each gradient after zero_grad(), none where gradients are kept
 ///           (zero_grad(false)); the memory of one set of gradients.
-/// Errors    kCollectiveMismatch: at construction the ranks' models or options differ, by name; or
-///           one rank alone gave a step up.  kInvalidArgument, out of backward: a parameter without
-///           gradient or with two, by name. kUnsupported: sparse gradients, create_graph. After an
+/// Errors    kCollectiveMismatch: at construction the ranks' models or options differ, by name;
+///           some ranks alone have frozen, thawed, added or replaced a parameter, by name; two
+///           wrappers' backwards come in another order; or one rank alone gave a step up.
+///           kInvalidArgument, out of backward, by name: a parameter without gradient or with two;
+///           one added, removed or replaced since; forwards in it that train different ones.
+///           kClosed: the group is gone. kUnsupported: sparse gradients, create_graph. After an
 ///           exception the next forward begins afresh.
 template <class Net>
 class DistributedDataParallel : public detail::DataParallel {
@@ -176,25 +183,57 @@ class DistributedDataParallel : public detail::DataParallel {
                                    Where where = Where::current())
       : DistributedDataParallel(holder.ptr(), group, options, where) {}
 
-  /// The wrapped module's forward.
+  /// The wrapped module's forward. With up to three arguments messages about the step show the line
+  /// that called it, with more the line that made the wrapper.
+  template <class First>
+  auto forward(First&& first, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first));
+  }
+  template <class First, class Second>
+  auto forward(First&& first, Second&& second, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first), std::forward<Second>(second));
+  }
+  template <class First, class Second, class Third>
+  auto forward(First&& first, Second&& second, Third&& third, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first), std::forward<Second>(second),
+                      std::forward<Third>(third));
+  }
   template <class... Args>
   auto forward(Args&&... args) {
-    before_forward();
-    auto outputs = module_->forward(std::forward<Args>(args)...);
-    std::vector<torch::Tensor> tensors;
-    detail::visit_tensors(outputs, [&](const torch::Tensor& tensor) { tensors.push_back(tensor); });
-    after_forward(tensors);
-    return outputs;
+    return forward_at({}, std::forward<Args>(args)...);
+  }
+  template <class First>
+  auto operator()(First&& first, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first));
+  }
+  template <class First, class Second>
+  auto operator()(First&& first, Second&& second, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first), std::forward<Second>(second));
+  }
+  template <class First, class Second, class Third>
+  auto operator()(First&& first, Second&& second, Third&& third, Where where = Where::current()) {
+    return forward_at(where, std::forward<First>(first), std::forward<Second>(second),
+                      std::forward<Third>(third));
   }
   template <class... Args>
   auto operator()(Args&&... args) {
-    return forward(std::forward<Args>(args)...);
+    return forward_at({}, std::forward<Args>(args)...);
   }
 
   const std::shared_ptr<Net>& module() const noexcept { return module_; }
   Net* operator->() const noexcept { return module_.get(); }
 
  private:
+  template <class... Args>
+  auto forward_at(Where where, Args&&... args) {
+    before_forward(where);
+    auto outputs = module_->forward(std::forward<Args>(args)...);
+    std::vector<torch::Tensor> tensors;
+    detail::visit_tensors(outputs, [&](const torch::Tensor& tensor) { tensors.push_back(tensor); });
+    after_forward(tensors);
+    return outputs;
+  }
+
   std::shared_ptr<Net> module_;
 };
 

@@ -55,13 +55,16 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 
   /// Something happened in a task. The first time since the last task ended, it is taken for the
   /// outermost one and asked to call back when it is over.
-  void enter_task() {
-    if (outermost != kNoTask) return;
+  void enter_task(const TrainedPtr& trained) {
+    if (outermost != kNoTask) {
+      if (trained) events.reached(trained);
+      return;
+    }
     outermost = autograd::get_current_graph_task_id();
     autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
       if (const auto state = weak.lock()) state->leave_task();
     });
-    events.began();
+    events.began(trained);
   }
 
   void leave_task() {
@@ -72,8 +75,11 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   }
 
   void gradient(std::size_t parameter) {
-    if (!enabled) return;
-    enter_task();
+    if (!enabled) {
+      events.kept(parameter);
+      return;
+    }
+    enter_task(nullptr);
     events.gradient(parameter);
   }
 };
@@ -86,13 +92,16 @@ BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, Backward
 }
 
 BackwardWatch::~BackwardWatch() {
-  for (const State::Hook& hook : state_->hooks) hook.accumulator->del_post_hook(hook.key);
+  for (const State::Hook& hook : state_->hooks) {
+    if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
+  }
 }
 
 void BackwardWatch::follow_parameters() {
   State* const state = state_.get();  // outlives its hooks
   for (std::size_t parameter = 0; parameter < state->hooks.size(); ++parameter) {
     State::Hook& hook = state->hooks[parameter];
+    if (!hook.parameter.requires_grad()) continue;  // it has no accumulator, or keeps what it had
     NodePtr accumulator = autograd::impl::grad_accumulator(hook.parameter);
     if (accumulator == hook.accumulator) continue;
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
@@ -104,12 +113,13 @@ void BackwardWatch::follow_parameters() {
 
 void BackwardWatch::enable(bool on) { state_->enabled = on; }
 
-void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs) {
+void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs,
+                                  const TrainedPtr& trained) {
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.grad_fn()) continue;
-    output.register_hook([weak = std::weak_ptr(state_)](const at::Tensor&) {
+    output.register_hook([weak = std::weak_ptr(state_), trained](const at::Tensor&) {
       const auto state = weak.lock();
-      if (state && state->enabled && reaches_all_leaves()) state->enter_task();
+      if (state && state->enabled && reaches_all_leaves()) state->enter_task(trained);
     });
   }
 }

@@ -15,12 +15,19 @@
 #include <memory>
 #include <vector>
 
+#include "ddp/parameter_set.h"
+
 namespace tutti::ddp {
 
 /// Called in the thread that runs backward. What they throw comes out of backward().
 struct BackwardEvents {
-  std::function<void()> began;                          ///< the outermost task has started
+  /// The outermost task has started, from outputs of a forward that trained this; null: it did not
+  /// come through watched outputs.
+  std::function<void(const TrainedPtr& trained)> began;
+  /// It has come to outputs of another forward.
+  std::function<void(const TrainedPtr& trained)> reached;
   std::function<void(std::size_t parameter)> gradient;  ///< this parameter's gradient is complete
+  std::function<void(std::size_t parameter)> kept;      ///< the same while no events are delivered
   /// The task is over. `nested`: it was found to be an inner one after all (backward did not come
   /// through watched outputs), and an outer one goes on.
   std::function<void(bool nested)> ended;
@@ -29,18 +36,19 @@ struct BackwardEvents {
 /// Threads   As torch calls: one backward at a time.
 class BackwardWatch {
  public:
-  /// Watches leaves that require gradients, for its lifetime.
+  /// Watches leaves for its lifetime, each from when it first requires a gradient.
   BackwardWatch(const std::vector<at::Tensor>& parameters, BackwardEvents events);
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
 
-  /// Whether events are delivered.
+  /// Whether events other than `kept` are delivered.
   void enable(bool on);
-  /// Loading a model or changing its type may give parameters new accumulators: watches those.
+  /// Thawing, loading a model or changing its type may give parameters new accumulators: watches
+  /// those.
   void follow_parameters();
   /// Watches what a forward has returned; backward from it is the outermost task.
-  void watch_outputs(const std::vector<at::Tensor>& outputs);
+  void watch_outputs(const std::vector<at::Tensor>& outputs, const TrainedPtr& trained);
   /// Whether a task has begun and not ended: after an exception it never will.
   bool task_open() const;
   void forget_task();

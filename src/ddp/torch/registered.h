@@ -1,0 +1,24 @@
+// What a module has registered, looked at in every forward: without the names and copies that
+// torch::nn::Module's own functions make.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <vector>
+
+namespace tutti::ddp {
+
+/// A registered parameter as it was seen. Holding the tensor, no other can be mistaken for it.
+struct Registered {
+  at::Tensor tensor;
+  bool requires_grad = false;
+};
+
+/// All of a module and its children, undefined ones included; one that is shared several times.
+std::vector<Registered> registered(const torch::nn::Module& module);
+
+/// Whether that would give `seen` again. Allocates nothing.
+bool is_as(const torch::nn::Module& module, const std::vector<Registered>& seen);
+
+}  // namespace tutti::ddp
