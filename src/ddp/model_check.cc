@@ -80,7 +80,8 @@ ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
   return {};
 }
 
-void check_same_model(ProcessGroup& group, const ModelDescription& own, Where where) {
+void check_same_model(ProcessGroup& group, const std::string& name, const ModelDescription& own,
+                      Where where) {
   const std::uint64_t own_digest = digest(own);
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(group.world_size()));
   group.all_gather(ConstBuffer(own_digest), Buffer(digests), {}, where);
@@ -92,9 +93,9 @@ void check_same_model(ProcessGroup& group, const ModelDescription& own, Where wh
   context.culprits = {difference.rank};
   context.call_site = name_of(where);
   throw Error(ErrorCode::kCollectiveMismatch,
-              fmt::format("DistributedDataParallel (rank {}): the ranks' models differ: {}. Build "
+              fmt::format("{}, rank {}: the ranks' models differ: {}. Build "
                           "the same model with the same options on every rank.",
-                          group.rank(), difference.text),
+                          name, group.rank(), difference.text),
               std::move(context));
 }
 

@@ -29,9 +29,10 @@ struct ModelDifference {
 };
 ModelDifference first_difference(std::span<const ModelDescription> by_rank);
 
-/// Compares over all ranks of the group.
+/// Compares over all ranks of the group; `name` is the wrapper's.
 /// Errors    kCollectiveMismatch with the difference, the same on every rank; the group stays
 /// usable.
-void check_same_model(ProcessGroup& group, const ModelDescription& own, Where where);
+void check_same_model(ProcessGroup& group, const std::string& name, const ModelDescription& own,
+                      Where where);
 
 }  // namespace tutti::ddp

@@ -222,7 +222,7 @@ void DataParallel::Impl::check_model() {
                             " broadcast_buffers ", options.broadcast_buffers));
   ProcessGroup ranks = group();
   const Purpose for_check = purpose("the comparison of models");
-  ddp::check_same_model(ranks, description, at(for_check));
+  ddp::check_same_model(ranks, name(), description, at(for_check));
   const Purpose for_parameters = purpose("the parameters");
   ddp::broadcast_tensors(ranks, tensors.parameters, at(for_parameters));
   ddp::broadcast_tensors(ranks, tensors.buffers, at(for_buffers));
