@@ -1,7 +1,6 @@
 #include "base/log.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -10,6 +9,8 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/stderr_lines.h"
+#include "base/wait.h"
 
 namespace tutti {
 namespace {
@@ -21,23 +22,17 @@ std::atomic<int> threshold{kUnset};
 
 struct Sink {
   std::mutex mutex;
-  LogCallback callback;
+  LogCallback callback;  // mutex
+  StderrLines lines;     // mutex
+  int flushers = 0;      // mutex
 };
+
+/// How long a line waits for room in a process where nobody else would write it later.
+constexpr std::chrono::milliseconds kPatience{100};
 
 Sink& sink() {
   static auto* const the_sink = new Sink;  // outlives every static destructor that logs
   return *the_sink;
-}
-
-void write_to_stderr(std::string line) noexcept {
-  line += '\n';
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(STDERR_FILENO, rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return;  // nobody reads: there is nowhere left to say so
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
 }
 
 LogLevel current_threshold() noexcept {
@@ -83,6 +78,7 @@ void set_log_callback(LogCallback callback) {
 
 void log(LogLevel level, std::string_view text) noexcept {
   const int errno_before = errno;
+  bool is_late = false;
   try {
     if (log_enabled(level)) {
       const int rank = thread_rank != kUnset ? thread_rank : process_rank.load();
@@ -92,12 +88,35 @@ void log(LogLevel level, std::string_view text) noexcept {
       if (sink().callback) {
         sink().callback(level, line);
       } else {
-        write_to_stderr(std::move(line));
+        sink().lines.add(std::move(line));
+        is_late = !sink().lines.empty() && sink().flushers == 0;
       }
     }
+    if (is_late) flush_log(kPatience);
   } catch (...) {  // out of memory, or a callback that throws: a log line is not worth a crash
   }
   errno = errno_before;
+}
+
+void add_log_flusher(int change) noexcept {
+  const std::lock_guard lock(sink().mutex);
+  sink().flushers += change;
+}
+
+bool flush_log(std::chrono::milliseconds patience) noexcept {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto end = Deadline::Clock::now() + patience;
+  Doorbell nobody;  // stderr rings none
+  for (;;) {
+    {
+      // Not behind a callback of the program that takes long.
+      const std::unique_lock lock(sink().mutex, std::try_to_lock);
+      if (lock.owns_lock()) sink().lines.write_some();
+      if (lock.owns_lock() && sink().lines.empty()) return true;
+    }
+    if (Deadline::Clock::now() >= end) return false;
+    wait_until(nobody, Deadline::Clock::now() + kPause, [] { return false; });
+  }
 }
 
 }  // namespace tutti

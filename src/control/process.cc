@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/signals.h"
 #include "control/board.h"
 #include "tutti/error.h"
@@ -14,6 +15,9 @@
 namespace tutti::control {
 
 namespace {
+
+/// What stderr has to take the last lines.
+constexpr std::chrono::milliseconds kLastWords{200};
 
 /// Never destroyed: a world may be a static object that dies after this file's.
 struct Global {
@@ -81,6 +85,7 @@ void Process::release(Process* process) noexcept {
 
 void Process::loop() noexcept {
   pthread_setname_np(pthread_self(), "tutti-control");
+  add_log_flusher(1);
   std::vector<std::function<void()>> tasks;
   for (;;) {
     const std::uint64_t posted = posted_.load();
@@ -88,7 +93,7 @@ void Process::loop() noexcept {
     {
       const std::lock_guard lock(mutex_);
       tasks.swap(tasks_);
-      if (tasks.empty() && stopping_) return;
+      if (tasks.empty() && stopping_) break;
     }
     for (auto& task : tasks) task();
     tasks.clear();
@@ -101,8 +106,11 @@ void Process::loop() noexcept {
     auto now = Deadline::Clock::now();
     auto next = watched_.empty() ? now + std::chrono::hours(1) : now + kTick;
     for (Watched* watched : watched_) watched->tick(now, &next);
+    flush_log();
     wait_until(*bell, next, [&] { return posted_.load() != posted || bell->rings.load() != rung; });
   }
+  add_log_flusher(-1);
+  flush_log(kLastWords);
 }
 
 void Process::choose_bell() {

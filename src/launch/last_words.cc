@@ -14,6 +14,9 @@
 namespace tutti::launch {
 namespace {
 
+/// What stderr has to take the line.
+constexpr std::chrono::milliseconds kPatience{200};
+
 std::terminate_handler former_handler = nullptr;
 
 [[noreturn]] void speak_and_exit() {
@@ -23,6 +26,7 @@ std::terminate_handler former_handler = nullptr;
     } catch (const Error& error) {
       log(LogLevel::error,
           fmt::format("uncaught tutti::Error {}: {}", name_of(error.code()), error.what()));
+      flush_log(kPatience);
       // What the program printed must not be lost with its buffer; but another thread may hold it.
       if (::ftrylockfile(stdout) == 0) std::fflush(stdout);
       ::_exit(1);
