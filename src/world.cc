@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <span>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/rank_list.h"
 #include "control/host.h"
+#include "control/untold.h"
 #include "group/check.h"
 #include "group/group_impl.h"
 #include "group/plugin.h"
@@ -226,6 +228,13 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   return rendezvous::meet(identity, meeting);
 }
 
+/// The agent is to know what this process leaves untold, of whatever world.
+void show_untold(const Meeting& meeting, const Environment& environment) {
+  const auto rank = environment.find("RANK");
+  if (!meeting.board || rank == environment.end()) return;
+  control::Untold::of_process().show_on(meeting.board, std::atoi(rank->second.c_str()));
+}
+
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
                                          const Meeting& meeting) {
   control::HostOptions host;
@@ -281,6 +290,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
+  show_untold(meeting, environment);
   if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
   log_world(world, identity, meeting);

@@ -13,6 +13,10 @@ namespace tutti {
 
 class Work;
 class WorkState;  // tutti/backend.h
+namespace group {
+/// As Work::then, but for the library itself: the program has not been told of a failure by it.
+Work continue_with(Work work, std::function<void(const Error* failure)> callback);
+}  // namespace group
 
 /// Waits until all have ended; then throws the first failure, by place in `works`.
 TUTTI_API void wait_all(std::span<Work> works);
@@ -60,8 +64,9 @@ class [[nodiscard]] TUTTI_API Work {
   ///       if (failure == nullptr) results.push_back(x);
   ///     });
   ///
-  /// Lifetime  The group must outlive the callback: one that destroys the group of its own
-  ///           operation ends the process.
+  /// Lifetime  The group must outlive the callback. One that destroys the group of its own
+  /// operation
+  ///           (by exit() with a static group, for example) aborts it; its memory stays.
   /// Ordering  Other operations of the group do not go on while it runs: keep it short.
   /// Errors    Inside the callback a call that would block (an operation that is not asynchronous,
   ///           new_group, close, wait) is kInvalidArgument.
@@ -69,6 +74,7 @@ class [[nodiscard]] TUTTI_API Work {
 
  private:
   friend std::size_t wait_any(std::span<Work> works);
+  friend Work group::continue_with(Work work, std::function<void(const Error*)> callback);
   std::shared_ptr<WorkState> state_;
 };
 

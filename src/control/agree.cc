@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "control/host_state.h"
@@ -133,7 +135,7 @@ class Membership::State::Farewell final : public Patience {
   }
   bool has_left(int member) const noexcept {
     const Line* theirs = state_.line_of(member);
-    if (theirs == nullptr) return state_.slot_of(member).state.load() == RankState::left;
+    if (theirs == nullptr) return control::has_left(state_.slot_of(member));
     return control::has_left(theirs->state.load(std::memory_order_acquire));
   }
   /// True: a disagreement was found and the group has failed.
@@ -165,12 +167,11 @@ class Membership::State::Farewell final : public Patience {
     cause.code = ErrorCode::kCollectiveMismatch;
     cause.culprits = {fewer};
     cause.text = fmt::format(
-        "the ranks disagree at the end: rank {} closed the group after #{}, rank {} after #{}{}. "
-        "Every "
-        "rank must call the same operations in the same order",
-        fewer, std::min(seq, own_seq), more, std::max(seq, own_seq),
+        "the ranks did not call the same number of collectives: {}. Rank {} left without #{}{}. "
+        "Every rank must call the same operations in the same order",
+        state_.calls_text(), fewer, extra,
         entry && entry->seq == extra
-            ? fmt::format(", #{} was {}", extra, describe(state_.slot_of(more), *entry))
+            ? fmt::format(", on rank {} {}", more, describe(state_.slot_of(more), *entry))
             : "");
     return state_.fail(std::move(cause), Tell::everybody) || state_.abort_word.load() != kRunning;
   }
@@ -179,6 +180,19 @@ class Membership::State::Farewell final : public Patience {
   Deadline deadline_;
   std::uint64_t first_different_ = 0;
 };
+
+std::string Membership::State::calls_text() const {
+  std::map<std::uint64_t, std::vector<int>, std::greater<>> by_count;
+  for (int member = 0; member < size(); ++member) {
+    const Line* theirs = member == rank ? &line : line_of(member);
+    by_count[theirs != nullptr ? std::max(theirs->entered.load(), theirs->goodbye_seq.load()) : 0]
+        .push_back(member);
+  }
+  std::string text;
+  for (const auto& [count, members] : by_count)
+    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, ranks_text(members));
+  return text;
+}
 
 bool Membership::State::differ(std::uint64_t seq, int member) const noexcept {
   const auto chain_at = [&](const Line& of) -> std::optional<std::uint64_t> {

@@ -98,10 +98,15 @@ class Membership::State::Look {
       cause.code = ErrorCode::kClosed;
       cause.culprits = {member};
       cause.text = fmt::format(
-          "{} left the group {}, while rank {} still needs it. Every rank must call the same "
-          "operations before it closes",
+          "{} left the group {}, while rank {} is in {}. Collectives called so far: {}. "
+          "Every "
+          "rank must call the same operations before it leaves",
           state_.person(member),
-          last == 0 ? "before its first operation" : fmt::format("after #{}", last), state_.rank);
+          last == 0 ? "before its first collective" : "after " + times_text(last, "collective"),
+          state_.rank,
+          describe_numbered(state_.host->own.slot(),
+                            shown_of(request_, state_.host->own.site(request_.where))),
+          state_.calls_text());
       state_.fail(std::move(cause), Tell::everybody);
       return true;
     }
@@ -111,7 +116,7 @@ class Membership::State::Look {
   bool is_open(int member) const noexcept {
     const Line* theirs = state_.line_of(member);
     return theirs != nullptr ? !has_left(theirs->state.load(std::memory_order_acquire))
-                             : state_.slot_of(member).state.load() != RankState::left;
+                             : !control::has_left(state_.slot_of(member));
   }
 
   std::vector<int> others() const {

@@ -68,7 +68,15 @@ std::string Text<Bytes>::read() const {
     const std::uint64_t word = words_[i].load(std::memory_order_acquire);
     std::memcpy(bytes.data() + i * 8, &word, 8);
   }
-  return std::string(bytes.data(), strnlen(bytes.data(), Bytes));
+  std::string text(bytes.data(), strnlen(bytes.data(), Bytes));
+  // Another process wrote it: nothing in it may steer a terminal. Bytes of UTF-8 stay, but for the
+  // controls that it has as well (C2 80 to C2 9F).
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto code = static_cast<unsigned char>(text[i]);
+    const bool after_c2 = i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2;
+    if (code < 0x20 || code == 0x7f || (after_c2 && code < 0xa0)) text[i] = '?';
+  }
+  return text;
 }
 
 template class Text<kSiteBytes>;
@@ -143,6 +151,21 @@ Mark::State Mark::look() noexcept {
 
 bool Mark::take() noexcept { return look() == State::free && pthread_mutex_trylock(&mutex) == 0; }
 
+bool has_left(const Slot& slot) noexcept {
+  const RankState state = slot.state.load();
+  if (state != RankState::running) return state == RankState::left;
+  if (!slot.mark.is_known_dead()) return false;
+  // Nobody writes these lines any more: every look finds the same.
+  bool has_made_one = false;
+  for (const Line& line : slot.lines) {
+    const LineState line_state = line.state.load();
+    if (line_state == LineState::free) continue;
+    if (!has_left(line_state)) return false;
+    has_made_one = true;
+  }
+  return has_made_one;
+}
+
 void rouse(Doorbell& control_bell) noexcept {
   control_bell.rings.fetch_add(1);
   ring(control_bell);
@@ -214,9 +237,11 @@ std::string read_purpose(const Slot& slot, std::uint64_t chain) {
 }
 
 std::optional<std::string> disagreement_of(const Board& board, int rank) {
-  constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
   for (const Line& line : board.slot(rank).lines) {
-    if (line.failure.load(std::memory_order_acquire) != kDisagreed) continue;
+    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
+    if (failure != failure_word(ErrorCode::kCollectiveMismatch) &&
+        failure != failure_word(ErrorCode::kClosed))
+      continue;
     for (int slot = 0; slot < board.rank_count(); ++slot)
       if (auto text = read_notice(board.slot(slot), line.group.load())) return text;
   }
@@ -286,7 +311,7 @@ void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culpr
     notice.version.store(version + 2, std::memory_order_release);
   }
   write_set(line.ranks, culprits);
-  line.failure.store(static_cast<std::uint32_t>(code) + 1, std::memory_order_release);
+  line.failure.store(failure_word(code));
   slot_.failures.fetch_add(1);
 }
 

@@ -133,6 +133,11 @@ struct alignas(64) Line {
 };
 static_assert(sizeof(Line) == 320);
 
+/// In Line::failure.
+constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
+  return static_cast<std::uint32_t>(code) + 1;
+}
+
 struct Notice {
   std::atomic<std::uint64_t> version;  ///< odd while the owner writes
   std::atomic<GroupId> group;
@@ -144,6 +149,13 @@ struct PurposeText {
   Text<kPurposeBytes> text;
 };
 
+/// On the agent's board: the first failure that the owner's program has not been told of; untold.h.
+struct UntoldNotice {
+  std::atomic<std::uint32_t> failure;  ///< 0: none, or ErrorCode + 1; written last
+  std::array<std::atomic<std::uint64_t>, 4> culprits;
+  Text<kNoticeBytes> text;
+};
+
 /// A robust mutex and what was found out about it.
 struct Mark {
   pthread_mutex_t mutex;
@@ -153,6 +165,8 @@ struct Mark {
   enum class State : std::uint8_t { held, free, owner_died };
   /// Looks at it without keeping it. Once a death was seen every later look sees it too.
   State look() noexcept;
+  /// What somebody has seen already.
+  bool is_known_dead() const noexcept { return owner_died.load() != 0; }
   /// Takes it for the calling thread. False: somebody holds it, or held it when he died.
   bool take() noexcept;
   void let_go() noexcept { pthread_mutex_unlock(&mutex); }
@@ -174,6 +188,7 @@ struct alignas(64) Slot {
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Notice, kNotices> notices;
   std::array<PurposeText, kPurposes> purposes;
+  UntoldNotice untold;
   std::array<Line, kLinesPerSlot> lines;
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
@@ -224,6 +239,10 @@ class Board {
 
 /// Wakes a control thread, also one that is just about to sleep.
 void rouse(Doorbell& control_bell) noexcept;
+/// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
+/// said goodbye to every group it made. Who ends before it has made one has not left: it dies.
+bool has_left(const Slot& slot) noexcept;
+
 /// Rouses the control thread of `rank`.
 void rouse_control(const Board& board, int rank) noexcept;
 
@@ -241,7 +260,8 @@ std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
 std::optional<std::string> read_notice(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
-/// About what the ranks of a group of `rank` disagreed, if that is why it failed.
+/// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
+/// operation, or about how many there are.
 std::optional<std::string> disagreement_of(const Board& board, int rank);
 
 /// What a process keeps beside a slot it owns: several of its threads write there.

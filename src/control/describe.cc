@@ -22,6 +22,10 @@ std::string ranks_text(const std::vector<int>& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", format_ranks(ranks));
 }
 
+std::string times_text(std::uint64_t count, std::string_view what) {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
+
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
     const char* name = sigabbrev_np(WTERMSIG(wait_status));
@@ -120,14 +124,15 @@ std::string describe_making(const Slot& slot, const Line& line) {
                      site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
 }
 
-namespace {
-
-std::string numbered(const Slot& slot, const Shown& shown) {
+std::string describe_numbered(const Slot& slot, const Shown& shown) {
   std::string text = describe(slot, shown);
   const std::string name = name_of_call(shown);
-  if (text.starts_with(name)) text.insert(name.size(), fmt::format(" #{}", shown.seq));
+  if (shown.seq != 0 && text.starts_with(name))
+    text.insert(name.size(), fmt::format(" #{}", shown.seq));
   return text;
 }
+
+namespace {
 
 std::string doing(const Slot& slot, const Line& line) {
   if (line.state.load(std::memory_order_acquire) == LineState::meeting)
@@ -139,7 +144,8 @@ std::string doing(const Slot& slot, const Line& line) {
   if (entered > completed) {
     const auto current = line.history[entered % kHistory].read();
     if (!text.empty()) text += " and ";
-    text += current ? "is in " + numbered(slot, *current) : fmt::format("is in #{}", entered);
+    text +=
+        current ? "is in " + describe_numbered(slot, *current) : fmt::format("is in #{}", entered);
     const std::uint64_t waiting = line.waiting.load(std::memory_order_acquire);
     if (waiting >> 16 == entered) {
       const auto since = line.since.load(std::memory_order_relaxed);
@@ -153,7 +159,7 @@ std::string doing(const Slot& slot, const Line& line) {
   if (completed == 0) return text.empty() ? "has begun nothing" : text;
   if (!text.empty()) text += ", ";
   const auto last = line.history[completed % kHistory].read();
-  text += last && last->seq == completed ? "last completed " + numbered(slot, *last)
+  text += last && last->seq == completed ? "last completed " + describe_numbered(slot, *last)
                                          : fmt::format("last completed #{}", completed);
   return text;
 }

@@ -179,8 +179,10 @@ void Host::State::look_for_deaths(Clock::time_point now) noexcept {
   for (int slot = 0; slot < rank_count; ++slot) {
     const auto bit = static_cast<std::size_t>(slot);
     Slot& other = shared.slot(slot);
-    if (slot == rank || dead.test(bit) || other.state.load() != RankState::running) continue;
+    if (slot == rank || ended.test(bit) || other.state.load() != RankState::running) continue;
     if (other.mark.look() != Mark::State::owner_died) continue;
+    ended.set(bit);
+    if (has_left(other)) continue;  // no loss: nobody needed it any more
     if (dead.none() || (dead & ~lost).none()) first_death = now;
     dead.set(bit);
   }
@@ -202,7 +204,7 @@ void Host::State::adopt_verdicts() noexcept {
 void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
   if ((dead & ~lost).none()) return;
   int decider = 0;
-  while (decider != rank && (dead.test(static_cast<std::size_t>(decider)) ||
+  while (decider != rank && (ended.test(static_cast<std::size_t>(decider)) ||
                              shared.slot(decider).state.load() != RankState::running))
     ++decider;
   const Clock::time_point due = first_death + (decider == rank ? kFreeze : kOvertake);
@@ -223,6 +225,7 @@ void Host::State::apply(const RankSet& verdict) noexcept {
     concerned = memberships;
   }
   dead |= verdict;
+  ended |= verdict;
   loss_word.store(kFailed);
   ring(own.slot().bell);
   for (const auto& membership : concerned) membership->peers_lost(verdict);
@@ -392,7 +395,7 @@ Line* Host::State::open_line(const MembershipOptions& options) {
     const bool needed =
         std::any_of(closed.world_ranks.begin(), closed.world_ranks.end(), [&](int slot) {
           if (slot == rank || lost.test(static_cast<std::size_t>(slot)) ||
-              shared.slot(slot).state.load() == RankState::left)
+              has_left(shared.slot(slot)))
             return false;
           const Line* theirs = shared.find_line(slot, closed.group);
           return theirs != nullptr && !has_left(theirs->state.load());

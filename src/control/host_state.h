@@ -74,7 +74,8 @@ struct Host::State final : Watched {
   std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
 
   // Control thread only.
-  RankSet dead;  ///< by mark
+  RankSet ended;  ///< by mark, whether lost or after their last goodbye
+  RankSet dead;   ///< those of them that are a loss
   Deadline::Clock::time_point first_death = {};
   std::vector<std::uint32_t> failures_seen;
   std::vector<std::uint32_t> verdicts_seen;
@@ -104,7 +105,10 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void fail_stalled(const Request& request, int only) noexcept;
   /// Takes over the failure of a member whose line says so. False: none has failed.
   bool adopt_failure() noexcept;
-  /// On the control thread, after a verdict.
+  /// Whether a member that `cause` concerns has left the group for good, so that it will never
+  /// hear of it.
+  bool comes_too_late(const Cause& cause) const noexcept;
+  /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
   void peers_lost(const RankSet& lost) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
@@ -115,6 +119,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   bool find_mismatch(std::uint64_t seq, int peer, const Description* seen) noexcept;
   bool differ(std::uint64_t seq, int member) const noexcept;
   std::string doing(int member) const;
+  /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
+  std::string calls_text() const;
   std::string person(int member) const;
 
   const std::shared_ptr<Host::State> host;

@@ -91,7 +91,7 @@ class Membership::State::Meeting final : public Patience {
   bool member_left(const std::vector<int>& awaited) {
     std::vector<int> left;
     for (const int member : awaited)
-      if (state_.slot_of(member).state.load() == RankState::left) left.push_back(member);
+      if (has_left(state_.slot_of(member))) left.push_back(member);
     if (left.empty()) return false;
     const std::string verb = left.size() == 1 ? "has" : "have";
     fail(ErrorCode::kClosed, left, fmt::format("{} {} left the world", ranks_text(left), verb));
@@ -116,7 +116,7 @@ class Membership::State::Meeting final : public Patience {
   }
 
   const Line* line_that_awaits_us(int member) const noexcept {
-    constexpr auto kDisagreed = static_cast<std::uint32_t>(ErrorCode::kCollectiveMismatch) + 1;
+    constexpr std::uint32_t kDisagreed = failure_word(ErrorCode::kCollectiveMismatch);
     for (const Line& other : state_.slot_of(member).lines) {
       const GroupId group = other.group.load();
       if (group == 0 || group == state_.id ||

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "control/host_state.h"
+#include "control/untold.h"
 #include "control/words.h"
 #include "tutti/error.h"
 
@@ -64,9 +65,11 @@ bool Membership::State::fail(Cause cause, Tell tell) noexcept {
     if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->host_name;
     first_cause = cause;
   }
+  Untold::of_process().add({id, rank, cause.code, culprits, host->rank_count, cause.text, false});
   // On the board first: whoever finds that this rank has gone away must also find why.
   host->own.publish_failure(line, cause.code, culprits,
                             tell == Tell::everybody ? cause.text : std::string());
+  if (comes_too_late(cause)) Untold::of_process().keep(id, rank);
   std::uint64_t running = kRunning;
   abort_word.compare_exchange_strong(running, kFailed);
   ring(host->own.slot().bell);
@@ -75,6 +78,18 @@ bool Membership::State::fail(Cause cause, Tell tell) noexcept {
       if (slot != host->rank) rouse_control(host->shared, slot);
   host->process->post([self = shared_from_this()] { self->announce(); });
   return true;
+}
+
+bool Membership::State::comes_too_late(const Cause& cause) const noexcept {
+  if (cause.code != ErrorCode::kCollectiveMismatch && cause.code != ErrorCode::kClosed)
+    return false;
+  for (int member = 0; member < size(); ++member) {
+    const Line* theirs = line_of(member);
+    if (theirs != nullptr ? theirs->state.load() == LineState::gone && theirs->failure.load() == 0
+                          : has_left(slot_of(member)))
+      return true;
+  }
+  return false;
 }
 
 void Membership::State::announce() noexcept {
@@ -86,7 +101,7 @@ void Membership::State::announce() noexcept {
     due.swap(callbacks);
   }
   const Error error = make_error(nullptr);
-  if (first) log(LogLevel::error, error.what());
+  // The program first: a line may have to wait for whoever reads it.
   for (auto& callback : due) {
     try {
       callback(error);
@@ -96,6 +111,7 @@ void Membership::State::announce() noexcept {
       log(LogLevel::error, "a failure callback threw something that is not an exception");
     }
   }
+  if (first) log(LogLevel::error, error.what());
 }
 
 void Membership::State::peers_lost(const RankSet& lost) noexcept {
@@ -104,6 +120,8 @@ void Membership::State::peers_lost(const RankSet& lost) noexcept {
   for (int member = 0; member < size(); ++member) {
     const int slot = world_ranks[static_cast<std::size_t>(member)];
     if (!lost.test(static_cast<std::size_t>(slot))) continue;
+    const Line* theirs = line_of(member);
+    if (theirs != nullptr && has_left(theirs->state.load())) continue;
     if (!cause.culprits.empty()) cause.text += "; ";
     cause.culprits.push_back(member);
     cause.text += fmt::format("{} was lost: {}", person(member), doing(member));
@@ -189,9 +207,11 @@ Membership::~Membership() {
     const auto entry = state.line.history[last % kHistory].read();
     state.line.goodbye_seq.store(last);
     state.line.goodbye_chain.store(entry && entry->seq == last ? entry->chain : 0);
-    state.line.state.store(LineState::gone);
-    notify_all();
   }
+  state.line.state.store(LineState::gone);
+  notify_all();
+  // Either a member that finds a failure now sees that this one has gone, or this one sees it.
+  if (state.abort_word.load() == kRunning) state.adopt_failure();
   // Callbacks that are under way or due belong to this life.
   if (!state.host->process->on_control_thread()) state.host->process->run([] {});
   const std::lock_guard lock(state.host->mutex);

@@ -20,6 +20,10 @@ std::string seconds(std::chrono::nanoseconds duration);  ///< "0.05 s"
 std::string budget_text(const Deadline& deadline);       ///< the same, of what it was given
 std::string ranks_text(const std::vector<int>& ranks);   ///< "rank 3", "ranks 0-2, 5"
 
+std::string times_text(std::uint64_t count, std::string_view what);  ///< "1 op", "2 ops"
+
+/// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
+std::string describe_numbered(const Slot& slot, const Shown& shown);
 /// "is in new_group at train.cc:88", of a line in state meeting.
 std::string describe_making(const Slot& slot, const Line& line);
 
@@ -32,7 +36,7 @@ inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
   const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
   Shown value;
   value.seq = request.seq;
-  value.chain = request.chain;
+  value.chain = is_message(real.op) ? static_cast<std::uint64_t>(real.tag) : request.chain;
   value.count = real.count;
   value.factor = real.reduce.factor();
   value.op = op_byte(real);

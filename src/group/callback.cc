@@ -9,6 +9,14 @@ namespace tutti::group {
 namespace {
 
 thread_local bool inside = false;
+thread_local GroupId inside_group = 0;  // the innermost
+
+/// Of the same group: its failure is that of the callback's own Work.
+Request request_after(const WorkState* before) noexcept {
+  Request request;
+  if (before != nullptr) request.group = before->request().group;
+  return request;
+}
 
 Error failure_of_callback(std::string_view thrown) {
   return Error(ErrorCode::kInvalidArgument,
@@ -18,6 +26,8 @@ Error failure_of_callback(std::string_view thrown) {
 }  // namespace
 
 bool inside_callback() noexcept { return inside; }
+
+bool inside_callback_of(GroupId group) noexcept { return inside && inside_group == group; }
 
 void refuse_in_callback(std::string_view what) {
   if (!inside) return;
@@ -38,11 +48,14 @@ std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Func
 }
 
 Callback::Callback(std::shared_ptr<WorkState> before, Function function)
-    : WorkState(Request()), before_(std::move(before)), function_(std::move(function)) {}
+    : WorkState(request_after(before.get())),
+      before_(std::move(before)),
+      function_(std::move(function)) {}
 
 void Callback::run() noexcept {
   std::optional<Error> failure = before_ ? before_->error() : std::nullopt;
   const bool outer = std::exchange(inside, true);
+  const GroupId outer_group = std::exchange(inside_group, request().group);
   try {
     function_(failure ? &*failure : nullptr);
   } catch (const Error& thrown) {
@@ -54,6 +67,7 @@ void Callback::run() noexcept {
   }
   function_ = nullptr;  // what it owns goes here, where nothing may block
   inside = outer;
+  inside_group = outer_group;
   if (failure) {
     end(*std::move(failure));
   } else {

@@ -8,6 +8,8 @@ namespace tutti::group {
 
 /// Whether this thread is inside a callback.
 bool inside_callback() noexcept;
+/// Whether it is inside one of an operation of `group`.
+bool inside_callback_of(GroupId group) noexcept;
 /// Throws kInvalidArgument about `what`, a call that blocks, if it is.
 void refuse_in_callback(std::string_view what);
 

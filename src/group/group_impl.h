@@ -109,7 +109,14 @@ class ProcessGroup::Impl {
   void after_failure(const Number& before, const Error& failure) noexcept;
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;
+  /// What close does, and the destructor, which tells nobody of a failure.
+  void close_once(const Timeout& budget);
+  /// For a destructor that runs inside an operation of the group, which would wait for itself: the
+  /// group is aborted, and what the operation goes on to use stays as long as the process does.
+  void leave_behind() noexcept;
   void close_in_order(Deadline deadline);
+  /// The program gets an Error of this group.
+  void told(ErrorCode code) const noexcept;
   void fail(const Cause& cause) noexcept;
 
   group::Parts parts_;

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "control/untold.h"
 #include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
@@ -46,7 +47,9 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
   } catch (const Error& error) {
     // Nobody waits for a rank that could not make the group; what failed first counts.
     membership.fail({error.code(), error.what(), {parts.rank}, {}});
-    throw membership.error(nullptr);
+    const Error cause = membership.error(nullptr);
+    control::Untold::of_process().told(parts.id, parts.rank, cause.code());
+    throw cause;
   }
   return ProcessGroup(std::make_unique<ProcessGroup::Impl>(std::move(parts)));
 }
@@ -79,17 +82,28 @@ ProcessGroup::Impl::~Impl() {
 
 void ProcessGroup::Impl::end() noexcept {
   if (closed_.load(std::memory_order_relaxed)) return;
+  if (group::inside_callback_of(parts_.id)) {
+    leave_behind();
+    return;
+  }
   try {
     if (failed()) return;
     if (std::uncaught_exceptions() > exceptions_at_birth_) {
       abort("it left the group while an exception unwound");
       return;
     }
-    close(kDestructorBudget);
+    close_once(kDestructorBudget);
   } catch (const std::exception& failure) {
+    if (failed()) return;  // that has its own line
     log(LogLevel::warn,
         fmt::format("group {}: closing in the destructor: {}", parts_.name, failure.what()));
   }
+}
+
+void ProcessGroup::Impl::leave_behind() noexcept {
+  abort("it was destroyed in a callback of Work::then, by exit() or by the program");
+  new group::Parts(std::move(parts_));
+  (void)foreign_.release();
 }
 
 void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
@@ -104,15 +118,26 @@ void ProcessGroup::Impl::abort(const std::string& reason) {
         fmt::format("rank {} aborted the group: {}", rank(), reason),
         {rank()},
         {}});
+  told(ErrorCode::kAborted);
+}
+
+void ProcessGroup::Impl::told(ErrorCode code) const noexcept {
+  control::Untold::of_process().told(parts_.id, rank(), code);
 }
 
 std::optional<Error> ProcessGroup::Impl::error() const {
   if (!failed()) return std::nullopt;
-  return membership().error(nullptr);
+  const Error failure = membership().error(nullptr);
+  told(failure.code());
+  return failure;
 }
 
 void ProcessGroup::Impl::on_failure(FailureCallback callback) {
-  membership().on_failure(std::move(callback));
+  membership().on_failure(
+      [group = parts_.id, rank = rank(), callback = std::move(callback)](const Error& failure) {
+        control::Untold::of_process().told(group, rank, failure.code());
+        callback(failure);
+      });
 }
 
 void ProcessGroup::Impl::close_in_order(Deadline deadline) {
@@ -122,7 +147,14 @@ void ProcessGroup::Impl::close_in_order(Deadline deadline) {
   membership().close(last_.seq, last_.chain, deadline);
 }
 
-void ProcessGroup::Impl::close(const Timeout& budget) {
+void ProcessGroup::Impl::close(const Timeout& budget) try {
+  close_once(budget);
+} catch (const Error& failure) {
+  told(failure.code());
+  throw;
+}
+
+void ProcessGroup::Impl::close_once(const Timeout& budget) {
   group::refuse_in_callback("close");
   Request closing = request(Op::barrier, {}, {});
   const group::Turn turn(turnstile_, closing, rank());
@@ -140,7 +172,7 @@ void ProcessGroup::Impl::close(const Timeout& budget) {
     throw;
   }
   close_ended_.store(true, std::memory_order_relaxed);
-  if (std::optional<Error> failure = error()) throw *(close_failure_ = failure);
+  if (failed()) throw *(close_failure_ = membership().error(nullptr));
 }
 
 namespace {

@@ -152,8 +152,8 @@ Work start(Impl& group, ListCall call) {
   Work work = group.start(call.request);
   if (!call.input && !call.output) return work;
   const Kept kept(call.outputs);
-  return std::move(work).then(
-      [input = call.input, output = call.output, kept](const Error* failure) {
+  return group::continue_with(
+      std::move(work), [input = call.input, output = call.output, kept](const Error* failure) {
         if (failure == nullptr && output) output->spread(kept.list());
       });
 }

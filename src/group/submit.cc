@@ -146,7 +146,7 @@ Work ProcessGroup::Impl::dispatch_async(Request request) {
   return foreign_ ? foreign_->start(std::move(request)) : parts_.backend->start(std::move(request));
 }
 
-void ProcessGroup::Impl::run(Request& request) {
+void ProcessGroup::Impl::run(Request& request) try {
   if (group::inside_callback()) {
     refuse(request, "it would block inside a callback of Work::then: pass tutti::async");
   }
@@ -163,17 +163,23 @@ void ProcessGroup::Impl::run(Request& request) {
     after_failure(before, failure);
     throw;
   }
+} catch (const Error& failure) {
+  told(failure.code());
+  throw;
 }
 
-std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) {
+std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try {
   for (const Request& message : messages) admit(message, false);
   std::vector<Work> works;
   works.reserve(messages.size());
   for (Request& message : messages) works.push_back(start(message));
   return works;
+} catch (const Error& failure) {
+  told(failure.code());
+  throw;
 }
 
-Work ProcessGroup::Impl::start(Request& request) {
+Work ProcessGroup::Impl::start(Request& request) try {
   admit(request, false);
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
@@ -186,6 +192,9 @@ Work ProcessGroup::Impl::start(Request& request) {
     after_failure(before, failure);
     throw;
   }
+} catch (const Error& failure) {
+  told(failure.code());
+  throw;
 }
 
 }  // namespace tutti

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "control/untold.h"
 #include "group/callback.h"
 #include "tutti/backend.h"
 #include "tutti/observer.h"
@@ -46,6 +47,16 @@ void WorkState::when_done(std::function<void()> callback) {
 
 using Clock = Deadline::Clock;
 
+namespace {
+
+/// The program gets `failure`, of `state`.
+void tell(WorkState& state, const Error& failure) noexcept {
+  state.mark_seen();
+  control::Untold::of_process().told(state.request().group, failure.context().rank, failure.code());
+}
+
+}  // namespace
+
 Work::Work() noexcept = default;
 Work::Work(std::shared_ptr<WorkState> state) noexcept : state_(std::move(state)) {}
 Work::Work(Work&&) noexcept = default;
@@ -86,7 +97,7 @@ bool Work::wait_for(std::chrono::nanoseconds duration) {
     if (!state_->help(forever ? Clock::time_point::max() : now + left)) return false;
   }
   if (const std::optional<Error> failure = state_->error()) {
-    state_->mark_seen();
+    tell(*state_, *failure);
     throw *failure;
   }
   return true;
@@ -97,14 +108,22 @@ bool Work::done() const noexcept { return !state_ || state_->done(); }
 std::optional<Error> Work::error() const {
   if (!state_) return std::nullopt;
   std::optional<Error> failure = state_->error();
-  if (failure) state_->mark_seen();
+  if (failure) tell(*state_, *failure);
   return failure;
 }
 
 void Work::detach() && noexcept { state_.reset(); }
 
 Work Work::then(std::function<void(const Error* failure)> callback) && {
-  return Work(group::Callback::make(std::move(state_), std::move(callback)));
+  auto told = [state = state_, callback = std::move(callback)](const Error* failure) {
+    if (failure != nullptr) tell(*state, *failure);
+    callback(failure);
+  };
+  return group::continue_with(std::move(*this), std::move(told));
+}
+
+Work group::continue_with(Work work, std::function<void(const Error* failure)> callback) {
+  return Work(Callback::make(std::move(work.state_), std::move(callback)));
 }
 
 void wait_all(std::span<Work> works) {

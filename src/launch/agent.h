@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "control/board.h"
+#include "control/untold.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "store/server.h"
@@ -43,6 +44,10 @@ class Agent {
   std::vector<int> blamed_by(int rank) const;
   /// About what it and others disagreed, if it failed because of that; else empty.
   std::string disagreement_of(int rank) const;
+  /// The failure of which its program was not told.
+  std::optional<control::UntoldFailure> untold_by(int rank) const {
+    return control::read_untold(board_, rank);
+  }
   /// Its world is complete, or was.
   bool is_in_world(int rank) const;
   /// For people: "is in all_reduce #41(...) at train.cc:88"; empty if it was never in a world.

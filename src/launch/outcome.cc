@@ -34,7 +34,7 @@ std::string describe_signal(int signal_number) {
 }
 
 void Outcome::add(RankExit exit) {
-  if (is_abnormal(exit.wait_status) && !exit.ours) failed_ = true;
+  if (exit.untold || (is_abnormal(exit.wait_status) && !exit.ours)) failed_ = true;
   exits_.push_back(std::move(exit));
 }
 
@@ -50,7 +50,38 @@ const RankExit* Outcome::root_exit() const {
       if (std::find(blamed.begin(), blamed.end(), exit.rank) != blamed.end()) return &exit;
     }
   }
+  // All ended well, but a loss went untold: whose?
+  const RankExit* untold = untold_exit();
+  if (untold == nullptr || untold->untold->code == ErrorCode::kCollectiveMismatch) return nullptr;
+  for (const int culprit : untold->untold->culprits) {
+    if (const RankExit* exit = exit_of(culprit)) return exit;
+  }
   return nullptr;
+}
+
+const RankExit* Outcome::untold_exit() const noexcept {
+  // One that does not follow from another.
+  for (const bool is_first_choice : {true, false}) {
+    for (const RankExit& exit : exits_) {
+      if (!exit.untold) continue;
+      if (exit.untold->code != ErrorCode::kPeerLost || !is_first_choice) return &exit;
+    }
+  }
+  return nullptr;
+}
+
+std::string Outcome::why() const {
+  const RankExit* root = root_exit();
+  if (root != nullptr && !root->disagreement.empty()) return root->disagreement;
+  if (root != nullptr && (is_abnormal(root->wait_status) || root->ours)) return {};
+  const RankExit* untold = untold_exit();
+  const bool is_loss = untold != nullptr && untold->untold->code == ErrorCode::kPeerLost;
+  if (untold != nullptr && (root == nullptr || !is_loss)) return untold->untold->text;
+  // The root ended with 0: others know what it left undone.
+  for (const RankExit& exit : exits_) {
+    if (root != nullptr && !exit.disagreement.empty()) return exit.disagreement;
+  }
+  return {};
 }
 
 const RankExit* Outcome::exit_of(int rank) const noexcept {
@@ -82,7 +113,8 @@ int Outcome::exit_code(const Ending& ending) const {
     if (!is_abnormal(exit.wait_status)) continue;
     return ending.signal_number != 0 ? 128 + ending.signal_number : code_of(exit.wait_status);
   }
-  return 0;
+  if (untold_exit() == nullptr) return 0;
+  return ending.signal_number != 0 ? 128 + ending.signal_number : 1;
 }
 
 }  // namespace tutti::launch

@@ -4,11 +4,17 @@
 // rank is a *victim* when the status board says that it failed because of other ranks; it often
 // exits before its culprit does, whose memory the kernel is still giving back. The *root cause* is
 // the first abnormal exit that is neither ours nor a victim's.
+//
+// A rank may also end with 0 and leave a failure *untold*: its group failed and its program never
+// heard of it. That is a failure of the job, and the root cause if no exit is abnormal. A failure
+// that every program was told of is the programs' own matter: their exit codes count.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "control/untold.h"
 
 namespace tutti::launch {
 
@@ -19,6 +25,8 @@ struct RankExit {
   std::vector<int> culprits = {};  ///< whom it blamed on the board; empty: nobody
   std::string disagreement = {};   ///< what the board says the ranks disagreed about
   std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
+  /// Of one of its groups, which its program has not been told of.
+  std::optional<control::UntoldFailure> untold = {};
 };
 
 bool is_abnormal(int wait_status) noexcept;
@@ -39,8 +47,10 @@ class Outcome {
  public:
   void add(RankExit exit);
   bool failed() const noexcept { return failed_; }
-  /// Empty while the culprit of the victims so far has not ended yet.
+  /// Empty while the culprit of the victims so far has not ended yet, and when no rank is to blame.
   std::optional<int> root_cause() const;
+  /// What the ranks disagreed about, or what was left untold, if that is why the job failed.
+  std::string why() const;
   /// What `tutti run` returns once all have ended.
   int exit_code(const Ending& ending) const;
   /// Null: it has not ended.
@@ -48,6 +58,8 @@ class Outcome {
 
  private:
   const RankExit* root_exit() const;
+  /// The first failure that was left untold; null: none.
+  const RankExit* untold_exit() const noexcept;
 
   std::vector<RankExit> exits_;
   bool failed_ = false;

@@ -18,6 +18,9 @@ namespace {
 std::string fate_of(const RankExit& exit) {
   std::string fate = control::describe_wait_status(exit.wait_status);
   if (exit.ours && is_abnormal(exit.wait_status)) fate += " (ended by tutti run)";
+  if (exit.untold && !is_abnormal(exit.wait_status)) {
+    return fate + " (its program was not told that a group had failed)";
+  }
   // A rank that ended well had nothing left to do, whatever its last failed group shows.
   if (exit.doing.empty() || !is_abnormal(exit.wait_status)) return fate;
   const bool is_verb = exit.doing.starts_with("is ");
@@ -46,7 +49,9 @@ std::string hint(const JobReport& report, const RankReport& culprit) {
     return "  SIGKILL comes from kill -9 or from the kernel when memory ran out (see dmesg)";
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-    return "  it ended while others still needed it: close the group on every rank before leaving";
+    return "  it ended without a goodbye while others still needed it: return from main, or "
+           "close() "
+           "the groups before exit";
   }
   return {};
 }
@@ -105,12 +110,12 @@ std::vector<std::string> post_mortem(const JobReport& report, const Outcome& out
   std::vector<std::string> lines;
   const auto root = report.ending.keeper_died ? std::nullopt : outcome.root_cause();
   const RankReport* culprit = root ? &report.ranks.at(static_cast<std::size_t>(*root)) : nullptr;
-  if (culprit == nullptr) {
-    lines.push_back(headline(report));
+  const std::string why = report.ending.keeper_died ? std::string() : outcome.why();
+  if (!why.empty()) {
+    lines.push_back(fmt::format("{}. ROOT CAUSE: {}", headline(report), why));
     append_others(report, -1, lines);
-  } else if (!culprit->exit.disagreement.empty()) {
-    lines.push_back(
-        fmt::format("{}. ROOT CAUSE: {}", headline(report), culprit->exit.disagreement));
+  } else if (culprit == nullptr) {
+    lines.push_back(headline(report));
     append_others(report, -1, lines);
   } else {
     append_culprit(report, *culprit, lines);

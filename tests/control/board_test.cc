@@ -38,6 +38,39 @@ TEST(Board, RefusesWhatIsNoBoard) {
   EXPECT_THROW(Board board(memory), Error);
 }
 
+TEST(Board, TextsOfOthersSteerNoTerminal) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  auto& site = board.slot(0).sites[1];
+  site.write(
+      "a\x1b[31m\nb\x7f\xc2\x9b"
+      "c \xc3\xa9.cc:7");
+  EXPECT_EQ(site.read(), "a?[31m?b?\xc2?c \xc3\xa9.cc:7");
+}
+
+TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
+  const net::Fd memory = Board::make(1);
+  const Board board(memory);
+  Slot& slot = board.slot(0);
+  SlotOwner owner(slot);
+  EXPECT_FALSE(has_left(slot)) << "absent";
+  slot.state.store(RankState::running);
+  slot.mark.owner_died.store(1);
+  EXPECT_FALSE(has_left(slot)) << "died before it had made a group";
+  Line* first = owner.open_line(1, 0, {});
+  Line* second = owner.open_line(2, 1, {});
+  first->state.store(LineState::goodbye);
+  EXPECT_FALSE(has_left(slot)) << "died while it made its second group";
+  second->state.store(LineState::open);
+  EXPECT_FALSE(has_left(slot));
+  second->state.store(LineState::gone);
+  EXPECT_TRUE(has_left(slot));
+  slot.mark.owner_died.store(0);
+  EXPECT_FALSE(has_left(slot)) << "it lives, and may make another group";
+  slot.state.store(RankState::left);
+  EXPECT_TRUE(has_left(slot));
+}
+
 TEST(Board, AnEntryIsNeverTorn) {
   static Entry entry;
   std::atomic<bool> stop{false};

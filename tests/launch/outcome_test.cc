@@ -98,5 +98,54 @@ TEST(Outcome, WhoLeavesARendezvousIsTheRootCauseAndNotWhoeverWasTold) {
   EXPECT_EQ(outcome.exit_code({.rendezvous_failed = true}), 3);
 }
 
+control::UntoldFailure untold(ErrorCode code, std::vector<int> culprits, std::string text) {
+  return {code, std::move(culprits), std::move(text)};
+}
+
+TEST(Outcome, AnUntoldFailureFailsAJobWhoseCodesAreAllZero) {
+  Outcome outcome;
+  outcome.add({.rank = 0, .wait_status = 0});
+  outcome.add({.rank = 1,
+               .wait_status = 0,
+               .untold = untold(ErrorCode::kCollectiveMismatch, {1}, "they disagree")});
+  EXPECT_TRUE(outcome.failed());
+  EXPECT_EQ(outcome.root_cause(), std::nullopt);
+  EXPECT_EQ(outcome.why(), "they disagree");
+  EXPECT_EQ(outcome.exit_code({}), 1);
+  EXPECT_EQ(outcome.exit_code({.timed_out = true}), 124);
+  EXPECT_EQ(outcome.exit_code({.signal_number = SIGTERM}), 143);
+}
+
+TEST(Outcome, AnUntoldLossIsBlamedOnWhoLeft) {
+  Outcome outcome;
+  outcome.add({.rank = 1, .wait_status = 0});
+  outcome.add({.rank = 0,
+               .wait_status = 0,
+               .untold = untold(ErrorCode::kPeerLost, {1}, "rank 1 was lost")});
+  EXPECT_EQ(outcome.root_cause(), 1);
+  EXPECT_EQ(outcome.why(), "");
+  EXPECT_EQ(outcome.exit_code({}), 1);
+}
+
+TEST(Outcome, AnAbnormalExitIsTheRootCauseOfWhatWentUntold) {
+  Outcome outcome;
+  outcome.add({.rank = 0,
+               .wait_status = 0,
+               .untold = untold(ErrorCode::kPeerLost, {1}, "rank 1 was lost")});
+  outcome.add({.rank = 1, .wait_status = kill_status(SIGKILL)});
+  EXPECT_EQ(outcome.root_cause(), 1);
+  EXPECT_EQ(outcome.exit_code({}), 137);
+}
+
+TEST(Outcome, TheFirstThatFollowsFromNothingElseIsTheReason) {
+  Outcome outcome;
+  outcome.add({.rank = 0,
+               .wait_status = 0,
+               .untold = untold(ErrorCode::kPeerLost, {1}, "rank 1 was lost")});
+  outcome.add(
+      {.rank = 1, .wait_status = 0, .untold = untold(ErrorCode::kAborted, {1}, "rank 1 aborted")});
+  EXPECT_EQ(outcome.why(), "rank 1 aborted");
+}
+
 }  // namespace
 }  // namespace tutti::launch

@@ -1,0 +1,69 @@
+#include "control/untold.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "control/process.h"
+
+namespace tutti::control {
+
+Untold& Untold::of_process() {
+  static Untold& object = *new Untold;  // outlives every static world
+  return object;
+}
+
+void Untold::show_on(const net::Fd& board, int rank) {
+  Board shown(board);
+  if (rank < 0 || rank >= shown.rank_count()) return;
+  const std::lock_guard lock(mutex_);
+  board_ = std::move(shown);
+  slot_ = rank;
+  show();
+}
+
+void Untold::add(Failure failure) {
+  const std::lock_guard lock(mutex_);
+  failures_.push_back(std::move(failure));
+  if (failures_.size() == 1) show();
+}
+
+void Untold::keep(GroupId group, int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Failure& failure : failures_)
+    if (failure.group == group && failure.rank == rank) failure.for_ever = true;
+}
+
+void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
+  if (Process::forked()) return;  // what a child hears its parent has not heard
+  const std::lock_guard lock(mutex_);
+  const auto erased = std::erase_if(failures_, [&](const Failure& failure) {
+    return failure.group == group && failure.rank == rank && failure.code == code &&
+           !failure.for_ever;
+  });
+  if (erased > 0) show();
+}
+
+void Untold::show() noexcept {
+  if (!board_) return;
+  UntoldNotice& notice = board_->slot(slot_).untold;
+  notice.failure.store(0);
+  if (failures_.empty()) return;
+  const Failure& first = failures_.front();
+  const bool is_of_job = first.world_size == board_->rank_count();
+  write_set(notice.culprits, is_of_job ? first.culprits : RankSet());
+  notice.text.write(first.text);
+  notice.failure.store(failure_word(first.code));
+}
+
+std::optional<UntoldFailure> read_untold(const Board& board, int rank) {
+  const UntoldNotice& notice = board.slot(rank).untold;
+  const std::uint32_t failure = notice.failure.load();
+  if (failure == 0) return std::nullopt;
+  UntoldFailure found{static_cast<ErrorCode>(failure - 1), {}, notice.text.read()};
+  const RankSet culprits = read_set(notice.culprits);
+  for (int other = 0; other < board.rank_count(); ++other)
+    if (culprits.test(static_cast<std::size_t>(other))) found.culprits.push_back(other);
+  return found;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,62 @@
+// Failures of which the program has not been told: by a throw, by a callback or by error().
+//
+// A group that fails while its rank is elsewhere, or in its destructor, fails in silence: the rank
+// may end with 0. So every failure is *untold* until the program has got it, and the first one
+// that is untold is shown on the board of the agent of `tutti run`, whichever board the group
+// itself is on: the agent reads it when the rank has ended, however it ended. One list for the
+// process, as a launched process is one rank to its agent, whatever ranks its threads have.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/board.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+/// A failure as the agent finds it.
+struct UntoldFailure {
+  ErrorCode code = ErrorCode::kInternal;
+  std::vector<int> culprits;  ///< ranks of the job; empty where not known
+  std::string text;
+};
+
+class Untold {
+ public:
+  struct Failure {
+    GroupId group = 0;
+    int rank = 0;  ///< in the group: with its id the name of one Membership
+    ErrorCode code = ErrorCode::kInternal;
+    RankSet culprits;  ///< of the world
+    int world_size = 0;
+    std::string text;
+    bool for_ever = false;  ///< concerns a member that has left the group, whom nothing can tell
+  };
+
+  static Untold& of_process();
+  /// From now on the first failure is shown in slot `rank` of the agent's board.
+  void show_on(const net::Fd& board, int rank);
+  void add(Failure failure);
+  /// Nothing can tell everybody whom it concerns: it stays.
+  void keep(GroupId group, int rank) noexcept;
+  /// The program has got an Error of that code from the group. Nothing happens if it is another
+  /// one than the group's.
+  void told(GroupId group, int rank, ErrorCode code) noexcept;
+
+ private:
+  void show() noexcept;
+
+  std::mutex mutex_;
+  std::vector<Failure> failures_;  // mutex_
+  std::optional<Board> board_;     // mutex_
+  int slot_ = 0;                   // mutex_
+};
+
+/// What the process that owns `slot` has left untold.
+std::optional<UntoldFailure> read_untold(const Board& board, int rank);
+
+}  // namespace tutti::control
