@@ -4,9 +4,10 @@ name=${1:-}
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
+  endings) rounds=200 ;;
   disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
-  *) die 2 "unknown soak '$name' (kills, disagreements, orphans, groups)" ;;
+  *) die 2 "unknown soak '$name' (kills, disagreements, endings, orphans, groups)" ;;
 esac
 case " $* " in *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
