@@ -66,12 +66,13 @@ TEST(EndingsText, OneCollectiveTooFewSaysHowManyEachRankCalled) {
   };
   const bool by_0 = err.find(why("0")) != std::string::npos;
   const std::string text = why(by_0 ? "0" : "2");
+  // Whole from whoever is first; the launcher folds what the others say in the same words.
+  bool is_said = false;
   for (const std::string rank : {"0", "1", "2"}) {
-    EXPECT_NE(err.find("[" + rank + "] tutti: rank " + rank + ": group world (rank " + rank +
-                       "): " + text + "\n"),
-              std::string::npos)
-        << job.err();
+    is_said = is_said || err.find("[" + rank + "] tutti: rank " + rank + ": group world (rank " +
+                                  rank + "): " + text + "\n") != std::string::npos;
   }
+  EXPECT_TRUE(is_said) << job.err();
   EXPECT_NE(err.find("tutti: FAILED after T s. ROOT CAUSE: " + text +
                      "\n  ranks 0, 2: exit code 0\n  rank 1: exit code 0 (its program was not told "
                      "that a group had failed)\ntutti: exit code 1\n"),
