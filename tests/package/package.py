@@ -47,7 +47,7 @@ def main():
     sh(["cmake", "--build", work / "build"])
     sh(["cmake", "--install", work / "build"])
     libraries = next(path.parent for path in prefix.rglob("libtutti.*"))
-    environment = dict(os.environ, LD_LIBRARY_PATH=str(libraries))
+    environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
     tutti = prefix / "bin/tutti"
     if "tutti 0." not in sh([tutti, "--version"], env=environment):
         sys.exit("package: installed `tutti --version` does not begin with its version")
@@ -77,6 +77,10 @@ def main():
     # 2. pkg-config.
     environment["PKG_CONFIG_PATH"] = str(libraries / "pkgconfig")
     static = ["--static"] if options.linkage == "static" else []
+    flags_of_others = [word for word in sh(["pkg-config", "--cflags", *static, "tutti"], env=environment).split()
+                       if word.startswith("-D")]
+    if flags_of_others:
+        sys.exit(f"package: pkg-config hands {flags_of_others} to users")
     words = sh(["pkg-config", "--cflags", "--libs", *static, "tutti"], env=environment).split()
     sh(["g++", *map(str, sorted((work / "user").glob("*.cc"))), "-o", work / "by_pkg_config", *words])
     run_example(tutti, work / "by_pkg_config", environment, f"pkg-config, {options.linkage}")

@@ -24,12 +24,23 @@ def main():
         cache = os.environ.get("CCACHE_DIR", str(pathlib.Path.home() / ".cache/ccache"))  # not below the new HOME
         environment = dict(os.environ, HOME=home, CCACHE_DIR=cache)
         run(["cmake", "--install", options.build, "--prefix", prefix], environment, options.source)
+        check_libraries(prefix, environment)
         for number, (kind, block) in enumerate(blocks):
             print(f"readme: block {number + 1} ({kind})", flush=True)
             if kind == "sh":
                 run(["bash", "-euo", "pipefail", "-c", block], environment, options.source)
             else:
                 run_program(block, pathlib.Path(home) / f"block{number}", prefix, environment)
+
+
+def check_libraries(prefix, environment):
+    """Each installed library finds what it needs by itself: the linker drops those that a program does not name."""
+    alone = {name: value for name, value in environment.items() if name != "LD_LIBRARY_PATH"}
+    for library in sorted(prefix.rglob("libtutti*.so")):
+        needs = subprocess.run(["ldd", library], env=alone, capture_output=True, text=True).stdout
+        missing = [line.strip() for line in needs.splitlines() if "not found" in line]
+        if missing:
+            sys.exit(f"readme: {library.name} does not find {missing}")
 
 
 def run_program(block, folder, prefix, environment):
