@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/buffer.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/store.h"

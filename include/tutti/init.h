@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tutti/config.h"
 #include "tutti/process_group.h"
@@ -40,5 +42,12 @@ struct InitOptions {
 ///           unknown backend or setting. kTimeout: who is missing. kSystem: no meeting point.
 TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
                                           Where where = Where::current());
+template <class Name>
+  requires std::convertible_to<Name, std::string_view> ProcessGroup
+  init_process_group(const Name&) {
+    static_assert(!std::convertible_to<Name, std::string_view>,
+                  "tutti: the backend is an option: init_process_group({.backend = \"native\"})");
+    return ProcessGroup();
+  }
 
 }  // namespace tutti

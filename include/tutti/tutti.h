@@ -2,6 +2,8 @@
 #pragma once
 
 #include "tutti/backend.h"
+#include "tutti/buffer.h"
+#include "tutti/collectives.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 #include "tutti/init.h"

@@ -1,18 +1,16 @@
-// The vocabulary every part of Tutti shares: element types, reduce operations, buffers, call sites.
+// The vocabulary every part of Tutti shares: element types, reduce operations, times, call sites.
 #pragma once
 
-#include <array>
-#include <bit>
 #include <chrono>
 #include <complex>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <optional>
+#include <ratio>
 #include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
-#include <vector>
 
 #if defined(TUTTI_STATIC)
 #define TUTTI_API
@@ -96,6 +94,9 @@ constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2;
 }
 
+struct AllReduceOptions;  // tutti/process_group.h
+struct ReduceOptions;
+
 /// How elements are combined: a kind, and for premul_sum the factor each input is multiplied by.
 ///
 ///     group.all_reduce(x, ReduceOp::avg);
@@ -112,6 +113,9 @@ class ReduceOp {
 
   constexpr Kind kind() const noexcept { return kind_; }
   constexpr double factor() const noexcept { return factor_; }
+  /// Stands for the options that are not given: `reduce(x, ReduceOp::max)`.
+  constexpr operator AllReduceOptions() const noexcept;
+  constexpr operator ReduceOptions() const noexcept;
   friend constexpr bool operator==(const ReduceOp&, const ReduceOp&) = default;
 
  private:
@@ -169,6 +173,39 @@ struct Device {
 /// Queue that an operation on a device is ordered with; null on the CPU.
 struct Stream {
   void* handle = nullptr;
+};
+
+/// How long something may take; empty: as long as is usual there. From any std::chrono duration,
+/// rounded up to nanoseconds; what those cannot hold is for ever.
+class Timeout : public std::optional<std::chrono::nanoseconds> {
+ public:
+  using Nanoseconds = std::chrono::nanoseconds;
+  constexpr Timeout() = default;
+  constexpr Timeout(std::nullopt_t) {}
+  constexpr Timeout(std::optional<Nanoseconds> time) : optional(time) {}
+  template <class Rep, class Period>
+  constexpr Timeout(std::chrono::duration<Rep, Period> time) : optional(nanoseconds(time)) {}
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  constexpr Timeout(Number) {
+    static_assert(!std::is_arithmetic_v<Number>,
+                  "tutti: a time needs a unit: std::chrono::seconds(5), or 5s and 300ms with "
+                  "`using namespace std::chrono_literals`");
+  }
+
+ private:
+  template <class Duration>
+  static constexpr Nanoseconds nanoseconds(Duration time) {
+    if constexpr (std::is_convertible_v<Duration, Nanoseconds> &&
+                  std::is_same_v<typename Duration::period, std::nano>) {
+      return time;
+    } else {
+      const auto exact = std::chrono::duration<long double, std::nano>(time).count();
+      constexpr auto kMost = static_cast<long double>(Nanoseconds::max().count());
+      if (!(exact > -kMost)) return Nanoseconds::min();
+      return exact < kMost ? std::chrono::ceil<Nanoseconds>(time) : Nanoseconds::max();
+    }
+  }
 };
 
 /// A span of time that starts to run when somebody first looks at the clock: the fast path of an
@@ -233,138 +270,12 @@ TUTTI_API std::string name_of(const Where& where);  ///< "train.cc:88"; "" if un
 /// " for bucket 1 of 2 of ..."; "" if there is no purpose.
 TUTTI_API std::string purpose_of(const Where& where);
 
-namespace detail {
-template <class T>
-consteval int dtype_index() {
-  using U = std::remove_cv_t<T>;
-  if (std::is_same_v<U, bool>) return static_cast<int>(DType::bool_);
-  if (std::is_same_v<U, float16>) return static_cast<int>(DType::f16);
-  if (std::is_same_v<U, bfloat16>) return static_cast<int>(DType::bf16);
-  if (std::is_same_v<U, float>) return static_cast<int>(DType::f32);
-  if (std::is_same_v<U, double>) return static_cast<int>(DType::f64);
-  if (std::is_same_v<U, std::complex<float>>) return static_cast<int>(DType::complex64);
-  if (std::is_same_v<U, std::complex<double>>) return static_cast<int>(DType::complex128);
-  if (std::is_same_v<U, float8_e4m3>) return static_cast<int>(DType::f8_e4m3);
-  if (std::is_same_v<U, float8_e5m2>) return static_cast<int>(DType::f8_e5m2);
-  if (std::is_integral_v<U> || std::is_same_v<U, std::byte>) {
-    const bool is_signed = std::is_integral_v<U> && std::is_signed_v<U>;
-    const DType dtypes[2][4] = {{DType::u8, DType::u16, DType::u32, DType::u64},
-                                {DType::i8, DType::i16, DType::i32, DType::i64}};
-    const int log2_size = std::countr_zero(sizeof(U));
-    if (log2_size < 4) return static_cast<int>(dtypes[is_signed ? 1 : 0][log2_size]);
-  }
-  return -1;
-}
-}  // namespace detail
-
-/// A C++ type that has a DType: bool, the integers, float16, bfloat16, float, double,
-/// std::complex of the last two, float8_e4m3, float8_e5m2.
-template <class T>
-concept Element = detail::dtype_index<T>()
->= 0;
-template <Element T>
-inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index<T>());
-
-/// Tells Buffer how to see a foreign type (`<tutti/torch.h>` specialises it for tensors):
-/// `static Buffer buffer(T&)` and `static ConstBuffer const_buffer(const T&)`.
-template <class T>
-struct BufferTraits;
-
-/// Extends the life of what a buffer points into, for asynchronous calls on owning types.
-using Retain = std::shared_ptr<const void> (*)(const void* source);
-
-/// One contiguous run of `count` elements that an operation reads.
-/// Made from spans, vectors, scalars, and what BufferTraits knows; never owns.
-///
-/// Lifetime  The memory must stay valid until the call returns, or for an asynchronous call until
-///           its Work is done. Types with a Retain (tensors) are kept alive by the Work.
-struct ConstBuffer {
-  const void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::u8;
-  Device device = {};
-  const void* source = nullptr;
-  Retain retain = nullptr;
-  bool is_temporary = false;  ///< gone with the call: asynchronous calls refuse it
-
-  constexpr ConstBuffer() = default;
-  constexpr ConstBuffer(const void* data_in, std::size_t count_in, DType dtype_in,
-                        Device device_in = {}, const void* source_in = nullptr,
-                        Retain retain_in = nullptr)
-      : data(data_in),
-        count(count_in),
-        dtype(dtype_in),
-        device(device_in),
-        source(source_in),
-        retain(retain_in) {}
-  template <Element T>
-  constexpr ConstBuffer(const T& scalar) : ConstBuffer(&scalar, 1, dtype_of<T>) {}
-  template <Element T>
-  constexpr ConstBuffer(const T&& scalar) : ConstBuffer(scalar) {
-    is_temporary = true;
-  }
-  template <Element T, std::size_t N>
-  constexpr ConstBuffer(std::span<T, N> run) : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
-  template <Element T, class A>
-  constexpr ConstBuffer(const std::vector<T, A>& run)
-      : ConstBuffer(run.data(), run.size(), dtype_of<T>) {}
-  template <Element T, class A>
-  constexpr ConstBuffer(const std::vector<T, A>&& run) : ConstBuffer(run) {
-    is_temporary = true;
-  }
-  template <Element T, std::size_t N>
-  constexpr ConstBuffer(const std::array<T, N>& run) : ConstBuffer(run.data(), N, dtype_of<T>) {}
-  template <Element T, std::size_t N>
-  constexpr ConstBuffer(const std::array<T, N>&& run) : ConstBuffer(run) {
-    is_temporary = true;
-  }
-  template <class T>
-    requires requires(const T& value) { BufferTraits<T>::const_buffer(value); }
-  ConstBuffer(const T& value) : ConstBuffer(BufferTraits<T>::const_buffer(value)) {}
-
-  std::size_t byte_count() const noexcept { return count * size_of(dtype); }
-};
-
-/// One contiguous run of `count` elements that an operation writes (and may read).
-struct Buffer {
-  void* data = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::u8;
-  Device device = {};
-  const void* source = nullptr;
-  Retain retain = nullptr;
-
-  constexpr Buffer() = default;
-  constexpr Buffer(void* data_in, std::size_t count_in, DType dtype_in, Device device_in = {},
-                   const void* source_in = nullptr, Retain retain_in = nullptr)
-      : data(data_in),
-        count(count_in),
-        dtype(dtype_in),
-        device(device_in),
-        source(source_in),
-        retain(retain_in) {}
-  template <Element T>
-    requires(!std::is_const_v<T>)
-  constexpr Buffer(T& scalar) : Buffer(&scalar, 1, dtype_of<T>) {}
-  template <Element T, std::size_t N>
-    requires(!std::is_const_v<T>)
-  constexpr Buffer(std::span<T, N> run) : Buffer(run.data(), run.size(), dtype_of<T>) {}
-  template <Element T, class A>
-  constexpr Buffer(std::vector<T, A>& run) : Buffer(run.data(), run.size(), dtype_of<T>) {}
-  template <Element T, std::size_t N>
-  constexpr Buffer(std::array<T, N>& run) : Buffer(run.data(), N, dtype_of<T>) {}
-  template <class T>
-    requires requires(T& value) { BufferTraits<std::remove_cvref_t<T>>::buffer(value); }
-  Buffer(T&& value) : Buffer(BufferTraits<std::remove_cvref_t<T>>::buffer(value)) {}
-
-  constexpr operator ConstBuffer() const { return {data, count, dtype, device, source, retain}; }
-  std::size_t byte_count() const noexcept { return count * size_of(dtype); }
-};
-
 /// Tag that makes a call asynchronous: `Work work = group.all_reduce(x, tutti::async);`
-struct Async {
-  explicit constexpr Async(int) {}  // not from {}, which always means the options
+class Async {
+ public:
+  struct Key {};
+  explicit constexpr Async(Key) {}  // not from numbers in braces, which always mean the options
 };
-inline constexpr Async async{0};
+inline constexpr Async async{Async::Key{}};
 
 }  // namespace tutti

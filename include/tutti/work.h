@@ -2,10 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <span>
+#include <type_traits>
 
 #include "tutti/error.h"
 
@@ -19,7 +22,11 @@ Work continue_with(Work work, std::function<void(const Error* failure)> callback
 }  // namespace group
 
 /// Waits until all have ended; then throws the first failure, by place in `works`.
+///
+///     wait_all(works);           // a vector of them
+///     wait_all({sent, received});
 TUTTI_API void wait_all(std::span<Work> works);
+TUTTI_API void wait_all(std::initializer_list<std::reference_wrapper<Work>> works);
 /// Waits until one of them has ended, well or not, and returns its index: `works[i].wait()` then
 /// throws what it failed with. Helps all of them forward. One that has ended is returned again:
 /// take it out before the next call.
@@ -48,12 +55,25 @@ class [[nodiscard]] TUTTI_API Work {
   void wait();
   /// Waits at most `duration`. False: still under way, which is not a failure. Throws the failure.
   bool wait_for(std::chrono::nanoseconds duration);
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  bool wait_for(Number) {
+    static_assert(
+        !std::is_arithmetic_v<Number>,
+        "tutti: a time needs a unit: std::chrono::seconds(1), or 1s with `using namespace "
+        "std::chrono_literals`");
+    return false;
+  }
   /// Whether the operation has completed or failed. Never blocks.
   bool done() const noexcept;
   /// The failure, if there was one. Never blocks.
   std::optional<Error> error() const;
   /// Lets the operation finish on its own: `std::move(work).detach();`
   void detach() && noexcept;
+  template <class Self = Work>
+  void detach() & {
+    static_assert(!std::same_as<Self, Self>, "tutti: detach ends a Work: std::move(work).detach()");
+  }
 
   /// Calls `callback` once when the operation has ended, well (null) or with a failure: in the
   /// thread that ended it, one that waits or one of Tutti's, and at once in this thread if it has
@@ -71,6 +91,12 @@ class [[nodiscard]] TUTTI_API Work {
   /// Errors    Inside the callback a call that would block (an operation that is not asynchronous,
   ///           new_group, close, wait) is kInvalidArgument.
   Work then(std::function<void(const Error* failure)> callback) &&;
+  template <class Callback>
+  Work then(Callback&&) & {
+    static_assert(!std::same_as<Callback, Callback>,
+                  "tutti: then takes the place of a Work: work = std::move(work).then(callback)");
+    return Work();
+  }
 
  private:
   friend std::size_t wait_any(std::span<Work> works);

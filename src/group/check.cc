@@ -92,6 +92,16 @@ Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const R
     return fmt::format("input is of {}, output of {}: they must be of one dtype",
                        tutti::name_of(request.input.dtype), tutti::name_of(request.output.dtype));
   }
+  if (buffer.is_struct && reduces(request.op)) {
+    return fmt::format("{} is of structs or enums, which can be moved but not combined", name);
+  }
+  if (!request.uneven && request.count % buffer.per_item != 0) {
+    return fmt::format(
+        "{} is made of items of {} elements (a struct's are its bytes), and {} for each rank are "
+        "no "
+        "whole number of them",
+        name, buffer.per_item, request.count);
+  }
   const bool fits = request.uneven || (request.count <= kMaxElements / parts &&
                                        buffer.count == request.count * parts);
   if (!fits) {

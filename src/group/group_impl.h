@@ -136,4 +136,6 @@ class ProcessGroup::Impl {
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };
 
+inline auto& Collectives::impl() { return static_cast<ProcessGroup&>(*this).impl(); }
+
 }  // namespace tutti

@@ -2,10 +2,12 @@
 // buffer, in which those of the list lie side by side, copied in before and out after.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <memory>
 #include <new>
+#include <string_view>
 #include <vector>
 
 #include "group/check.h"
@@ -118,22 +120,22 @@ class Kept {
   std::vector<std::shared_ptr<const void>> owners_;
 };
 
-/// Refuses a list that has not one buffer per rank, each as many elements as `part`.
+/// Refuses a list that has not one buffer per rank, or whose own one does not fit `part`, which is
+/// what this rank gives or gets.
 template <class AnyBuffer>
 void check_parts(const Impl& group, const Request& request, std::span<const AnyBuffer> list,
-                 const ConstBuffer& part) {
+                 const ConstBuffer& part, std::string_view what) {
   if (list.size() != ranks_of(group)) {
     group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
                                       list.size(), group.group_size()));
   }
-  for (std::size_t rank = 0; rank < list.size(); ++rank) {
-    const AnyBuffer& given = list[rank];
-    if (given.count != part.count || given.dtype != part.dtype) {
-      group.refuse(request,
-                   fmt::format("buffer {} of the list holds {} x {}, but {} x {} are needed", rank,
-                               given.count, name_of(given.dtype), part.count, name_of(part.dtype)));
-    }
-  }
+  const AnyBuffer& own = list[static_cast<std::size_t>(group.rank())];
+  if (own.count == part.count && own.dtype == part.dtype) return;
+  group.refuse(
+      request,
+      fmt::format("buffer {} of the list, this rank's own, holds {} x {}, but {} has {} x {}",
+                  group.rank(), own.count, name_of(own.dtype), what, part.count,
+                  name_of(part.dtype)));
 }
 
 /// One operation with its staged buffers; which of them there are depends on the operation.
@@ -158,13 +160,30 @@ Work start(Impl& group, ListCall call) {
       });
 }
 
-/// The requests have the dtype and count of one part.
+// The parts of a list may differ in count. gather and scatter therefore go as their v-variants on
+// all ranks, since only root sees the list; all_gather and reduce_scatter, of whose lists every
+// rank has one, where parts do differ.
+
+/// Has the dtype and count of one part.
 Request part_request(const Impl& group, Op op, const ConstBuffer& part, const Timeout& timeout,
                      const Where& where) {
   Request request = group.request(op, timeout, where);
   request.dtype = part.dtype;
   request.count = part.count;
+  request.uneven = op == Op::gather || op == Op::scatter;
   return request;
+}
+
+/// `whole`: the list of all parts. Makes an operation whose counts differ its v-variant.
+void set_counts(Request& request, const Staged& whole,
+                std::span<const std::size_t> Request::*counts) {
+  const std::span<const std::size_t> given = whole.counts();
+  const bool alike = std::ranges::all_of(given, [&](std::size_t c) { return c == given[0]; });
+  if (!request.uneven && !alike) {
+    request.uneven = true;
+    request.count = whole.whole().count;
+  }
+  if (request.uneven) request.*counts = given;
 }
 
 ListCall coalesced(const Impl& group, std::span<const Buffer> list, const AllReduceOptions& options,
@@ -191,10 +210,11 @@ ListCall gathered(const Impl& group, Op op, const ConstBuffer& input,
   call.request.input = input;
   call.request.root_or_peer = root;
   if (root >= 0 && root != group.rank()) return call;
-  check_parts(group, call.request, outputs, input);
+  check_parts(group, call.request, outputs, input, "input");
   call.output = std::make_shared<Staged>(group, call.request, outputs);
   call.outputs = outputs;
   call.request.output = call.output->whole();
+  set_counts(call.request, *call.output, &Request::recv_counts);
   return call;
 }
 
@@ -204,10 +224,11 @@ ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const
   call.request.output = output;
   call.request.root_or_peer = options.root;
   if (options.root != group.rank()) return call;
-  check_parts(group, call.request, inputs, output);
+  check_parts(group, call.request, inputs, output, "output");
   call.input = std::make_shared<Staged>(group, call.request, inputs);
   call.input->fill(inputs);
   call.request.input = call.input->whole();
+  set_counts(call.request, *call.input, &Request::send_counts);
   return call;
 }
 
@@ -217,10 +238,11 @@ ListCall reduce_scattered(const Impl& group, std::span<const ConstBuffer> inputs
   ListCall call{.request = part_request(group, Op::reduce_scatter, output, options.timeout, where)};
   call.request.output = output;
   call.request.reduce = options.op;
-  check_parts(group, call.request, inputs, output);
+  check_parts(group, call.request, inputs, output, "output");
   call.input = std::make_shared<Staged>(group, call.request, inputs);
   call.input->fill(inputs);
   call.request.input = call.input->whole();
+  set_counts(call.request, *call.input, &Request::send_counts);
   return call;
 }
 
@@ -246,58 +268,57 @@ ListCall exchanged(const Impl& group, std::span<const ConstBuffer> inputs,
 
 }  // namespace
 
-void ProcessGroup::all_reduce(std::span<const Buffer> list, AllReduceOptions options, Where where) {
+void Collectives::all_reduce(List<Buffer> list, AllReduceOptions options, Where where) {
   run(impl(), coalesced(impl(), list, options, where));
 }
-Work ProcessGroup::all_reduce(std::span<const Buffer> list, AllReduceOptions options, Async,
-                              Where where) {
+Work Collectives::all_reduce(List<Buffer> list, AllReduceOptions options, Async, Where where) {
   return start(impl(), coalesced(impl(), list, options, where));
 }
 
-void ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
-                          Where where) {
+void Collectives::gather(ConstBuffer input, List<Buffer> outputs, RootedOptions options,
+                         Where where) {
   run(impl(), gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
 }
-Work ProcessGroup::gather(ConstBuffer input, std::span<const Buffer> outputs, RootedOptions options,
-                          Async, Where where) {
+Work Collectives::gather(ConstBuffer input, List<Buffer> outputs, RootedOptions options, Async,
+                         Where where) {
   return start(impl(),
                gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
 }
 
-void ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
-                              CollectiveOptions options, Where where) {
+void Collectives::all_gather(ConstBuffer input, List<Buffer> outputs, CollectiveOptions options,
+                             Where where) {
   run(impl(), gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
 }
-Work ProcessGroup::all_gather(ConstBuffer input, std::span<const Buffer> outputs,
-                              CollectiveOptions options, Async, Where where) {
+Work Collectives::all_gather(ConstBuffer input, List<Buffer> outputs, CollectiveOptions options,
+                             Async, Where where) {
   return start(impl(),
                gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
 }
 
-void ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
-                           RootedOptions options, Where where) {
+void Collectives::scatter(List<ConstBuffer> inputs, Buffer output, RootedOptions options,
+                          Where where) {
   run(impl(), scattered(impl(), inputs, output, options, where));
 }
-Work ProcessGroup::scatter(std::span<const ConstBuffer> inputs, Buffer output,
-                           RootedOptions options, Async, Where where) {
+Work Collectives::scatter(List<ConstBuffer> inputs, Buffer output, RootedOptions options, Async,
+                          Where where) {
   return start(impl(), scattered(impl(), inputs, output, options, where));
 }
 
-void ProcessGroup::reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output,
-                                  AllReduceOptions options, Where where) {
+void Collectives::reduce_scatter(List<ConstBuffer> inputs, Operand output, AllReduceOptions options,
+                                 Where where) {
   run(impl(), reduce_scattered(impl(), inputs, output, options, where));
 }
-Work ProcessGroup::reduce_scatter(std::span<const ConstBuffer> inputs, Buffer output,
-                                  AllReduceOptions options, Async, Where where) {
+Work Collectives::reduce_scatter(List<ConstBuffer> inputs, Operand output, AllReduceOptions options,
+                                 Async, Where where) {
   return start(impl(), reduce_scattered(impl(), inputs, output, options, where));
 }
 
-void ProcessGroup::all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                              CollectiveOptions options, Where where) {
+void Collectives::all_to_all(List<ConstBuffer> inputs, List<Buffer> outputs,
+                             CollectiveOptions options, Where where) {
   run(impl(), exchanged(impl(), inputs, outputs, options, where));
 }
-Work ProcessGroup::all_to_all(std::span<const ConstBuffer> inputs, std::span<const Buffer> outputs,
-                              CollectiveOptions options, Async, Where where) {
+Work Collectives::all_to_all(List<ConstBuffer> inputs, List<Buffer> outputs,
+                             CollectiveOptions options, Async, Where where) {
   return start(impl(), exchanged(impl(), inputs, outputs, options, where));
 }
 

@@ -1,4 +1,4 @@
-// The public calls: each makes one Request and submits it.
+// Messages and life of a group: each message makes one Request and submits it.
 #include "tutti/process_group.h"
 
 #include <fmt/format.h>
@@ -17,159 +17,6 @@ namespace {
 using Impl = ProcessGroup::Impl;
 
 std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
-
-/// Part `index` of a buffer in which the parts of all ranks lie side by side.
-Buffer part_of(const Buffer& whole, std::size_t part_count, std::size_t index) {
-  Buffer part = whole;
-  part.count = part_count;
-  if (whole.data != nullptr) {
-    part.data = static_cast<std::byte*>(whole.data) + index * part_count * size_of(whole.dtype);
-  }
-  return part;
-}
-
-Request broadcast_request(const Impl& group, Buffer data, const RootedOptions& options,
-                          Where where) {
-  Request request = group.request(Op::broadcast, options.timeout, where);
-  request.dtype = data.dtype;
-  request.count = data.count;
-  request.input = data;
-  request.output = data;
-  request.root_or_peer = options.root;
-  return request;
-}
-
-Request all_reduce_request(const Impl& group, ConstBuffer input, Buffer output,
-                           const AllReduceOptions& options, Where where) {
-  Request request = group.request(Op::all_reduce, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = input.count;
-  request.reduce = options.op;
-  request.input = input;
-  request.output = output;
-  return request;
-}
-
-/// `op`: scan or exscan.
-Request scan_request(const Impl& group, Op op, ConstBuffer input, Buffer output,
-                     const AllReduceOptions& options, Where where) {
-  Request request = all_reduce_request(group, input, output, options, where);
-  request.op = op;
-  return request;
-}
-
-Request reduce_request(const Impl& group, ConstBuffer input, Buffer output,
-                       const ReduceOptions& options, Where where) {
-  Request request = group.request(Op::reduce, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = input.count;
-  request.reduce = options.op;
-  request.input = input;
-  if (options.root == group.rank()) request.output = output;
-  request.root_or_peer = options.root;
-  return request;
-}
-
-Request gather_request(const Impl& group, ConstBuffer input, Buffer output,
-                       const RootedOptions& options, Where where) {
-  Request request = group.request(Op::gather, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = input.count;
-  request.input = input;
-  if (options.root == group.rank()) request.output = output;
-  request.root_or_peer = options.root;
-  return request;
-}
-
-Request all_gather_request(const Impl& group, ConstBuffer input, Buffer output,
-                           const CollectiveOptions& options, Where where) {
-  Request request = group.request(Op::all_gather, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = input.count;
-  request.input = input;
-  request.output = output;
-  return request;
-}
-
-Request scatter_request(const Impl& group, ConstBuffer input, Buffer output,
-                        const RootedOptions& options, Where where) {
-  Request request = group.request(Op::scatter, options.timeout, where);
-  request.dtype = output.dtype;
-  request.count = output.count;
-  if (options.root == group.rank()) request.input = input;
-  request.output = output;
-  request.root_or_peer = options.root;
-  return request;
-}
-
-Request reduce_scatter_request(const Impl& group, ConstBuffer input, Buffer output,
-                               const AllReduceOptions& options, Where where) {
-  Request request = group.request(Op::reduce_scatter, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = output.count;
-  request.reduce = options.op;
-  request.input = input;
-  request.output = output;
-  return request;
-}
-
-Request all_to_all_request(const Impl& group, ConstBuffer input, Buffer output,
-                           const CollectiveOptions& options, Where where) {
-  Request request = group.request(Op::all_to_all, options.timeout, where);
-  request.dtype = input.dtype;
-  request.count = input.count / ranks_of(group);
-  request.input = input;
-  request.output = output;
-  return request;
-}
-
-// The v-variants: the same requests with counts.
-
-Request uneven(Request request, std::span<const std::size_t> send_counts,
-               std::span<const std::size_t> recv_counts) {
-  request.uneven = true;
-  request.send_counts = send_counts;
-  request.recv_counts = recv_counts;
-  return request;
-}
-
-Request all_gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
-                            std::span<const std::size_t> counts, const CollectiveOptions& options,
-                            Where where) {
-  Request request = all_gather_request(group, input, output, options, where);
-  request.count = output.count;
-  return uneven(request, {}, counts);
-}
-
-Request gatherv_request(const Impl& group, ConstBuffer input, Buffer output,
-                        std::span<const std::size_t> counts, const RootedOptions& options,
-                        Where where) {
-  if (options.root != group.rank()) counts = {};
-  return uneven(gather_request(group, input, output, options, where), {}, counts);
-}
-
-Request scatterv_request(const Impl& group, ConstBuffer input, std::span<const std::size_t> counts,
-                         Buffer output, const RootedOptions& options, Where where) {
-  if (options.root != group.rank()) counts = {};
-  return uneven(scatter_request(group, input, output, options, where), counts, {});
-}
-
-Request reduce_scatterv_request(const Impl& group, ConstBuffer input, Buffer output,
-                                std::span<const std::size_t> counts,
-                                const AllReduceOptions& options, Where where) {
-  Request request = reduce_scatter_request(group, input, output, options, where);
-  request.count = input.count;
-  return uneven(request, counts, {});
-}
-
-Request all_to_allv_request(const Impl& group, ConstBuffer input,
-                            std::span<const std::size_t> send_counts, Buffer output,
-                            std::span<const std::size_t> recv_counts,
-                            const CollectiveOptions& options, Where where) {
-  Request request = all_to_all_request(group, input, output, options, where);
-  request.count = input.count;
-  return uneven(request, send_counts, recv_counts);
-}
 
 Request send_request(const Impl& group, ConstBuffer data, int to, const SendOptions& options,
                      Where where) {
@@ -201,17 +48,6 @@ MessageInfo run_recv(Impl& group, Request request) {
   request.matched = &info;
   group.run(request);
   return info;
-}
-
-/// The parts of a whole in-place buffer: their count, which must be the same for all ranks.
-std::size_t part_count(const Impl& group, const Request& request, std::size_t whole) {
-  if (whole % ranks_of(group) != 0) {
-    group.refuse(request,
-                 fmt::format("in place, the whole buffer holds one part for each of {} ranks, but "
-                             "{} elements cannot be divided so",
-                             group.group_size(), whole));
-  }
-  return whole / ranks_of(group);
 }
 
 void run(Impl& group, Request request) { group.run(request); }
@@ -247,217 +83,6 @@ std::span<const int> ProcessGroup::world_ranks() const { return impl().parts().w
 const std::string& ProcessGroup::name() const { return impl().parts().name; }
 BackendInfo ProcessGroup::backend() const { return impl().info(); }
 Support ProcessGroup::supports(const OpKey& key) const { return impl().supports(key); }
-
-// ---- collectives ------------------------------------------------------------------------------
-
-void ProcessGroup::broadcast(Buffer data, RootedOptions options, Where where) {
-  run(impl(), broadcast_request(impl(), data, options, where));
-}
-Work ProcessGroup::broadcast(Buffer data, RootedOptions options, Async, Where where) {
-  return start(impl(), broadcast_request(impl(), data, options, where));
-}
-Work ProcessGroup::broadcast(Buffer data, Async, Where where) {
-  return start(impl(), broadcast_request(impl(), data, {}, where));
-}
-
-void ProcessGroup::all_reduce(Buffer data, AllReduceOptions options, Where where) {
-  run(impl(), all_reduce_request(impl(), data, data, options, where));
-}
-void ProcessGroup::all_reduce(Buffer data, ReduceOp op, Where where) {
-  run(impl(), all_reduce_request(impl(), data, data, {.op = op}, where));
-}
-void ProcessGroup::all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options,
-                              Where where) {
-  run(impl(), all_reduce_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::all_reduce(Buffer data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), all_reduce_request(impl(), data, data, options, where));
-}
-Work ProcessGroup::all_reduce(Buffer data, ReduceOp op, Async, Where where) {
-  return start(impl(), all_reduce_request(impl(), data, data, {.op = op}, where));
-}
-Work ProcessGroup::all_reduce(Buffer data, Async, Where where) {
-  return start(impl(), all_reduce_request(impl(), data, data, {}, where));
-}
-Work ProcessGroup::all_reduce(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
-                              Where where) {
-  return start(impl(), all_reduce_request(impl(), input, output, options, where));
-}
-
-void ProcessGroup::reduce(Buffer data, ReduceOptions options, Where where) {
-  run(impl(), reduce_request(impl(), data, data, options, where));
-}
-void ProcessGroup::reduce(ConstBuffer input, Buffer output, ReduceOptions options, Where where) {
-  run(impl(), reduce_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::reduce(Buffer data, ReduceOptions options, Async, Where where) {
-  return start(impl(), reduce_request(impl(), data, data, options, where));
-}
-Work ProcessGroup::reduce(ConstBuffer input, Buffer output, ReduceOptions options, Async,
-                          Where where) {
-  return start(impl(), reduce_request(impl(), input, output, options, where));
-}
-
-void ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
-  run(impl(), gather_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
-                          Where where) {
-  return start(impl(), gather_request(impl(), input, output, options, where));
-}
-
-void ProcessGroup::all_gather(ConstBuffer input, Buffer output, CollectiveOptions options,
-                              Where where) {
-  run(impl(), all_gather_request(impl(), input, output, options, where));
-}
-void ProcessGroup::all_gather(Buffer data, CollectiveOptions options, Where where) {
-  Request request = all_gather_request(impl(), data, data, options, where);
-  request.count = part_count(impl(), request, data.count);
-  request.input = part_of(data, request.count, static_cast<std::size_t>(rank()));
-  run(impl(), request);
-}
-Work ProcessGroup::all_gather(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
-                              Where where) {
-  return start(impl(), all_gather_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::all_gather(ConstBuffer input, Buffer output, Async, Where where) {
-  return start(impl(), all_gather_request(impl(), input, output, {}, where));
-}
-
-void ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
-  run(impl(), scatter_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
-                           Where where) {
-  return start(impl(), scatter_request(impl(), input, output, options, where));
-}
-
-void ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options,
-                                  Where where) {
-  run(impl(), reduce_scatter_request(impl(), input, output, options, where));
-}
-void ProcessGroup::reduce_scatter(Buffer data, AllReduceOptions options, Where where) {
-  Request request = reduce_scatter_request(impl(), data, data, options, where);
-  request.count = part_count(impl(), request, data.count);
-  request.output = part_of(data, request.count, static_cast<std::size_t>(rank()));
-  run(impl(), request);
-}
-Work ProcessGroup::reduce_scatter(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
-                                  Where where) {
-  return start(impl(), reduce_scatter_request(impl(), input, output, options, where));
-}
-
-void ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options,
-                              Where where) {
-  run(impl(), all_to_all_request(impl(), input, output, options, where));
-}
-void ProcessGroup::all_to_all(Buffer data, CollectiveOptions options, Where where) {
-  run(impl(), all_to_all_request(impl(), data, data, options, where));
-}
-Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, CollectiveOptions options, Async,
-                              Where where) {
-  return start(impl(), all_to_all_request(impl(), input, output, options, where));
-}
-Work ProcessGroup::all_to_all(ConstBuffer input, Buffer output, Async, Where where) {
-  return start(impl(), all_to_all_request(impl(), input, output, {}, where));
-}
-
-void ProcessGroup::scan(Buffer data, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::scan, data, data, options, where));
-}
-void ProcessGroup::scan(ConstBuffer input, Buffer output, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::scan, input, output, options, where));
-}
-Work ProcessGroup::scan(Buffer data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), scan_request(impl(), Op::scan, data, data, options, where));
-}
-Work ProcessGroup::scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
-                        Where where) {
-  return start(impl(), scan_request(impl(), Op::scan, input, output, options, where));
-}
-
-void ProcessGroup::exclusive_scan(Buffer data, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
-}
-void ProcessGroup::exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options,
-                                  Where where) {
-  run(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
-}
-Work ProcessGroup::exclusive_scan(Buffer data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
-}
-Work ProcessGroup::exclusive_scan(ConstBuffer input, Buffer output, AllReduceOptions options, Async,
-                                  Where where) {
-  return start(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
-}
-
-void ProcessGroup::all_gatherv(ConstBuffer input, Buffer output,
-                               std::span<const std::size_t> counts, CollectiveOptions options,
-                               Where where) {
-  run(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
-}
-Work ProcessGroup::all_gatherv(ConstBuffer input, Buffer output,
-                               std::span<const std::size_t> counts, CollectiveOptions options,
-                               Async, Where where) {
-  return start(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
-}
-
-void ProcessGroup::gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                           RootedOptions options, Where where) {
-  run(impl(), gatherv_request(impl(), input, output, counts, options, where));
-}
-Work ProcessGroup::gatherv(ConstBuffer input, Buffer output, std::span<const std::size_t> counts,
-                           RootedOptions options, Async, Where where) {
-  return start(impl(), gatherv_request(impl(), input, output, counts, options, where));
-}
-
-void ProcessGroup::scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
-                            RootedOptions options, Where where) {
-  run(impl(), scatterv_request(impl(), input, counts, output, options, where));
-}
-Work ProcessGroup::scatterv(ConstBuffer input, std::span<const std::size_t> counts, Buffer output,
-                            RootedOptions options, Async, Where where) {
-  return start(impl(), scatterv_request(impl(), input, counts, output, options, where));
-}
-
-void ProcessGroup::reduce_scatterv(ConstBuffer input, Buffer output,
-                                   std::span<const std::size_t> counts, AllReduceOptions options,
-                                   Where where) {
-  run(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
-}
-Work ProcessGroup::reduce_scatterv(ConstBuffer input, Buffer output,
-                                   std::span<const std::size_t> counts, AllReduceOptions options,
-                                   Async, Where where) {
-  return start(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
-}
-
-void ProcessGroup::all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts,
-                               Buffer output, std::span<const std::size_t> recv_counts,
-                               CollectiveOptions options, Where where) {
-  run(impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
-}
-Work ProcessGroup::all_to_allv(ConstBuffer input, std::span<const std::size_t> send_counts,
-                               Buffer output, std::span<const std::size_t> recv_counts,
-                               CollectiveOptions options, Async, Where where) {
-  return start(
-      impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
-}
-
-void ProcessGroup::barrier(CollectiveOptions options, Where where) {
-  run(impl(), impl().request(Op::barrier, options.timeout, where));
-}
-Work ProcessGroup::barrier(CollectiveOptions options, Async, Where where) {
-  return start(impl(), impl().request(Op::barrier, options.timeout, where));
-}
-Work ProcessGroup::barrier(Async, Where where) {
-  return start(impl(), impl().request(Op::barrier, {}, where));
-}
-
-void ProcessGroup::monitored_barrier(MonitoredBarrierOptions options, Where where) {
-  Request request = impl().request(Op::barrier, options.timeout, where);
-  request.monitored = options.wait_all_ranks;
-  run(impl(), request);
-}
 
 // ---- messages ---------------------------------------------------------------------------------
 
@@ -512,7 +137,8 @@ Request message_request(const Impl& group, const Message& message, Where where) 
 
 }  // namespace
 
-std::vector<Work> ProcessGroup::batch(std::span<const Message> messages, Async, Where where) {
+std::vector<Work> ProcessGroup::batch(List<Message> list, Async, Where where) {
+  const std::span<const Message> messages = list;
   std::vector<Request> requests;
   requests.reserve(messages.size());
   for (const Message& message : messages) {
@@ -520,13 +146,14 @@ std::vector<Work> ProcessGroup::batch(std::span<const Message> messages, Async, 
   }
   return impl().start_all(requests);
 }
-void ProcessGroup::batch(std::span<const Message> messages, Where where) {
+void ProcessGroup::batch(List<Message> messages, Where where) {
   group::refuse_in_callback("batch");  // before anything is posted
   std::vector<Work> works = batch(messages, async, where);
   wait_all(works);
 }
 void ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
                             Where where) {
+  input.is_temporary = false;  // it lives until this returns
   const std::array<Message, 2> both = {
       Message::recv(output, options.from, {.tag = options.recv_tag, .timeout = options.timeout}),
       Message::send(input, options.to, {.tag = options.send_tag, .timeout = options.timeout})};
@@ -535,11 +162,8 @@ void ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions op
 
 // ---- groups, memory, life ---------------------------------------------------------------------
 
-ProcessGroup ProcessGroup::new_group(std::span<const int> ranks, Where where) {
-  return impl().new_group(ranks, where);
-}
-ProcessGroup ProcessGroup::new_group(std::initializer_list<int> ranks, Where where) {
-  return impl().new_group(std::span<const int>(ranks.begin(), ranks.size()), where);
+ProcessGroup ProcessGroup::new_group(Integers<int> ranks, Where where) {
+  return impl().new_group(ranks.numbers(), where);
 }
 ProcessGroup ProcessGroup::split(SplitOptions options, Where where) {
   const auto ranks = ranks_of(impl());

@@ -126,7 +126,10 @@ Work group::continue_with(Work work, std::function<void(const Error* failure)> c
   return Work(Callback::make(std::move(work.state_), std::move(callback)));
 }
 
-void wait_all(std::span<Work> works) {
+namespace {
+
+template <class Works>
+void wait_for_each(const Works& works) {
   std::optional<Error> first;
   for (Work& work : works) {
     try {
@@ -137,6 +140,11 @@ void wait_all(std::span<Work> works) {
   }
   if (first) throw *first;
 }
+
+}  // namespace
+
+void wait_all(std::span<Work> works) { wait_for_each(works); }
+void wait_all(std::initializer_list<std::reference_wrapper<Work>> works) { wait_for_each(works); }
 
 std::size_t wait_any(std::span<Work> works) {
   if (works.empty()) {

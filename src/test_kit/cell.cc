@@ -141,7 +141,6 @@ class Run {
     const ReduceOptions reduction_to_root{.op = cell_.reduce, .root = cell_.root};
     const RootedOptions rooted{.root = cell_.root};
     // In place, with both buffers named or, where there is a form for it, with one.
-    constexpr bool kBlocking = sizeof...(mode) == 0;
     const bool in_place = cell_.in_place;
     switch (cell_.op) {
       case Op::broadcast:
@@ -156,22 +155,14 @@ class Run {
       case Op::gather:
         return group_.gather(in_, at_root() ? out_ : Buffer(), rooted, mode...);
       case Op::all_gather:
-        if constexpr (kBlocking) {
-          if (in_place) return group_.all_gather(out_);
-        }
-        return group_.all_gather(in_, out_, mode...);
+        return in_place ? group_.all_gather(out_, mode...) : group_.all_gather(in_, out_, mode...);
       case Op::scatter:
         return group_.scatter(at_root() ? ConstBuffer(in_) : ConstBuffer(), out_, rooted, mode...);
       case Op::reduce_scatter:
-        if constexpr (kBlocking) {
-          if (in_place) return group_.reduce_scatter(in_, reduction);
-        }
-        return group_.reduce_scatter(in_, out_, reduction, mode...);
+        return in_place ? group_.reduce_scatter(in_, reduction, mode...)
+                        : group_.reduce_scatter(in_, out_, reduction, mode...);
       case Op::all_to_all:
-        if constexpr (kBlocking) {
-          if (in_place) return group_.all_to_all(in_);
-        }
-        return group_.all_to_all(in_, out_, mode...);
+        return in_place ? group_.all_to_all(in_, mode...) : group_.all_to_all(in_, out_, mode...);
       case Op::scan:
         return in_place ? group_.scan(in_, reduction, mode...)
                         : group_.scan(in_, out_, reduction, mode...);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/types.h"
+#include "tutti/buffer.h"
 
 namespace tutti::conformance {
 

@@ -1,5 +1,3 @@
-#include "tutti/types.h"
-
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +8,7 @@
 #include "base/legality.h"
 #include "base/random.h"
 #include "test_kit/reference.h"
+#include "tutti/buffer.h"
 #include "tutti/error.h"
 
 namespace tutti {

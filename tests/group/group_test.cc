@@ -22,6 +22,35 @@ using test_kit::As;
 
 // ---- forms ------------------------------------------------------------------------------------
 
+TEST(Forms, AReduceOpStandsForTheOptions) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const int me = world.rank();
+    const auto each = [&](const auto& call, int expected) {
+      int x = me + 1;
+      call(x);
+      EXPECT_EQ(x, expected);
+    };
+    EXPECT_EQ(world.all_reduce_value(me + 1, ReduceOp::product), 2);
+    each([&](int& x) { world.reduce(x, ReduceOp::max); }, 2);
+    each([&](int& x) { world.reduce(x, ReduceOp::max, async).wait(); }, 2);
+    each([&](int& x) { world.reduce(x, async).wait(); }, me == 0 ? 3 : 2);
+    each([&](int& x) { world.scan(x, ReduceOp::product); }, me + 1);
+    each([&](int& x) { world.scan(x, async).wait(); }, me == 0 ? 1 : 3);
+    each([&](int& x) { world.exclusive_scan(x, ReduceOp::product, async).wait(); }, 1);
+    std::array<int, 2> both = {me, me + 10}, other = {};
+    int mine = 0;
+    world.gather(me, both, async).wait();
+    world.scatter(both, mine, async).wait();
+    EXPECT_EQ(mine, me);
+    world.reduce_scatter(both, mine, ReduceOp::max, async).wait();
+    world.all_gather(mine, other, async).wait();
+    other[static_cast<std::size_t>(1 - me)] = -1;
+    world.all_gather(other, async).wait();
+    world.all_to_all(other, async).wait();
+    EXPECT_EQ(other[0], other[1]);
+  });
+}
+
 TEST(Forms, ScalarsListsAndValues) {
   on_ranks(3, [](ProcessGroup& world) {
     const float rank = static_cast<float>(world.rank());

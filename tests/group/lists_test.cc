@@ -179,6 +179,46 @@ TEST(Lists, OfAnExchangeMayBeUneven) {
   });
 }
 
+/// Parts of 1, 2 and 3 elements, from every rank to every one.
+void check_uneven(ProcessGroup& world, bool asynchronous) {
+  const int me = world.rank();
+  const auto mine = static_cast<std::size_t>(me) + 1;
+  const std::vector<int> own(mine, 10 + me);
+  std::vector<std::vector<int>> parts = {std::vector<int>(1), std::vector<int>(2),
+                                         std::vector<int>(3)};
+  const std::vector<Buffer> outputs(parts.begin(), parts.end());
+  const auto expect_parts = [&] {
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto count = static_cast<std::size_t>(rank) + 1;
+      EXPECT_EQ(parts[count - 1], std::vector<int>(count, 10 + rank));
+    }
+  };
+  asynchronous ? world.all_gather(own, outputs, async).wait() : world.all_gather(own, outputs);
+  expect_parts();
+  if (me == 2) parts = {{0}, {0, 0}, {0, 0, 0}};
+  const std::vector<Buffer> at_root =
+      me == 2 ? std::vector<Buffer>(parts.begin(), parts.end()) : std::vector<Buffer>();
+  const RootedOptions root = {.root = 2};
+  asynchronous ? world.gather(own, at_root, root, async).wait() : world.gather(own, at_root, root);
+  expect_parts();
+  const std::vector<ConstBuffer> inputs(parts.begin(), parts.end());
+  const std::vector<ConstBuffer> from_root = me == 2 ? inputs : std::vector<ConstBuffer>();
+  std::vector<int> got(mine);
+  asynchronous ? world.scatter(from_root, got, root, async).wait()
+               : world.scatter(from_root, got, root);
+  EXPECT_EQ(got, own);
+  asynchronous ? world.reduce_scatter(inputs, got, async).wait()
+               : world.reduce_scatter(inputs, got);
+  EXPECT_EQ(got, std::vector<int>(mine, 3 * (10 + me)));
+}
+
+TEST(Lists, PartsMayDifferInCount) {
+  const auto check = [](ProcessGroup& world) {
+    for (const bool asynchronous : {false, true}) check_uneven(world, asynchronous);
+  };
+  for (const test_kit::As as : every_kind()) on_ranks(3, check, {.as = as});
+}
+
 TEST(Lists, WrongOnesAreRefusedAndTheGroupStaysUsable) {
   on_ranks(2, [](ProcessGroup& world) {
     std::vector<int> a(2), b(2), odd(3), out(2);
@@ -186,9 +226,9 @@ TEST(Lists, WrongOnesAreRefusedAndTheGroupStaysUsable) {
                    "the list has 1 buffers, but the group has 2 ranks");
     expect_refused(
         [&] {
-          world.reduce_scatter(std::vector<ConstBuffer>{a, odd}, out);
+          world.reduce_scatter(std::vector<ConstBuffer>{odd, odd}, out);
         },
-        "buffer 1 of the list holds 3 x i32, but 2 x i32 are needed");
+        "of the list, this rank's own, holds 3 x i32, but output has 2 x i32");
     expect_refused([&] { world.all_to_all(std::vector<ConstBuffer>{a}, std::vector<Buffer>{b}); },
                    "input needs one count for each of the 2 ranks of the group, and has 1");
     world.barrier();
