@@ -32,7 +32,7 @@ ALL = [path.removeprefix("src/") for path in LAYERS]
 PUBLIC = {
     "types.h": "base", "buffer.h": "base", "error.h": "base", "config.h": "base", "log.h": "base", "version.h": "base",
     "store.h": "store", "process_group.h": "group", "collectives.h": "group", "misuse.h": "group", "work.h": "group", "backend.h": "group",
-    "observer.h": "group", "objects.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",
+    "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",
 }
 # backend.h holds Request and Deadline, plain values which the folders below the group read.
 VALUES = {"backend.h", "work.h"}

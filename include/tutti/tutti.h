@@ -3,6 +3,7 @@
 
 #include "tutti/backend.h"
 #include "tutti/buffer.h"
+#include "tutti/codec.h"
 #include "tutti/collectives.h"
 #include "tutti/config.h"
 #include "tutti/error.h"

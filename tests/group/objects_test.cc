@@ -8,6 +8,9 @@
 #include <initializer_list>
 #include <optional>
 #include <random>
+#include <set>
+#include <tuple>
+#include <unordered_set>
 #include <variant>
 
 #include "ranks.h"
@@ -23,11 +26,31 @@ struct Point {
   friend bool operator==(const Point&, const Point&) = default;
 };
 
+struct Config {
+  Text name;
+  std::vector<int> layers;
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+}  // namespace
+
+template <>
+struct ObjectCodec<Config> {
+  static void write(ObjectWriter& to, const Config& c) { to.write(c.name, c.layers); }
+  static Config read(ObjectReader& from) {
+    Config c;
+    from.read(c.name, c.layers);
+    return c;
+  }
+};
+
+namespace {
+
 static_assert(Object<Text> && Object<int> && Object<Point> && Object<std::vector<std::byte>>);
 static_assert(Object<Plan> && Object<std::vector<bool>> && Object<std::unordered_map<int, Text>>);
 static_assert(!Object<int*> && !Object<std::string_view> && !Object<std::span<int>>);
 static_assert(!Object<std::initializer_list<int>> && !Object<std::array<void (*)(), 2>>);
-static_assert(!Object<std::variant<int, float>> && !Object<std::optional<int*>>);
+static_assert(!Object<std::variant<int, int*>> && !Object<std::optional<int*>>);
 static_assert(!Object<std::vector<int*>> && !Object<std::map<Text, std::string_view>>);
 
 Plan plan_of(int rank) {
@@ -62,6 +85,12 @@ TEST(ObjectCodec, GivesBackWhatItWasGiven) {
   expect_round_trip(std::optional<Text>("there"));
   expect_round_trip(std::optional<Point>());
   expect_round_trip(std::complex<float>(1, 2));
+  expect_round_trip(std::set<Text>{"b", "a"});
+  expect_round_trip(std::unordered_set<int>{3, 1, 2});
+  expect_round_trip(std::tuple<int, Text, bool>(1, "two", true));
+  expect_round_trip(std::variant<int, Text>("text"));
+  expect_round_trip(std::variant<int, Text>(7));
+  expect_round_trip(std::vector<Config>{{"net", {784, 128, 10}}, {}});
 }
 
 void expect_malformed(const std::function<void()>& decode, const std::string& part) {
@@ -75,21 +104,28 @@ TEST(ObjectCodec, RefusesWhatIsNoObject) {
   const std::span<const std::byte> whole(bytes);
   using Texts = std::vector<Text>;
   for (std::size_t length = 0; length < bytes.size(); ++length) {
-    expect_malformed([&] { decode_object<Texts>(whole.first(length)); }, "decoding an object of");
+    expect_malformed([&] { decode_object<Texts>(whole.first(length)); }, "decoding an object (");
   }
   bytes.push_back(std::byte{0});
-  expect_malformed([&] { decode_object<Texts>(bytes); }, "nothing more is expected");
-  expect_malformed([&] { decode_object<int>(bytes); }, "at byte 4 nothing more is expected");
+  expect_malformed([&] { decode_object<Texts>(bytes); }, "but bytes are left over: 1");
+  expect_malformed([&] { decode_object<int>(bytes); },
+                   "at byte 4: the object ends here, but bytes are left over: ");
   const auto huge = encode_object(~std::uint64_t{0});
-  expect_malformed([&] { decode_object<Text>(huge); }, "announces 18446744073709551615 things");
-  expect_malformed([&] { decode_object<std::vector<double>>(huge); }, "things of 8 bytes or more");
-  expect_malformed([&] { decode_object<Plan>(huge); }, "things of 16 bytes or more");
+  expect_malformed([&] { decode_object<Text>(huge); }, "announces 18446744073709551615 items");
+  expect_malformed([&] { decode_object<std::vector<double>>(huge); }, "items of at least 8 bytes");
+  expect_malformed([&] { decode_object<Plan>(huge); }, "items of at least 16 bytes");
   expect_malformed([] { decode_object<bool>(encode_object(std::uint8_t{2})); }, "a bool is 2");
   const auto two = encode_object(std::array<std::uint8_t, 2>{1, 2});
   expect_malformed([&] { decode_object<std::array<bool, 2>>(two); }, "a bool is 2");
   expect_malformed([&] { decode_object<std::optional<bool>>(two); }, "a bool is 2");
   const auto twice = encode_object(std::vector<std::pair<int, int>>{{1, 2}, {1, 3}});
   expect_malformed([&] { decode_object<std::map<int, int>>(twice); }, "stands there twice");
+  const auto same = encode_object(std::vector<int>{5, 5});
+  expect_malformed([&] { decode_object<std::set<int>>(same); }, "stands there twice");
+  const auto third = encode_object(std::uint32_t{2});
+  expect_malformed([&] { decode_object<std::variant<int, bool>>(third); },
+                   "alternative 2 of a variant of 2");
+  expect_malformed([&] { decode_object<std::vector<Config>>(huge); }, "items of at least 1 bytes");
 }
 
 TEST(ObjectCodec, RandomDamageIsRefusedOrAnotherObject) {
@@ -161,14 +197,50 @@ TEST(Objects, TooLongOnesAreRefusedByAllRanksAndTheGroupStaysUsable) {
 TEST(Objects, AnotherTypeIsRefusedWhereItIsDecoded) {
   on_ranks(2, [](ProcessGroup& world) {
     if (world.rank() == 0) {
-      std::vector<int> numbers(3, 5);
+      std::vector<std::uint8_t> numbers(5, 5);
       broadcast_object(world, numbers);
+      send_object(world, numbers, 1, {.tag = 3});
     } else {
-      Text text = "kept";
-      expect_malformed([&] { broadcast_object(world, text); }, "Do all ranks pass the same type?");
-      EXPECT_EQ(text, "kept");
+      Plan kept = plan_of(1);
+      const Error error = thrown_by([&] { broadcast_object(world, kept, {}, {"plan.cc", 8}); });
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_STREQ(error.what(),
+                   "broadcast_object (rank 1): decoding the object of rank 0 (13 bytes) fails at "
+                   "byte 8: it announces 5 items of at least 16 bytes each, 5 bytes are left; "
+                   "called at plan.cc:8. Do all ranks pass the same type?");
+      EXPECT_EQ(error.context().op, "broadcast_object");
+      EXPECT_EQ(error.context().rank, 1);
+      EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+      EXPECT_EQ(error.context().call_site, "plan.cc:8");
+      EXPECT_EQ(kept, plan_of(1));
+      const Error received = thrown_by([&] {
+        recv_object<std::vector<double>>(world, kAnyRank, {.tag = 3}, {"plan.cc", 9});
+      });
+      EXPECT_STREQ(received.what(),
+                   "recv_object (rank 1): decoding the object of rank 0 (13 bytes) fails at byte "
+                   "8: it announces 5 items of at least 8 bytes each, 5 bytes are left; called at "
+                   "plan.cc:9. Do all ranks pass the same type?");
     }
     world.barrier();
+  });
+}
+
+TEST(Objects, TooLongOnesAreRefusedBeforeTheyAreSent) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const Error error = thrown_by([&] {
+      send_object(world, Text(200, 'x'), 1 - world.rank(), {.max_bytes = 100}, {"plan.cc", 7});
+    });
+    const std::string me = std::to_string(world.rank());
+    EXPECT_EQ(error.what(), "send_object (rank " + me + "): the object of rank " + me +
+                                " has 208 bytes, more than max_bytes, 100; called at plan.cc:7. "
+                                "Give all ranks a larger max_bytes.");
+    if (world.rank() == 0) send_object(world, plan_of(3), 1, {.tag = 2});
+    MessageInfo info;
+    if (world.rank() == 1) {
+      EXPECT_EQ(recv_object<Plan>(world, kAnyRank, {.tag = 2, .info = &info}), plan_of(3));
+      EXPECT_EQ(info.rank, 0);
+      EXPECT_EQ(info.tag, 2);
+    }
   });
 }
 
