@@ -156,7 +156,7 @@ std::string doing(const Slot& slot, const Line& line) {
       text += (waiting & 0xffff) == 0 ? "others" : fmt::format("rank {}", (waiting & 0xffff) - 1);
     }
   }
-  if (completed == 0) return text.empty() ? "has begun nothing" : text;
+  if (completed == 0) return text.empty() ? "has not called anything yet" : text;
   if (!text.empty()) text += ", ";
   const auto last = line.history[completed % kHistory].read();
   text += last && last->seq == completed ? "last completed " + describe_numbered(slot, *last)

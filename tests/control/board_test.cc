@@ -188,7 +188,7 @@ TEST(Board, SaysWhatARankIsDoing) {
   line->asked_of.store(0);
   EXPECT_EQ(describe_doing(board, 0), "is in init_process_group at train.cc:12");
   line->state.store(LineState::open);
-  EXPECT_EQ(describe_doing(board, 0, 7), "has begun nothing");
+  EXPECT_EQ(describe_doing(board, 0, 7), "has not called anything yet");
   for (const std::uint64_t seq : {40, 41}) {
     Shown value = all_reduce_at(seq);
     value.count = 1000;

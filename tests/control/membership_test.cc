@@ -237,7 +237,7 @@ TEST(Membership, SaysWhoIsAwaitedAndDoublesThePause) {
   EXPECT_LE(awaited.size(), 4u);
   EXPECT_TRUE(contains(awaited[0], "all_reduce #1 (rank 0): waiting ")) << awaited[0];
   EXPECT_TRUE(contains(awaited[0], " s for rank 1 (pid ")) << awaited[0];
-  EXPECT_TRUE(contains(awaited[0], "which has begun nothing")) << awaited[0];
+  EXPECT_TRUE(contains(awaited[0], "which has not called anything yet")) << awaited[0];
 }
 
 // ---- disagreement
