@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/cores.h"
-#include "base/wait.h"
 #include "native/engine/engine.h"
 
 namespace bench {
@@ -63,7 +62,7 @@ class BareEngine final : private tutti::native::EngineSignals {
  public:
   BareEngine(const BareMemory& memory, int rank, int ranks)
       : ring_(memory.ring(rank)),
-        pauses_(tutti::wait_policy(ranks, tutti::usable_cores()).pauses),
+        pauses_(ranks <= tutti::usable_cores() ? 2000 : 20),
         engine_(memory.view(rank), memory.tuning(), *this) {}
 
   void run(tutti::Request& request) {

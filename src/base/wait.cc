@@ -9,6 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <optional>
+#include <utility>
+
+#include "base/crowd.h"
 
 namespace tutti {
 namespace {
@@ -58,12 +62,15 @@ bool aborted(const Waiter& waiter) noexcept {
 /// The part of a wait that reads the clock.
 class SlowWait {
  public:
-  SlowWait(const Waiter& waiter, Patience& patience, detail::Look look, int pauses)
+  SlowWait(const Waiter& waiter, Patience& patience, detail::Look look, Crowd* crowd,
+           detail::Look done)
       : waiter_(waiter),
         patience_(patience),
         look_(look),
-        next_ask_(start_ + kFirstAsk),
-        pauses_(pauses) {}
+        crowd_(crowd),
+        done_(done),
+        plan_(waiter.policy, waiter.account),
+        next_ask_(start_ + kFirstAsk) {}
 
   WaitResult run() {
     while (!look_()) {
@@ -73,36 +80,61 @@ class SlowWait {
         next_ask_ = now + kAskAgain;
         if (patience_.ask(now, &next_ask_) == Patience::Verdict::give_up)
           return WaitResult::gave_up;
-      } else if (now - start_ < waiter_.policy.spin && pauses_ < waiter_.policy.pauses) {
-        if (spin()) return WaitResult::ready;
-      } else if (now - start_ < waiter_.policy.yield || waiter_.bell == nullptr) {
-        ::sched_yield();
-      } else {
-        const Sleeper sleeper(*waiter_.bell);
-        const std::uint32_t seen = waiter_.bell->rings.load();
-        if (look_()) return WaitResult::ready;
-        if (!aborted(waiter_)) futex_wait(waiter_.bell->rings, seen, next_ask_);
+      } else if (go_on(plan_.next(now - start_, patience_.awaits_core(::sched_getcpu())))) {
+        break;
       }
     }
+    if (plan_.lingers()) plan_.end(Clock::now() - start_);
     return WaitResult::ready;
   }
 
  private:
+  /// One step of the plan; true: ready.
+  bool go_on(WaitPlan::Step step) {
+    switch (step) {
+      case WaitPlan::Step::spin:
+        return spin();
+      case WaitPlan::Step::sleep:
+        if (waiter_.bell != nullptr) return sleep();
+        [[fallthrough]];
+      case WaitPlan::Step::yield:
+        ::sched_yield();
+        return false;
+    }
+    return false;
+  }
+
   bool spin() {
     for (int i = 0; i < kFreeLooks; ++i) {
       pause_core();
       if (look_()) return true;
     }
-    pauses_ += kFreeLooks;
+    return false;
+  }
+
+  bool sleep() {
+    if (crowd_ != nullptr && !place_) place_.emplace(*crowd_, done_);
+    Doorbell& bell = place_ ? place_->bell(*waiter_.bell) : *waiter_.bell;
+    const Sleeper sleeper(bell);
+    const std::uint32_t seen = bell.rings.load();
+    if (place_) {
+      place_->listen();
+      if (&place_->bell(*waiter_.bell) != &bell) return false;  // the lookout by now
+    }
+    if (look_()) return true;
+    if (!aborted(waiter_)) futex_wait(bell.rings, seen, next_ask_);
     return false;
   }
 
   const Waiter& waiter_;
   Patience& patience_;
   const detail::Look look_;
+  Crowd* const crowd_;
+  const detail::Look done_;
+  WaitPlan plan_;
   const TimePoint start_ = Clock::now();
   TimePoint next_ask_;
-  int pauses_;
+  std::optional<Crowd::Place> place_;  // from the first sleep on
 };
 
 }  // namespace
@@ -116,18 +148,65 @@ void ring_slow(Doorbell& bell) noexcept {
 
 WaitPolicy wait_policy(int local_threads, int usable) noexcept {
   if (local_threads <= usable) return {};
-  return {20, std::chrono::nanoseconds(30'000), std::chrono::nanoseconds(200'000)};
+  return {20, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000), true};
+}
+
+// ---- the policy
+
+bool WaitAccount::allows(std::chrono::nanoseconds linger) noexcept {
+  if (balance_.load(std::memory_order_relaxed) > 0) return true;
+  book(linger.count() / kSavings, linger);
+  return false;
+}
+
+void WaitAccount::gain(std::chrono::nanoseconds linger) noexcept { book(linger.count(), linger); }
+
+void WaitAccount::lose(std::chrono::nanoseconds took, std::chrono::nanoseconds linger) noexcept {
+  book(-took.count(), linger);
+}
+
+void WaitAccount::book(std::int64_t amount, std::chrono::nanoseconds linger) noexcept {
+  const std::int64_t balance = balance_.load(std::memory_order_relaxed) + amount;
+  balance_.store(std::clamp(balance, kLeast * linger.count(), kMost * linger.count()),
+                 std::memory_order_relaxed);
+}
+
+WaitPlan::Step WaitPlan::next(std::chrono::nanoseconds waited, bool awaits_own_core) noexcept {
+  if (policy_.shares_cores) {
+    if (waited < policy_.linger && may_linger()) return Step::yield;
+  } else if (!awaits_own_core) {
+    if (waited < policy_.spin) return Step::spin;
+    if (waited < policy_.linger && may_linger()) return Step::spin;
+  }
+  end(waited);
+  return Step::sleep;
+}
+
+bool WaitPlan::may_linger() noexcept {
+  if (lingers_ == Answer::not_asked) {
+    const bool allowed = account_ == nullptr || account_->allows(policy_.linger);
+    lingers_ = allowed ? Answer::yes : Answer::no;
+  }
+  return lingers_ == Answer::yes;
+}
+
+void WaitPlan::end(std::chrono::nanoseconds waited) noexcept {
+  if (std::exchange(lingers_, Answer::no) != Answer::yes || account_ == nullptr) return;
+  if (waited < policy_.linger) {
+    account_->gain(policy_.linger);
+  } else {
+    account_->lose(waited - policy_.spin, policy_.linger);
+  }
 }
 
 namespace detail {
 
-WaitResult wait_slow(const Waiter& waiter, Patience& patience, Look look) {
-  const int first_looks = std::min(kFreeLooks, waiter.policy.pauses);
-  for (int i = 0; i < first_looks; ++i) {
+WaitResult wait_slow(const Waiter& waiter, Patience& patience, Look look, Crowd* crowd, Look done) {
+  for (int i = 0; i < waiter.policy.looks; ++i) {
     pause_core();
     if (look()) return WaitResult::ready;
   }
-  return SlowWait(waiter, patience, look, first_looks).run();
+  return SlowWait(waiter, patience, look, crowd, done).run();
 }
 
 bool wait_until_slow(Doorbell& bell, TimePoint end, Look look) {

@@ -1,9 +1,20 @@
 // The wait function: the only place where a rank waits for another rank's memory.
 //
-// A *waiter* spins, then yields, then sleeps on its *doorbell*, a futex word in its own slot of the
+// A *waiter* looks, and at last sleeps on its *doorbell*, a futex word in its own slot of the
 // status board. A *writer* stores its flag (seq_cst), then rings the doorbells of those who may
 // wait for it; ringing is one load unless somebody sleeps. Between looks the waiter reads one
 // *abort word* and, when the clock says so, asks its *patience* whether to go on.
+//
+// The policy. First a waiter *spins*, for about as long as it costs to fall asleep and be woken: a
+// peer that runs answers within that. Then it *lingers*, if that has lately paid, by more spinning.
+// Then it sleeps. A waiter on whose own core an awaited rank was last seen sleeps at once, and
+// where threads of ours share cores nobody spins, and they linger by yielding. Whether lingering
+// pays is kept in an *account* of time: a wait that it ended earns, one that it did not end pays
+// what it took; while there is nothing left waits do not linger, and save a little each for another
+// try. That makes way for other programs without looking for them: next to a busy loop a spin takes
+// time that the scheduler will want back, and a yield returns a whole slice later, so both soon
+// stop; a sleeper is owed its time and is let in when it is rung, which is when its peer runs as
+// well.
 //
 // No wake is lost: a sleeper adds itself to `sleepers`, reads `rings`, looks once more, and only
 // then sleeps, if `rings` is still what it read. A writer stores, then reads `sleepers`. In the one
@@ -44,23 +55,74 @@ class Patience {
   /// Called first after about 5 ms, then whenever `*next` (set by the callee) has come. A failure
   /// found here is stored where the abort word is; give_up ends only this wait.
   virtual Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) = 0;
+  /// Whether somebody who is awaited was last seen on this core.
+  virtual bool awaits_core(int core) const noexcept {
+    static_cast<void>(core);
+    return false;
+  }
 };
 
 enum class WaitResult : std::uint8_t { ready, aborted, gave_up };
 
-/// How long to pause-spin and to yield before sleeping; from threads of ours and usable cores.
+/// From threads of ours and usable cores. Times count from the start of a wait.
 struct WaitPolicy {
-  int pauses = 2000;
-  std::chrono::nanoseconds spin{30'000};    ///< from the start of the wait
-  std::chrono::nanoseconds yield{100'000};  ///< from the start of the wait
+  int looks = 64;                         ///< before the clock is read
+  std::chrono::nanoseconds spin{20'000};  ///< about what sleeping and waking costs
+  std::chrono::nanoseconds linger{100'000};
+  bool shares_cores = false;  ///< threads of ours do: yield, never spin
 };
 WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept;
+
+/// What lingering has won lately, for all threads that wait in the same place. Any thread; a lost
+/// update does no harm.
+class WaitAccount {
+ public:
+  /// Whether this wait may linger; the caller books how that went.
+  bool allows(std::chrono::nanoseconds linger) noexcept;
+  void gain(std::chrono::nanoseconds linger) noexcept;
+  void lose(std::chrono::nanoseconds took, std::chrono::nanoseconds linger) noexcept;
+
+ private:
+  static constexpr std::int64_t kMost = 8;      // gains that are kept
+  static constexpr std::int64_t kLeast = -64;   // and losses: a stop by hand must not last for ever
+  static constexpr std::int64_t kSavings = 16;  // waits without lingering that pay for one with
+
+  void book(std::int64_t amount, std::chrono::nanoseconds linger) noexcept;
+
+  std::atomic<std::int64_t> balance_{1};  // nanoseconds
+};
+
+/// The policy for one wait, without its clock and system calls.
+class WaitPlan {
+ public:
+  enum class Step : std::uint8_t { spin, yield, sleep };
+  /// `account` may be null: lingering is always allowed then.
+  WaitPlan(const WaitPolicy& policy, WaitAccount* account) noexcept
+      : policy_(policy), account_(account) {}
+  /// What to do after having waited this long.
+  Step next(std::chrono::nanoseconds waited, bool awaits_own_core) noexcept;
+  /// The wait has ended well after this long.
+  void end(std::chrono::nanoseconds waited) noexcept;
+  /// Whether `end` has anything to book.
+  bool lingers() const noexcept { return lingers_ == Answer::yes; }
+
+ private:
+  enum class Answer : std::uint8_t { not_asked, yes, no };
+  bool may_linger() noexcept;
+
+  const WaitPolicy policy_;
+  WaitAccount* const account_;
+  Answer lingers_ = Answer::not_asked;
+};
+
+class Crowd;
 
 /// Whatever one thread needs to wait in a group.
 struct Waiter {
   const std::atomic<std::uint64_t>* abort_word = nullptr;  ///< nonzero: stop
   Doorbell* bell = nullptr;
   WaitPolicy policy;
+  WaitAccount* account = nullptr;
 };
 
 /// One instruction that tells the core that this is a spin loop.
@@ -76,8 +138,8 @@ namespace detail {
 
 /// A predicate by address: the slow path is compiled once.
 struct Look {
-  void* predicate;
-  bool (*call)(void* predicate);
+  void* predicate = nullptr;
+  bool (*call)(void* predicate) = nullptr;
   bool operator()() const { return call(predicate); }
 };
 
@@ -87,7 +149,8 @@ Look look_of(Predicate& predicate) noexcept {
           [](void* at) { return static_cast<bool>((*static_cast<Predicate*>(at))()); }};
 }
 
-WaitResult wait_slow(const Waiter& waiter, Patience& patience, Look look);
+/// `crowd` may be null; `done` is what the crowd may ask.
+WaitResult wait_slow(const Waiter& waiter, Patience& patience, Look look, Crowd* crowd, Look done);
 bool wait_until_slow(Doorbell& bell, Deadline::Clock::time_point end, Look look);
 
 }  // namespace detail
@@ -98,7 +161,16 @@ bool wait_until_slow(Doorbell& bell, Deadline::Clock::time_point end, Look look)
 template <class Ready>
 WaitResult wait(const Waiter& waiter, Patience& patience, Ready&& ready) {
   if (ready()) return WaitResult::ready;
-  return detail::wait_slow(waiter, patience, detail::look_of(ready));
+  return detail::wait_slow(waiter, patience, detail::look_of(ready), nullptr, {});
+}
+
+/// The same for one of a crowd. `done`: the part of `ready` that moves nothing; other threads may
+/// call it while this one sleeps.
+template <class Ready, class Done>
+WaitResult wait_among(Crowd& crowd, const Waiter& waiter, Patience& patience, Ready&& ready,
+                      Done&& done) {
+  if (ready()) return WaitResult::ready;
+  return detail::wait_slow(waiter, patience, detail::look_of(ready), &crowd, detail::look_of(done));
 }
 
 /// For threads that have nothing else to do (control, progress): sleeps on `bell` until `ready()`

@@ -286,6 +286,7 @@ Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& membe
     for (Entry& entry : line.history) entry.clear();
     line.asked_of.store(asked_of, std::memory_order_relaxed);
     line.site.store(0, std::memory_order_relaxed);
+    line.core.store(0, std::memory_order_relaxed);
     write_set(line.ranks, members);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);

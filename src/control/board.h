@@ -130,6 +130,7 @@ struct alignas(64) Line {
   std::array<Entry, kHistory> history;  ///< collective seq is at seq % kHistory
   std::atomic<GroupId> asked_of;        ///< see MembershipOptions
   std::atomic<std::uint32_t> site;      ///< where it was asked for
+  std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
 };
 static_assert(sizeof(Line) == 320);
 

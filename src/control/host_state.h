@@ -130,6 +130,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::vector<int> world_ranks;
   const int rank;
   Line& line;
+  WaitAccount account;
   Waiter waiter;
   std::atomic<std::uint64_t> abort_word{kRunning};
   std::atomic_flag message_busy =

@@ -1,6 +1,7 @@
 #include "control/membership.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <utility>
@@ -22,7 +23,7 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       world_ranks(std::move(options.world_ranks)),
       rank(options.rank),
       line(*line_in),
-      waiter{&abort_word, &host->own.slot().bell, host->policy},
+      waiter{&abort_word, &host->own.slot().bell, host->policy, &account},
       lines(world_ranks.size()) {
   host->process->guard(abort_word);
 }
@@ -225,6 +226,7 @@ GroupId Membership::id() const noexcept { return state_->id; }
 
 void Membership::enter(const Request& request) noexcept {
   State& state = *state_;
+  state.line.core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
   const Request& shown = request.stands_for != nullptr ? *request.stands_for : request;
   const std::uint8_t site = state.host->own.site(shown.where);
   Shown description = shown_of(request, site);
@@ -260,6 +262,17 @@ void Membership::progressed() noexcept {
 }
 
 const Waiter& Membership::waiter() const noexcept { return state_->waiter; }
+
+bool Membership::is_on_core(int core, int member) const noexcept {
+  const auto is_there = [&](int each) {
+    const Line* theirs = state_->line_of(each);
+    return theirs != nullptr && theirs->core.load(std::memory_order_relaxed) == core + 1;
+  };
+  if (member >= 0) return is_there(member);
+  for (int each = 0; each < state_->size(); ++each)
+    if (each != state_->rank && is_there(each)) return true;
+  return false;
+}
 
 int Membership::cores() const noexcept { return state_->host->cores; }
 

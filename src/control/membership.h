@@ -60,6 +60,8 @@ class Membership {
 
   /// For waits in this group: the abort word, the own doorbell, the policy.
   const Waiter& waiter() const noexcept;
+  /// Whether `member` (-1: any other) entered its latest operation on this core.
+  bool is_on_core(int core, int member) const noexcept;
   /// How many cores the ranks of the host may keep busy together; the same on all of them.
   int cores() const noexcept;
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
@@ -112,6 +114,9 @@ class OpPatience final : public Patience {
       : membership_(membership), request_(request), awaited_(awaited) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
     return membership_.ask(request_, awaited_, clock_, now, next);
+  }
+  bool awaits_core(int core) const noexcept override {
+    return membership_.is_on_core(core, awaited_);
   }
   /// Messages: the peer has posted the other half.
   void set_matched() noexcept { clock_.matched = true; }

@@ -15,7 +15,8 @@ namespace tutti::control {
 namespace {
 
 /// The program's own threads want the cores.
-constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000)};
+constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000),
+                                 true};
 
 [[noreturn]] void end_process() noexcept {
   log(LogLevel::error,
@@ -117,7 +118,8 @@ void ProgressThread::loop() noexcept {
 
   // The rank's doorbell is only slept on while something is under way: a sleeper there costs every
   // peer that rings a system call.
-  const Waiter waiter{nullptr, &bell_, kNoSpinning};
+  WaitAccount account;
+  const Waiter waiter{nullptr, &bell_, kNoSpinning, &account};
   while (!stopping_.load()) {
     const std::uint64_t woken = woken_.load();
     Driver::Step step = step_all();

@@ -1,43 +1,42 @@
 // Waiting for asynchronous operations: whoever waits drives.
 #pragma once
 
-#include <algorithm>
-#include <utility>
-
+#include "base/crowd.h"
 #include "control/membership.h"
 
 namespace tutti::native {
 
-/// The patience of a thread that drives `Driven` (a queue, the messages) until a time of its own.
-template <class Driven>
+/// The patience of a thread that drives until a time of its own. The deadlines of what it drives
+/// are looked at by the progress thread, once for all who wait.
 class HelpPatience final : public Patience {
  public:
-  HelpPatience(Driven& driven, Deadline::Clock::time_point until)
-      : driven_(driven), until_(until) {}
+  HelpPatience(const control::Membership& membership, Deadline::Clock::time_point until) noexcept
+      : membership_(membership), until_(until) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
     *next = until_;
-    driven_.ask(now, next);
     return now >= until_ ? Verdict::give_up : Verdict::keep_waiting;
   }
+  bool awaits_core(int core) const noexcept override { return membership_.is_on_core(core, -1); }
 
  private:
-  Driven& driven_;
+  const control::Membership& membership_;
   const Deadline::Clock::time_point until_;
 };
 
-/// Drives until `done()` (true) or `until` has come (false). When the group has failed everything
-/// that is pending ends with the cause, so that `done` becomes true as well.
+/// Drives until `done()` (true) or `until` has come (false). Other threads call `done` too. When
+/// the group has failed everything that is pending ends with the cause, so that `done` becomes true
+/// as well.
 template <class Driven, class Done>
 bool help(Driven& driven, control::Membership& membership, Deadline::Clock::time_point until,
           Done&& done) {
-  HelpPatience<Driven> patience(driven, until);
+  HelpPatience patience(membership, until);
   const auto look = [&] {
     if (done()) return true;
     driven.drive();
     return done();
   };
   for (;;) {
-    switch (wait(membership.waiter(), patience, look)) {
+    switch (wait_among(driven.crowd(), membership.waiter(), patience, look, done)) {
       case WaitResult::ready:
         return true;
       case WaitResult::gave_up:

@@ -73,7 +73,9 @@ void Messages::run(const Request& request) {
   submit(transfer);
   for (;;) {
     StepPatience patience(membership_, request, transfer);
-    switch (wait(membership_.waiter(), patience, [&] { return transfer.step(); })) {
+    switch (wait_among(
+        crowd_, membership_.waiter(), patience, [&] { return transfer.step(); },
+        [&] { return transfer.ended(); })) {
       case WaitResult::ready:
         return membership_.leave(request);
       case WaitResult::aborted:
@@ -120,6 +122,7 @@ void Messages::take_token() noexcept {
 void Messages::give_token() noexcept {
   const bool wake = std::exchange(others_ended_, false);
   const bool refused = token_.give();
+  if (wake) crowd_.wake_done();
   if (wake || refused) membership_.notify(membership_.rank());
 }
 

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/crowd.h"
 #include "native/channels.h"
 #include "native/driver_token.h"
 #include "native/operation.h"
@@ -95,6 +96,8 @@ class Messages {
   /// Puts a transfer in line and moves what can move. It must stay where it is until it has ended
   /// or was withdrawn.
   void submit(Transfer& transfer);
+  /// Those who wait for any of them.
+  Crowd& crowd() noexcept { return crowd_; }
   /// Moves whatever can move. `own`: the caller looks at this one itself and need not be woken.
   void drive(const Transfer* own = nullptr);
   /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched.
@@ -192,6 +195,8 @@ class Messages {
   control::Membership& membership_;
   const std::size_t eager_bytes_;
   std::atomic<std::size_t> pending_{0};
+
+  Crowd crowd_;
 
   std::mutex inbox_mutex_;
   Line inbox_;  // inbox_mutex_

@@ -37,6 +37,9 @@ class StepPatience final : public Patience {
     clock_.matched = operation_.matched();
     return membership_.ask(request_, operation_.awaited(), clock_, now, next);
   }
+  bool awaits_core(int core) const noexcept override {
+    return membership_.is_on_core(core, operation_.awaited());
+  }
 
  private:
   control::Membership& membership_;

@@ -1,6 +1,8 @@
 #include "native/queue.h"
 
+#include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "native/helping.h"
 
@@ -129,6 +131,7 @@ void Queue::take_token() noexcept {
 void Queue::give_token() noexcept {
   const bool wake = std::exchange(ended_, false);
   const bool refused = token_.give();
+  if (wake) crowd_.wake_done();
   if (wake || refused) membership_.notify(membership_.rank());
 }
 

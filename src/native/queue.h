@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 
+#include "base/crowd.h"
 #include "native/collectives.h"
 #include "native/driver_token.h"
 
@@ -29,6 +30,8 @@ class Queue {
 
   /// Asynchronous operations that have not ended.
   std::size_t pending() const noexcept { return pending_.load(); }
+  /// Those who wait for any of them.
+  Crowd& crowd() noexcept { return crowd_; }
   /// Steps the head as far as it goes, unless somebody else does.
   void drive() noexcept;
   /// The patience of the head.
@@ -49,6 +52,8 @@ class Queue {
   Collectives& collectives_;
   control::Membership& membership_;
   std::atomic<std::size_t> pending_{0};
+
+  Crowd crowd_;
 
   std::mutex mutex_;
   std::deque<std::shared_ptr<Entry>> entries_;  // mutex_; the head included

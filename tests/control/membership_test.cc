@@ -1,6 +1,7 @@
 #include "control/membership.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
 #include <latch>
@@ -61,6 +62,32 @@ TEST(Membership, WaitsAndNotifies) {
       world.leave(request);
     }
     world.close(200, collective(Op::barrier, 200).chain, Deadline::after(10s));
+  });
+}
+
+TEST(Membership, KnowsWhoEnteredOnACore) {
+  std::atomic<int> bound{0}, entered{0}, looked{0};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    const int core = ::sched_getcpu();
+    EXPECT_FALSE(world.is_on_core(core, 1 - world.rank())) << "it has not entered anything";
+    meet(bound, 2);
+    cpu_set_t only;
+    CPU_ZERO(&only);
+    cpu_set_t allowed;
+    ::sched_getaffinity(0, sizeof allowed, &allowed);
+    int first = 0;
+    while (!CPU_ISSET(first, &allowed)) ++first;
+    CPU_SET(first, &only);
+    ::sched_setaffinity(0, sizeof only, &only);
+    const Request request = collective(Op::barrier, 1);
+    world.enter(request);
+    meet(entered, 2);
+    EXPECT_TRUE(world.is_on_core(first, 1 - world.rank()));
+    EXPECT_TRUE(world.is_on_core(first, -1));
+    EXPECT_FALSE(world.is_on_core(first + 1, 1 - world.rank()));
+    meet(looked, 2);
+    world.leave(request);
+    world.close(1, request.chain, Deadline::after(10s));
   });
 }
 

@@ -188,6 +188,37 @@ TEST(Messages, DifferentTagsFromDifferentThreads) {
   });
 }
 
+TEST(Messages, HundredsOfThreadsWaitAtOnce) {
+  constexpr int kThreads = 150;
+  constexpr int kRounds = 4;
+  on_native_ranks(2, [&](NativeRank& me) {
+    const int peer = 1 - me.rank;
+    std::vector<std::thread> threads;
+    for (int tag = 0; tag < kThreads; ++tag) {
+      threads.emplace_back([&, tag] {
+        for (int round = 0; round < kRounds; ++round) {
+          const Bytes sent = pattern(64, static_cast<unsigned>(tag + round));
+          Bytes got(64);
+          if (tag % 2 == 0) {
+            Work receive = me.backend.start(me.recv_of(got, peer, tag));
+            Work send = me.backend.start(me.send_of(sent, peer, tag));
+            receive.wait();
+            send.wait();
+          } else if (me.rank == 0) {
+            me.send(sent, peer, tag);
+            me.recv(got, peer, tag);
+          } else {
+            me.recv(got, peer, tag);
+            me.send(sent, peer, tag);
+          }
+          EXPECT_EQ(got, sent);
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
 TEST(Messages, NeitherWaitForCollectivesNorTheyForThem) {
   on_native_ranks(2, [](NativeRank& me) {
     std::vector<float> sum(200'000, 1.0f);
