@@ -4,6 +4,7 @@
   bench/peers/run.py                          the whole table, about three minutes
   bench/peers/run.py --n 2 --sizes 8,64K,1M   some cells
   bench/peers/run.py --peers tutti,engine     the public call beside the bare engine
+  bench/peers/run.py --before ../old/build/release    this build beside another one
   bench/peers/overhead.py                     the backends gloo and mpi beside their bare libraries
 """
 import argparse
@@ -136,7 +137,7 @@ class Peer:
             os.close(pipe)
 
 
-def start_peers(wanted, n, build, folder, largest):
+def start_peers(wanted, n, build, folder, largest, before=None):
     bench, peers = build / "bench" / "peers", []
     mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     binding = ["--bind-to", "core"] if n <= len(os.sched_getaffinity(0)) else ["--bind-to", "none"]
@@ -151,6 +152,7 @@ def start_peers(wanted, n, build, folder, largest):
     unchecked, unblocked = {"TUTTI_CHECK": "off"}, {"TUTTI_MPI_MODE": "nonblocking"}
     table = {
         "tutti": ("peer_tutti", lambda p: [p, *tail], by_hand(), True),
+        "before": ("peer_tutti", lambda p: [p, *tail], by_hand(), True),
         "tutti-gloo": ("peer_tutti", lambda p: [p, *tail], by_hand(TUTTI_BACKEND="gloo"), True),
         "tutti-gloo-unchecked": ("peer_tutti", lambda p: [p, *tail],
                                  by_hand(TUTTI_BACKEND="gloo", **unchecked), True),
@@ -169,7 +171,7 @@ def start_peers(wanted, n, build, folder, largest):
     (folder / "store").mkdir()
     for name in wanted:
         program, command, environment, per_rank = table[name]
-        path = bench / program
+        path = (before / "bench" / "peers" if name == "before" else bench) / program
         launcher = str(command(path)[0])
         if not path.exists() or not shutil.which(launcher):
             print(f"{name}: not built here, left out", file=sys.stderr)
@@ -282,6 +284,7 @@ def main():
     parser.add_argument("--n", default="2,4", help="numbers of ranks (2,4)")
     parser.add_argument("--sizes", default=SIZES, help=f"bytes ({SIZES})")
     parser.add_argument("--peers", default="tutti,openmpi,openmpi-nocma,mpich,gloo", help="the first is the subject")
+    parser.add_argument("--before", type=pathlib.Path, help="another build folder: its public call is the peer 'before'")
     parser.add_argument("--rounds", default=9, type=int, help="per cell (9; under 7 a cell counts as unsteady)")
     parser.add_argument("--json", default=ROOT / "docs" / "evidence" / "peers.json", type=pathlib.Path)
     options = parser.parse_args()
@@ -289,6 +292,9 @@ def main():
     build = options.build.resolve()
     sizes = [size_of(s) for s in options.sizes.split(",")]
     wanted = options.peers.split(",")
+    before = options.before and options.before.resolve()
+    if before:
+        wanted.insert(1, "before")
     report = {"what": "all_reduce f32 sum in place", **machine(), "tables": []}
     print(f"{report['what']}; {report['cpu']}, {report['cores']} cores, load {report['load'][0]:.1f} at the start; "
           f"commit {report['commit']}, {report['date']}")
@@ -296,7 +302,7 @@ def main():
         folder = pathlib.Path(tempfile.mkdtemp(prefix="peers-"))
         peers = []
         try:
-            peers = start_peers(wanted, n, build, folder, max(sizes))
+            peers = start_peers(wanted, n, build, folder, max(sizes), before)
             names = [peer.name for peer in peers]
             for peer in peers:
                 peer.warm_up(min(sizes))

@@ -1,4 +1,4 @@
-# ./dev bench peers [ARGS] | backends [ARGS] | micro
+# ./dev bench peers [ARGS] | backends [ARGS] | neighbours [ARGS] | micro [--before BUILD]
 name=${1:-}
 [ $# -gt 0 ] && shift
 # shellcheck disable=SC2086
@@ -7,6 +7,22 @@ hold_lock
 case "$name" in
   peers) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/run.py --build build/release "$@" ;;
   backends) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/overhead.py --build build/release "$@" ;;
-  micro) build release -DTUTTI_BUILD_BENCH=ON && build/release/bench/micro/call_cost "$@" ;;
-  *) die 2 "unknown bench '$name' (peers, backends, micro)" ;;
+  neighbours)
+    torch=build/bench/torch
+    build release -DTUTTI_BUILD_BENCH=ON -DTUTTI_WITH_TORCH=ON
+    python=$(bench/peers/torch_env.sh "$torch") && set -- --python "$python" "$@"
+    python3 bench/peers/neighbours.py --build build/release "$@"
+    ;;
+  micro)
+    build release -DTUTTI_BUILD_BENCH=ON
+    if [ "${1:-}" = --before ]; then # in turns: the machine changes from minute to minute
+      for _ in 1 2 3 4 5; do
+        echo "before: $("${2:?BUILD is missing}"/bench/micro/call_cost)"
+        echo "now:    $(build/release/bench/micro/call_cost)"
+      done
+    else
+      build/release/bench/micro/call_cost "$@"
+    fi
+    ;;
+  *) die 2 "unknown bench '$name' (peers, backends, neighbours, micro)" ;;
 esac
