@@ -59,23 +59,23 @@ def measure_reduces(names, sizes, rounds, build):
 
 
 def job_commands(names, build, python, epochs):
-    """name: (command, environment, what finds images/s in its output)"""
+    """name: (command, environment, what finds images/s in its output, of how many ranks that is one)"""
     train = build / "examples/07_fashion_mnist/fashion_mnist"
     job = [train, "--epochs", epochs]
-    rows = re.compile(r"^ *0 +(\d+) ", re.M)
+    rows = re.compile(r"^(?:\[0\])? *0 +(\d+) ", re.M)
     mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     run_tutti = [build / "cli/tutti", "run", "-n", N]
     table = {
-        "native": ([*run_tutti, *job], {"TUTTI_BACKEND": "native"}, rows),
-        "gloo": ([*run_tutti, *job], {"TUTTI_BACKEND": "gloo"}, rows),
-        "mpi": (["mpirun.openmpi", "--bind-to", "core", "-n", N, *job], {"TUTTI_BACKEND": "mpi", **mpi}, rows),
+        "native": ([*run_tutti, *job], {"TUTTI_BACKEND": "native"}, rows, N),
+        "gloo": ([*run_tutti, *job], {"TUTTI_BACKEND": "gloo"}, rows, N),
+        "mpi": (["mpirun.openmpi", "--bind-to", "core", "-n", N, *job], {"TUTTI_BACKEND": "mpi", **mpi}, rows, N),
         "python": ([python, "-m", "torch.distributed.run", "--nproc-per-node", N,
                     pathlib.Path(__file__).parent / "ddp_fmnist.py", epochs] if python else None,
-                   {"OMP_NUM_THREADS": "1"}, re.compile(r"(\d+) images/s")),
+                   {"OMP_NUM_THREADS": "1"}, re.compile(r"(\d+) images/s"), 1),
     }
     found = {}
     for name in names:
-        command, variables, rate = table[name]
+        command, variables, *rate = table[name]
         if name == "python" and command is None:
             print("python: no virtual environment with torch, left out: --python NAME (bench/peers/README.md)", file=sys.stderr)
         elif name != "python" and not train.exists():
@@ -83,7 +83,7 @@ def job_commands(names, build, python, epochs):
         elif name == "mpi" and not shutil.which("mpirun.openmpi"):
             print("mpi: no mpirun.openmpi, left out", file=sys.stderr)
         else:
-            found[name] = ([str(word) for word in command], {**os.environ, **variables}, rate)
+            found[name] = ([str(word) for word in command], {**os.environ, **variables}, *rate)
     return found
 
 
@@ -91,13 +91,13 @@ def measure_jobs(jobs, rounds):
     """Images per second by job and round."""
     rates = {name: [] for name in jobs}
     for _ in range(rounds):
-        for name, (command, variables, rate) in jobs.items():
+        for name, (command, variables, rate, ranks) in jobs.items():
             ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=600)
             found = rate.search(ended.stdout)
             if ended.returncode != 0 or not found:
                 raise RuntimeError(f"{name}: {' '.join(command)} ended with {ended.returncode}\n{ended.stdout[-600:]}\n"
                                    f"{ended.stderr[-600:]}")
-            rates[name].append(float(found[1]))
+            rates[name].append(float(found[1]) * ranks)
     return rates
 
 
