@@ -1,6 +1,7 @@
 // A file descriptor that closes itself.
 #pragma once
 
+#include <functional>
 #include <utility>
 
 namespace tutti::net {
@@ -10,26 +11,35 @@ class Fd {
  public:
   Fd() = default;
   explicit Fd(int fd) noexcept : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  Fd(Fd&& other) noexcept
+      : fd_(std::exchange(other.fd_, -1)), is_private_(std::exchange(other.is_private_, false)) {}
   Fd& operator=(Fd&& other) noexcept {
     if (this != &other) {
       reset();
       fd_ = std::exchange(other.fd_, -1);
+      is_private_ = std::exchange(other.is_private_, false);
     }
     return *this;
   }
   ~Fd() { reset(); }
 
+  /// What `open` returns (-1: it failed, errno says why), as a *private* descriptor: a child that
+  /// the program forks does not hold it open, not even for the moment before it could be told. A
+  /// socket must be private: as long as a helper process has it, its other end never sees our
+  /// death.
+  static Fd open_private(const std::function<int()>& open);
+
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
-  /// Gives the descriptor away without closing it.
-  int release() noexcept { return std::exchange(fd_, -1); }
+  /// Gives the descriptor away without closing it; it is private no longer.
+  int release() noexcept;
   void reset() noexcept;
   /// A second descriptor of the same open file (kSystem when the limit is reached).
   Fd duplicate() const;
 
  private:
   int fd_ = -1;
+  bool is_private_ = false;
 };
 
 }  // namespace tutti::net

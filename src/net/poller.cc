@@ -41,8 +41,10 @@ bool poll_once(std::span<pollfd> entries, nanoseconds limit) {
 PollResult poll_entries(std::span<pollfd> entries, Deadline& deadline, const Interrupt& interrupt) {
   for (;;) {
     if (is_aborted(interrupt)) return PollResult::aborted;
+    if (interrupt.look != nullptr && *interrupt.look) (*interrupt.look)();
     const nanoseconds left = deadline.left(Clock::now());
-    const nanoseconds limit = interrupt.abort_word != nullptr ? std::min(left, kAbortLook) : left;
+    const bool looks = interrupt.abort_word != nullptr || interrupt.look != nullptr;
+    const nanoseconds limit = looks ? std::min(left, kAbortLook) : left;
     if (poll_once(entries, limit)) {
       if (is_aborted(interrupt)) return PollResult::aborted;
       for (const pollfd& entry : entries.first(entries.size() - 1)) {

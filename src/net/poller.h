@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 
@@ -41,6 +42,8 @@ struct Interrupt {
   const std::atomic<std::uint64_t>* abort_word =
       nullptr;  ///< looked at every 20 ms, and when woken
   const Wakeup* wakeup = nullptr;
+  /// Called every 20 ms, if given; what it throws ends the wait.
+  const std::function<void()>* look = nullptr;
 };
 
 enum class PollResult : std::uint8_t { ready, expired, aborted, woken };

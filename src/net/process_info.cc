@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <cstdio>
 
 #include "net/fd.h"
+#include "net/poller.h"
 
 namespace tutti::net {
 namespace {
@@ -63,6 +66,19 @@ std::optional<ProcessStat> stat_of(pid_t pid) {
   return stat;
 }
 
+bool has_ended(pid_t pid, std::uint64_t start_time) {
+  const std::optional<ProcessStat> stat = stat_of(pid);
+  if (stat && start_time != 0 && stat->start_time != start_time) return true;  // another's by now
+  const Fd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process) {
+    if (::kill(pid, 0) != 0 && errno == ESRCH) return true;
+    return stat && (stat->state == 'Z' || stat->state == 'X');
+  }
+  // Readable once all its threads have ended: one whose main thread is a zombie may go on.
+  Deadline now = Deadline::at(Deadline::Clock::now());
+  return poll_readable(process.get(), now) == PollResult::ready;
+}
+
 std::string pid_space() {
   std::array<char, 64> space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
@@ -71,7 +87,8 @@ std::string pid_space() {
   const ssize_t got = fd ? ::read(fd.get(), boot.data(), boot.size() - 1) : 0;
   std::string text(boot.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   text.resize(std::min(text.size(), text.find('\n')));
-  return text + "/" + std::string(space.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  if (text.empty() || length <= 0) return {};
+  return text + "/" + std::string(space.data(), static_cast<std::size_t>(length));
 }
 
 bool descends_from(pid_t pid, pid_t ancestor) {

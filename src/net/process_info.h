@@ -25,7 +25,12 @@ struct ProcessStat {
 /// Empty when there is no such process, or it may not be seen.
 std::optional<ProcessStat> stat_of(pid_t pid);
 
-/// Where a pid means what it means here: boot id and pid name space.
+/// Whether the process `pid` that began at `start_time` (0: not known) has ended: a zombie has, a
+/// process that /proc does not show has not.
+bool has_ended(pid_t pid, std::uint64_t start_time);
+
+/// Where a pid means what it means here: boot id and pid name space. Empty if /proc does not say:
+/// then nobody knows where his pid means something.
 std::string pid_space();
 
 /// Whether `pid` is `ancestor` or a child, grandchild, ... of it.

@@ -1,8 +1,12 @@
 #include "net/system_error.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -26,7 +30,57 @@ std::string_view advice(int error_number) {
   }
 }
 
+std::string first_line_of(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// The smallest pids.max on the way from our control group to the root; empty: none is set.
+std::string smallest_pids_max() {
+  std::ifstream groups("/proc/self/cgroup");
+  unsigned long long smallest = ~0ull;
+  for (std::string line; std::getline(groups, line);) {
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string kind = line.substr(first + 1, second - first - 1);
+    if (!kind.empty() && kind != "pids") continue;
+    const std::string root = kind.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/pids";
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      const std::string text = first_line_of(root + path + "/pids.max");
+      if (!text.empty() && text != "max") {
+        smallest = std::min(smallest, std::strtoull(text.c_str(), nullptr, 10));
+      }
+      if (path.empty() || path.rfind('/') == std::string::npos) break;
+    }
+  }
+  return smallest == ~0ull ? std::string() : std::to_string(smallest);
+}
+
 }  // namespace
+
+std::string process_limits() {
+  rlimit limit{};
+  std::string text;
+  if (::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    text = fmt::format("this user may have {} processes and threads (`ulimit -u`)", limit.rlim_cur);
+  }
+  if (const std::string pids = smallest_pids_max(); !pids.empty()) {
+    text += fmt::format("{}this container may have {} (pids.max)", text.empty() ? "" : ", ", pids);
+  }
+  if (text.empty())
+    return "; the machine has no room for more (kernel.threads-max, kernel.pid_max)";
+  return fmt::format("; {}: raise the limit, or start fewer ranks and threads", text);
+}
+
+Error no_thread_error(std::string_view what, int error_number) {
+  const std::string text = std::generic_category().message(error_number);
+  return Error(ErrorCode::kSystem,
+               fmt::format("{}: {} (errno {}){}", what, text, error_number,
+                           error_number == EAGAIN ? process_limits() : advice(error_number)));
+}
 
 Error system_error(std::string_view what, int error_number) {
   const std::string text = std::generic_category().message(error_number);

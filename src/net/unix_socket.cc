@@ -40,7 +40,8 @@ Address parse_address(std::string_view address) {
 }
 
 Fd make_socket() {
-  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd socket = Fd::open_private(
+      [] { return ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
   if (!socket) throw system_error("cannot make a unix socket", errno);
   return socket;
 }
@@ -134,7 +135,8 @@ Fd listen(std::string_view address) {
 Accepted accept(int listener) {
   for (;;) {
     Accepted accepted;
-    accepted.socket = Fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    accepted.socket = Fd::open_private(
+        [&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
     if (accepted.socket) {
       accepted.peer = peer_of(accepted.socket.get());
       accepted.refused = !is_trusted(accepted.peer);

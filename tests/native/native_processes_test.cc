@@ -20,7 +20,7 @@ namespace {
 std::vector<int> on_native_processes(int n, const std::function<void(NativeRank&)>& body) {
   const net::Fd board = control::Board::make(n);
   const std::string address = net::random_address("tutti-test");
-  net::Fd listener = net::listen(address);
+  net::Fd listener(net::listen(address).release());  // not private: rank 0 is a forked child
   std::vector<pid_t> children;
   for (int rank = 0; rank < n; ++rank) {
     const pid_t child = fork();

@@ -62,6 +62,58 @@ TEST(Fd, ClosesOnceAndMoves) {
   EXPECT_TRUE(is_open(copy.get()));
 }
 
+/// Exit code of a forked child that runs `body`.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Fd, AForkedChildHoldsNoSocketOfOurs) {
+  Deadline deadline = Deadline::after(20s);
+  const std::string address = random_address("tutti-test");
+  Fd listener = listen(address);
+  Fd client = connect(address, deadline);
+  Fd served = accept(listener.get()).socket;
+  Fd moved = std::move(served);
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const Fd read_end(ends[0]);
+  Fd write_end(ends[1]);
+  // A helper that lives on: the ends of all three are seen although it does.
+  const pid_t helper = ::fork();
+  if (helper == 0) {
+    write_end.reset();
+    char byte;
+    _exit(::read(read_end.get(), &byte, 1) == 0 ? 0 : 1);  // until the test is over
+  }
+  moved.reset();
+  listener.reset();
+  EXPECT_EQ(poll_readable(client.get(), deadline), PollResult::ready);
+  char byte;
+  EXPECT_EQ(::read(client.get(), &byte, 1), 0) << "the helper does not hold the other end";
+  EXPECT_TRUE(try_listen(address)) << "nor the listener";
+  // The numbers stay taken in a child, and stand for nothing there; those closed by now do not.
+  const Fd other = listen(address);
+  const Fd released(::fcntl(listen(random_address("tutti-test")).release(), F_DUPFD_CLOEXEC, 0));
+  EXPECT_EQ(in_child([&] {
+              if (::write(client.get(), "x", 1) != -1 || errno == EBADF) return 1;
+              int listens = 1;
+              socklen_t size = sizeof listens;
+              ::getsockopt(other.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
+              if (listens != 0) return 2;
+              ::getsockopt(released.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &size);
+              return listens == 1 ? 0 : 3;
+            }),
+            0);
+  write_end.reset();
+  int status = -1;
+  ::waitpid(helper, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Socket, BothEndsKnowWhoTheOtherIs) {
   const Pair pair = connected_pair();
   EXPECT_EQ(peer_of(pair.client.get()).pid, ::getpid());
@@ -384,6 +436,24 @@ TEST(ProcessInfo, ThisProcessAndItsChildren) {
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   EXPECT_FALSE(descends_from(child, ::getpid()));
+}
+
+TEST(ProcessInfo, WhoHasEnded) {
+  const auto start_time = [](pid_t pid) { return stat_of(pid)->start_time; };
+  EXPECT_FALSE(has_ended(::getpid(), start_time(::getpid())));
+  EXPECT_FALSE(has_ended(::getpid(), 0));
+  EXPECT_TRUE(has_ended(::getpid(), start_time(::getpid()) + 1)) << "the pid is another's by now";
+  const pid_t child = ::fork();
+  if (child == 0) ::pause();
+  const std::uint64_t began = start_time(child);
+  EXPECT_FALSE(has_ended(child, began));
+  ::kill(child, SIGKILL);
+  siginfo_t info;
+  ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT);
+  EXPECT_TRUE(has_ended(child, began)) << "a zombie";
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(has_ended(child, began));
+  EXPECT_TRUE(has_ended(child, 0));
 }
 
 }  // namespace

@@ -254,7 +254,7 @@ TEST(StoreServer, ServerGoneNamesItsAddressAndProcess) {
 class ServerProcess {
  public:
   ServerProcess() {
-    net::Fd listener = net::listen(address_);
+    net::Fd listener(net::listen(address_).release());  // not private: for the child
     pid_ = ::fork();
     if (pid_ == 0) {
       {
