@@ -15,7 +15,9 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/rank_list.h"
+#include "control/board.h"
 #include "control/host.h"
+#include "control/process.h"
 #include "control/untold.h"
 #include "group/check.h"
 #include "group/group_impl.h"
@@ -25,6 +27,7 @@
 #include "rendezvous/identity.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/mpi_choice.h"
+#include "store/watch.h"
 #include "tutti/init.h"
 #include "tutti/version.h"
 
@@ -195,28 +198,39 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 }
 
 /// Every rank sees every rank's settings, so that all of them refuse, with the same words.
-void compare_settings(Store& store, const Identity& identity, const Config& config) {
-  const auto budget = std::chrono::duration_cast<Store::Timeout>(std::min<std::chrono::nanoseconds>(
-      config.duration(Setting::timeout), std::chrono::hours(24)));
+void compare_settings(const Meeting& meeting, const Identity& identity, const Config& config) {
+  Deadline deadline = Deadline::after(config.duration(Setting::timeout));
+  deadline.start(Deadline::Clock::now());
   std::vector<std::string> keys;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     keys.push_back(fmt::format("settings/{}", rank));
   }
-  store.set(keys[static_cast<std::size_t>(identity.rank)], uniform_settings(config), budget);
-  const std::vector<std::string> all = store.multi_get(keys, budget);
+  meeting.store->set(keys[static_cast<std::size_t>(identity.rank)], uniform_settings(config),
+                     store::timeout_of(deadline));
+  const std::vector<std::string> all =
+      store::get_watching(*meeting.store, keys, deadline, [&] { meeting.company->look(); });
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const std::vector<std::string_view> first = lines_of(all[0]), other = lines_of(all[rank]);
     const auto [here, there] =
         std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    try {  // rank 0 may serve the store: it stays until everybody has read
-      store.barrier("settings/refused", identity.world_size, std::chrono::seconds(2));
-    } catch (const Error&) {  // somebody has ended already
-    }
     throw_invalid(fmt::format(
         "a setting that must be the same on all ranks differs: {} on rank 0, {} on rank {}",
         here == first.end() ? "nothing" : *here, there == other.end() ? "nothing" : *there, rank));
   }
+}
+
+/// What the agent has written on its board.
+std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size) {
+  std::vector<rendezvous::Ended> ended;
+  if (!memory) return ended;
+  const control::Board board(memory);
+  for (int rank = 0; rank < world_size && board.rank_count() == world_size; ++rank) {
+    const auto& exit = board.header().exits[static_cast<std::size_t>(rank)];
+    if (exit.known.load(std::memory_order_acquire) == 0) continue;
+    ended.push_back({rank, control::describe_wait_status(exit.wait_status.load())});
+  }
+  return ended;
 }
 
 Meeting meet(const InitOptions& options, const Identity& identity, const Config& config) {
@@ -225,6 +239,12 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   meeting.init_method = config.text(Setting::init_method);
   meeting.name = config.text(Setting::name);
   meeting.store = options.store;
+  // Of a world of all ranks of the job, in the job's order.
+  if (identity.source.starts_with("RANK=")) {
+    meeting.ended = [world_size = identity.world_size](const net::Fd& board) {
+      return ranks_ended(board, world_size);
+    };
+  }
   return rendezvous::meet(identity, meeting);
 }
 
@@ -232,19 +252,31 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
 void show_untold(const Meeting& meeting, const Environment& environment) {
   const auto rank = environment.find("RANK");
   if (!meeting.board || rank == environment.end()) return;
-  control::Untold::of_process().show_on(meeting.board, std::atoi(rank->second.c_str()));
+  control::Untold::of_process().show_on(*meeting.board, std::atoi(rank->second.c_str()));
 }
 
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
                                          const Meeting& meeting) {
   control::HostOptions host;
   host.store = meeting.store;
-  host.board_fd = meeting.board.get();
+  host.board_fd = meeting.board ? meeting.board->get() : -1;
   host.rank = identity.rank;
   host.world_size = identity.world_size;
   host.host_id = config.text(Setting::host_id);
   host.timeout = config.duration(Setting::timeout);
+  host.look = [&] { meeting.company->look(); };
   return control::Host::join(host);
+}
+
+/// All that needs the others before the board shows who of them lives.
+std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Config& config,
+                                            const Meeting& meeting) {
+  try {
+    if (identity.world_size > 1) compare_settings(meeting, identity, config);
+    return join_host(identity, config, meeting);
+  } catch (const Error& error) {
+    throw meeting.company->blame(error);
+  }
 }
 
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
@@ -262,7 +294,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.store = meeting.store;
   for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
   parts.check = config.flag(Setting::check);
-  parts.host = join_host(identity, config, meeting);
+  parts.host = meet_at_host(identity, config, meeting);
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = make_backend(spec);
@@ -279,6 +311,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
 }  // namespace
 
 ProcessGroup init_process_group(const InitOptions& options, Where where) try {
+  control::Process::refuse_in_child();  // before it can claim its parent's rank
   const Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
   if (environment.contains("TUTTI_AGENT")) launch::install_last_words();
@@ -291,7 +324,6 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
   show_untold(meeting, environment);
-  if (identity.world_size > 1) compare_settings(*meeting.store, identity, config);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
   log_world(world, identity, meeting);
   return world;

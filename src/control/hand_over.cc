@@ -21,6 +21,7 @@
 #include "net/process_info.h"
 #include "net/system_error.h"
 #include "net/unix_socket.h"
+#include "store/watch.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -57,27 +58,16 @@ Words decode(const Message& message) {
   return words;
 }
 
-std::chrono::milliseconds store_timeout(Deadline& deadline) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left(Clock::now()));
-  return std::min<std::chrono::milliseconds>(left, std::chrono::hours(24));
-}
-
-/// The store knows no abort word: we look at it between short waits.
 std::string get_address(Store& store, const std::string& key, Deadline& deadline,
                         const net::Interrupt& interrupt) {
-  constexpr std::chrono::milliseconds kSlice{50};
-  for (;;) {
-    const auto left = store_timeout(deadline);
-    if (interrupt.abort_word == nullptr) return store.get(key, left);
-    if (interrupt.abort_word->load(std::memory_order_acquire) != 0) {
+  const auto look = [&] {
+    if (interrupt.abort_word != nullptr &&
+        interrupt.abort_word->load(std::memory_order_acquire) != 0) {
       throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
     }
-    try {
-      return store.get(key, std::min(left, kSlice));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kTimeout || left <= kSlice) throw;
-    }
-  }
+    if (interrupt.look != nullptr && *interrupt.look) (*interrupt.look)();
+  };
+  return store::get_watching(store, std::span(&key, 1), deadline, look).front();
 }
 
 /// A rank's connection to rank 0 and what it gave.
@@ -371,12 +361,12 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
     if (group_size > 1) {
       const std::string address = net::random_address("tutti-memory");
       const net::Fd listener = net::listen(address);
-      store.set(key, address, store_timeout(deadline));
+      store.set(key, address, store::timeout_of(deadline));
       host.meet(listener, deadline);
     }
     host.send_all(deadline);
     host.take(take);
-    if (group_size > 1) store.erase(key, store_timeout(deadline));
+    if (group_size > 1) store.erase(key, store::timeout_of(deadline));
     return;
   }
   const std::string address = get_address(store, key, deadline, interrupt);

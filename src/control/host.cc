@@ -16,6 +16,7 @@
 #include "control/host_state.h"
 #include "control/words.h"
 #include "net/system_error.h"
+#include "store/watch.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -36,11 +37,6 @@ std::string own_host_name() {
   std::array<char, 256> name{};
   gethostname(name.data(), name.size() - 1);
   return name.data();
-}
-
-Store::Timeout left_of(Deadline& deadline) {
-  const auto left = std::chrono::ceil<Store::Timeout>(deadline.left(Clock::now()));
-  return std::min<Store::Timeout>(left, std::chrono::hours(24));
 }
 
 std::string key_of(int rank) { return fmt::format("host/{}", rank); }
@@ -68,11 +64,11 @@ Introduction decode(const std::string& text) {
 
 std::vector<Introduction> introduce(const HostOptions& options, const Introduction& own,
                                     Deadline& deadline) {
-  options.store->set(key_of(options.rank), encode(own), left_of(deadline));
+  options.store->set(key_of(options.rank), encode(own), store::timeout_of(deadline));
   std::vector<std::string> keys;
   for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key_of(rank));
   std::vector<Introduction> all;
-  for (const std::string& text : options.store->multi_get(keys, left_of(deadline)))
+  for (const std::string& text : store::get_watching(*options.store, keys, deadline, options.look))
     all.push_back(decode(text));
   return all;
 }
@@ -119,8 +115,8 @@ net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
     return memory;
   memory.reset();
   if (options.rank == 0) memory = Board::make(options.world_size);
-  std::vector<net::Fd> boards =
-      hand_over(*options.store, "board", options.rank, options.world_size, memory.get(), deadline);
+  std::vector<net::Fd> boards = hand_over(*options.store, "board", options.rank, options.world_size,
+                                          memory.get(), deadline, {.look = &options.look});
   if (!boards.front())
     throw Error(ErrorCode::kInternal, "status board: rank 0 handed over no board");
   return std::move(boards.front());
@@ -264,9 +260,14 @@ std::vector<int> absent(const Board& board) {
 /// Waits for the others' marks.
 class Gathering final : public Patience {
  public:
-  Gathering(const Host::State& host, Deadline& deadline) noexcept
-      : host_(host), deadline_(deadline), next_line_(after(began_, host.first_line_after)) {}
+  Gathering(const Host::State& host, Deadline& deadline, const std::function<void()>& look) noexcept
+      : host_(host),
+        deadline_(deadline),
+        look_(look),
+        next_line_(after(began_, host.first_line_after)) {}
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    if (host_.loss_word.load() != 0) return Verdict::keep_waiting;  // the board knows more
+    if (look_) look_();
     if (deadline_.expired(now)) return Verdict::give_up;
     if (now >= next_line_) {
       log(LogLevel::warn,
@@ -275,13 +276,14 @@ class Gathering final : public Patience {
       next_line_ = after(now, now - began_);
     }
     *next = std::min(
-        {after(now, deadline_.left(now)), after(now, std::chrono::seconds(1)), next_line_});
+        {after(now, deadline_.left(now)), now + std::chrono::milliseconds(100), next_line_});
     return Verdict::keep_waiting;
   }
 
  private:
   const Host::State& host_;
   Deadline& deadline_;
+  const std::function<void()>& look_;
   const Clock::time_point began_ = Clock::now();
   Clock::time_point next_line_;
 };
@@ -307,10 +309,10 @@ void leave(Host::State& state) noexcept {
 
 }  // namespace
 
-void Host::State::wait_for_all(Deadline& deadline) {
+void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& look) {
   rouse_others();
   for (int slot = 0; slot < rank_count; ++slot) ring(shared.slot(slot).bell);
-  Gathering gathering(*this, deadline);
+  Gathering gathering(*this, deadline, look);
   const Waiter waiter{&loss_word, &own.slot().bell, policy};
   const WaitResult result = wait(waiter, gathering, [&] { return absent(shared).empty(); });
   if (result == WaitResult::ready) {
@@ -360,7 +362,7 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
                     "a rank of its own",
                     options.rank, state->own.slot().pid.load()));
   std::unique_ptr<Host> host(new Host(state));
-  state->wait_for_all(deadline);
+  state->wait_for_all(deadline, options.look);
   return host;
 }
 
@@ -372,17 +374,11 @@ Host::~Host() {
     return;
   }
   state_->progress.stop();
-  for (const int fd : state_->guarded_descriptors) state_->process->forget(fd);
   state_->process->unwatch(*state_, [this] { leave(*state_); });
   state_->rouse_others();
 }
 
 const Board& Host::board() const noexcept { return state_->shared; }
-
-void Host::close_in_child(int fd) {
-  state_->process->close_in_child(fd);
-  state_->guarded_descriptors.push_back(fd);
-}
 
 Line* Host::State::open_line(const MembershipOptions& options) {
   RankSet members;
@@ -410,7 +406,7 @@ Line* Host::State::open_line(const MembershipOptions& options) {
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   State& state = *state_;
-  if (Process::forked()) (void)Process::get();  // throws
+  Process::refuse_in_child();
   std::shared_ptr<Membership::State> membership;
   RankSet lost;
   {

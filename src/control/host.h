@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ struct HostOptions {
   std::string host_id;  ///< TUTTI_HOST_ID; empty: boot id and network namespace
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);           ///< for meeting
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(30);  ///< "who is awaited"
+  /// Called now and then while others are awaited who have no mark yet: throws why they will not
+  /// come. May be empty.
+  std::function<void()> look = {};
 };
 
 struct MembershipOptions {
@@ -54,8 +58,6 @@ class Host {
   std::unique_ptr<Membership> make_membership(MembershipOptions options);
 
   const Board& board() const noexcept;
-  /// A descriptor that a forked child of the program must not keep open, as long as the host lives.
-  void close_in_child(int fd);
 
   struct State;  // host_state.h
 

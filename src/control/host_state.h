@@ -40,7 +40,7 @@ struct Host::State final : Watched {
   void rouse_others() noexcept;
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
-  void wait_for_all(Deadline& deadline);
+  void wait_for_all(Deadline& deadline, const std::function<void()>& look);
   /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
   Line* open_line(const MembershipOptions& options);
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
@@ -57,7 +57,6 @@ struct Host::State final : Watched {
   WaitPolicy policy;
   SlotOwner own;
   ProgressThread progress;
-  std::vector<int> guarded_descriptors;
 
   /// Nonzero once any rank was declared lost: ends the wait for the others while joining.
   std::atomic<std::uint64_t> loss_word{0};
@@ -85,6 +84,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   State(std::shared_ptr<Host::State> host, MembershipOptions options, Line* line);
   ~State();
   class Meeting;
+  class Blame;
   class Look;
   class Farewell;
 
@@ -108,6 +108,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// Whether a member that `cause` concerns has left the group for good, so that it will never
   /// hear of it.
   bool comes_too_late(const Cause& cause) const noexcept;
+  /// A group that is being made ends with the one that was asked for it. False: that one runs.
+  bool adopt_parent(State& parent);
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
   void peers_lost(const RankSet& lost) noexcept;
   void announce() noexcept;

@@ -1,15 +1,15 @@
 #include "control/process.h"
 
-#include <fcntl.h>
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "base/log.h"
 #include "base/signals.h"
 #include "control/board.h"
+#include "net/system_error.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -34,20 +34,31 @@ Global& global() {
 
 }  // namespace
 
+void Process::refuse_in_child() {
+  if (!forked()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "Tutti is used in a forked child of a process that has a world; start the child "
+              "with exec, or fork before the first init_process_group");
+}
+
 std::shared_ptr<Process> Process::get() {
   Global& state = global();
-  if (forked())
-    throw Error(ErrorCode::kInvalidArgument,
-                "Tutti is used in a forked child of a process that has a world; start the child "
-                "with exec, or fork before the first init_process_group");
+  refuse_in_child();
   const std::lock_guard lock(state.mutex);
   if (auto current = state.current.lock()) return current;
   if (!state.handlers_installed) {
     pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
     state.handlers_installed = true;
   }
-  std::shared_ptr<Process> made(new Process, release);
-  made->start();
+  // Without its thread it is not yet what `release` ends, which takes the lock we hold.
+  Process* const process = new Process;
+  try {
+    process->start();
+  } catch (...) {
+    delete process;
+    throw;
+  }
+  std::shared_ptr<Process> made(process, release);
   state.current = made;
   state.alive.store(made.get());
   return made;
@@ -55,12 +66,14 @@ std::shared_ptr<Process> Process::get() {
 
 bool Process::forked() noexcept { return global().forked.load(std::memory_order_relaxed); }
 
-void Process::start() {
+void Process::start() try {
   const SignalsBlocked blocked;
   thread_ = std::thread([this] {
     loop();
     if (deletes_itself_) delete this;
   });
+} catch (const std::system_error& failure) {
+  throw net::no_thread_error("cannot start the control thread", failure.code().value());
 }
 
 void Process::release(Process* process) noexcept {
@@ -184,16 +197,6 @@ void Process::unguard(std::atomic<std::uint64_t>& abort_word) noexcept {
   std::erase(guarded_, &abort_word);
 }
 
-void Process::close_in_child(int fd) {
-  const std::lock_guard lock(mutex_);
-  descriptors_.push_back(fd);
-}
-
-void Process::forget(int fd) noexcept {
-  const std::lock_guard lock(mutex_);
-  std::erase(descriptors_, fd);
-}
-
 void Process::before_fork() noexcept {
   global().mutex.lock();
   if (Process* process = global().alive.load()) process->mutex_.lock();
@@ -208,10 +211,6 @@ void Process::after_fork_in_child() noexcept {
   if (Process* process = global().alive.load()) {
     global().forked.store(true);
     for (auto* word : process->guarded_) word->store(kForked);
-    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (int fd : process->descriptors_)
-      if (null >= 0) dup3(null, fd, O_CLOEXEC);
-    if (null >= 0) close(null);
     process->mutex_.unlock();
   }
   global().mutex.unlock();

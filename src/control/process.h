@@ -53,9 +53,8 @@ class Process {
 
   /// Whether this is a child made by fork while there was a world.
   static bool forked() noexcept;
-  /// Descriptors that a forked child must not hold open (it gets /dev/null in their place).
-  void close_in_child(int fd);
-  void forget(int fd) noexcept;
+  /// Throws kInvalidArgument there.
+  static void refuse_in_child();
 
   bool on_control_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
   /// Runs `task` on the control thread, soon. The task must not throw or block.
@@ -87,7 +86,6 @@ class Process {
   std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;          // mutex_
   std::vector<std::atomic<std::uint64_t>*> guarded_;  // mutex_
-  std::vector<int> descriptors_;                      // mutex_
   Doorbell* bell_ = &own_bell_;                       // mutex_; written by the control thread
   bool stopping_ = false;                             // mutex_
   bool deletes_itself_ = false;                       // mutex_

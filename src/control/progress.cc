@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/signals.h"
+#include "net/system_error.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -51,9 +52,8 @@ void ProgressThread::start_thread() try {
   thread_ = std::thread([this] { loop(); });
   thread_id_ = thread_.get_id();
 } catch (const std::system_error& failure) {
-  throw Error(
-      ErrorCode::kSystem,
-      std::string("cannot start the thread for asynchronous operations: ") + failure.what());
+  throw net::no_thread_error("cannot start the thread for asynchronous operations",
+                             failure.code().value());
 }
 
 void ProgressThread::remove(Driver& driver) noexcept {

@@ -43,7 +43,9 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   return std::nullopt;
 }
 
-void Agent::fail(const std::string& reason) { server_->fail(Error(ErrorCode::kPeerLost, reason)); }
+void Agent::fail(const std::string& reason, int lost) {
+  server_->fail(Error(ErrorCode::kPeerLost, reason, {.culprits = {lost}}));
+}
 
 bool Agent::is_in_world(int rank) const {
   const auto state = board_.slot(rank).state.load(std::memory_order_acquire);

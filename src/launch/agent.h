@@ -35,8 +35,8 @@ class Agent {
   bool has_joined(int rank) const noexcept { return joined_[static_cast<std::size_t>(rank)]; }
   /// The process that joined first.
   pid_t first_joined() const noexcept { return first_joined_; }
-  /// Those who wait in the store, or come later, get this as their error.
-  void fail(const std::string& reason);
+  /// Those who wait in the store, or come later, get this as their error: the rank `lost` is.
+  void fail(const std::string& reason, int lost);
 
   void rank_started(int rank, pid_t pid) noexcept { board_.set_pid(rank, pid); }
   void rank_exited(int rank, int wait_status) noexcept { board_.set_exit(rank, wait_status); }

@@ -334,10 +334,12 @@ void Job::rank_ended(int rank, int wait_status) {
   if (state.ended) return;
   state.ended = true;
   if (state.exec_error != 0) {
-    output_.say(fmt::format(
-        "tutti: rank {}: cannot execute {}: {}{}", rank, options_.command[0],
-        std::strerror(state.exec_error),
-        state.exec_error == ENOEXEC ? "; does a script begin with #! and its interpreter?" : ""));
+    output_.say(fmt::format("tutti: rank {}: cannot execute {}: {}{}", rank, options_.command[0],
+                            std::strerror(state.exec_error),
+                            state.exec_error == ENOEXEC
+                                ? "; does a script begin with #! and its interpreter?"
+                            : state.exec_error == EAGAIN ? net::process_limits()
+                                                         : ""));
   }
   agent_->rank_exited(rank, wait_status);
   std::vector<int> culprits = agent_->blamed_by(rank);
@@ -431,7 +433,7 @@ void Job::watch_rendezvous(Clock::time_point now) {
                                      : "ended without having joined in init_process_group",
       how, ranks_text(found.waiting), found.waiting.size() == 1 ? "waits" : "wait");
   output_.say("tutti: " + reason);
-  agent_->fail(reason);
+  agent_->fail(reason, lost_rank_);
   ending_.rendezvous_failed = true;
   start_failing(now);
 }

@@ -256,7 +256,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
   const net::Fd guards_end(life[0]);
   keeper.lifeline = net::Fd(life[1]);
   keeper.guard = ::fork();
-  if (keeper.guard < 0) throw net::system_error("cannot fork the keeper", errno);
+  if (keeper.guard < 0) throw net::no_thread_error("cannot fork the keeper", errno);
   if (keeper.guard > 0) return keeper;
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -267,7 +267,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
   const pid_t guard = ::getpid();
   try {
     const pid_t pid = ::fork();
-    if (pid < 0) throw net::system_error("cannot fork", errno);
+    if (pid < 0) throw net::no_thread_error("cannot fork", errno);
     if (pid == 0) be_keeper(ranks, signals, guard, keepers_end.get());
     be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {

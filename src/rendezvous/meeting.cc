@@ -29,6 +29,15 @@ bool is_loopback(const std::string& host) {
 struct Served {
   std::unique_ptr<store::Server> server;  // ends after the client below
   std::shared_ptr<Store> store;
+  int server_pid = 0;
+
+  /// Returns once the others have gone, or have had a second to read why we go.
+  void linger() const {
+    Deadline patience = Deadline::after(std::chrono::seconds(1));
+    while (server->client_count() > 1 &&
+           net::pause(milliseconds(1), patience) == net::PollResult::ready) {
+    }
+  }
 };
 
 /// The local address of a job whose rank 0 serves the store.
@@ -140,7 +149,7 @@ Served find_store(const Identity& identity, const Place& place, const store::Hel
     }
     try {
       if (auto connected = store::try_connect_store(place.address, hello, deadline)) {
-        return {nullptr, connected->store};
+        return {nullptr, connected->store, connected->server.pid};
       }
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kSystem) throw;
@@ -164,21 +173,29 @@ Served find_store(const Identity& identity, const Place& place, const store::Hel
   }
 }
 
-Meeting below_round(std::shared_ptr<Store> base, const MeetingOptions& options, int round,
-                    std::string place) {
+Meeting below_round(std::shared_ptr<Store> base, const MeetingOptions& options,
+                    std::shared_ptr<Company> company, std::string place) {
   Meeting meeting;
-  meeting.store = make_prefix_store(std::move(base), round_prefix(options.name, round));
-  meeting.round = round;
+  meeting.round = company->round();
+  meeting.store = make_prefix_store(std::move(base), round_prefix(options.name, meeting.round));
+  meeting.company = std::move(company);
   meeting.place = std::move(place);
   return meeting;
 }
 
+CompanyOptions company_of(const Identity& identity) {
+  return {.rank = identity.rank, .world_size = identity.world_size};
+}
+
 Meeting meet_in_store(const Identity& identity, const MeetingOptions& options,
-                      std::shared_ptr<Store> base, std::string place, Deadline& deadline) {
-  const RoundOptions round_options{
-      .place = place, .name = options.name, .first_line_after = options.first_line_after};
-  const std::optional<int> round = join_round(*base, identity, round_options, deadline);
-  return below_round(std::move(base), options, *round, std::move(place));
+                      std::shared_ptr<Store> base, std::string place, CompanyOptions company,
+                      Deadline& deadline) {
+  const RoundOptions round_options{.place = place,
+                                   .name = options.name,
+                                   .first_line_after = options.first_line_after,
+                                   .company = std::move(company)};
+  std::shared_ptr<Company> met = join_round(base, identity, round_options, deadline);
+  return below_round(std::move(base), options, std::move(met), std::move(place));
 }
 
 Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
@@ -196,43 +213,33 @@ Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
   MeetingOptions patient = options;
   patient.first_line_after =
       std::max<std::chrono::nanoseconds>(options.first_line_after, std::chrono::minutes(1));
-  Meeting meeting = meet_in_store(identity, patient, connected->store, place, deadline);
-  meeting.board = std::move(connected->descriptor);
+  CompanyOptions company = company_of(identity);
+  const auto board = std::make_shared<net::Fd>(std::move(connected->descriptor));
+  if (options.ended) company.ended = [board, ended = options.ended] { return ended(*board); };
+  Meeting meeting = meet_in_store(identity, patient, connected->store, place, company, deadline);
+  meeting.board = board;
   return meeting;
-}
-
-/// What rank 0 fails with, all fail with: the store ends with it, once they have read why.
-void tell_everybody(Served& served, const std::string& name, const Error& error) noexcept {
-  try {
-    fail_round(*served.store, name, 1, error);
-    served.store.reset();
-    Deadline patience = Deadline::after(std::chrono::seconds(1));
-    while (served.server->client_count() > 0 &&
-           net::pause(milliseconds(1), patience) == net::PollResult::ready) {
-    }
-  } catch (const Error&) {  // they will see the store end
-  }
 }
 
 Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, const Place& place,
                        store::Hello hello, Deadline& deadline) {
   hello.job = place.job;
   WaitingLines lines(options.first_line_after, Clock::now());
-  const RoundOptions round_options{.place = place.description,
-                                   .name = options.name,
-                                   .is_open = place.is_open,
-                                   .is_once = true,
-                                   .first_line_after = options.first_line_after};
+  RoundOptions round_options{.place = place.description,
+                             .name = options.name,
+                             .is_open = place.is_open,
+                             .is_once = true,
+                             .first_line_after = options.first_line_after,
+                             .company = company_of(identity)};
   for (;;) {
     auto served = std::make_shared<Served>(find_store(identity, place, hello, deadline, lines));
-    std::optional<int> round;
-    try {
-      round = join_round(*served->store, identity, round_options, deadline);
-    } catch (const Error& error) {
-      if (served->server) tell_everybody(*served, options.name, error);
-      throw;
+    if (served->server) {
+      round_options.company.linger = [served = served.get()] { served->linger(); };
+    } else {
+      round_options.company.server_pid = served->server_pid;
     }
-    if (!round) {  // we came between the completion of another world and the end of its listener
+    std::shared_ptr<Company> company = join_round(served->store, identity, round_options, deadline);
+    if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
       throw Error(ErrorCode::kTimeout, fmt::format("init (rank {}): {} still serves another world",
                                                    identity.rank, place.description));
@@ -240,8 +247,8 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, 
     // Before anybody can finish init: whoever comes to this place from now on begins a new world.
     if (served->server) served->server->stop_listening();
     Store* const store = served->store.get();
-    return below_round(std::shared_ptr<Store>(std::move(served), store), options, *round,
-                       place.description);
+    return below_round(std::shared_ptr<Store>(std::move(served), store), options,
+                       std::move(company), place.description);
   }
 }
 
@@ -258,12 +265,14 @@ Meeting meet(const Identity& identity, const MeetingOptions& options) {
                     options.init_method));
   }
   if (options.store != nullptr) {
-    return meet_in_store(identity, options, options.store, "the program's store", deadline);
+    return meet_in_store(identity, options, options.store, "the program's store",
+                         company_of(identity), deadline);
   }
   const store::Hello hello{.rank = identity.rank, .world_size = identity.world_size};
   if (!identity.agent.empty()) return meet_at_agent(identity, options, hello, deadline);
   if (identity.world_size == 1) {
-    return meet_in_store(identity, options, make_memory_store(), "this process", deadline);
+    return meet_in_store(identity, options, make_memory_store(), "this process",
+                         company_of(identity), deadline);
   }
   const Place place = find_place(identity, options);
   return meet_at_rank_0(identity, options, place, hello, deadline);

@@ -5,15 +5,18 @@
 // brings. In a
 // place, worlds are numbered as they are met (*round*). A rank *claims* its number with a record of
 // what process it is; the rank that comes last is the *judge*: it looks once more at all claims and
-// sets the *verdict*, which everybody waits for. A claim of a process that has died may be taken
-// over.
+// sets the *verdict*, which everybody waits for. A rank that dies or gives up after its claim fails
+// the round on all who wait (company.h); a claim that was dead before one came may be taken over.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "net/fd.h"
+#include "rendezvous/company.h"
 #include "rendezvous/identity.h"
 #include "tutti/backend.h"
 #include "tutti/store.h"
@@ -26,21 +29,25 @@ struct MeetingOptions {
   std::string name = {};              ///< of the world; worlds with different names do not mix
   std::shared_ptr<Store> store = {};  ///< meet here, whatever the launcher
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);  ///< "waiting 12 s: ..."
+  /// Which ranks have ended, read off the agent's board.
+  std::function<std::vector<Ended>(const net::Fd& board)> ended = {};
 };
 
 struct Meeting {
   std::shared_ptr<Store> store;  ///< this world's own keys; rank 0 by hand serves it while it lives
-  net::Fd board;                 ///< from the agent; else empty
-  std::string place;             ///< for people: "the agent at @tutti-..."
+  std::shared_ptr<net::Fd> board;  ///< from the agent; else null or empty
+  std::string place;               ///< for people: "the agent at @tutti-..."
   int round = 1;
+  /// Those who meet here: to be looked at, and told of an error, until the board shows who lives.
+  std::shared_ptr<Company> company;
 };
 
 /// Returns once all ranks of the world are there. A world of one meets nobody.
 ///
-/// Errors  kTimeout: which ranks are missing (also in context().culprits). kInvalidArgument:
-/// unequal
-///         world sizes, a rank that is present already, a second job at this place, no MASTER_PORT:
-///         on everybody who can know, showing both sides. kUnsupported: several hosts.
+/// Errors  kTimeout: which ranks are missing (also in context().culprits). kPeerLost: who died
+///         while others waited. kInvalidArgument: unequal world sizes, a rank that is present
+///         already, a second job at this place, no MASTER_PORT: on everybody who can know, showing
+///         both sides. kUnsupported: several hosts. What another rank gave up with, naming it.
 Meeting meet(const Identity& identity, const MeetingOptions& options = {});
 
 }  // namespace tutti::rendezvous

@@ -1,17 +1,13 @@
 #include "rendezvous/round.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <vector>
 
 #include "base/log.h"
-#include "base/random.h"
 #include "base/rank_list.h"
-#include "net/frame.h"
-#include "net/process_info.h"
 
 namespace tutti::rendezvous {
 namespace {
@@ -20,51 +16,29 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr const char* kOk = "ok";
-constexpr milliseconds kAside{
-    1000};  // for questions beside the deadline: who is missing, who must know
+constexpr milliseconds kAside{1000};  // for questions beside the deadline: who is missing
+constexpr milliseconds kSlice{100};   // of the wait for the verdict, between two looks
 
 milliseconds left(Deadline& deadline) {
   return std::min<milliseconds>(std::chrono::ceil<milliseconds>(deadline.left(Clock::now())),
                                 std::chrono::hours(24));
 }
 
-/// Whether the process that made the claim has ended. No: it lives, or cannot be seen from here.
-bool is_dead(const Claim& claim, const std::string& where) {
-  if (claim.where != where) return false;
-  const std::optional<net::ProcessStat> stat = net::stat_of(claim.pid);
-  return !stat || stat->start_time != claim.start_time || stat->state == 'Z' || stat->state == 'X';
-}
-
-/// Started together: by the same parent, or as one job of a shell.
-bool is_kin(const Claim& a, const Claim& b) {
-  if (a.pid == b.pid || a.group == b.group) return true;
-  return a.parent == b.parent && a.parent > 1;
-}
-
-/// Throws what a verdict other than ok says: "<code> <text>".
 void check_verdict(const std::string& verdict) {
-  if (verdict == kOk) return;
-  const char* end = verdict.data() + verdict.size();
-  int code = -1;
-  const auto [stop, problem] = std::from_chars(verdict.data(), end, code);
-  if (problem != std::errc() || code < 0 || code > static_cast<int>(ErrorCode::kInternal) ||
-      stop == end) {
-    throw Error(ErrorCode::kInternal, fmt::format("init: a verdict '{}'", verdict));
-  }
-  throw Error(static_cast<ErrorCode>(code), std::string(stop + 1, end));
+  if (verdict != kOk) throw decode_failure(verdict);
 }
 
 class Round {
  public:
   Round(Store& store, const Identity& identity, const RoundOptions& options, Deadline& deadline,
-        const Claim& own, int number)
+        Company& company)
       : store_(store),
         identity_(identity),
         options_(options),
         deadline_(deadline),
-        number_(number),
-        prefix_(round_prefix(options.name, number)),
-        own_(own),
+        company_(company),
+        prefix_(round_prefix(options.name, company.round())),
+        own_(company.own()),
         own_text_(encode(own_)) {}
 
   enum class Entry : std::uint8_t { in, over };
@@ -83,15 +57,16 @@ class Round {
   void compare_sizes();
   void judge();
   std::optional<Error> find_mixture();
-  void fail_everybody(const Error& error);
   std::vector<int> missing();
   std::string describe_missing(const std::vector<int>& ranks) const;
+  std::string say_missing();
+  [[noreturn]] void throw_timeout();
 
   Store& store_;
   const Identity& identity_;
   const RoundOptions& options_;
   Deadline& deadline_;
-  const int number_;
+  Company& company_;
   const std::string prefix_;
   const Claim& own_;
   const std::string own_text_;
@@ -99,6 +74,7 @@ class Round {
 
 Round::Entry Round::enter() {
   const std::string own_key = rank_key(identity_.rank);
+  company_.enlist(deadline_);
   std::string expected;  // what we want to replace: nothing, or the claim of a dead process
   for (;;) {
     const std::string now = store_.compare_set(own_key, expected, own_text_, left(deadline_));
@@ -108,9 +84,10 @@ Round::Entry Round::enter() {
       return Entry::over;
     }
     const std::optional<Claim> other = decode_claim(now);
-    if (other && !is_dead(*other, own_.where)) refuse_twice(*other);
+    if (other && !is_dead(*other, own_)) refuse_twice(*other);
     expected = now;
   }
+  company_.has_claimed();
   compare_sizes();
   judge();
   return Entry::in;
@@ -141,31 +118,18 @@ void Round::compare_sizes() {
                   "(at {})",
                   space == std::string::npos ? "?" : first.substr(space + 1), size_there,
                   identity_.rank, describe(own_), identity_.world_size, options_.place));
-  fail_everybody(error);
-  throw error;
+  throw company_.fail(error);
 }
 
 /// Sets the verdict if all ranks are here. Whoever claims last finds them so, and perhaps another.
 void Round::judge() {
   for (int rank = identity_.world_size; rank-- > 0;) {
-    const std::string text = store_.try_get(rank_key(rank), left(deadline_)).value_or("");
-    const std::optional<Claim> claim = decode_claim(text);
-    if (!claim) return;
-    if (!is_dead(*claim, own_.where)) continue;
-    // It ended while it waited: its place is free, and we wait like everybody else.
-    if (store_.compare_set(rank_key(rank), text, "", left(deadline_)).empty()) {
-      log(LogLevel::warn, fmt::format("rank {} ({}) has ended while it waited for the others; its "
-                                      "place is free again",
-                                      rank, describe(*claim)));
-      return;
-    }
-    ++rank;  // somebody has taken over: look again
+    const std::optional<Claim> claim = claim_of(rank);
+    // The place of one that had died before we came is free; of later deaths look() knows.
+    if (!claim || company_.is_past(*claim)) return;
   }
-  if (const std::optional<Error> mixture = find_mixture()) {
-    fail_everybody(*mixture);
-  } else {
-    store_.compare_set(key("verdict"), "", kOk, left(deadline_));
-  }
+  if (const std::optional<Error> mixture = find_mixture()) throw company_.fail(*mixture);
+  store_.compare_set(key("verdict"), "", kOk, left(deadline_));
 }
 
 /// When a second process claimed a rank, a second job is here: are we sure that all who were let in
@@ -192,14 +156,13 @@ std::optional<Error> Round::find_mixture() {
   return std::nullopt;
 }
 
-void Round::fail_everybody(const Error& error) {
-  fail_round(store_, options_.name, number_, error);
-}
-
+/// Those without a claim, and those who had died before we came.
 std::vector<int> Round::missing() {
   std::vector<int> ranks;
   for (int rank = 0; rank < identity_.world_size; ++rank) {
-    if (store_.try_get(rank_key(rank), kAside).value_or("").empty()) ranks.push_back(rank);
+    const std::optional<Claim> claim =
+        decode_claim(store_.try_get(rank_key(rank), kAside).value_or(""));
+    if (!claim || company_.is_past(*claim)) ranks.push_back(rank);
   }
   return ranks;
 }
@@ -209,97 +172,70 @@ std::string Round::describe_missing(const std::vector<int>& ranks) const {
                      format_ranks(ranks), options_.place);
 }
 
+std::string Round::say_missing() try {
+  return describe_missing(missing());
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::kTimeout) throw;
+  return fmt::format(
+      "the store does not answer (at {}): the process that serves it is stopped or "
+      "overloaded",
+      options_.place);
+}
+
+void Round::throw_timeout() {
+  ErrorContext context;
+  context.op = "init";
+  context.rank = identity_.rank;
+  const std::string who = say_missing();
+  if (who.find("missing") != std::string::npos) context.culprits = missing();
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("init (rank {}): {}. Were they started, with this WORLD_SIZE and "
+                          "this meeting point? A longer timeout is given by "
+                          "InitOptions::timeout or TUTTI_TIMEOUT",
+                          identity_.rank, who),
+              context);
+}
+
 void Round::await_verdict(WaitingLines& lines) {
   std::string verdict;
   for (;;) {
-    const auto slice = std::chrono::ceil<milliseconds>(lines.next() - Clock::now());
     try {
-      verdict = store_.get(key("verdict"), std::clamp(slice, milliseconds(0), left(deadline_)));
+      verdict = store_.get(key("verdict"), std::min(kSlice, left(deadline_)));
       break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout) throw;
     }
+    company_.look();
     const Clock::time_point now = Clock::now();
-    if (deadline_.expired(now)) {
-      ErrorContext context;
-      context.op = "init";
-      context.rank = identity_.rank;
-      context.culprits = missing();
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("init (rank {}): {}. Were they started, with this WORLD_SIZE and "
-                              "this meeting point? A longer timeout is given by "
-                              "InitOptions::timeout or TUTTI_TIMEOUT",
-                              identity_.rank, describe_missing(context.culprits)),
-                  context);
-    }
-    lines.look(now, [&] { return describe_missing(missing()); });
+    if (deadline_.expired(now)) throw_timeout();
+    lines.look(now, [&] { return say_missing(); });
   }
   check_verdict(verdict);
 }
 
 }  // namespace
 
-std::string encode(const Claim& claim) {
-  return fmt::format("{} {} {} {} {} {} {} {}", claim.world_size, claim.pid, claim.parent,
-                     claim.group, claim.start_time, claim.where, claim.nonce, claim.program);
-}
-
-std::optional<Claim> decode_claim(const std::string& text) {
-  Claim claim;
-  char where[128] = {};
-  char nonce[64] = {};
-  unsigned long long start_time = 0;
-  int program_at = 0;
-  if (std::sscanf(text.c_str(), "%d %d %d %d %llu %127s %63s %n", &claim.world_size, &claim.pid,
-                  &claim.parent, &claim.group, &start_time, where, nonce, &program_at) != 7) {
-    return std::nullopt;
-  }
-  claim.start_time = start_time;
-  claim.where = where;
-  claim.nonce = nonce;
-  claim.program = text.substr(static_cast<std::size_t>(program_at));
-  return claim;
-}
-
-Claim claim_of_this_process(int world_size) {
-  Claim claim;
-  claim.world_size = world_size;
-  claim.pid = ::getpid();
-  if (const std::optional<net::ProcessStat> stat = net::stat_of(claim.pid)) {
-    claim.parent = stat->parent;
-    claim.group = stat->group;
-    claim.start_time = stat->start_time;
-  }
-  claim.where = net::pid_space();
-  claim.nonce = random_name();
-  claim.program = net::program_of(claim.pid);
-  return claim;
-}
-
-std::string describe(const Claim& claim) {
-  return fmt::format("pid {} ({})", claim.pid, claim.program);
-}
-
 std::string round_prefix(const std::string& name, int round) {
   return fmt::format("world/{}/{}", name, round);
 }
 
-void fail_round(Store& store, const std::string& name, int round, const Error& error) {
-  store.compare_set(round_prefix(name, round) + "/verdict", "",
-                    fmt::format("{} {}", static_cast<int>(error.code()), error.what()), kAside);
-}
-
-std::optional<int> join_round(Store& store, const Identity& identity, const RoundOptions& options,
-                              Deadline& deadline) {
+std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const Identity& identity,
+                                    const RoundOptions& options, Deadline& deadline) {
   WaitingLines lines(options.first_line_after, Clock::now());
   const Claim own = claim_of_this_process(identity.world_size);
   for (int number = 1;; ++number) {
-    Round round(store, identity, options, deadline, own, number);
-    if (round.enter() == Round::Entry::in) {
-      round.await_verdict(lines);
-      return number;
+    const auto company = std::make_shared<Company>(store, round_prefix(options.name, number),
+                                                   number, own, options.company);
+    try {
+      Round round(*store, identity, options, deadline, *company);
+      if (round.enter() == Round::Entry::in) {
+        round.await_verdict(lines);
+        return company;
+      }
+    } catch (const Error& error) {
+      throw company->blame(error);
     }
-    if (options.is_once) return std::nullopt;
+    if (options.is_once) return nullptr;
   }
 }
 

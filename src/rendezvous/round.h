@@ -2,31 +2,15 @@
 #pragma once
 
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <string>
 
+#include "rendezvous/company.h"
 #include "rendezvous/identity.h"
 #include "tutti/backend.h"
 #include "tutti/store.h"
 
 namespace tutti::rendezvous {
-
-/// What a claim says of its process.
-struct Claim {
-  int world_size = 0;
-  int pid = 0;
-  int parent = 0;
-  int group = 0;
-  std::uint64_t start_time = 0;
-  std::string where;  ///< boot id and pid name space: where the pid means something
-  std::string nonce;  ///< tells the claims of one process apart
-  std::string program;
-};
-std::string encode(const Claim& claim);
-std::optional<Claim> decode_claim(const std::string& text);
-Claim claim_of_this_process(int world_size);
-/// "pid 4711 (train)".
-std::string describe(const Claim& claim);
 
 struct RoundOptions {
   std::string place;
@@ -36,14 +20,13 @@ struct RoundOptions {
   /// The place serves one round only: a finished one means that it is about to go away.
   bool is_once = false;
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);
+  CompanyOptions company = {};
 };
 
-/// Claims the rank in the first round that is not over, and waits for the verdict. Returns the
-/// number of the round; empty: this place is of a world that is complete, look for another.
-std::optional<int> join_round(Store& store, const Identity& identity, const RoundOptions& options,
-                              Deadline& deadline);
-/// Everybody who waits in that round, or comes to it, fails with this, unless it has a verdict.
-void fail_round(Store& store, const std::string& name, int round, const Error& error);
+/// Claims the rank in the first round that is not over, and waits for the verdict. Returns who
+/// meets there; null: this place is of a world that is complete, look for another.
+std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const Identity& identity,
+                                    const RoundOptions& options, Deadline& deadline);
 /// Where the keys of that round begin.
 std::string round_prefix(const std::string& name, int round);
 

@@ -145,6 +145,10 @@ net::Frame encode_failed(const Error& error, std::uint64_t id) {
   net::ByteWriter writer(&frame.body);
   writer.u32(static_cast<std::uint32_t>(error.code()));
   writer.bytes(std::string_view(error.what()).substr(0, kMaxTextBytes));
+  const std::vector<int>& culprits = error.context().culprits;
+  const std::size_t named = std::min(culprits.size(), kMaxCulprits);
+  writer.u32(static_cast<std::uint32_t>(named));
+  for (std::size_t i = 0; i < named; ++i) writer.u32(static_cast<std::uint32_t>(culprits[i]));
   return frame;
 }
 
@@ -152,10 +156,15 @@ Error decode_failed(const net::Frame& frame) {
   net::ByteReader reader(frame.body);
   const std::uint32_t code = reader.u32();
   const std::string text(reader.bytes(kMaxTextBytes));
+  const std::uint32_t named = reader.u32();
+  ErrorContext context;
+  for (std::uint32_t i = 0; i < named && i < kMaxCulprits; ++i) {
+    context.culprits.push_back(static_cast<int>(reader.u32()));
+  }
   if (!reader.at_end() || code > kLastErrorCode) {
     return Error(ErrorCode::kInternal, "the store's server sent a malformed failure");
   }
-  return Error(static_cast<ErrorCode>(code), text);
+  return Error(static_cast<ErrorCode>(code), text, std::move(context));
 }
 
 net::Frame encode_missing(std::span<const std::string> keys, std::uint64_t id) {

@@ -20,6 +20,7 @@ namespace tutti::store {
 inline constexpr std::size_t kMaxKeyBytes = 4096;
 inline constexpr std::size_t kMaxValueBytes = std::size_t{16} << 20;
 inline constexpr std::size_t kMaxCallKeys = 4096;
+inline constexpr std::size_t kMaxCulprits = 4096;                    ///< of a failure
 inline constexpr std::size_t kMaxCallBytes = std::size_t{64} << 20;  ///< of a call or an answer
 
 /// The numeric values are part of the wire format: append only.
@@ -61,7 +62,7 @@ inline constexpr std::uint32_t kFrameHello = 100;    ///< {magic, version, rank,
 inline constexpr std::uint32_t kFrameWelcome = 101;  ///< {magic, version, code, flags, text}
 inline constexpr std::uint32_t kFrameCancel = 102;   ///< gives up waiting; empty body
 inline constexpr std::uint32_t kFrameAnswer = 103;   ///< an Answer
-inline constexpr std::uint32_t kFrameFailed = 104;   ///< {code, text}
+inline constexpr std::uint32_t kFrameFailed = 104;   ///< {code, text, culprits}
 inline constexpr std::uint32_t kFrameMissing = 105;  ///< to a cancelled call: the keys not there
 
 net::Frame encode(const Call& call, std::uint64_t id);

@@ -9,11 +9,13 @@
 #include <deque>
 #include <list>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "net/poller.h"
+#include "net/system_error.h"
 
 namespace tutti::store {
 namespace {
@@ -37,7 +39,12 @@ struct Connection {
 
 class Server::Loop {
  public:
-  explicit Loop(ServerOptions options) : options_(std::move(options)), thread_([this] { run(); }) {}
+  explicit Loop(ServerOptions options) try
+      : options_(std::move(options)), thread_([this] { run(); }) {
+  } catch (const std::system_error& failure) {
+    throw net::no_thread_error("cannot start the thread that serves the store",
+                               failure.code().value());
+  }
 
   ~Loop() {
     is_stopping_.store(true);

@@ -19,8 +19,8 @@
 
 namespace tutti::test {
 
-/// Runs a function in a forked process. What it returns, or "<code>: <text>" of the Error that it
-/// throws, can be read here. Fork before making threads.
+/// Runs a function in a forked process. What it returns, or "<code>: <text> (culprits: 1, 3)" of
+/// the Error that it throws, can be read here. Fork before making threads.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& body) {
@@ -37,6 +37,11 @@ class Child {
       result = body();
     } catch (const Error& error) {
       result = std::string(name_of(error.code())) + ": " + error.what();
+      for (const int culprit : error.context().culprits) {
+        result += (culprit == error.context().culprits.front() ? " (culprits: " : ", ") +
+                  std::to_string(culprit);
+      }
+      if (!error.context().culprits.empty()) result += ")";
     }
     [[maybe_unused]] const auto written = ::write(write_end.get(), result.data(), result.size());
     ::_exit(0);
@@ -56,7 +61,7 @@ class Child {
     pid_ = -1;
   }
   /// What it returned; "(still running)" after the time.
-  std::string result(std::chrono::seconds limit = std::chrono::seconds(30)) {
+  std::string result(std::chrono::milliseconds limit = std::chrono::seconds(30)) {
     Deadline deadline = Deadline::after(limit);
     std::string text;
     for (;;) {

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <mutex>
@@ -247,30 +249,45 @@ TEST(Meeting, WhoIsAwaitedIsSaidWhileWaiting) {
   expect_has(lines[0], "waiting 0 s: 3 of 4 ranks missing: 1-3");
 }
 
-TEST(Meeting, ARankThatDiedWhileItWaitedMayComeAgain) {
+TEST(Meeting, ARankThatDiesWhileOthersWaitFailsTheRoundOnAll) {
   const int port = fresh_port();
-  Child zero = start(by_hand(0, 3, port));
-  Child doomed = start(by_hand(1, 3, port));
-  await_claim(port, 1);
+  Child zero = start(by_hand(0, 4, port));
+  Child doomed = start(by_hand(1, 4, port));
+  Child two = start(by_hand(2, 4, port));
+  for (int rank = 0; rank < 3; ++rank) await_claim(port, rank);
+  const std::string who = net::describe_process(doomed.pid());
   doomed.kill();
-  Child one = start(by_hand(1, 3, port));  // takes over
-  Child two = start(by_hand(2, 3, port));
-  for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
+  for (Child* child : {&zero, &two}) {
+    EXPECT_EQ(child->result(),
+              "kPeerLost: init: rank 1 (" + who +
+                  ") was lost before the world of 4 ranks was complete. See why it ended, then "
+                  "start the job again (culprits: 1)");
+  }
 }
 
-TEST(Meeting, TheJudgeDoesNotCountTheDead) {
-  const int port = fresh_port();
-  Child zero = start(by_hand(0, 3, port));
-  Child doomed = start(by_hand(1, 3, port));
-  await_claim(port, 1);
-  doomed.kill();
-  Child two = start(by_hand(2, 3, port));  // the last to come, so it judges: rank 1 is not there
-  await_claim(port, 2);
+TEST(Meeting, AClaimThatWasDeadBeforeOneCameMayBeReplaced) {
+  const std::string address = net::random_address("tutti-place");
+  store::Server place({.listener = net::listen(address)});
+  const auto in_store = [&](int rank) {
+    return Child([=] {
+      Deadline deadline = Deadline::after(20s);
+      MeetingOptions options{.timeout = 20s};
+      options.store = store::connect_store(address, {}, deadline).store;
+      return meet_and_greet(by_hand(rank, 3, 0), options);
+    });
+  };
   Deadline deadline = Deadline::after(20s);
-  const auto store = store::connect_store(address_of(port), {}, deadline).store;
-  while (!store->get("world//1/rank/1", 20s).empty()) net::pause(1ms, deadline);
-  EXPECT_EQ(store->try_get("world//1/verdict"), std::nullopt);
-  Child one = start(by_hand(1, 3, port));
+  const auto looking = store::connect_store(address, {}, deadline).store;
+  const auto await = [&](int rank) { looking->get("world//1/rank/" + std::to_string(rank), 20s); };
+  Child doomed = in_store(1);
+  await(1);
+  doomed.kill();
+  Child zero = in_store(0);
+  Child two = in_store(2);  // one of the two comes last, and does not count the dead
+  await(0);
+  await(2);
+  EXPECT_EQ(looking->try_get("world//1/verdict"), std::nullopt);
+  Child one = in_store(1);  // takes over
   for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
@@ -279,11 +296,59 @@ TEST(Meeting, Rank0KilledWhileOthersWait) {
   Child zero = start(by_hand(0, 3, port));
   Child one = start(by_hand(1, 3, port));
   await_claim(port, 1);
-  const std::string who = "pid " + std::to_string(zero.pid());
+  const std::string who = net::describe_process(zero.pid());
   zero.kill();
-  const std::string text = one.result();
-  expect_has(text, "kSystem");
-  expect_has(text, who);
+  EXPECT_EQ(one.result(), "kPeerLost: init: rank 0 (" + who +
+                              ") was lost before the world of 3 ranks was complete. See why it "
+                              "ended, then start the job again (culprits: 0)");
+}
+
+TEST(Meeting, ARankThatGivesUpTellsTheOthers) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  await_claim(port, 0);
+  Child one = start(by_hand(1, 3, port), {.timeout = 300ms});
+  const std::string place = "1 of 3 ranks missing: 2 (at MASTER_PORT " + std::to_string(port) +
+                            " (" + address_of(port) + "))";
+  for (Child* child : {&zero, &one}) {
+    const std::string text = child->result();
+    expect_has(text, "kTimeout: init (rank 1): " + place);
+    expect_has(text, "(culprits: 2)");
+  }
+}
+
+TEST(Meeting, ARankMayBeStoppedForAWhile) {
+  const int port = fresh_port();
+  const MeetingOptions options{.timeout = 20s, .first_line_after = 100ms};
+  Child zero = start(by_hand(0, 3, port), options);
+  Child one = start(by_hand(1, 3, port), options);
+  await_claim(port, 1);
+  ::kill(zero.pid(), SIGSTOP);
+  EXPECT_EQ(one.result(2500ms), "(still running)");  // beyond every patience of the store's client
+  ::kill(zero.pid(), SIGCONT);
+  Child two = start(by_hand(2, 3, port), options);
+  for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
+TEST(Meeting, WhoCannotSeeProcIsNotDead) {
+  const int port = fresh_port();
+  const auto blind = [&](int rank) {
+    return Child([=] {
+      // A name space of its own, in which /proc is an empty folder.
+      if (::unshare(CLONE_NEWNS) != 0 ||
+          ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+          ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
+        return std::string("not allowed here");
+      }
+      return meet_and_greet(by_hand(rank, 2, port), {.timeout = 20s});
+    });
+  };
+  Child zero = blind(0);
+  const std::string result = zero.result(1500ms);
+  if (result == "not allowed here") GTEST_SKIP() << result;
+  EXPECT_EQ(result, "(still running)");
+  Child one = blind(1);
+  for (Child* child : {&zero, &one}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
 TEST(Meeting, OpenMpiNeedsNoMasterPort) {

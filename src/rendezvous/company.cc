@@ -1,0 +1,210 @@
+#include "rendezvous/company.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+#include <utility>
+
+#include "net/poller.h"
+#include "net/process_info.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kPeriod{100};
+/// The larger the world, the rarer each rank looks, and at so many of the others: they look, too.
+constexpr milliseconds kPeriodPerRank{1};
+constexpr std::size_t kLookedAt = 8;
+
+/// For a question beside the deadline. A server that is stopped answers nothing: deaths are seen
+/// without it.
+constexpr milliseconds kAside{1000};
+
+/// A connection ends a little before the process at its other end can be seen to have ended, and
+/// before a rank that gives up has said why.
+constexpr std::chrono::seconds kPatience{1};
+
+/// Whether such an error may come of what another rank did.
+bool may_follow(const Error& error) {
+  return error.code() == ErrorCode::kSystem ||
+         (error.code() == ErrorCode::kPeerLost && error.context().culprits.empty());
+}
+
+}  // namespace
+
+std::string encode_failure(const Error& failure) {
+  const std::vector<int>& culprits = failure.context().culprits;
+  return fmt::format("{} {} {}", static_cast<int>(failure.code()),
+                     culprits.empty() ? "-" : fmt::format("{}", fmt::join(culprits, ",")),
+                     failure.what());
+}
+
+Error decode_failure(const std::string& text) {
+  const auto malformed = [&] {
+    return Error(ErrorCode::kInternal, fmt::format("init: a failure '{}'", text.substr(0, 200)));
+  };
+  const char* const end = text.data() + text.size();
+  int code = -1;
+  const auto [after_code, problem] = std::from_chars(text.data(), end, code);
+  if (problem != std::errc() || code < 0 || code > static_cast<int>(ErrorCode::kInternal)) {
+    return malformed();
+  }
+  const std::size_t second = text.find(' ', static_cast<std::size_t>(after_code - text.data()) + 1);
+  if (after_code == end || second == std::string::npos) return malformed();
+  ErrorContext context;
+  for (const char* at = after_code + 1; at < text.data() + second; ++at) {
+    int culprit = -1;
+    const auto [stop, bad] = std::from_chars(at, text.data() + second, culprit);
+    if (bad != std::errc()) break;  // "-"
+    context.culprits.push_back(culprit);
+    at = stop;
+  }
+  return Error(static_cast<ErrorCode>(code), text.substr(second + 1), std::move(context));
+}
+
+Company::Company(std::shared_ptr<Store> store, std::string prefix, int round, Claim own,
+                 CompanyOptions options)
+    : store_(std::move(store)),
+      prefix_(std::move(prefix)),
+      round_(round),
+      own_(std::move(own)),
+      options_(std::move(options)),
+      server_(options_.server_pid != 0 ? net::describe_process(options_.server_pid) : ""),
+      period_(std::max(kPeriod, options_.world_size * kPeriodPerRank)) {}
+
+std::string Company::key(std::string_view what) const {
+  return fmt::format("{}/{}", prefix_, what);
+}
+
+void Company::enlist(Deadline& deadline) {
+  const auto left = std::min<milliseconds>(
+      std::chrono::ceil<milliseconds>(deadline.left(Clock::now())), std::chrono::hours(24));
+  store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)), left);
+  read_roster();
+  for (const Known& known : known_) {
+    if (is_dead(known.claim, own_)) past_.insert(known.claim.nonce);
+  }
+}
+
+void Company::read_roster() {
+  const std::string roster = store_->try_get(key("roster"), kAside).value_or("");
+  for (std::size_t end = 0; roster_read_ < roster.size(); roster_read_ = end + 1) {
+    end = std::min(roster.find('\n', roster_read_), roster.size());
+    Known known;
+    const char* const line = roster.data() + roster_read_;
+    const auto [stop, problem] = std::from_chars(line, roster.data() + end, known.rank);
+    if (problem != std::errc() || stop == roster.data() + end) continue;
+    known.text.assign(stop + 1, roster.data() + end);
+    std::optional<Claim> claim = decode_claim(known.text);
+    if (!claim || known.rank == options_.rank) continue;
+    known.claim = std::move(*claim);
+    known_.push_back(std::move(known));
+  }
+}
+
+std::string Company::name_of_rank(int rank, const std::string& how) const {
+  const auto known = std::find_if(known_.rbegin(), known_.rend(),
+                                  [&](const Known& other) { return other.rank == rank; });
+  std::string facts = known != known_.rend() ? describe(known->claim) : "";
+  if (!how.empty()) facts += (facts.empty() ? "" : ", ") + how;
+  return facts.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, facts);
+}
+
+Error Company::lost(int rank, const std::string& who) const {
+  return Error(ErrorCode::kPeerLost,
+               fmt::format("init: {} was lost before the world of {} ranks was complete. See why "
+                           "it ended, then start the job again",
+                           who, options_.world_size),
+               {.culprits = {rank}});
+}
+
+std::optional<Error> Company::find_end_of_store(const Error& error) {
+  if (error.code() == ErrorCode::kTimeout) return std::nullopt;
+  if (error.code() == ErrorCode::kPeerLost && !error.context().culprits.empty()) return error;
+  if (options_.server_pid == 0 || options_.server_pid == own_.pid) return std::nullopt;
+  if (!net::has_ended(options_.server_pid, 0)) return std::nullopt;
+  return lost(0, fmt::format("rank 0 ({})", server_));
+}
+
+std::optional<Error> Company::find_failure() try {
+  const std::string text = store_->try_get(key("failure"), kAside).value_or("");
+  if (text.empty()) return std::nullopt;
+  return decode_failure(text);
+} catch (const Error& error) {
+  return find_end_of_store(error);
+}
+
+bool Company::holds_its_rank(const Known& known) {
+  const std::string now =
+      store_->try_get(key(fmt::format("rank/{}", known.rank)), kAside).value_or("");
+  return now == known.text;
+}
+
+std::optional<Error> Company::find_death() try {
+  if (options_.ended) {
+    for (const Ended& ended : options_.ended()) {
+      if (ended.rank != options_.rank) return lost(ended.rank, name_of_rank(ended.rank, ended.how));
+    }
+  }
+  read_roster();
+  for (std::size_t i = 0; i < std::min(kLookedAt, known_.size()); ++i) {
+    const Known& known = known_[next_known_++ % known_.size()];
+    if (is_past(known.claim) || !is_dead(known.claim, own_)) continue;
+    if (holds_its_rank(known)) return lost(known.rank, name_of_rank(known.rank, ""));
+    past_.insert(known.claim.nonce);  // it was refused, or has ended before its claim
+  }
+  return std::nullopt;
+} catch (const Error& error) {
+  return find_end_of_store(error);
+}
+
+void Company::look() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + period_;
+  if (const std::optional<Error> failure = find_failure()) throw *failure;
+  if (const std::optional<Error> death = find_death()) throw fail(*death);
+}
+
+Error Company::fail(const Error& failure) {
+  try {
+    const std::string first =
+        store_->compare_set(key("failure"), "", encode_failure(failure), kAside);
+    store_->compare_set(key("verdict"), "", first, kAside);  // wakes those who wait for it
+    return decode_failure(first);
+  } catch (const Error&) {  // the store is gone, and with it everybody who could be told
+    return failure;
+  }
+}
+
+Error Company::blame(const Error& error) {
+  std::optional<Error> first;
+  Deadline patience = Deadline::after(may_follow(error) ? kPatience : std::chrono::seconds(0));
+  const bool has_cause = may_follow(error) || error.code() == ErrorCode::kTimeout ||
+                         error.code() == ErrorCode::kPeerLost;
+  while (has_cause) {
+    first = find_failure();
+    if (!first) first = find_death();
+    if (first || net::pause(milliseconds(10), patience) == net::PollResult::expired) break;
+  }
+  if (!has_claim_) return first.value_or(error);
+  if (first) {
+    first = fail(*first);
+  } else if (!error.context().culprits.empty()) {
+    fail(error);
+  } else {
+    fail(Error(error.code(),
+               fmt::format("init: rank {} ({}) could not join the world: {}", options_.rank,
+                           describe(own_), error.what()),
+               {.culprits = {options_.rank}}));
+  }
+  if (options_.linger) options_.linger();
+  return first.value_or(error);
+}
+
+}  // namespace tutti::rendezvous

@@ -1,0 +1,100 @@
+// Who meets in one round, and how all of them learn that it has failed.
+//
+// Nobody waits for a rank that is gone. Whoever comes writes himself on the *roster* before he
+// claims his rank; whoever waits looks from time to time whether one of those who have claimed has
+// died, or whether the round has a *failure*. The first failure counts: who finds a death writes it
+// down unless there is one already, and throws what stands there, so that all name the same ranks.
+// A rank that holds a claim and cannot go on writes that down, too. What was dead before one's own
+// arrival is no failure: somebody else may still take its place.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rendezvous/claim.h"
+#include "tutti/backend.h"
+#include "tutti/store.h"
+
+namespace tutti::rendezvous {
+
+/// A rank whose end somebody else has seen.
+struct Ended {
+  int rank = 0;
+  std::string how;  ///< "killed by SIGKILL"
+};
+
+struct CompanyOptions {
+  int rank = 0;
+  int world_size = 1;
+  /// The process of rank 0 if that serves the store and is not ours; 0: it does not.
+  int server_pid = 0;
+  /// Asks the launcher; may be empty.
+  std::function<std::vector<Ended>()> ended = {};
+  /// Keeps the store alive for a moment, so that all can read why we go; may be empty.
+  std::function<void()> linger = {};
+};
+
+class Company {
+ public:
+  Company(std::shared_ptr<Store> store, std::string prefix, int round, Claim own,
+          CompanyOptions options);
+
+  int round() const noexcept { return round_; }
+  const Claim& own() const noexcept { return own_; }
+
+  /// Writes this rank on the roster. To be called before it claims its number.
+  void enlist(Deadline& deadline);
+  /// From now on the others wait for this rank: they are told if it gives up.
+  void has_claimed() noexcept { has_claim_ = true; }
+  /// It had died before this rank came.
+  bool is_past(const Claim& claim) const { return past_.contains(claim.nonce); }
+
+  /// Throws what the round has failed with, or who has died. Cheap: looks every 100 ms or so.
+  void look();
+  /// Writes down that the round has failed, unless it has already; returns the failure that counts.
+  Error fail(const Error& failure);
+  /// What an error of this rank is to be thrown as: an own error waits for a death under way. Tells
+  /// the others.
+  Error blame(const Error& error);
+
+ private:
+  using Clock = Deadline::Clock;
+  struct Known {
+    int rank = 0;
+    std::string text;
+    Claim claim;
+  };
+  std::string key(std::string_view what) const;
+  void read_roster();
+  std::optional<Error> find_failure();
+  std::optional<Error> find_death();
+  std::optional<Error> find_end_of_store(const Error& error);
+  bool holds_its_rank(const Known& known);
+  Error lost(int rank, const std::string& who) const;
+  std::string name_of_rank(int rank, const std::string& how) const;
+
+  const std::shared_ptr<Store> store_;
+  const std::string prefix_;
+  const int round_;
+  const Claim own_;
+  const CompanyOptions options_;
+  const std::string server_;  // for people, while it can still be asked
+  const std::chrono::milliseconds period_;
+  bool has_claim_ = false;
+  std::size_t roster_read_ = 0;  // bytes
+  std::vector<Known> known_;     // the others
+  std::size_t next_known_ = 0;   // to be looked at
+  std::set<std::string> past_;   // nonces
+  Clock::time_point next_look_ = {};
+};
+
+/// A failure in the store: "<code> <culprits or -> <text>".
+std::string encode_failure(const Error& failure);
+Error decode_failure(const std::string& text);
+
+}  // namespace tutti::rendezvous
