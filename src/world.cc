@@ -251,7 +251,7 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
 /// The agent is to know what this process leaves untold, of whatever world.
 void show_untold(const Meeting& meeting, const Environment& environment) {
   const auto rank = environment.find("RANK");
-  if (!meeting.board || rank == environment.end()) return;
+  if (!meeting.board || !*meeting.board || rank == environment.end()) return;
   control::Untold::of_process().show_on(*meeting.board, std::atoi(rank->second.c_str()));
 }
 

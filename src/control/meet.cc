@@ -74,19 +74,7 @@ class Membership::State::Meeting final : public Patience {
     state_.fail({code, std::move(text), std::move(culprits), {}}, Tell::everybody);
   }
 
-  bool parent_failed() {
-    if (ends_with_ == nullptr) return false;
-    if (ends_with_->abort_word.load() == kRunning && !ends_with_->adopt_failure()) return false;
-    const Error failure = ends_with_->make_error(nullptr);
-    std::vector<int> culprits;
-    for (const int of_parent : failure.context().culprits) {
-      const int slot = ends_with_->world_ranks[static_cast<std::size_t>(of_parent)];
-      if (const int member = state_.member_of(slot); member >= 0) culprits.push_back(member);
-    }
-    fail(failure.code(), std::move(culprits),
-         fmt::format("its parent failed meanwhile: {}", failure.what()));
-    return true;
-  }
+  bool parent_failed() { return ends_with_ != nullptr && state_.adopt_parent(*ends_with_); }
 
   bool member_left(const std::vector<int>& awaited) {
     std::vector<int> left;
@@ -139,6 +127,77 @@ class Membership::State::Meeting final : public Patience {
   Clock::time_point next_line_;
   GroupId seen_ = 0;
 };
+
+/// Whoever fails to make a group because of somebody else is about to learn why. A connection ends
+/// after the mark of its process has fallen, and before a rank that failed has said so.
+class Membership::State::Blame final : public Patience {
+ public:
+  Blame(State& state, State* ends_with, std::chrono::nanoseconds budget) noexcept
+      : state_(state), ends_with_(ends_with), budget_(budget) {}
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = now + std::chrono::milliseconds(5);
+    if (state_.adopt_failure() || (ends_with_ != nullptr && state_.adopt_parent(*ends_with_)))
+      return Verdict::keep_waiting;
+    const auto waited = now - began_;
+    if (waited < budget_ || (waited < kVerdictBudget && somebody_died()))
+      return Verdict::keep_waiting;
+    return Verdict::give_up;
+  }
+
+ private:
+  /// The verdict takes 40 ms; longer if the decider is stopped or the machine is busy.
+  static constexpr std::chrono::seconds kVerdictBudget{3};
+
+  bool somebody_died() const noexcept {
+    const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
+    return std::any_of(concerned.world_ranks.begin(), concerned.world_ranks.end(), [&](int slot) {
+      Slot& other = state_.host->shared.slot(slot);
+      return slot != state_.host->rank && other.state.load() == RankState::running &&
+             other.mark.look() == Mark::State::owner_died;
+    });
+  }
+
+  State& state_;
+  State* const ends_with_;
+  const std::chrono::nanoseconds budget_;
+  const Clock::time_point began_ = Clock::now();
+};
+
+bool Membership::State::adopt_parent(State& parent) {
+  if (parent.abort_word.load() == kRunning && !parent.adopt_failure()) return false;
+  const Error failure = parent.make_error(nullptr);
+  std::vector<int> culprits;
+  for (const int of_parent : failure.context().culprits) {
+    const int slot = parent.world_ranks[static_cast<std::size_t>(of_parent)];
+    if (const int member = member_of(slot); member >= 0) culprits.push_back(member);
+  }
+  line.since.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  fail({failure.code(),
+        fmt::format("its parent failed meanwhile: {}", failure.what()),
+        std::move(culprits),
+        {}},
+       Tell::everybody);
+  return true;
+}
+
+Error Membership::blame(const Error& error, const Membership* ends_with) {
+  State& state = *state_;
+  using std::chrono::milliseconds;
+  // Whoever has seen another rank go waits longer than that rank does with an error of its own.
+  const bool may_follow = error.code() == ErrorCode::kSystem ||
+                          error.code() == ErrorCode::kTimeout ||
+                          error.code() == ErrorCode::kAborted;
+  const milliseconds budget = error.code() == ErrorCode::kPeerLost ? milliseconds(1500)
+                              : may_follow                         ? milliseconds(500)
+                                                                   : milliseconds(0);
+  state.host->process->rouse_self();
+  State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, budget);
+  wait(state.waiter, blame, [] { return false; });
+  // Nobody waits for a rank that could not make the group; what failed first counts.
+  fail({error.code(), error.what(), {rank()}, {}});
+  return state.make_error(nullptr);
+}
 
 void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
   State& state = *state_;

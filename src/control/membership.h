@@ -49,6 +49,11 @@ class Membership {
   ///         rank, so that neither can go on. What `ends_with` fails with.
   void meet(const Membership* ends_with, const Where& where, Deadline deadline);
 
+  /// For all who make a group, whatever the backend: fails it after `error`, an error of this rank,
+  /// and returns what counts. An own error waits for a death or a failure under way elsewhere, of
+  /// which it may be a consequence; `ends_with` as in meet.
+  Error blame(const Error& error, const Membership* ends_with);
+
   /// Publishes the operation on the own line (under 20 ns; no system call). With `stands_for` the
   /// board shows that operation.
   void enter(const Request& request) noexcept;

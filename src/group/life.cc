@@ -45,9 +45,7 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
     membership.meet(ends_with, where, Deadline::after(parts.arrive));
     add_backends(parts, spec);
   } catch (const Error& error) {
-    // Nobody waits for a rank that could not make the group; what failed first counts.
-    membership.fail({error.code(), error.what(), {parts.rank}, {}});
-    const Error cause = membership.error(nullptr);
+    const Error cause = membership.blame(error, ends_with);
     control::Untold::of_process().told(parts.id, parts.rank, cause.code());
     throw cause;
   }

@@ -58,15 +58,8 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
         control::map_shared(memory, kArenaBytes, false);
   };
   const net::Interrupt interrupt{&spec.membership->abort_word()};
-  try {
-    control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
-                       Deadline::after(spec.timeout), take, interrupt);
-  } catch (const Error& error) {
-    // Why the other rank went away is about to be known to all.
-    Deadline soon = Deadline::after(std::chrono::seconds(1));
-    if (error.code() == ErrorCode::kPeerLost) net::pause(std::chrono::seconds(1), soon, interrupt);
-    throw;
-  }
+  control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
+                     Deadline::after(spec.timeout), take, interrupt);
   return arena;
 }
 

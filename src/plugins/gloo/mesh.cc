@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 #include <gloo/common/error.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
+#include <gloo/transport/address.h>
+#include <gloo/transport/context.h>
 #include <gloo/transport/tcp/device.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -34,28 +35,81 @@ constexpr milliseconds kVerdictBudget{500};
 /// Gloo's own limit, beyond which its sums of times overflow.
 constexpr std::chrono::hours kLongest{100};
 
-/// Our store, as Gloo sees stores; everything ends at one time.
-class MeetingPoint final : public gloo::rendezvous::Store {
- public:
-  MeetingPoint(tutti::Store& store, Clock::time_point end) : store_(store), end_(end) {}
+/// How often those who wait in the store look whether the group has failed.
+constexpr milliseconds kSlice{50};
 
-  void set(const std::string& key, const std::vector<char>& data) override {
-    store_.set(key, std::string_view(data.data(), data.size()), left());
+/// A mesh of connections that can be given up while it is made: Gloo's own waits for each of them
+/// until its time is over, whoever has died.
+class Connecting final : public gloo::Context {
+ public:
+  using gloo::Context::Context;
+
+  /// Meets the others in `store` until `end`; gloo::Exception, kTimeout, kAborted.
+  void connect(tutti::Store& store, const GlooDevice& device, Clock::time_point end) {
+    std::vector<char> own;
+    {
+      const std::lock_guard lock(mutex_);
+      device_ = device;
+      transportContext_ = device->createContext(rank, size);
+      transportContext_->setTimeout(getTimeout());
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        const std::vector<char> address = transportContext_->createPair(peer)->address().bytes();
+        own.insert(own.end(), address.begin(), address.end());
+      }
+      can_close_ = true;
+    }
+    store.set(std::to_string(rank), std::string_view(own.data(), own.size()), left(end));
+    for (int peer = 0; peer < size; ++peer) {
+      if (peer == rank) continue;
+      const std::string all = get(store, std::to_string(peer), end);
+      // They have one address for each of the others.
+      const std::size_t bytes = all.size() / static_cast<std::size_t>(size - 1);
+      const std::size_t at = bytes * static_cast<std::size_t>(rank < peer ? rank : rank - 1);
+      check();
+      getPair(peer)->connect(std::vector<char>(all.begin() + static_cast<long>(at),
+                                               all.begin() + static_cast<long>(at + bytes)));
+      check();
+    }
+    const std::lock_guard lock(mutex_);
+    can_close_ = false;  // from here on a mesh fails in its own way
   }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get(key, left());
-    return {value.begin(), value.end()};
+
+  /// From any thread: `connect` ends soon.
+  void give_up() noexcept {
+    const std::lock_guard lock(mutex_);
+    given_up_.store(true);
+    if (!can_close_) return;
+    const SigpipeBlocked quiet;
+    for (int peer = 0; peer < size; ++peer) {
+      try {
+        if (peer != rank) getPair(peer)->close();
+      } catch (const std::exception&) {  // the purpose
+      }
+    }
   }
-  void wait(const std::vector<std::string>& keys) override { store_.wait(keys, left()); }
-  void wait(const std::vector<std::string>& keys, const milliseconds&) override { wait(keys); }
 
  private:
-  milliseconds left() const {
-    return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(end_ - Clock::now()));
+  static milliseconds left(Clock::time_point end) {
+    return std::max(milliseconds(1), std::chrono::ceil<milliseconds>(end - Clock::now()));
+  }
+  void check() const {
+    if (given_up_.load()) throw Error(ErrorCode::kAborted, "the group has failed");
+  }
+  std::string get(tutti::Store& store, const std::string& key, Clock::time_point end) const {
+    for (;;) {
+      check();
+      try {
+        return store.get(key, std::min(kSlice, left(end)));
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::kTimeout || Clock::now() >= end) throw;
+      }
+    }
   }
 
-  tutti::Store& store_;
-  const Clock::time_point end_;
+  std::atomic<bool> given_up_{false};
+  std::mutex mutex_;
+  bool can_close_ = false;  // mutex_
 };
 
 bool is_timeout(const std::exception& thrown) noexcept {
@@ -117,14 +171,16 @@ Mesh::Mesh(const GroupSpec& spec, GlooDevice device)
 
 void Mesh::connect(const GroupSpec& spec) {
   const auto budget = std::min<std::chrono::nanoseconds>(spec.timeout, kConnectBudget);
-  MeetingPoint store(*spec.store, Clock::now() + budget);
-  auto context = std::make_shared<gloo::rendezvous::Context>(rank_, ranks_);
+  const auto context = std::make_shared<Connecting>(rank_, ranks_);
   // Gloo waits for a connection five times as long as it is told to.
   context->setTimeout(
       std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(budget / 5)));
+  spec.on_failure([connecting = std::weak_ptr(context)](const Error&) {
+    if (const auto alive = connecting.lock()) alive->give_up();
+  });
   const SigpipeBlocked quiet;
   try {
-    context->connectFullMesh(store, device_);
+    context->connect(*spec.store, device_, Clock::now() + budget);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& thrown) {
@@ -134,7 +190,7 @@ void Mesh::connect(const GroupSpec& spec) {
                 fmt::format("backend \"gloo\" (rank {}): cannot connect {} ranks over {}: {}",
                             rank_, ranks_, kAddress, thrown.what()));
   }
-  context_ = std::move(context);
+  context_ = context;
 }
 
 void Mesh::admit(const Request& request) const {
