@@ -1,8 +1,11 @@
 #include "control/process.h"
 
 #include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -41,6 +44,41 @@ void Process::refuse_in_child() {
               "with exec, or fork before the first init_process_group");
 }
 
+namespace {
+
+/// Whether the kernel gives up the robust mutexes of a thread that ends. Asked the cheap way first:
+/// a sandbox may refuse that question alone.
+bool has_robust_mutexes() {
+  void* list = nullptr;
+  std::size_t length = 0;
+  if (::syscall(SYS_get_robust_list, 0, &list, &length) == 0 && list != nullptr) return true;
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_t mutex;
+  pthread_mutex_init(&mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  std::thread([&] { pthread_mutex_lock(&mutex); }).join();
+  const bool works = pthread_mutex_trylock(&mutex) == EOWNERDEAD;
+  if (works) {
+    pthread_mutex_consistent(&mutex);
+    pthread_mutex_unlock(&mutex);
+    pthread_mutex_destroy(&mutex);
+  }
+  return works;
+}
+
+/// Deaths are found by these mutexes: whoever runs without them should know.
+void test_robust_mutexes() {
+  if (has_robust_mutexes()) return;
+  log(LogLevel::warn,
+      "this kernel or sandbox refuses set_robust_list: that a rank has died will be found late, "
+      "when "
+      "a timeout ends. Allow that system call (seccomp), or set a short TUTTI_TIMEOUT");
+}
+
+}  // namespace
+
 std::shared_ptr<Process> Process::get() {
   Global& state = global();
   refuse_in_child();
@@ -68,6 +106,7 @@ bool Process::forked() noexcept { return global().forked.load(std::memory_order_
 
 void Process::start() try {
   const SignalsBlocked blocked;
+  test_robust_mutexes();
   thread_ = std::thread([this] {
     loop();
     if (deletes_itself_) delete this;

@@ -2,11 +2,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <set>
 #include <string>
@@ -209,6 +214,42 @@ TEST(Manners, AThreadThatCannotBeMadeIsAnErrorThatNamesTheLimit) {
   waitpid(child, &status, 0);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "not allowed here";
   EXPECT_EQ(status, 0);
+}
+
+TEST(Manners, WithoutRobustMutexesItIsSaidThatDeathsAreFoundLate) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    const sock_filter steps[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_set_robust_list, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program{std::size(steps), const_cast<sock_filter*>(steps)};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0 ||
+        syscall(SYS_set_robust_list, nullptr, 24) == 0)
+      _exit(77);
+    std::thread([] { join_alone(); }).join();  // this thread's list is known to the kernel
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char buffer[1024];
+  for (ssize_t got; (got = read(ends[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<std::size_t>(got));
+  close(ends[0]);
+  int status = -1;
+  waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "not allowed here";
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(said,
+            "tutti: this kernel or sandbox refuses set_robust_list: that a rank has died will be "
+            "found late, when a timeout ends. Allow that system call (seccomp), or set a short "
+            "TUTTI_TIMEOUT\n");
 }
 
 TEST(Manners, PublishingAnOperationIsCheap) {
