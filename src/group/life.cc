@@ -41,13 +41,18 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
                        .on_failure = [&membership](FailureCallback callback) {
                          membership.on_failure(std::move(callback));
                        }};
+  const auto blame = [&](const Error& error) {
+    const Error cause = membership.blame(error, ends_with);
+    control::Untold::of_process().told(parts.id, parts.rank, cause.code());
+    return cause;
+  };
   try {
     membership.meet(ends_with, where, Deadline::after(parts.arrive));
     add_backends(parts, spec);
   } catch (const Error& error) {
-    const Error cause = membership.blame(error, ends_with);
-    control::Untold::of_process().told(parts.id, parts.rank, cause.code());
-    throw cause;
+    throw blame(error);
+  } catch (const std::exception& thrown) {  // of what a backend is built on
+    throw blame(Error(ErrorCode::kSystem, thrown.what()));
   }
   return ProcessGroup(std::make_unique<ProcessGroup::Impl>(std::move(parts)));
 }

@@ -7,9 +7,10 @@ case "$name" in
   endings) rounds=200 ;;
   disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
-  *) die 2 "unknown soak '$name' (kills, disagreements, endings, orphans, groups)" ;;
+  init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
+  *) die 2 "unknown soak '$name' (kills, disagreements, endings, orphans, groups, init)" ;;
 esac
-case " $* " in *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
+case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_torch $packages_backends libgtest-dev
 use_libtorch
@@ -22,5 +23,9 @@ if [ "$name" = groups ]; then
   install_packages clang-14 libclang-rt-14-dev
   build tsan
   set -- --tsan build/tsan "$@"
+fi
+if [ "$name" = init ]; then
+  soak=tests/soak/init.py
+  set -- --state build/soak_init.json "$@"
 fi
 "$soak" --out "docs/evidence/$name.json" "$@"
