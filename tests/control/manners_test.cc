@@ -18,6 +18,7 @@
 
 #include "control/thread_ranks.h"
 #include "tutti/error.h"
+#include "tutti/init.h"
 
 namespace tutti::control {
 namespace {
@@ -149,6 +150,9 @@ int misuse(Host& host, Membership& world) {
     }
     return false;
   };
+  const auto store = make_memory_store();
+  if (!refuses([&] { init_process_group({.rank = 0, .world_size = 2, .store = store}); })) return 7;
+  if (store->num_keys() != 0) return 8;  // it would claim its parent's rank
   if (!refuses([] { join_alone(); })) return 1;
   if (!refuses([&] { host.make_membership({3, "x", {0}, 0}); })) return 2;
   if (!refuses([&] { world.close(0, 0, Deadline::after(1s)); })) return 3;
