@@ -28,8 +28,10 @@ BackendInfo about() {
 
 class GlooBackend final : public Backend {
  public:
-  GlooBackend(const GroupSpec& spec, GlooDevice device)
-      : mesh_(spec, std::move(device)), collectives_(mesh_), messages_(mesh_) {}
+  static std::unique_ptr<Backend> make(const GroupSpec& spec, GlooDevice device) {
+    const SigpipeBlocked quiet;  // its parts post receives, and so write to peers that may be dead
+    return std::unique_ptr<Backend>(new GlooBackend(spec, std::move(device)));
+  }
 
   Support supports(const OpKey& key) const override {
     if (key.device != Device::Kind::cpu) {
@@ -43,7 +45,7 @@ class GlooBackend final : public Backend {
   }
   Work start(Request request) override { return messages_.start(std::move(request)); }
   std::unique_ptr<Backend> make_group(const GroupSpec& spec) override {
-    return std::make_unique<GlooBackend>(spec, mesh_.device());
+    return make(spec, mesh_.device());
   }
   Memory allocate(std::size_t byte_count) override {
     return {allocate_pages(byte_count), byte_count};
@@ -53,6 +55,9 @@ class GlooBackend final : public Backend {
   BackendInfo info() const override { return about(); }
 
  private:
+  GlooBackend(const GroupSpec& spec, GlooDevice device)
+      : mesh_(spec, std::move(device)), collectives_(mesh_), messages_(mesh_) {}
+
   Mesh mesh_;
   Collectives collectives_;
   Messages messages_;
@@ -61,7 +66,7 @@ class GlooBackend final : public Backend {
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
   log(LogLevel::info,
       "backend gloo: its sockets on 127.0.0.1 are neither authenticated nor encrypted");
-  return std::make_unique<GlooBackend>(spec, make_device());
+  return GlooBackend::make(spec, make_device());
 }
 
 }  // namespace
