@@ -199,7 +199,7 @@ TEST(HandOver, ProcessesReadEachOther) {
   constexpr int kRanks = 4;
   // The server's thread must not be there when we fork: it lives in a process of its own.
   const std::string address = net::random_address("tutti-test");
-  net::Fd listener = net::listen(address);
+  net::Fd listener(net::listen(address).release());  // not private: for the child
   test::Child server([&] {
     store::Server serving({.listener = std::move(listener)});
     for (;;) ::pause();
