@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +32,10 @@ using GroupId = std::uint64_t;
 
 /// As the peer of a recv: any rank of the group.
 inline constexpr int kAnyRank = -1;
+/// As the peer of a message: nobody. A send there does nothing, a recv from there leaves its buffer
+/// as it is (`MessageInfo::rank` is kNoRank, its count 0): the edges of a halo exchange need no
+/// `if`.
+inline constexpr int kNoRank = std::numeric_limits<int>::min();
 
 /// A message and its recv that have found each other, as both ends know it.
 struct MessageInfo {

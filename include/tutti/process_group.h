@@ -35,12 +35,22 @@ struct SendOptions {
 struct RecvOptions {
   int tag = 0;
   Timeout timeout = {};
-  MessageInfo* info = nullptr;  ///< asynchronous: filled in by the time the Work is done
+  MessageInfo* info = nullptr;  ///< filled in by the time the call, or its Work, is done
+};
+
+/// A rank that must be given: an option of this type that is left out does not compile.
+class RequiredRank {
+ public:
+  constexpr RequiredRank(int rank) noexcept : rank_(rank) {}
+  constexpr operator int() const noexcept { return rank_; }
+
+ private:
+  int rank_;
 };
 
 struct SendRecvOptions {
-  int to = 0;
-  int from = 0;
+  RequiredRank to;    ///< or kNoRank
+  RequiredRank from;  ///< or kAnyRank, kNoRank
   int send_tag = 0;
   int recv_tag = 0;
   Timeout timeout = {};
@@ -53,10 +63,20 @@ struct SplitOptions {
 /// One message of a batch.
 struct Message {
   static Message send(ConstBuffer data, int to, SendOptions options = {}) {
-    return {Op::send, data, {}, to, options.tag, options.timeout};
+    return {.op = Op::send,
+            .input = data,
+            .peer = to,
+            .tag = options.tag,
+            .timeout = options.timeout,
+            .buffered = options.buffered};
   }
   static Message recv(Buffer data, int from, RecvOptions options = {}) {
-    return {Op::recv, {}, data, from, options.tag, options.timeout};
+    return {.op = Op::recv,
+            .output = data,
+            .peer = from,
+            .tag = options.tag,
+            .timeout = options.timeout,
+            .info = options.info};
   }
   Op op = Op::send;
   ConstBuffer input = {};  ///< of send
@@ -64,6 +84,8 @@ struct Message {
   int peer = 0;
   int tag = 0;
   Timeout timeout = {};
+  bool buffered = false;        ///< of send
+  MessageInfo* info = nullptr;  ///< of recv: filled in by the time its Work is done
 };
 
 /// What `on_failure` is handed: called once, by the control thread.
@@ -113,6 +135,7 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   Support supports(const OpKey& key) const;
 
   // ---- messages -------------------------------------------------------------------------------
+  // Every peer may be kNoRank, with which there is nothing to send or to receive.
 
   /// Sends to rank `to` and returns when the receive has been posted and agrees in count and dtype
   /// (buffered: as soon as the bytes are copied; its errors come at the next call).
@@ -145,13 +168,13 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
 
   /// Posts all messages, then waits for all: no order among ranks can deadlock, to oneself
   /// included. If one is wrong (kInvalidArgument) nothing is posted; else the first failure is
-  /// thrown once all have ended.
+  /// thrown once all have ended. What one of them receives must not overlap another's buffer.
   void batch(List<Message> messages, Where where = Where::current());
   std::vector<Work> batch(List<Message> messages, Async, Where where = Where::current());
-  /// Sends to one rank and receives from one, maybe the same, at once. The buffers must not
-  /// overlap.
-  void sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
-                Where where = Where::current());
+  /// Sends to one rank and receives from one, maybe the same, at once; returns who sent. The
+  /// buffers must not overlap.
+  MessageInfo sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
+                       Where where = Where::current());
 
   // ---- groups, memory, life -------------------------------------------------------------------
 

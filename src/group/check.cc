@@ -63,7 +63,8 @@ Objection check_ranks(const Request& request, int rank, int group_size, bool blo
   const int given = request.root_or_peer;
   if (has_root(request.op) || is_message(request.op)) {
     const bool from_any = request.op == Op::recv && given == kAnyRank;
-    if (!from_any && (given < 0 || given >= group_size)) {
+    const bool nobody = is_message(request.op) && given == kNoRank;
+    if (!from_any && !nobody && (given < 0 || given >= group_size)) {
       return fmt::format("{} {} is out of range: the group has ranks 0 to {}",
                          has_root(request.op) ? "root" : "peer", given, group_size - 1);
     }
@@ -274,6 +275,43 @@ Objection objection(const Request& request, int rank, int group_size, bool block
   if (request.arrive.budget() < std::chrono::nanoseconds(0)) {
     return fmt::format("the timeout is negative: {:g} s",
                        std::chrono::duration<double>(request.arrive.budget()).count());
+  }
+  return {};
+}
+
+Objection overlap_objection(std::span<const Request> messages) {
+  struct Range {
+    std::uintptr_t begin, end;
+    bool written;
+    std::size_t index;
+  };
+  std::vector<Range> ranges;
+  for (const Request& message : messages) {
+    const bool written = message.op == Op::recv;
+    const ConstBuffer buffer = written ? message.output : message.input;
+    if (buffer.byte_count() == 0 || message.root_or_peer == kNoRank) continue;
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data);
+    ranges.push_back({begin, begin + buffer.byte_count(), written,
+                      static_cast<std::size_t>(&message - messages.data())});
+  }
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  const Range* furthest = nullptr;          // of all that begin earlier, the one that ends last
+  const Range* furthest_written = nullptr;  // the same of those that are written
+  const auto further = [](const Range* known, const Range& range) {
+    return known == nullptr || range.end > known->end ? &range : known;
+  };
+  for (const Range& range : ranges) {
+    const Range* const other = range.written ? furthest : furthest_written;
+    if (other != nullptr && range.begin < other->end) {
+      const auto [first, second] = std::minmax(other->index, range.index);
+      return fmt::format(
+          "messages {} and {} of those posted together share memory, and one of them is received "
+          "into it: use two buffers that do not overlap",
+          first, second);
+    }
+    furthest = further(furthest, range);
+    if (range.written) furthest_written = further(furthest_written, range);
   }
   return {};
 }

@@ -13,6 +13,9 @@ namespace tutti::group {
 std::optional<std::string> objection(const Request& request, int rank, int group_size,
                                      bool blocking);
 
+/// The same for messages that are under way together: two of which one is received share memory.
+std::optional<std::string> overlap_objection(std::span<const Request> messages);
+
 /// The same for the list of ranks given to new_group.
 std::optional<std::string> objection(std::span<const int> ranks, int group_size);
 

@@ -99,6 +99,8 @@ class ProcessGroup::Impl {
   control::Membership& membership() const noexcept { return *parts_.membership; }
 
   void admit(const Request& request, bool blocking);
+  /// A message to or from kNoRank is over at once: true, and `request.matched` is told.
+  static bool is_nothing(const Request& request) noexcept;
   void check_support(const Request& request);
   [[noreturn]] void throw_closed(const Request& request) const;
   /// Gives `request` the next number; returns the last one, for undo.

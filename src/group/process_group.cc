@@ -45,8 +45,9 @@ Request recv_request(const Impl& group, Buffer data, int from, const RecvOptions
 /// Blocking: returns what the message was.
 MessageInfo run_recv(Impl& group, Request request) {
   MessageInfo info;
-  request.matched = &info;
+  MessageInfo* const also = std::exchange(request.matched, &info);
   group.run(request);
+  if (also != nullptr) *also = info;
   return info;
 }
 
@@ -129,10 +130,13 @@ namespace {
 
 Request message_request(const Impl& group, const Message& message, Where where) {
   return message.op == Op::send
-             ? send_request(group, message.input, message.peer,
-                            {.tag = message.tag, .timeout = message.timeout}, where)
+             ? send_request(
+                   group, message.input, message.peer,
+                   {.tag = message.tag, .buffered = message.buffered, .timeout = message.timeout},
+                   where)
              : recv_request(group, message.output, message.peer,
-                            {.tag = message.tag, .timeout = message.timeout}, where);
+                            {.tag = message.tag, .timeout = message.timeout, .info = message.info},
+                            where);
 }
 
 }  // namespace
@@ -151,13 +155,16 @@ void ProcessGroup::batch(List<Message> messages, Where where) {
   std::vector<Work> works = batch(messages, async, where);
   wait_all(works);
 }
-void ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
-                            Where where) {
+MessageInfo ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
+                                   Where where) {
+  MessageInfo info;
   input.is_temporary = false;  // it lives until this returns
   const std::array<Message, 2> both = {
-      Message::recv(output, options.from, {.tag = options.recv_tag, .timeout = options.timeout}),
+      Message::recv(output, options.from,
+                    {.tag = options.recv_tag, .timeout = options.timeout, .info = &info}),
       Message::send(input, options.to, {.tag = options.send_tag, .timeout = options.timeout})};
   batch(both, where);
+  return info;
 }
 
 // ---- groups, memory, life ---------------------------------------------------------------------

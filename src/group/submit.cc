@@ -146,11 +146,20 @@ Work ProcessGroup::Impl::dispatch_async(Request request) {
   return foreign_ ? foreign_->start(std::move(request)) : parts_.backend->start(std::move(request));
 }
 
+bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
+  if (!is_message(request.op) || request.root_or_peer != kNoRank) return false;
+  if (request.matched != nullptr) {
+    *request.matched = {.rank = kNoRank, .tag = request.tag, .dtype = request.dtype};
+  }
+  return true;
+}
+
 void ProcessGroup::Impl::run(Request& request) try {
   if (group::inside_callback()) {
     refuse(request, "it would block inside a callback of Work::then: pass tutti::async");
   }
   admit(request, true);
+  if (is_nothing(request)) return;
   if (is_message(request.op)) {
     watched(request, [&] { dispatch(request); });
     return;
@@ -170,6 +179,7 @@ void ProcessGroup::Impl::run(Request& request) try {
 
 std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try {
   for (const Request& message : messages) admit(message, false);
+  if (auto wrong = group::overlap_objection(messages)) refuse(messages.front(), *wrong);
   std::vector<Work> works;
   works.reserve(messages.size());
   for (Request& message : messages) works.push_back(start(message));
@@ -181,6 +191,7 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
 
 Work ProcessGroup::Impl::start(Request& request) try {
   admit(request, false);
+  if (is_nothing(request)) return {};
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
   if (is_message(request.op)) return dispatch_async(request);

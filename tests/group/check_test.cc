@@ -44,6 +44,24 @@ class CheckTest : public testing::Test {
   Buffer small_{b_.data(), 2, DType::f32};
 };
 
+TEST_F(CheckTest, MessagesUnderWayTogetherShareNoMemoryThatIsWritten) {
+  const Buffer head(a_.data(), 4, DType::f32), tail(a_.data() + 3, 3, DType::f32);
+  const auto send = [](ConstBuffer data, int to = 0) { return make(Op::send, data, {}, 1, to); };
+  const auto recv = [](Buffer data, int from = 0) { return make(Op::recv, {}, data, 1, from); };
+  const auto wrong = [](std::initializer_list<Request> list) {
+    return overlap_objection(std::span(list.begin(), list.size())).value_or("");
+  };
+  EXPECT_EQ(wrong({send(head), send(tail), send(whole_)}), "") << "nothing is written";
+  EXPECT_EQ(wrong({send(part_), recv(small_), recv(tail, kNoRank)}), "");
+  EXPECT_EQ(wrong({recv(Buffer(a_.data(), 3, DType::f32)), recv(tail), send(other_)}), "");
+  const std::string text =
+      "messages 0 and 1 of those posted together share memory, and one of them is received into "
+      "it: use two buffers that do not overlap";
+  EXPECT_EQ(wrong({send(head), recv(tail)}), text);
+  EXPECT_EQ(wrong({recv(whole_), send(part_), send(other_)}), text);
+  EXPECT_EQ(wrong({recv(head), recv(head)}), text);
+}
+
 TEST_F(CheckTest, RightCallsPass) {
   expect_fine(make(Op::broadcast, whole_, whole_, 6, 2));
   expect_fine(make(Op::all_reduce, whole_, whole_, 6));
@@ -80,6 +98,7 @@ TEST_F(CheckTest, RankOutOfRangeIsNamed) {
   expect_objection(make(Op::reduce, whole_, whole_, 6, -1), "root -1 is out of range");
   expect_objection(make(Op::send, small_, {}, 2, 17), "peer 17 is out of range");
   expect_objection(make(Op::recv, {}, small_, 2, -2), "ranks 0 to 2");
+  expect_objection(make(Op::broadcast, whole_, whole_, 6, kNoRank), "is out of range");
 }
 
 TEST_F(CheckTest, NegativeTagIsRefused) {

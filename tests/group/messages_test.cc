@@ -72,6 +72,91 @@ TEST(SendRecv, ARing) {
   });
 }
 
+TEST(SendRecv, TellsWhoSentAndRefusesBuffersThatOverlap) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const int other = 1 - world.rank();
+    std::array<int, 3> x = {world.rank(), -1, -1};
+    const Error error = thrown_by([&] {
+      world.sendrecv(std::span(x).first(2), std::span(x).last(2), {.to = other, .from = other},
+                     {"halo.cc", 7});
+    });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_STREQ(error.what(),
+                 (std::string("recv (rank ") + std::to_string(world.rank()) +
+                  "): messages 0 and 1 of those posted together share memory, and one of them is "
+                  "received into it: use two buffers that do not overlap; called at halo.cc:7.")
+                     .c_str());
+    const MessageInfo info = world.sendrecv(x[0], x[1], {.to = other, .from = kAnyRank});
+    EXPECT_EQ(info.rank, other);
+    EXPECT_EQ(info.count, 1u);
+    EXPECT_EQ(x[1], other);
+  });
+}
+
+template <class To>
+concept NeedsBoth = !requires(To to) {
+  SendRecvOptions{.to = to};
+}
+&&!requires(To from) { SendRecvOptions{.from = from}; }
+&&requires(To rank) { SendRecvOptions{.to = rank, .from = rank}; };
+static_assert(NeedsBoth<int>, "an end that is left out does not compile");
+
+TEST(NoRank, TakesPartInNothing) {
+  on_ranks(3, [](ProcessGroup& world) {
+    // A halo exchange on a line: the edges have one neighbour.
+    const int left = world.rank() > 0 ? world.rank() - 1 : kNoRank;
+    const int right = world.rank() < 2 ? world.rank() + 1 : kNoRank;
+    const int mine = world.rank();
+    int from_left = -7, from_right = -7;
+    EXPECT_EQ(world.sendrecv(mine, from_left, {.to = right, .from = left}).rank, left);
+    const MessageInfo info = world.sendrecv(mine, from_right, {.to = left, .from = right});
+    EXPECT_EQ(info.rank, right);
+    EXPECT_EQ(info.count, right == kNoRank ? 0u : 1u);
+    EXPECT_EQ(from_left, left == kNoRank ? -7 : left);
+    EXPECT_EQ(from_right, right == kNoRank ? -7 : right);
+
+    std::vector<int> any(2, 5);
+    MessageInfo told{.rank = 1, .count = 9};
+    world.send(mine, kNoRank, {.timeout = 0ns});
+    EXPECT_EQ(world.recv(from_left, kNoRank, {.tag = 3, .timeout = 0ns}).tag, 3);
+    EXPECT_EQ(world.recv_resize(any, kNoRank).rank, kNoRank);
+    EXPECT_EQ(any, std::vector<int>(2, 5));
+    Work work = world.recv(from_left, kNoRank, {.info = &told}, async);
+    EXPECT_TRUE(work.done());
+    work.wait();
+    EXPECT_EQ(told.rank, kNoRank);
+    EXPECT_EQ(told.count, 0u);
+    const std::array<Message, 2> both = {Message::send(mine, kNoRank),
+                                         Message::recv(from_left, kNoRank)};
+    world.batch(both);
+    EXPECT_EQ(thrown_by([&] { world.send(mine, kNoRank, {.tag = -1}); }).code(),
+              ErrorCode::kInvalidArgument);
+  });
+}
+
+TEST(Batch, HonoursTheOptionsOfItsMessages) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const int other = 1 - world.rank();
+    const std::vector<int> mine(3, world.rank());
+    std::vector<int> theirs(3, -1);
+    MessageInfo info, blocking;
+    const std::array<Message, 2> first = {
+        Message::send(mine, other, {.tag = 4, .buffered = true}),
+        Message::recv(theirs, kAnyRank, {.tag = 4, .info = &info})};
+    world.batch(std::span(first).first(1));  // ends before anybody receives
+    world.barrier();
+    world.batch(std::span(first).last(1));
+    EXPECT_EQ(info.rank, other);
+    EXPECT_EQ(info.tag, 4);
+    EXPECT_EQ(info.count, 3u);
+    Work send = world.send(mine, other, {.tag = 6}, async);
+    const MessageInfo got = world.recv(theirs, kAnyRank, {.tag = 6, .info = &blocking});
+    send.wait();
+    EXPECT_EQ(blocking.rank, other);
+    EXPECT_EQ(blocking.id, got.id);
+  });
+}
+
 TEST(Waiting, ForAnyReturnsTheOneThatHasEnded) {
   on_ranks(2, [](ProcessGroup& world) {
     const int other = 1 - world.rank();
