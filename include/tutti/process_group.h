@@ -28,7 +28,8 @@ class BorrowedGroup;
 struct SendOptions {
   int tag = 0;
   /// Return once the bytes are on their way. Up to 4 KiB are copied, and up to 64 messages of a tag
-  /// (1024 of a peer) may be unmatched; beyond either the call waits for a recv like any other.
+  /// (64 MiB of a peer, see send) may be unmatched; beyond either it waits for a recv like any
+  /// other.
   bool buffered = false;
   Timeout timeout = {};
 };
@@ -114,7 +115,7 @@ using FailureCallback = std::function<void(const Error&)>;
 /// Numerics  The same bits on every rank and every layout: docs/numerics.md.
 /// Errors    kInvalidArgument and kUnsupported leave the group usable. kCollectiveMismatch,
 ///           kTimeout, kPeerLost, kAborted and kClosed close it: every later call throws the first
-///           cause; a recv that timed out before anything matched is the exception.
+///           cause; a message that timed out before it was matched is the exception.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
  public:
   class Impl;  // src/group/process_group.cc
@@ -138,7 +139,12 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   // Every peer may be kNoRank, with which there is nothing to send or to receive.
 
   /// Sends to rank `to` and returns when the receive has been posted and agrees in count and dtype
-  /// (buffered: as soon as the bytes are copied; its errors come at the next call).
+  /// (buffered: as soon as the bytes are copied; its errors come at the next call). Messages that
+  /// nobody has received yet do not hold up others, up to 64 MiB for each pair of ranks: 128 bytes
+  /// for a message, and its content where that is small. Beyond that they wait for their turn.
+  ///
+  /// Errors  kTimeout before it was matched: it is taken back and the group stays usable, as with
+  ///         recv.
   void send(ConstBuffer data, int to, SendOptions options = {}, Where where = Where::current());
   Work send(ConstBuffer data, int to, SendOptions options, Async, Where where = Where::current());
   Work send(ConstBuffer data, int to, Async, Where where = Where::current());

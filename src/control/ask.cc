@@ -63,29 +63,27 @@ class Membership::State::Look {
       stalled(awaited_);
       return Patience::Verdict::keep_waiting;
     }
+    if (clock_.arrive.expired(now_)) return Patience::Verdict::give_up;
     const int peer = request_.root_or_peer;
-    if (clock_.arrive.expired(now_)) {
-      if (request_.op == Op::recv) return Patience::Verdict::give_up;
-      fail_timeout({peer},
-                   fmt::format("{} has posted no recv for it in {}; it {}", state_.person(peer),
-                               budget_text(clock_.arrive), state_.doing(peer)));
-      return Patience::Verdict::keep_waiting;
-    }
     until(clock_.arrive);
-    say_who_is_awaited(peer != kAnyRank ? std::vector<int>{peer} : others());
+    if (now_ >= clock_.next_line) {
+      say_who_is_awaited(peer != kAnyRank ? std::vector<int>{peer} : others());
+    }
+    next_ = std::min(next_, clock_.next_line);
     return Patience::Verdict::keep_waiting;
   }
 
   /// Whether somebody who is needed has left in order. Twice seen, since what he left behind may
   /// have come between the wait's last look at the data and this one.
   bool left() {
-    const std::vector<int> members = others();
     // A message from any rank comes from whoever is still there.
-    if (is_message(request_.op) && awaited_ == kAnyRank &&
-        std::any_of(members.begin(), members.end(), [this](int member) { return is_open(member); }))
-      return false;
-    for (const int member : members) {
-      if (awaited_ >= 0 && member != awaited_) continue;
+    if (is_message(request_.op) && awaited_ == kAnyRank) {
+      const std::vector<int> members = others();
+      if (std::any_of(members.begin(), members.end(), [this](int other) { return is_open(other); }))
+        return false;
+    }
+    for (int member = 0; member < state_.size(); ++member) {
+      if (member == state_.rank || (awaited_ >= 0 && member != awaited_)) continue;
       if (is_open(member)) continue;
       const Line* theirs = state_.line_of(member);
       const std::uint64_t last = theirs != nullptr ? theirs->goodbye_seq.load() : 0;
@@ -97,20 +95,27 @@ class Membership::State::Look {
       Cause cause;
       cause.code = ErrorCode::kClosed;
       cause.culprits = {member};
-      cause.text = fmt::format(
-          "{} left the group {}, while rank {} is in {}. Collectives called so far: {}. "
-          "Every "
-          "rank must call the same operations before it leaves",
-          state_.person(member),
-          last == 0 ? "before its first collective" : "after " + times_text(last, "collective"),
-          state_.rank,
-          describe_numbered(state_.host->own.slot(),
-                            shown_of(request_, state_.host->own.site(request_.where))),
-          state_.calls_text());
+      cause.text = is_message(request_.op) ? left_unmatched(member) : left_early(member, last);
       state_.fail(std::move(cause), Tell::everybody);
       return true;
     }
     return false;
+  }
+
+  std::string left_early(int member, std::uint64_t last) const {
+    return fmt::format(
+        "{} left the group {}, while rank {} is in {}. Collectives called so far: {}. Every rank "
+        "must call the same operations before it leaves",
+        state_.person(member),
+        last == 0 ? "before its first collective" : "after " + times_text(last, "collective"),
+        state_.rank, state_.in_words(request_), state_.calls_text());
+  }
+
+  std::string left_unmatched(int member) const {
+    return fmt::format("{} left the group, while {} was unmatched. {} before any rank closes",
+                       awaited_ == kAnyRank ? "every other rank" : state_.person(member),
+                       state_.own(request_),
+                       request_.op == Op::send ? "Receive it" : "Send what it waits for");
   }
 
   bool is_open(int member) const noexcept {
@@ -159,10 +164,11 @@ class Membership::State::Look {
     if (left_to_arrive.expired(now_)) {
       std::string text;
       for (const int member : missing_)
-        text += fmt::format("{}{} has not entered; it {}", text.empty() ? "" : "; ",
+        text += fmt::format("{}{} had not entered; it {}", text.empty() ? "" : "; ",
                             state_.person(member), state_.doing(member));
-      fail_timeout(missing_, fmt::format("after {}: {}. If it is only slow, give a longer timeout",
-                                         budget_text(left_to_arrive), text));
+      fail_timeout(missing_,
+                   fmt::format("after {} in {}: {}. If it is only slow, give a longer timeout",
+                               budget_text(left_to_arrive), state_.own(request_), text));
       return;
     }
     clock_.stall = request_.stall;  // counts from when all are in
@@ -226,8 +232,8 @@ class Membership::State::Look {
 void Membership::State::fail_stalled(const Request& request, int only) noexcept {
   Cause cause;
   cause.code = ErrorCode::kTimeout;
-  cause.text =
-      fmt::format("no byte has moved for {} (setting stall_timeout)", budget_text(request.stall));
+  cause.text = fmt::format("no byte has moved for {} (setting stall_timeout) in {}",
+                           budget_text(request.stall), own(request));
   for (int member = 0; member < size(); ++member) {
     const Line* theirs = line_of(member);
     const bool ended = theirs != nullptr && theirs->completed.load() >= request.seq;

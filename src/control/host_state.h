@@ -124,6 +124,11 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
   std::string calls_text() const;
   std::string person(int member) const;
+  /// "rank 0's send(f32 x 3, to 1, tag 0) at ring.cc:9": the operation of this rank, for all to
+  /// read.
+  std::string own(const Request& request) const;
+  /// The same without whose it is.
+  std::string in_words(const Request& request) const;
 
   const std::shared_ptr<Host::State> host;
   const GroupId id;

@@ -48,6 +48,15 @@ std::string Membership::State::person(int member) const {
   return host->person(world_ranks[static_cast<std::size_t>(member)], member);
 }
 
+std::string Membership::State::own(const Request& request) const {
+  return fmt::format("rank {}'s {}", rank, in_words(request));
+}
+
+std::string Membership::State::in_words(const Request& request) const {
+  const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
+  return describe_numbered(host->own.slot(), shown_of(request, host->own.site(real.where)));
+}
+
 std::string Membership::State::doing(int member) const {
   return describe_doing(host->shared, world_ranks[static_cast<std::size_t>(member)], id);
 }
@@ -239,7 +248,6 @@ void Membership::enter(const Request& request) noexcept {
   }
   if (state.message_busy.test_and_set(std::memory_order_acquire)) return;
   description.seq = ++state.messages;
-  description.chain = static_cast<std::uint64_t>(request.tag);
   state.line.message.write(description);
   state.message_busy.clear(std::memory_order_release);
 }
@@ -276,7 +284,13 @@ bool Membership::is_on_core(int core, int member) const noexcept {
 
 int Membership::cores() const noexcept { return state_->host->cores; }
 
-void Membership::throw_gave_up(const Request& request) const {
+std::uint8_t Membership::site(const Where& where) noexcept { return state_->host->own.site(where); }
+
+std::string Membership::site_of(int member, std::uint8_t site) const {
+  return site != 0 && site < kSites ? state_->slot_of(member).sites[site].read() : "";
+}
+
+void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
   const int peer = request.root_or_peer;
   ErrorContext context;
   context.op = name_of(request.op);
@@ -284,11 +298,16 @@ void Membership::throw_gave_up(const Request& request) const {
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host->host_name;
   context.call_site = name_of(request.where);
+  const std::string waited =
+      request.op == Op::send
+          ? fmt::format("{} has posted no recv with tag {}", state_->person(peer), request.tag)
+          : fmt::format("nothing came from {} with tag {}",
+                        peer != kAnyRank ? state_->person(peer) : "any rank", request.tag);
   const std::string text = fmt::format(
-      "{} (rank {}): nothing came from {} with tag {} for {}{}. Nothing was received and the "
-      "group stays usable",
-      context.op, state_->rank, peer != kAnyRank ? state_->person(peer) : "any rank", request.tag,
-      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "");
+      "{} (rank {}): {} for {} in {}{}{}. Nothing was {} and the group stays usable", context.op,
+      state_->rank, waited, state_->in_words(request), budget_text(request.arrive),
+      peer != kAnyRank ? "; it " + state_->doing(peer) : "", detail.empty() ? "" : "; " + detail,
+      request.op == Op::send ? "sent" : "received");
   throw Error(ErrorCode::kTimeout, text, std::move(context));
 }
 

@@ -71,10 +71,15 @@ class Membership {
   int cores() const noexcept;
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
   /// one operation's wait for `awaited` (a rank of the group, or -1: all). give_up: the deadline of
-  /// a recv passed before anything matched; throw_gave_up then says so, and the group stays usable.
+  /// a message passed before anything matched; throw_gave_up then says so, and the group stays
+  /// usable. `detail`: what else there is to know.
   Patience::Verdict ask(const Request& request, int awaited, WaitClock& clock,
                         Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
-  [[noreturn]] void throw_gave_up(const Request& request) const;
+  [[noreturn]] void throw_gave_up(const Request& request, const std::string& detail = {}) const;
+  /// Of a call site, for a peer to read: index into the own table of them, and its text in that of
+  /// `member` ("" if it is not known).
+  std::uint8_t site(const Where& where) noexcept;
+  std::string site_of(int member, std::uint8_t site) const;
   /// Rings the doorbell of `rank` of the group / of all others, after a seq_cst store.
   void notify(int rank) noexcept;
   void notify_all() noexcept;

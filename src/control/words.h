@@ -32,6 +32,7 @@ inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds d
   return duration > Clock::time_point::max() - now ? Clock::time_point::max() : now + duration;
 }
 
+/// What the board shows of `request`; of a message its tag stands where others have their chain.
 inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
   const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
   Shown value;

@@ -31,11 +31,15 @@ inline constexpr std::size_t kEngineHeadBytes = 64 * 1024;
 inline constexpr std::size_t kEngineRingBytes = std::size_t{4} << 20;
 
 /// One end of a channel in an arena: a line for what the owner has produced for a peer, one for
-/// what it has consumed from that peer. Both only grow.
+/// what it has consumed from that peer. The counters only grow. Those of messages also keep a match
+/// and the taking back of what it would match apart: see Messages::freeze.
 struct ChannelCounters {
   alignas(64) std::atomic<std::uint64_t> produced{0};
+  std::atomic<std::uint64_t> withdrawn{0};  ///< announcements that the owner has taken back
   alignas(64) std::atomic<std::uint64_t> consumed{0};
+  std::atomic<std::uint64_t> matching{0};  ///< 1 while the owner matches one of the peer's
 };
+static_assert(sizeof(ChannelCounters) == 128);
 
 /// Where the regions of an arena lie: a pure function of the number of ranks, the same in all
 /// arenas of a group.

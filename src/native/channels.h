@@ -23,6 +23,11 @@ class Channels {
     return sender != nullptr ? *sender : open(peer);
   }
   Receiver& receiver(int peer) { return *receivers_[static_cast<std::size_t>(peer)]; }
+  /// What this rank tells `peer` beside the frames, and what `peer` tells it.
+  ChannelCounters& own_words(int peer) noexcept { return arena_->counters(peer, lane_); }
+  const ChannelCounters& words_of(int peer) const noexcept {
+    return arena_->peer(peer).counters(arena_->rank(), lane_);
+  }
 
  private:
   Sender& open(int peer);

@@ -4,27 +4,32 @@
 // receiver *matches* it with the oldest receive posted for (peer, tag), or keeps it in a bounded
 // table until there is one; a match goes back as a frame, and the *content* of a large message
 // follows it. So the channels always drain: an announcement has its place in the table, a match is
-// local news, and content has a posted buffer. That is why no tag ever blocks another, and why one
-// channel per pair is enough.
+// made only where its frame has room, and content has a posted buffer. That is why no tag ever
+// blocks another, and why one channel per pair is enough.
+//
+// A sender may take back (*withdraw*) what nobody has matched. It *freezes* the pair for that: see
+// Messages::freeze.
 //
 // A receive from any rank belongs to no peer until it is matched. A message that *stands for* one
 // of another backend has an envelope only: both ends learn of their match, its content moves
 // elsewhere.
 //
-// A *transfer* is one send or receive under way. Transfers of a peer and direction stand in a
-// *line* in submission order; those of one tag end in that order. Whoever holds the driver token
-// moves all transfers of the rank, not only its own.
+// A *transfer* is one send or receive under way. Transfers of a peer, tag and direction stand in a
+// *line* in submission order and end in that order. Whoever holds the driver token moves all
+// transfers of the rank, not only its own.
 #pragma once
 
 #include <atomic>
-#include <memory>
+#include <deque>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "base/crowd.h"
 #include "native/channels.h"
 #include "native/driver_token.h"
 #include "native/operation.h"
+#include "native/tags.h"
 
 namespace tutti::native {
 
@@ -66,6 +71,7 @@ class Transfer : public Operation {
 
   Messages& messages_;
   const Request* request_;
+  std::string held_back_;    // what kept it from being matched, once it was withdrawn
   std::atomic<int> peer_;    // kAnyRank until matched
   std::size_t count_;        // of a receive of any count: once matched
   void* data_;               // of a receive: where it goes
@@ -73,22 +79,30 @@ class Transfer : public Operation {
   std::atomic<State> state_{State::queued};
   std::uint64_t id_ = 0;  // of the message, by its sender
   std::size_t moved_ = 0;
-  Transfer* previous_ = nullptr;  // in its line
-  Transfer* next_ = nullptr;
-  control::WaitClock clock_;  // of an asynchronous one
+  bool carried_ = false;         // of a send: its bytes went with the announcement
+  bool in_stream_line_ = false;  // its content moves
+  Link in_tag_;                  // in the line of its tag
+  Link in_stream_;               // while its content moves: in the peer's line of those
+  Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one, as is the clock
+  control::WaitClock clock_;                    // of an asynchronous one
 };
 
 /// Threads   Any number; transfers of one (peer, tag, direction) by one at a time.
-/// Cost      Blocking calls allocate nothing, but for the table's entries at first use.
+/// Cost      Allocates only to keep a message that comes before its receive, and for tags that are
+///           new.
 class Messages {
  public:
   static constexpr std::size_t kEagerBytes = 4096;
-  /// Announced and not yet matched, per peer and per tag of a peer: what the peer's table must
-  /// hold.
-  static constexpr std::size_t kMaxUnmatched = 1024;
+  /// Announced and not yet matched, per tag of a peer and, with kKeptBytes for each, per peer: what
+  /// the peer's table must hold.
   static constexpr std::size_t kMaxUnmatchedPerTag = 64;
+  static constexpr std::size_t kMaxUnmatchedBytes = std::size_t{64} << 20;
+  static constexpr std::size_t kKeptBytes = 128;
 
   Messages(Channels& channels, control::Membership& membership);
+  ~Messages();
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
 
   /// Blocking send or recv.
   void run(const Request& request);
@@ -99,9 +113,12 @@ class Messages {
   /// Those who wait for any of them.
   Crowd& crowd() noexcept { return crowd_; }
   /// Moves whatever can move. `own`: the caller looks at this one itself and need not be woken.
-  void drive(const Transfer* own = nullptr);
-  /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched.
+  void drive(const Transfer* own = nullptr) noexcept;
+  /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched or
+  /// is just about to be.
   bool withdraw(Transfer& transfer, bool by_force);
+  /// Whether peers are still to be told of something withdrawn.
+  bool has_untold() const noexcept { return untold_.load() > 0; }
 
   /// Up to here the bytes travel with the announcement.
   std::size_t eager_bytes() const noexcept { return eager_bytes_; }
@@ -114,78 +131,84 @@ class Messages {
 
  private:
   using State = Transfer::State;
-  struct Line {
-    Transfer* first = nullptr;
-    Transfer* last = nullptr;
-    void append(Transfer& transfer) noexcept;
-    /// By order_; where they come in order this is append.
-    void insert(Transfer& transfer) noexcept;
-    void remove(Transfer& transfer) noexcept;
-  };
-  /// A message that arrived before its receive; an entry of the table.
-  struct Unexpected {
-    FrameHeader header;
-    std::uint64_t order = 0;  // of arrival, among those of all peers
-    Unexpected* next = nullptr;
-    std::byte payload[kEagerBytes];
-  };
-  struct Unmatched {
+  using Line = LineOf<&Transfer::in_tag_>;
+  using Streams = LineOf<&Transfer::in_stream_>;
+  using Tag = native::Tag<Line>;
+  using Tags = TagTable<Tag>;
+  struct Withdrawal {
     std::uint64_t id;
     std::int32_t tag;
   };
-  struct Match {
-    std::uint64_t id;
-    Transfer* filled;  // the receive that ends when the match is told; null: content will follow
-  };
   struct Peer {
     int rank = 0;
-    Line sends, receives;
-    std::size_t queued_sends = 0;     // State::queued in `sends`
-    std::size_t streaming_sends = 0;  // State::matched in `sends`
-    Unexpected* first_unexpected = nullptr;
-    Unexpected* last_unexpected = nullptr;
-    std::size_t unexpected_count = 0;
+    Tags tags;
+    std::deque<Tag*> ready;       // have something to announce and may
+    std::vector<Tag*> unsettled;  // where something may match
+    Streams sending, receiving;   // State::matched
     std::uint64_t next_id = 1;
-    std::vector<Unmatched> unmatched;  // announced by us
-    std::vector<Match> matches;        // to be told to the peer; the first ones are told
-    std::size_t told_matches = 0;
+    std::size_t announced_bytes = 0;    // by us, unmatched
+    std::size_t kept_bytes = 0;         // of theirs, unmatched
+    std::vector<Withdrawal> withdrawn;  // to be told to the peer; the first ones are told
+    std::size_t told_withdrawals = 0;
+    std::uint64_t withdrawals = 0;       // that we have made
+    std::uint64_t withdrawals_read = 0;  // of theirs
   };
 
-  void forget(Transfer& transfer) noexcept;
-  void take_token() noexcept;
+  void take_token(const Transfer* own = nullptr) noexcept;
   void give_token() noexcept;
-  void take_in();
-  void place(Transfer& transfer);
-  void pump(const Transfer* own) noexcept;
+  void take_in() noexcept;
+  void place(Transfer& transfer) noexcept;
+  void pump() noexcept;
+  void advance(Peer& peer);
   void read_frames(Peer& peer);
   void on_announce(Peer& peer, const Frame& frame);
-  void on_match(Peer& peer, std::uint64_t id);
+  void on_match(Peer& peer, const FrameHeader& header);
   void on_content(Peer& peer, const Frame& frame);
-  bool tell_matches(Peer& peer);
+  void on_withdraw(Peer& peer, const FrameHeader& header);
   bool send_content(Peer& peer);
   void send_announcements(Peer& peer);
-  bool may_announce(const Peer& peer, std::int32_t tag) const noexcept;
+  bool announce(Peer& peer, Tag& tag);
+  void make_ready(Peer& peer, Tag& tag);
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
-  FrameHeader announcement(Transfer& send, std::uint64_t id) const;
+  FrameHeader announcement(const Peer& peer, const Transfer& send, std::uint64_t id) const;
+  static std::size_t cost_of(const FrameHeader& header) noexcept {
+    return kKeptBytes + header.payload_bytes;
+  }
 
-  Line& line_of(Transfer& transfer) noexcept;
+  bool freeze(Peer& peer);
+  void thaw(Peer& peer) noexcept;
+  bool tell_withdrawals(Peer& peer);
+  bool take_back(Transfer& transfer);
+  bool is_announced(const Transfer& transfer) const noexcept;
+  void take_back_announced(Peer& peer, Transfer& send);
+  void forget(Transfer& transfer) noexcept;
+  void give_up(Transfer& transfer) noexcept;
+  bool give_up_announced(Peer& peer, Deadline::Clock::time_point now) noexcept;
+  void fail(Transfer& transfer, const Error& failure) noexcept;
+  std::string held_back(const Transfer& transfer);
+
+  Tag& tag_of(Transfer& transfer) noexcept;
   bool has_envelope_only(const Transfer& send) const noexcept;
-  Transfer* find_receive(Peer& from, std::int32_t tag) const noexcept;
-  void post(Transfer& receive);
-  void match(Peer& peer, Transfer& receive, const FrameHeader& header, const std::byte* payload);
+  Transfer* find_receive(const Tag& tag) const noexcept;
+  void unsettle(Peer& peer, Tag& tag);
+  void settle(Peer& peer);
+  bool match_oldest(Peer& peer, Tag& tag);
+  void settle_any();
+  bool match(Peer& peer, Transfer& receive, const FrameHeader& header, const std::byte* payload);
+  bool claim(Peer& peer, const FrameHeader& header);
   bool agree(const Peer& peer, const Transfer& receive, const FrameHeader& header);
   bool take_up(Peer& peer, Transfer& receive, const FrameHeader& header);
   bool make_room(Transfer& receive, std::size_t count);
   void tell_sender(const Transfer& send) const noexcept;
   void announce_to_self(Peer& self);
-  Transfer* find_self_send(Peer& self, std::int32_t tag) const noexcept;
-  void meet_self(Peer& self);
-  bool meet_oldest(Peer& self, Transfer& receive);
-  void keep(Peer& peer, const FrameHeader& header, const std::byte* payload);
-  void release(Peer& peer, Unexpected* before, Unexpected& entry) noexcept;
+  bool meet_self(Peer& self, Tag& tag);
+  void keep(Peer& peer, Tag& tag, const FrameHeader& header, const std::byte* payload);
+  void release(Peer& peer, Tag& tag, Kept* before, Kept& kept) noexcept;
 
   void complete(Line& line, Transfer& transfer);
   void end(Line& line, Transfer& transfer) noexcept;
+  template <class Visit>
+  static void visit_tag(const Tag& tag, Visit&& visit);
   template <class Visit>
   void visit_pending(Visit&& visit);
 
@@ -195,6 +218,7 @@ class Messages {
   control::Membership& membership_;
   const std::size_t eager_bytes_;
   std::atomic<std::size_t> pending_{0};
+  std::atomic<std::size_t> untold_{0};
 
   Crowd crowd_;
 
@@ -204,12 +228,11 @@ class Messages {
 
   DriverToken token_;  // guards everything below
   std::vector<Peer> peers_;
-  Line receives_from_any_;
+  Tags any_;  // receives from any rank
+  std::vector<std::int32_t> unsettled_any_;
   std::uint64_t next_order_ = 1;
   const Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;
-  std::vector<std::unique_ptr<Unexpected>> table_;  // every entry there ever was
-  Unexpected* free_ = nullptr;
 };
 
 }  // namespace tutti::native

@@ -98,13 +98,13 @@ class Native final : public Backend, private control::Driver {
 
   void run(const Request& request) override {
     check(request, true);
-    is_message(request.op) ? messages_.run(request) : queue_.run(request);
+    is_message(request.op) ? run_message(request) : queue_.run(request);
     if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
   }
 
   Work start(Request request) override {
     check(request, false);
-    if (!has_driver_.exchange(true)) membership_.add_driver(*this);
+    ensure_driver();
     Work work = is_message(request.op)
                     ? Work(MessageWork::start(messages_, membership_, std::move(request)))
                     : queue_.start(std::move(request));
@@ -155,8 +155,20 @@ class Native final : public Backend, private control::Driver {
 
  private:
   bool is_busy() const noexcept { return queue_.pending() > 0 || messages_.pending() > 0; }
+  void ensure_driver() {
+    if (!has_driver_.exchange(true)) membership_.add_driver(*this);
+  }
+  void run_message(const Request& request) {
+    try {
+      messages_.run(request);
+    } catch (const Error&) {
+      if (messages_.has_untold()) ensure_driver();
+      wake_if_pending();
+      throw;
+    }
+  }
   void wake_if_pending() noexcept {
-    if (is_busy()) membership_.wake_driver();
+    if (is_busy() || messages_.has_untold()) membership_.wake_driver();
   }
 
   void check(const Request& request, bool blocking) const {
@@ -169,15 +181,15 @@ class Native final : public Backend, private control::Driver {
   }
 
   Step step() noexcept override {
-    if (!is_busy()) return Step::idle;
+    if (!is_busy() && !messages_.has_untold()) return Step::idle;
     if (membership_.abort_word().load() != 0) {
       queue_.fail_pending();
       messages_.fail_pending();
       return Step::idle;
     }
     queue_.drive();
-    if (messages_.pending() > 0) messages_.drive();
-    return is_busy() ? Step::waiting : Step::idle;
+    if (messages_.pending() > 0 || messages_.has_untold()) messages_.drive();
+    return is_busy() || messages_.has_untold() ? Step::waiting : Step::idle;
   }
 
   void ask(Clock::time_point now, Clock::time_point* next) noexcept override {

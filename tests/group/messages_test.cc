@@ -93,6 +93,77 @@ TEST(SendRecv, TellsWhoSentAndRefusesBuffersThatOverlap) {
   });
 }
 
+/// Blocking and asynchronous; eager, and with content of its own.
+void a_send_that_times_out_changes_nothing(ProcessGroup& world) {
+  for (const std::size_t count : {3, 50'000}) {
+    std::vector<float> out(count, 1), in(count);
+    if (world.rank() == 0) {
+      const Error error = thrown_by([&] {
+        world.send(out, 1, {.tag = 4, .timeout = 30ms}, {"ring.cc", 9});
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+      const std::string text = error.what();
+      EXPECT_TRUE(text.starts_with("send (rank 0): rank 1 (pid ")) << text;
+      expect_text(error, ") has posted no recv with tag 4 for send(f32 x " + std::to_string(count) +
+                             ", to 1, tag 4) at ring.cc:9 in 0.03 s; it ");
+      EXPECT_TRUE(text.ends_with(". Nothing was sent and the group stays usable")) << text;
+      Work work = world.send(out, 1, {.tag = 4, .timeout = 30ms}, async);
+      EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kTimeout);
+    }
+    world.barrier();
+    out.assign(count, 2);
+    world.rank() == 0 ? world.send(out, 1, {.tag = 4})
+                      : static_cast<void>(world.recv(in, 0, {.tag = 4}));
+    if (world.rank() == 1) {
+      EXPECT_EQ(in, std::vector<float>(count, 2));
+    }
+  }
+}
+
+TEST(Timeouts, OfASendChangeNothing) {
+  for (const test_kit::As as : every_kind()) {
+    on_ranks(2, a_send_that_times_out_changes_nothing, {.as = as});
+  }
+}
+
+TEST(Mismatches, OfAMessageShowBothLines) {
+  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    std::vector<int> x(6);
+    if (me.rank == 0) {
+      world.send(x, 1, {}, {"site.cc", 5});
+    } else {
+      world.recv(std::span(x).first(1), 0, {}, {"site.cc", 8});
+    }
+    return std::string();
+  });
+  const std::string text =
+      "rank 0 sent i32 x 6 with tag 0 to rank 1 at site.cc:5, which receives i32 x 1 at site.cc:8; "
+      "make both ends agree in dtype and count";
+  EXPECT_EQ(std::string(outcomes[0].error->what()), "send (rank 0): " + text);
+  EXPECT_EQ(std::string(outcomes[1].error->what()), "recv (rank 1): " + text);
+}
+
+TEST(Leaving, NamesTheMessageThatWasUnmatched) {
+  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    int x = 0;
+    Work work;
+    if (me.rank == 0) work = world.recv(x, kAnyRank, {.tag = 2}, async, {"pending.cc", 16});
+    world.close();
+    return std::string();
+  });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kClosed);
+    expect_text(*outcome.error,
+                ": every other rank left the group, while rank 0's recv(i32 x 1, from any rank, "
+                "tag 2) at pending.cc:16 was unmatched. Send what it waits for before any rank "
+                "closes");
+  }
+}
+
 template <class To>
 concept NeedsBoth = !requires(To to) {
   SendRecvOptions{.to = to};

@@ -352,7 +352,9 @@ TEST(GlooFailure, NothingMovesAfterAllHaveEntered) {
     const Clock::time_point begin = Clock::now();
     const Error error = alone_in_all_reduce(count, "500ms", [](ProcessGroup&) {});
     EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
-    expect_text(error, "no byte has moved for 0.5 s (setting stall_timeout); rank 1 (pid ");
+    expect_text(error,
+                "no byte has moved for 0.5 s (setting stall_timeout) in rank 0's all_reduce");
+    expect_text(error, "; rank 1 (pid ");
     EXPECT_EQ(error.context().culprits, std::vector<int>{1});
     EXPECT_GE(Clock::now() - begin, 500ms);
     EXPECT_LT(Clock::now() - begin, 5s);

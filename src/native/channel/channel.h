@@ -23,7 +23,10 @@ enum class FrameType : std::uint8_t {
   envelope,  ///< of a message whose content moves elsewhere: what it is
   match,     ///< of a message: its receive has been posted and agrees
   content,   ///< of a message that was matched: the next bytes
+  withdraw,  ///< of a message that was not matched: its sender has taken it back
 };
+
+inline constexpr FrameType kLastFrameType = FrameType::withdraw;
 
 /// Little-endian, fixed size; every field is checked before it is used.
 struct alignas(64) FrameHeader {

@@ -90,7 +90,7 @@ const Frame* ShmReceiver::peek() {
       read_ += byte_count;
       continue;
     }
-    if (frame_.header.type == FrameType::none || frame_.header.type > FrameType::content) {
+    if (frame_.header.type == FrameType::none || frame_.header.type > kLastFrameType) {
       throw_broken(frame_.header, available);
     }
     frame_.payload = {frame + sizeof(FrameHeader), frame_.header.payload_bytes};
