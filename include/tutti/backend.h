@@ -185,6 +185,9 @@ class TUTTI_API WorkState {
   /// bounded by the operation's own deadlines, after which it has ended with an error.
   virtual bool help(Deadline::Clock::time_point until) = 0;
 
+  /// See Work::cancel. The operation then ends with kCancelled.
+  virtual bool cancel() { return false; }
+
   /// Whether somebody has been told of the failure; the destructor of Work logs it otherwise.
   void mark_seen() noexcept { seen_.store(true, std::memory_order_relaxed); }
   bool seen() const noexcept { return seen_.load(std::memory_order_relaxed); }
@@ -238,7 +241,7 @@ class TUTTI_API Backend {
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
-  return "tutti-backend 1; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
+  return "tutti-backend 2; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
          std::to_string(sizeof(GroupSpec)) + ", BackendInfo " +
          std::to_string(sizeof(BackendInfo)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
          " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +

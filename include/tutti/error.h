@@ -22,6 +22,7 @@ enum class ErrorCode : std::uint8_t {
   kSystem,              ///< the operating system refused: limits, permissions, memory
   kUnauthenticated,     ///< the other end could not prove who it is
   kInternal,            ///< a bug in Tutti: please report
+  kCancelled,           ///< Work::cancel took the message back; the group goes on
 };
 
 TUTTI_API std::string_view name_of(ErrorCode code) noexcept;  ///< "kPeerLost"

@@ -68,6 +68,10 @@ class [[nodiscard]] TUTTI_API Work {
   bool done() const noexcept;
   /// The failure, if there was one. Never blocks.
   std::optional<Error> error() const;
+  /// Takes back a send or recv that nothing has matched. True: it has moved nothing and never will;
+  /// its buffer is free once `wait` has returned, which throws kCancelled. False: it is matched or
+  /// has ended, or is a collective, which only all ranks together could take back. Never blocks.
+  bool cancel();
   /// Lets the operation finish on its own: `std::move(work).detach();`
   void detach() && noexcept;
   template <class Self = Work>

@@ -28,6 +28,8 @@ std::string_view name_of(ErrorCode code) noexcept {
       return "kUnauthenticated";
     case ErrorCode::kInternal:
       return "kInternal";
+    case ErrorCode::kCancelled:
+      return "kCancelled";
   }
   return "?";
 }

@@ -112,10 +112,11 @@ class Membership::State::Look {
   }
 
   std::string left_unmatched(int member) const {
-    return fmt::format("{} left the group, while {} was unmatched. {} before any rank closes",
-                       awaited_ == kAnyRank ? "every other rank" : state_.person(member),
-                       state_.own(request_),
-                       request_.op == Op::send ? "Receive it" : "Send what it waits for");
+    return fmt::format(
+        "{} left the group, while {} was unmatched. {} before any rank closes, or take it "
+        "back with Work::cancel",
+        awaited_ == kAnyRank ? "every other rank" : state_.person(member), state_.own(request_),
+        request_.op == Op::send ? "Receive it" : "Send what it waits for");
   }
 
   bool is_open(int member) const noexcept {

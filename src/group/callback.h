@@ -22,6 +22,7 @@ class Callback final : public WorkState {
   Callback(std::shared_ptr<WorkState> before, Function function);
 
   bool help(Deadline::Clock::time_point until) override;
+  bool cancel() override { return before_ != nullptr && before_->cancel(); }
 
  private:
   void run() noexcept;

@@ -254,6 +254,12 @@ class Foreign::Collective final : public Entry {
 
 class Foreign::Message final : public Entry {
  public:
+  /// What is matched on the side is matched; if nothing is, the thread ends this one.
+  bool cancel() override {
+    if (!side_.cancel()) return false;
+    group().thread_.wake();
+    return true;
+  }
   bool is_tested() const noexcept override { return matched_; }
   Message(Foreign& group, Request request)
       : Entry(group, std::move(request)),

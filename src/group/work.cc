@@ -112,6 +112,12 @@ std::optional<Error> Work::error() const {
   return failure;
 }
 
+bool Work::cancel() {
+  if (!state_ || state_->done() || !state_->cancel()) return false;
+  state_->mark_seen();
+  return true;
+}
+
 void Work::detach() && noexcept { state_.reset(); }
 
 Work Work::then(std::function<void(const Error* failure)> callback) && {

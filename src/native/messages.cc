@@ -138,6 +138,20 @@ bool Messages::withdraw(Transfer& transfer, bool by_force) {
   return mine;
 }
 
+bool Messages::cancel(Transfer& transfer, const Error& failure) {
+  take_token();
+  take_in();
+  bool mine = false;
+  // A match of another message is over in no time, unless its rank is stopped there.
+  for (int tries = 0; tries < 1000 && !mine && !transfer.matched(); ++tries) {
+    if (tries > 0) std::this_thread::yield();
+    mine = take_back(transfer);
+  }
+  if (mine) fail(transfer, failure);
+  give_token();
+  return mine;
+}
+
 /// Withdraws what nobody has matched. False: too late, or not now.
 bool Messages::take_back(Transfer& transfer) {
   if (transfer.matched()) return false;

@@ -117,6 +117,8 @@ class Messages {
   /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched or
   /// is just about to be.
   bool withdraw(Transfer& transfer, bool by_force);
+  /// Withdraws an asynchronous one and ends it with `failure`. False: as above.
+  bool cancel(Transfer& transfer, const Error& failure);
   /// Whether peers are still to be told of something withdrawn.
   bool has_untold() const noexcept { return untold_.load() > 0; }
 

@@ -40,6 +40,12 @@ class MessageWork final : public WorkState, private Transfer {
   bool help(Clock::time_point until) override {
     return native::help(messages_, membership_, until, [this] { return done(); });
   }
+  bool cancel() override {
+    const Request& request = WorkState::request();
+    return messages_.cancel(*this,
+                            group::make_error(ErrorCode::kCancelled, request, membership_.rank(),
+                                              "taken back by Work::cancel"));
+  }
 
  private:
   bool is_asynchronous() const noexcept override { return true; }

@@ -127,6 +127,40 @@ TEST(Timeouts, OfASendChangeNothing) {
   }
 }
 
+TEST(Cancel, TakesBackWhatNothingHasMatched) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const int other = 1 - world.rank();
+    int x = -1;
+    const int mine = world.rank();
+    Work recv = world.recv(x, kAnyRank, {.tag = 1}, async, {"serve.cc", 3});
+    EXPECT_TRUE(recv.cancel());
+    EXPECT_FALSE(recv.cancel());
+    const Error error = thrown_by([&] { recv.wait(); });
+    EXPECT_EQ(error.code(), ErrorCode::kCancelled);
+    EXPECT_EQ(std::string(error.what()),
+              "recv (rank " + std::to_string(mine) +
+                  "): taken back by Work::cancel; called at serve.cc:3.");
+    Work send = world.send(mine, other, {.tag = 1}, async);
+    while (!send.cancel()) {
+    }
+    bool told = false;
+    Work then = world.recv(x, other, {.tag = 2}, async).then([&](const Error* failure) {
+      told = failure != nullptr && failure->code() == ErrorCode::kCancelled;
+    });
+    EXPECT_TRUE(then.cancel());
+    EXPECT_TRUE(told);
+    world.barrier();
+    EXPECT_EQ(
+        world.sendrecv(mine, x, {.to = other, .from = other, .send_tag = 3, .recv_tag = 3}).rank,
+        other);
+    EXPECT_EQ(x, other) << "not the one that was taken back";
+    Work whole = world.all_reduce(x, async);
+    EXPECT_FALSE(whole.cancel());
+    whole.wait();
+    EXPECT_FALSE(Work().cancel());
+  });
+}
+
 TEST(Mismatches, OfAMessageShowBothLines) {
   const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
@@ -160,7 +194,7 @@ TEST(Leaving, NamesTheMessageThatWasUnmatched) {
     expect_text(*outcome.error,
                 ": every other rank left the group, while rank 0's recv(i32 x 1, from any rank, "
                 "tag 2) at pending.cc:16 was unmatched. Send what it waits for before any rank "
-                "closes");
+                "closes, or take it back with Work::cancel");
   }
 }
 
