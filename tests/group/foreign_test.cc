@@ -229,6 +229,31 @@ TEST(Foreign, AReceiveFromAnyRankOfAnyCount) {
 }
 
 /// A collective that waits for a rank must not keep that rank's message from being moved.
+TEST(Foreign, MessagesAreTakenBackOnTheSide) {
+  expect_success(on_foreign(2, Side::native, [](ProcessGroup& world) {
+    const int other = 1 - world.rank();
+    std::vector<float> out(5000, 1), in(5000);
+    if (world.rank() == 0) {
+      const auto soon = std::chrono::milliseconds(20);
+      const Error error = thrown_by([&] { world.send(out, 1, {.timeout = soon}); });
+      EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+      expect_text(error, "send (rank 0): rank 1 (pid ");
+      expect_text(error, ") has posted no recv with tag 0 for send(f32 x 5000, to 1, tag 0) at ");
+      expect_text(error, ". Nothing was sent and the group stays usable");
+      Work late = world.send(out, 1, {.timeout = soon}, async);
+      EXPECT_EQ(thrown_by([&] { late.wait(); }).code(), ErrorCode::kTimeout);
+    }
+    Work recv = world.recv(in, other, {.tag = 8}, async);
+    EXPECT_TRUE(recv.cancel());
+    EXPECT_EQ(thrown_by([&] { recv.wait(); }).code(), ErrorCode::kCancelled);
+    world.barrier();
+    out.assign(out.size(), 2);
+    EXPECT_EQ(world.sendrecv(out, in, {.to = other, .from = kAnyRank}).rank, other);
+    EXPECT_EQ(in, out);
+    EXPECT_EQ(world.sendrecv(out, in, {.to = kNoRank, .from = kNoRank}).count, 0u);
+  }));
+}
+
 TEST(Foreign, MessagesMoveWhileACollectiveWaits) {
   const auto table = std::make_shared<ForeignTable>(2);
   expect_success(test_kit::collect_ranks(2, [&](const Rank& me) {
