@@ -1,8 +1,10 @@
 #include "net/unix_socket.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -58,6 +60,34 @@ Error interrupted(std::string_view what, PollResult result, const Deadline& dead
 
 bool is_gone(int error_number) {
   return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
+}
+
+void set_blocking(const Fd& socket, bool blocking) {
+  if (::fcntl(socket.get(), F_SETFL, blocking ? 0 : O_NONBLOCK) != 0) {
+    throw system_error("cannot set whether a socket blocks", errno);
+  }
+}
+
+/// From now on connect() waits for room in a full queue, for a while. Room cannot be polled for;
+/// but whoever waits for it is woken the moment a connection is taken from the queue, in the order
+/// of coming, where others would have to look all the time.
+void stand_in_line(const Fd& socket, Deadline& deadline) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::milliseconds(100);  // then we look up
+  const auto limit = std::chrono::ceil<std::chrono::microseconds>(
+      std::min(deadline.left(Deadline::Clock::now()), kLongest));
+  const timeval time{0, std::max<suseconds_t>(limit.count(), 1)};  // zero would be for ever
+  if (::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time) != 0) {
+    throw system_error("cannot give a socket a time limit", errno);
+  }
+  set_blocking(socket, true);
+}
+
+Error queue_is_full(std::string_view address) {
+  return Error(ErrorCode::kTimeout,
+               fmt::format("connecting to {}: its queue was full until the deadline. Either the "
+                           "process that listens there is stopped, or others connect to it all the "
+                           "time: `ss -xp` shows who",
+                           address));
 }
 
 /// Room for the control message of kMaxDescriptors, aligned as the kernel wants it.
@@ -152,19 +182,20 @@ std::optional<Fd> try_connect(std::string_view address, Deadline& deadline,
                               const Interrupt& interrupt) {
   const Address parsed = parse_address(address);
   Fd socket = make_socket();
-  std::chrono::nanoseconds backoff = std::chrono::microseconds(200);
   while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&parsed.name), parsed.length) !=
          0) {
     if (errno == ECONNREFUSED) return std::nullopt;
     if (errno == EINTR) continue;
-    // EAGAIN: the listener's queue is full. A unix socket cannot be polled for room there.
+    // EAGAIN: the listener's queue is full.
     if (errno != EAGAIN) throw system_error(fmt::format("cannot connect to {}", address), errno);
-    const PollResult result = pause(backoff, deadline, interrupt);
-    if (result != PollResult::ready) {
+    const PollResult result = pause(std::chrono::nanoseconds(0), deadline, interrupt);
+    if (result == PollResult::aborted) {
       throw interrupted(fmt::format("connecting to {}", address), result, deadline);
     }
-    backoff = std::min<std::chrono::nanoseconds>(backoff * 2, std::chrono::milliseconds(20));
+    if (result == PollResult::expired) throw queue_is_full(address);
+    stand_in_line(socket, deadline);
   }
+  set_blocking(socket, false);
   const Peer peer = peer_of(socket.get());
   if (!is_trusted(peer)) {
     throw Error(ErrorCode::kUnauthenticated,

@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "net/entrance.h"
 #include "net/fd.h"
 #include "net/frame.h"
 #include "net/poller.h"
@@ -196,9 +197,80 @@ TEST(Socket, AFullQueueIsWaitedForUntilTheDeadline) {
   const Fd waiting = connect(address, first);
   const auto begin = Clock::now();
   Deadline deadline = Deadline::after(100ms);
-  EXPECT_EQ(thrown_by([&] { connect(address, deadline); }).code(), ErrorCode::kTimeout);
+  const Error error = thrown_by([&] { connect(address, deadline); });
   EXPECT_GE(Clock::now() - begin, 100ms);
   EXPECT_LT(Clock::now() - begin, 10s);
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(std::string(error.what()),
+            "connecting to " + address +
+                ": its queue was full until the deadline. Either the process that listens there is "
+                "stopped, or others connect to it all the time: `ss -xp` shows who");
+}
+
+TEST(Socket, WhoWaitsAtAFullQueueGetsInAsSoonAsThereIsRoom) {
+  const std::string address = random_address("tutti-test");
+  const Fd listener = listen(address);
+  ::listen(listener.get(), 0);  // room for one
+  Deadline deadline = soon();
+  std::vector<Fd> connected(8);
+  std::vector<std::thread> clients;
+  for (Fd& socket : connected) {
+    clients.emplace_back([&, own = deadline]() mutable { socket = connect(address, own); });
+  }
+  for (std::size_t taken = 0; taken < connected.size();) {
+    ASSERT_EQ(poll_readable(listener.get(), deadline), PollResult::ready);
+    taken += accept(listener.get()).socket ? 1 : 0;
+  }
+  for (std::thread& client : clients) client.join();
+  for (const Fd& socket : connected) {  // as every socket of ours is
+    EXPECT_NE(::fcntl(socket.get(), F_GETFL) & O_NONBLOCK, 0);
+  }
+}
+
+/// An entrance with `count` connections in its queue.
+struct Crowd {
+  explicit Crowd(int count) : entrance(listen(address)) {
+    for (int i = 0; i < count; ++i) {
+      Deadline deadline = soon();
+      clients.push_back(connect(address, deadline));
+    }
+  }
+  std::string address = random_address("tutti-test");
+  Entrance entrance;
+  std::vector<Fd> clients;
+};
+
+TEST(Entrance, ATurnEndsWhateverTheQueueAndThenItRests) {
+  Crowd crowd(50);
+  int taken = 0;
+  const auto take_slowly = [&](Fd, const Peer&) {
+    ++taken;
+    for (const auto end = Clock::now() + 1ms; Clock::now() < end;) {
+    }
+    return false;
+  };
+  EXPECT_EQ(crowd.entrance.next_look(Clock::now()), Clock::time_point::max());
+  crowd.entrance.take_turn(take_slowly);
+  EXPECT_GE(taken, 1);
+  EXPECT_LT(taken, 50);
+  const Clock::time_point look = crowd.entrance.next_look(Clock::now());
+  EXPECT_LT(look, Clock::now() + 20s);
+  if (look != Clock::time_point::max()) {
+    EXPECT_LT(crowd.entrance.watched(look - 1ns), 0);
+    EXPECT_GE(crowd.entrance.watched(look), 0);
+  }
+}
+
+TEST(Entrance, ItDoesNotRestFromThoseWhoAreOurs) {
+  Crowd crowd(50);
+  std::vector<Fd> ours;
+  while (ours.size() < crowd.clients.size()) {
+    ASSERT_GE(crowd.entrance.watched(Clock::now()), 0);
+    crowd.entrance.take_turn([&](Fd socket, const Peer&) {
+      ours.push_back(std::move(socket));
+      return true;
+    });
+  }
 }
 
 TEST(Socket, BytesAndDescriptorsArriveWhole) {
