@@ -171,15 +171,15 @@ void SocketStore::throw_timeout(const Call& call, const Slot& slot, Timeout time
                   is_waiting(call.command) ? "" : "; the call may still take effect there"));
 }
 
-/// Reads the server's welcome, and the descriptor that comes with its first byte.
-net::Frame receive_welcome(int socket, Deadline& deadline, std::vector<net::Fd>* descriptors) {
+/// Reads the server's welcome, and the descriptor that comes with its first byte; empty if the
+/// server has closed the connection instead.
+std::optional<net::Frame> receive_welcome(int socket, Deadline& deadline,
+                                          std::vector<net::Fd>* descriptors) {
   std::array<std::byte, net::kFrameHeaderBytes> header;
   const auto text = [](std::span<const std::byte> bytes) {
     return std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   };
-  if (!net::receive_all(socket, header, deadline, descriptors, 1)) {
-    throw net::system_error("no welcome", ECONNRESET);
-  }
+  if (!net::receive_all(socket, header, deadline, descriptors, 1)) return std::nullopt;
   net::ByteReader reader(text(header));
   const std::uint32_t body_bytes = reader.u32();
   net::Frame frame{reader.u32(), reader.u64(), {}};
@@ -215,31 +215,51 @@ void check_welcome(const net::Frame& welcome) {
   if (code != 0) throw Error(static_cast<ErrorCode>(code - 1), text);
 }
 
+/// Says hello; empty if the server has dropped the connection before it knew whose it was.
+std::optional<Connected> greet(net::Fd socket, const std::string& place, const Hello& hello,
+                               Deadline& deadline) {
+  std::string bytes;
+  net::append_frame(&bytes, encode(hello));
+  std::vector<net::Fd> descriptors;
+  std::optional<net::Frame> welcome;
+  try {
+    // At once and whole, since nothing else is in the socket: from then on nobody drops us unheard.
+    std::size_t moved = 0;
+    net::send_some(socket.get(), std::as_bytes(std::span(bytes)), &moved);
+    if (moved == bytes.size()) welcome = receive_welcome(socket.get(), deadline, &descriptors);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
+  }
+  if (!welcome) return std::nullopt;
+  check_welcome(*welcome);
+  Connected connected;
+  connected.server = net::peer_of(socket.get());
+  if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
+  connected.store = std::make_shared<SocketStore>(std::move(socket), place);
+  return connected;
+}
+
 }  // namespace
 
 std::optional<Connected> try_connect_store(std::string_view address, const Hello& hello,
                                            Deadline deadline) {
   deadline.start(Clock::now());
-  std::optional<net::Fd> socket = net::try_connect(address, deadline);
-  if (!socket) return std::nullopt;
-  Connected connected;
-  connected.server = net::peer_of(socket->get());
-  const std::string place =
-      fmt::format("store at {} of {}", address, net::describe_process(connected.server.pid));
-  std::string bytes;
-  net::append_frame(&bytes, encode(hello));
-  std::vector<net::Fd> descriptors;
-  net::Frame welcome;
-  try {
-    net::send_all(socket->get(), std::as_bytes(std::span(bytes)), deadline);
-    welcome = receive_welcome(socket->get(), deadline, &descriptors);
-  } catch (const Error& error) {
-    throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
+  std::chrono::nanoseconds backoff = std::chrono::milliseconds(1);
+  for (;;) {
+    std::optional<net::Fd> socket = net::try_connect(address, deadline);
+    if (!socket) return std::nullopt;
+    const std::string place = fmt::format("store at {} of {}", address,
+                                          net::describe_process(net::peer_of(socket->get()).pid));
+    if (auto connected = greet(std::move(*socket), place, hello, deadline)) return connected;
+    // It drops the oldest of very many that are silent, and ends some time.
+    if (net::pause(backoff, deadline) == net::PollResult::expired) {
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("the {} closed every connection before it answered, until the "
+                              "deadline: it is no store of Tutti, or cannot take any more",
+                              place));
+    }
+    backoff = std::min<std::chrono::nanoseconds>(backoff * 2, std::chrono::milliseconds(20));
   }
-  check_welcome(welcome);
-  if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
-  connected.store = std::make_shared<SocketStore>(std::move(*socket), place);
-  return connected;
 }
 
 Connected connect_store(std::string_view address, const Hello& hello, Deadline deadline) {

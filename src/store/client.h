@@ -22,8 +22,9 @@ struct Connected {
 /// Connects to the server at `address` and is welcomed. All threads may use the store at once: a
 /// call that waits does not hold up the others. Empty if nobody listens there.
 ///
+/// A connection that the server drops before it has heard us is made anew.
+///
 /// Errors  What the server refuses us with. kTimeout. kUnauthenticated: another user's server.
-///         kSystem: it closed the connection in the middle of the greeting.
 std::optional<Connected> try_connect_store(std::string_view address, const Hello& hello,
                                            Deadline deadline);
 /// The same, and kSystem if nobody listens.

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "net/entrance.h"
 #include "net/poller.h"
 #include "net/system_error.h"
 
@@ -40,7 +41,9 @@ struct Connection {
 class Server::Loop {
  public:
   explicit Loop(ServerOptions options) try
-      : options_(std::move(options)), thread_([this] { run(); }) {
+      : options_(std::move(options)),
+        entrance_(std::move(options_.listener)),
+        thread_([this] { run(); }) {
   } catch (const std::system_error& failure) {
     throw net::no_thread_error("cannot start the thread that serves the store",
                                failure.code().value());
@@ -80,18 +83,22 @@ class Server::Loop {
   void run() noexcept;
   void turn(Deadline deadline);
   void take_orders();
-  void accept_all();
-  void drop_oldest_ungreeted();
+  /// A new connection; whether it was welcomed already.
+  bool take_in(net::Fd socket, const net::Peer& peer);
+  /// Drops the one that has been silent longest when they are too many.
+  void limit_ungreeted();
+  /// Nobody is dropped whose hello lies there unread.
+  bool is_greeted_at_last(Connection& connection);
   /// Serves one connection; false: close it.
   bool serve(Connection& connection, bool readable);
   bool read_from(Connection& connection);
   bool greet(Connection& connection);
   void say_last_words();
 
-  ServerOptions options_;
+  ServerOptions options_;  // but the listener
+  net::Entrance entrance_;
   Hall hall_;
   Connections connections_;
-  Clock::time_point accept_after_ = {};
   std::atomic<std::size_t> client_count_{0};
   std::atomic<bool> is_stopping_{false};
   net::Wakeup wakeup_;
@@ -116,7 +123,7 @@ void Server::Loop::run() noexcept {
       turn(Deadline());
     } catch (const std::exception&) {
       // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
-      accept_after_ = Clock::now() + kAcceptPause;
+      entrance_.rest(kAcceptPause);
     }
   }
   try {
@@ -132,7 +139,7 @@ void Server::Loop::take_orders() {
   for (auto& [socket, peer] : adopted_) connections_.emplace_back(std::move(socket), peer, hall_);
   adopted_.clear();
   if (is_listener_unwanted_ && !is_listener_closed_) {
-    options_.listener.reset();
+    entrance_.close();
     is_listener_closed_ = true;
     changed_.notify_all();
   }
@@ -145,9 +152,9 @@ void Server::Loop::turn(Deadline deadline) {
   const Clock::time_point now = Clock::now();
   Clock::time_point next =
       now + std::min<std::chrono::nanoseconds>(deadline.left(now), std::chrono::hours(1));
+  next = std::min(next, entrance_.next_look(now));
   std::vector<net::Watch> watches;
-  watches.push_back({.fd = accept_after_ > now ? -1 : options_.listener.get(), .want_read = true});
-  if (accept_after_ > now) next = std::min(next, accept_after_);
+  watches.push_back({.fd = entrance_.watched(now), .want_read = true});
   for (Connection& connection : connections_) {
     watches.push_back({.fd = connection.socket.get(),
                        .want_read = connection.guest.wants_more(),
@@ -160,11 +167,15 @@ void Server::Loop::turn(Deadline deadline) {
   auto watch = watches.begin() + 1;
   for (auto connection = connections_.begin(); connection != connections_.end(); ++watch) {
     const bool is_late = !connection->guest.hello() && later >= connection->greet_before;
-    const bool keep = !is_late && serve(*connection, watch->readable);
+    const bool keep =
+        is_late ? is_greeted_at_last(*connection) : serve(*connection, watch->readable);
     connection = keep ? std::next(connection) : connections_.erase(connection);
   }
+  if (watches[0].readable) {
+    entrance_.take_turn(
+        [this](net::Fd socket, const net::Peer& peer) { return take_in(std::move(socket), peer); });
+  }
   client_count_.store(hall_.guest_count());
-  if (watches[0].readable) accept_all();
 }
 
 bool Server::Loop::serve(Connection& connection, bool readable) try {
@@ -219,28 +230,34 @@ bool Server::Loop::greet(Connection& connection) {
   return true;
 }
 
-void Server::Loop::drop_oldest_ungreeted() {
+bool Server::Loop::is_greeted_at_last(Connection& connection) {
+  return serve(connection, true) && connection.guest.hello();
+}
+
+bool Server::Loop::take_in(net::Fd socket, const net::Peer& peer) {
+  Connection& connection = connections_.emplace_back(std::move(socket), peer, hall_);
+  if (!serve(connection, true)) {  // what a client says first is here by now, mostly
+    connections_.pop_back();
+    return false;
+  }
+  if (connection.guest.hello()) return true;
+  limit_ungreeted();
+  return false;
+}
+
+void Server::Loop::limit_ungreeted() {
   const auto is_ungreeted = [](const Connection& c) { return !c.guest.hello(); };
-  if (std::count_if(connections_.begin(), connections_.end(), is_ungreeted) <
+  if (std::count_if(connections_.begin(), connections_.end(), is_ungreeted) <=
       static_cast<long>(kMaxUngreeted)) {
     return;
   }
-  connections_.erase(std::find_if(connections_.begin(), connections_.end(), is_ungreeted));
-}
-
-void Server::Loop::accept_all() {
-  while (options_.listener) {
-    net::Accepted accepted = net::accept(options_.listener.get());
-    if (accepted.refused) continue;
-    if (!accepted.socket) return;
-    drop_oldest_ungreeted();
-    connections_.emplace_back(std::move(accepted.socket), accepted.peer, hall_);
-  }
+  const auto oldest = std::find_if(connections_.begin(), connections_.end(), is_ungreeted);
+  if (!is_greeted_at_last(*oldest)) connections_.erase(oldest);
 }
 
 void Server::Loop::say_last_words() {
   take_orders();
-  options_.listener.reset();
+  entrance_.close();
   Deadline end = Deadline::after(kLastWords);
   for (;;) {
     std::vector<net::Watch> watches;

@@ -20,31 +20,12 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-Deadline soon() { return Deadline::after(20s); }
+using test::hello_bytes;
+using test::is_closed_by_server;
+using test::soon;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
-}
-
-std::string hello_bytes() {
-  std::string bytes;
-  net::append_frame(&bytes, store::encode(store::Hello{}));
-  return bytes;
-}
-
-/// Whether the server closes the connection, reading and dropping what it sends before.
-bool is_closed_by_server(const net::Fd& socket) {
-  Deadline deadline = soon();
-  std::array<std::byte, 4096> chunk;
-  for (;;) {
-    std::size_t moved = 0;
-    const net::IoResult result = net::receive_some(socket.get(), chunk, &moved);
-    if (result == net::IoResult::closed) return true;
-    if (result == net::IoResult::again &&
-        net::poll_readable(socket.get(), deadline) != net::PollResult::ready) {
-      return false;
-    }
-  }
 }
 
 TEST(StoreServer, GarbageClosesThatConnectionAndNoOther) {

@@ -1,6 +1,7 @@
-// The kinds of store that the conformance suite runs over.
+// The kinds of store that the tests run over, and how a raw client speaks with a server.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,30 @@
 #include "tutti/store.h"
 
 namespace tutti::test {
+
+inline Deadline soon() { return Deadline::after(std::chrono::seconds(20)); }
+
+/// What a client says first.
+inline std::string hello_bytes() {
+  std::string bytes;
+  net::append_frame(&bytes, store::encode(store::Hello{}));
+  return bytes;
+}
+
+/// Whether the server closes the connection, reading and dropping what it sends before.
+inline bool is_closed_by_server(const net::Fd& socket) {
+  Deadline deadline = soon();
+  std::array<std::byte, 4096> chunk;
+  for (;;) {
+    std::size_t moved = 0;
+    const net::IoResult result = net::receive_some(socket.get(), chunk, &moved);
+    if (result == net::IoResult::closed) return true;
+    if (result == net::IoResult::again &&
+        net::poll_readable(socket.get(), deadline) != net::PollResult::ready) {
+      return false;
+    }
+  }
+}
 
 /// One store seen by several ranks: `at(i)` is rank i's view of it.
 class StoreUnderTest {
