@@ -17,6 +17,7 @@
 #include <string>
 
 #include "base/rank_list.h"
+#include "net/entrance.h"
 #include "net/frame.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
@@ -84,7 +85,7 @@ class HandOverHost {
     if (own_memory >= 0) members_[0].memory = duplicate(own_memory);
   }
 
-  void meet(const net::Fd& listener, Deadline& deadline);
+  void meet(net::Fd listener, Deadline& deadline);
   void send_all(Deadline& deadline);
   void take(const TakeMemory& take) {
     for (std::size_t r = 0; r < members_.size(); ++r) {
@@ -100,9 +101,11 @@ class HandOverHost {
 
  private:
   std::vector<int> missing() const;
-  void accept_all(const net::Fd& listener);
-  /// Reads the hello of a stranger; false if it is to be dropped.
-  bool greet(net::Fd* stranger);
+  /// A new connection; whether it is a rank that has said so already.
+  bool take_in(net::Fd socket);
+  /// Reads the hello of a stranger.
+  enum class Greeting : std::uint8_t { silent, rank, refused };
+  Greeting greet(net::Fd* stranger);
 
   std::vector<Member> members_;
   std::vector<net::Fd> strangers_;
@@ -117,46 +120,53 @@ std::vector<int> HandOverHost::missing() const {
   return ranks;
 }
 
-void HandOverHost::accept_all(const net::Fd& listener) {
-  for (;;) {
-    net::Accepted accepted = net::accept(listener.get());
-    if (accepted.refused) continue;
-    if (!accepted.socket) return;
-    if (strangers_.size() == kMaxStrangers) strangers_.erase(strangers_.begin());
-    strangers_.push_back(std::move(accepted.socket));
-  }
+bool HandOverHost::take_in(net::Fd socket) {
+  const Greeting greeting = greet(&socket);
+  if (greeting != Greeting::silent) return greeting == Greeting::rank;
+  strangers_.push_back(std::move(socket));
+  if (strangers_.size() <= kMaxStrangers) return false;
+  greet(&strangers_.front());  // nobody is dropped whose hello lies there unread
+  strangers_.erase(strangers_.begin());
+  return false;
 }
 
-bool HandOverHost::greet(net::Fd* stranger) {
+HandOverHost::Greeting HandOverHost::greet(net::Fd* stranger) try {
   // Sixteen bytes in one message of a local socket arrive together; whoever sends fewer is no rank.
   Message message;
   std::vector<net::Fd> memory;
   std::size_t moved = 0;
   const net::IoResult result = net::receive_some(stranger->get(), message, &moved, &memory, 1);
-  if (result == net::IoResult::again) return true;
-  if (result == net::IoResult::closed || moved != message.size()) return false;
+  if (result == net::IoResult::again) return Greeting::silent;
+  if (result == net::IoResult::closed || moved != message.size()) return Greeting::refused;
   const auto [magic, size_there, rank, with_memory] = decode(message);
   if (magic != kHelloMagic || size_there != members_.size() || rank == 0 ||
       rank >= members_.size() || members_[rank].socket || memory.size() != with_memory) {
-    return false;
+    return Greeting::refused;
   }
   members_[rank].socket = std::move(*stranger);
   if (!memory.empty()) members_[rank].memory = std::move(memory.front());
-  return false;
+  return Greeting::rank;
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::kUnauthenticated) throw;
+  return Greeting::refused;  // it sent more descriptors than a rank does
 }
 
-void HandOverHost::meet(const net::Fd& listener, Deadline& deadline) {
+void HandOverHost::meet(net::Fd listener, Deadline& deadline) {
+  net::Entrance entrance(std::move(listener));
   std::vector<int> awaited = missing();
   while (!awaited.empty()) {
-    std::vector<net::Watch> watches{{.fd = listener.get(), .want_read = true}};
+    const Clock::time_point now = Clock::now();
+    std::vector<net::Watch> watches{{.fd = entrance.watched(now), .want_read = true}};
     for (const net::Fd& stranger : strangers_) {
       watches.push_back({.fd = stranger.get(), .want_read = true});
     }
-    const net::PollResult result = net::poll_any(watches, deadline, interrupt_);
+    const bool is_last = deadline.left(now) <= entrance.next_look(now) - now;
+    Deadline next = is_last ? deadline : Deadline::at(entrance.next_look(now));
+    const net::PollResult result = net::poll_any(watches, next, interrupt_);
     if (result == net::PollResult::aborted) {
       throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
     }
-    if (result == net::PollResult::expired) {
+    if (result == net::PollResult::expired && is_last) {
       throw Error(
           ErrorCode::kTimeout,
           fmt::format("no memory from {} {} of {}: they did not come to the hand-over before "
@@ -166,9 +176,13 @@ void HandOverHost::meet(const net::Fd& listener, Deadline& deadline) {
     }
     for (std::size_t i = strangers_.size(); i-- > 0;) {
       if (!watches[i + 1].readable) continue;
-      if (!greet(&strangers_[i])) strangers_.erase(strangers_.begin() + static_cast<long>(i));
+      if (greet(&strangers_[i]) == Greeting::silent) continue;
+      strangers_.erase(strangers_.begin() + static_cast<long>(i));
     }
-    if (watches[0].readable) accept_all(listener);
+    if (watches[0].readable) {
+      entrance.take_turn(
+          [this](net::Fd socket, const net::Peer&) { return take_in(std::move(socket)); });
+    }
     awaited = missing();
   }
   strangers_.clear();
@@ -360,9 +374,9 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
     HandOverHost host(group_size, own_memory, interrupt);
     if (group_size > 1) {
       const std::string address = net::random_address("tutti-memory");
-      const net::Fd listener = net::listen(address);
+      net::Fd listener = net::listen(address);
       store.set(key, address, store::timeout_of(deadline));
-      host.meet(listener, deadline);
+      host.meet(std::move(listener), deadline);
     }
     host.send_all(deadline);
     host.take(take);

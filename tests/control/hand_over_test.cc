@@ -7,13 +7,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "net/unix_socket.h"
 #include "ranks.h"
 #include "rendezvous/children.h"
+#include "store/call_store.h"
 #include "store/stores.h"
+#include "store/table.h"
 
 namespace tutti::control {
 namespace {
@@ -248,9 +252,44 @@ TEST(HandOver, StrangersAndGarbageDoNotDisturb) {
     strangers.push_back(net::connect(address, deadline));
     net::send_all(strangers.back().get(), std::as_bytes(std::span(words)), deadline);
   }
+  Deadline deadline = soon();
+  strangers.push_back(net::connect(address, deadline));
+  const std::array<int, 2> too_many{STDIN_FILENO, STDERR_FILENO};
+  net::send_all(strangers.back().get(), std::as_bytes(std::span("x", 1)), deadline, too_many);
   const auto memories = hand_over(*store, "g", 1, 2, one.memory.get(), soon());
   EXPECT_EQ(owner_in(*map_shared(memories[0], 4096, false)), 0);
   host.join();
+}
+
+/// A store that does something when an address has been put into it.
+class WatchedStore final : public store::CallStore {
+ public:
+  explicit WatchedStore(std::function<void(const std::string& value)> on_set)
+      : on_set_(std::move(on_set)) {}
+
+ private:
+  store::Answer perform(const store::Call& call, Timeout) override {
+    store::Answer answer = table_.apply(call).value();
+    if (call.command == store::Command::set) on_set_(call.values[0]);
+    return answer;
+  }
+  std::function<void(const std::string& value)> on_set_;
+  store::Table table_;
+};
+
+TEST(HandOver, AHelloThatLiesUnreadBeforeALongQueueIsServed) {
+  std::vector<net::Fd> queue;
+  WatchedStore store([&](const std::string& address) {
+    const std::string hello("THo1\2\0\0\0\1\0\0\0\0\0\0\0", 16);
+    for (int i = 0; i < 600; ++i) {
+      Deadline deadline = soon();
+      queue.push_back(net::connect(address, deadline));
+      if (i == 0) net::send_all(queue[0].get(), std::as_bytes(std::span(hello)), deadline);
+    }
+  });
+  const Owned zero(0);
+  const auto memories = hand_over(store, "g", 0, 2, zero.memory.get(), soon());
+  EXPECT_FALSE(memories[1]);  // it came, and gave none
 }
 
 TEST(HandOver, ATimeoutNamesWhoDidNotCome) {
