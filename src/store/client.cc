@@ -245,13 +245,17 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
                                            Deadline deadline) {
   deadline.start(Clock::now());
   std::chrono::nanoseconds backoff = std::chrono::milliseconds(1);
-  for (;;) {
+  for (bool is_dropped = false;;) {
     std::optional<net::Fd> socket = net::try_connect(address, deadline);
     if (!socket) return std::nullopt;
     const std::string place = fmt::format("store at {} of {}", address,
                                           net::describe_process(net::peer_of(socket->get()).pid));
-    if (auto connected = greet(std::move(*socket), place, hello, deadline)) return connected;
-    // It drops the oldest of very many that are silent, and ends some time.
+    try {
+      if (auto connected = greet(std::move(*socket), place, hello, deadline)) return connected;
+      is_dropped = true;  // as the oldest of very many that are silent, or because the server ends
+    } catch (const Error& error) {
+      if (!is_dropped || error.code() != ErrorCode::kTimeout) throw;
+    }
     if (net::pause(backoff, deadline) == net::PollResult::expired) {
       throw Error(ErrorCode::kTimeout,
                   fmt::format("the {} closed every connection before it answered, until the "

@@ -69,7 +69,7 @@ class Flood {
   SharedPage page_;
   Progress progress_;
   int failed_ = 0, jobs_ = 0;
-  double longest_start_ = 0, slowest_groups_ = 1e9, most_memory_ = 0;
+  double longest_start_ = 0, slowest_groups_ = 1e300, most_memory_ = 0;
   std::string starts_json_, groups_json_;
 };
 
@@ -150,7 +150,7 @@ void Flood::start_jobs(const Combination& combination) {
   if (combination.is_other_user) {
     longest_start_ = std::max(longest_start_, longest);
     if (longest > limit) {
-      wrong(fmt::format("{}: a start of {:.0f} ms, {:.0f} ms promised\n", name_of(combination),
+      wrong(fmt::format("{}: a start of {:.0f} ms, {:.0f} ms promised", name_of(combination),
                         longest, limit));
     }
   }
@@ -215,7 +215,8 @@ void Flood::run_job(const Combination& combination) {
   slowest_groups_ = std::min(slowest_groups_, flooded / busy);
   most_memory_ = std::max(most_memory_, memory);
   if (flooded * words_.scale < kSlowestGroups * busy || memory > kMostMemory * words_.scale) {
-    wrong(fmt::format("{}: the promise is broken\n", name_of(combination)));
+    wrong(fmt::format("{}: {:.2f} of the groups, {:+.1f} MiB", name_of(combination), flooded / busy,
+                      memory));
   }
   fmt::print("{:<28} {:.0f} groups/s, {:.0f} beside busy loops: {:.2f}; {:+.1f} MiB\n",
              name_of(combination), flooded, busy, flooded / busy, memory);
@@ -237,9 +238,12 @@ int Flood::run() {
       if (wants("own")) start_jobs({harm, count, false});
     }
   }
-  fmt::print(
-      "flood: longest start {:.0f} ms, slowest groups {:.2f}, most memory {:+.1f} MiB: {} wrong\n",
-      longest_start_, slowest_groups_, most_memory_, failed_);
+  if (longest_start_ > 0) fmt::print("flood: longest start {:.0f} ms\n", longest_start_);
+  if (slowest_groups_ < 1e300) {
+    fmt::print("flood: slowest groups {:.2f} of those beside busy loops, most memory {:+.1f} MiB\n",
+               slowest_groups_, most_memory_);
+  }
+  fmt::print("flood: {} wrong\n", failed_);
   write_evidence(words_, "flood",
                  {{"starts", "{" + starts_json_ + "}"},
                   {"work", "{" + groups_json_ + "}"},

@@ -130,11 +130,13 @@ TEST(StoreCrowd, AStrangerOfAnotherUserCostsNoSession) {
   const std::vector<net::Fd> own = connect_many(address, 1);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    const bool is_nobody = ::setgroups(0, nullptr) == 0 && ::setresuid(65534, 65534, 65534) == 0;
-    const std::vector<net::Fd> strangers = connect_many(address, kStrangers, hello_bytes());
-    bool all_closed = is_nobody;
-    for (const net::Fd& stranger : strangers) {
-      all_closed = all_closed && is_closed_by_server(stranger) && !is_answered(stranger);
+    bool all_closed = ::setgroups(0, nullptr) == 0 && ::setresuid(65534, 65534, 65534) == 0;
+    try {
+      for (const net::Fd& stranger : connect_many(address, kStrangers)) {
+        all_closed = all_closed && is_closed_by_server(stranger);
+      }
+    } catch (const Error&) {
+      all_closed = false;
     }
     ::_exit(all_closed ? 0 : 1);
   }
