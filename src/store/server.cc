@@ -41,9 +41,7 @@ struct Connection {
 class Server::Loop {
  public:
   explicit Loop(ServerOptions options) try
-      : options_(std::move(options)),
-        entrance_(std::move(options_.listener)),
-        thread_([this] { run(); }) {
+      : options_(std::move(options)), thread_([this] { run(); }) {
   } catch (const std::system_error& failure) {
     throw net::no_thread_error("cannot start the thread that serves the store",
                                failure.code().value());
@@ -95,8 +93,8 @@ class Server::Loop {
   bool greet(Connection& connection);
   void say_last_words();
 
-  ServerOptions options_;  // but the listener
-  net::Entrance entrance_;
+  ServerOptions options_;
+  net::Entrance entrance_{std::move(options_.listener)};
   Hall hall_;
   Connections connections_;
   std::atomic<std::size_t> client_count_{0};
