@@ -84,6 +84,7 @@ class Job {
   struct Rank {
     pid_t pid = -1;
     bool ended = false;
+    int ended_as = 0;    ///< how many had ended before
     int stopped_by = 0;  ///< 0: it is not stopped
     Clock::time_point stopped_line_at = Clock::time_point::max();
     std::vector<int> asked_by = {};  ///< signals by which we asked it to end
@@ -146,6 +147,7 @@ class Job {
   bool keeper_lives_ = false;
   pid_t keeper_pid_ = -1;
   int interrupts_ = 0;
+  int ended_count_ = 0;
   int lost_rank_ = -1;  ///< without which the others wait in vain
   std::string openmp_notice_;
   Clock::time_point started_{}, first_join_{};
@@ -333,6 +335,7 @@ void Job::rank_ended(int rank, int wait_status) {
   Rank& state = ranks_[static_cast<std::size_t>(rank)];
   if (state.ended) return;
   state.ended = true;
+  state.ended_as = ended_count_++;
   if (state.exec_error != 0) {
     output_.say(fmt::format("tutti: rank {}: cannot execute {}: {}{}", rank, options_.command[0],
                             std::strerror(state.exec_error),
@@ -425,7 +428,11 @@ void Job::watch_rendezvous(Clock::time_point now) {
   if (first_join_ == Clock::time_point{} || lost_rank_ >= 0 || phase_ >= Phase::ending) return;
   const Attendance found = attendance();
   if (found.lost.empty() || found.waiting.empty()) return;
-  lost_rank_ = found.lost[0];
+  // The first to end: others may have ended because of it.
+  lost_rank_ = *std::min_element(found.lost.begin(), found.lost.end(), [&](int a, int b) {
+    return ranks_[static_cast<std::size_t>(a)].ended_as <
+           ranks_[static_cast<std::size_t>(b)].ended_as;
+  });
   const std::string how = control::describe_wait_status(outcome_.exit_of(lost_rank_)->wait_status);
   const std::string reason = fmt::format(
       "rank {} {} ({}); {} {} for it", lost_rank_,

@@ -177,8 +177,9 @@ Error Company::fail(const Error& failure) {
         store_->compare_set(key("failure"), "", encode_failure(failure), kAside);
     store_->compare_set(key("verdict"), "", first, kAside);  // wakes those who wait for it
     return decode_failure(first);
-  } catch (const Error&) {  // the store is gone, and with it everybody who could be told
-    return failure;
+  } catch (const Error& error) {
+    // The agent has told everybody itself; or the store is gone, and with it all who could be told.
+    return find_end_of_store(error).value_or(failure);
   }
 }
 
