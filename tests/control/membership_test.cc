@@ -221,9 +221,10 @@ TEST(Membership, AReceiveGivesUpAndTheGroupStaysUsable) {
       EXPECT_EQ(error->code(), ErrorCode::kTimeout);
       EXPECT_TRUE(contains(error->what(), "recv (rank 0): nothing came from rank 1"))
           << error->what();
-      EXPECT_TRUE(contains(error->what(),
-                           "with tag 7 for recv(f32 x 10, from 1, tag 7) at train.cc:55 in 0.04 s; "
-                           "it has begun nothing. Nothing was received and the group stays usable"))
+      EXPECT_TRUE(contains(
+          error->what(),
+          "with tag 7 for recv(f32 x 10, from 1, tag 7) at train.cc:55 in 0.04 s; "
+          "it has not called anything yet. Nothing was received and the group stays usable"))
           << error->what();
       world.leave(request);
       gave_up.store(true);
