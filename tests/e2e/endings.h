@@ -72,7 +72,7 @@ inline std::vector<Ending> endings() {
        "an operation fails, one rank never touches the group again",
        {"[0] told by throw: kTimeout", "[1] told by error: kTimeout"},
        1,
-       "rank 1 "},
+       "after 0.1 s in rank 0's all_reduce #2("},
       {untold,
        "too late",
        "one has left for good when the others call again",

@@ -154,7 +154,7 @@ int unaware() {
   auto world = tutti::init_process_group();
   work(world);
   float x = 0;
-  if (world.rank() == 0) throws([&] { world.send(x, 1, {.timeout = 100ms}); });
+  if (world.rank() == 0) throws([&] { world.all_reduce(x, {.timeout = 100ms}); });
   if (is_chosen(world)) {
     while (!world.error()) std::this_thread::sleep_for(1ms);
     told("error", *world.error());
