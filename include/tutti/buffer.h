@@ -122,8 +122,11 @@ concept Run = std::ranges::contiguous_range<T> && std::ranges::sized_range<T> &&
 /// `T` below is what a forwarding reference deduces.
 template <class T>
 using bare_t = std::remove_cvref_t<T>;
+/// To clang 14 the braces of `{.root = 1}` are a void, which has no size: they mean options.
 template <class T>
-concept Given = !CallWord<bare_t<T>>;
+concept Given = !CallWord<bare_t<T>> && requires {
+  sizeof(std::remove_reference_t<T>);
+};
 template <class T>
 concept Foreign = requires(std::remove_reference_t<T>& value) {
   BufferTraits<bare_t<T>>::const_buffer(value);
