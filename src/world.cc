@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <numeric>
 #include <span>
@@ -239,8 +238,8 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   meeting.init_method = config.text(Setting::init_method);
   meeting.name = config.text(Setting::name);
   meeting.store = options.store;
-  // Of a world of all ranks of the job, in the job's order.
-  if (identity.source.starts_with("RANK=")) {
+  // The agent's board counts as the job does.
+  if (!identity.agent.empty() && !identity.is_renumbered) {
     meeting.ended = [world_size = identity.world_size](const net::Fd& board) {
       return ranks_ended(board, world_size);
     };
@@ -249,10 +248,9 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
 }
 
 /// The agent is to know what this process leaves untold, of whatever world.
-void show_untold(const Meeting& meeting, const Environment& environment) {
-  const auto rank = environment.find("RANK");
-  if (!meeting.board || !*meeting.board || rank == environment.end()) return;
-  control::Untold::of_process().show_on(*meeting.board, std::atoi(rank->second.c_str()));
+void show_untold(const Meeting& meeting, const Identity& identity) {
+  if (!meeting.board || !*meeting.board || identity.launched_rank < 0) return;
+  control::Untold::of_process().show_on(*meeting.board, identity.launched_rank);
 }
 
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
@@ -323,7 +321,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
-  show_untold(meeting, environment);
+  show_untold(meeting, identity);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
   log_world(world, identity, meeting);
   return world;

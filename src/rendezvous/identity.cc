@@ -71,7 +71,7 @@ Identity read_set(const Environment& variables, const Names& names, Launcher lau
   }
   Identity identity;
   identity.launcher = launcher;
-  identity.rank = *rank;
+  identity.rank = identity.launched_rank = *rank;
   identity.world_size = *world_size;
   identity.source = fmt::format("{}={} {}={}", names.rank, *rank, names.world_size, *world_size);
   const auto local_size = number(variables, names.local_world_size, 1, kMaxWorldSize);
@@ -233,6 +233,7 @@ void apply(const Explicit& given, const Environment& variables, Identity* identi
     reject(has_rank ? fmt::format("rank {} is given and world_size is not", *rank)
                     : fmt::format("world_size {} is given and rank is not", *world_size));
   }
+  identity->is_renumbered = true;
   if (has_rank) identity->rank = *rank;
   if (has_size) identity->world_size = *world_size;
   if (identity->world_size < 1 || identity->world_size > kMaxWorldSize) {

@@ -35,9 +35,11 @@ struct Identity {
   int local_rank = -1;        ///< -1: not known
   int local_world_size = -1;  ///< -1: not known
   Launcher launcher = Launcher::none;
-  std::string source;        ///< "RANK=1 WORLD_SIZE=4": where rank and size come from
-  bool is_one_host = false;  ///< the launcher says that all ranks are on this host
-  std::string agent;         ///< address of the agent of tutti run
+  int launched_rank = -1;      ///< the launcher's number, whatever the program says; -1: none
+  bool is_renumbered = false;  ///< the program has put numbers of its own over the launcher's
+  std::string source;          ///< "RANK=1 WORLD_SIZE=4": where rank and size come from
+  bool is_one_host = false;    ///< the launcher says that all ranks are on this host
+  std::string agent;           ///< address of the agent of tutti run
   std::string master_addr;
   int master_port = 0;  ///< 0: not given
   int pmi_fd = -1;      ///< MPICH's launcher: the connection to it; -1: not given
