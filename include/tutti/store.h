@@ -19,6 +19,9 @@ namespace tutti {
 ///     store->set("host/0", "a");
 ///     std::string host = store->get("host/0", 10s);   // waits until somebody has set it
 ///
+/// A store of one's own defines seven functions; the rest is built on them, unless it can do better
+/// (wait and multi_get in one round trip).
+///
 /// Threads   All calls may be made from any thread.
 /// Errors Every call throws kTimeout when `timeout` has passed (naming the keys that are missing)
 ///           and kSystem when the server is gone. Keys are at most 4 KiB, values at most 16 MiB,
@@ -43,21 +46,23 @@ class TUTTI_API Store {
   /// empty). Returns the value after the call.
   virtual std::string compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired, Timeout timeout = kDefaultTimeout) = 0;
-  /// Waits until all keys exist.
-  virtual void wait(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout) = 0;
-  /// Whether all keys exist now.
-  virtual bool check(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout) = 0;
-  /// Removes a key; says whether it was there.
-  virtual bool erase(std::string_view key, Timeout timeout = kDefaultTimeout) = 0;
-  virtual std::int64_t num_keys(Timeout timeout = kDefaultTimeout) = 0;
   /// Appends to a value (absent counts as empty).
   virtual void append(std::string_view key, std::string_view value,
                       Timeout timeout = kDefaultTimeout) = 0;
-  /// get for several keys in one round trip; waits for all of them.
+  /// Removes a key; says whether it was there.
+  virtual bool erase(std::string_view key, Timeout timeout = kDefaultTimeout) = 0;
+
+  /// Waits until all keys exist.
+  virtual void wait(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout);
+  /// Whether all keys exist now.
+  virtual bool check(std::span<const std::string> keys, Timeout timeout = kDefaultTimeout);
+  /// get for several keys; waits for all of them.
   virtual std::vector<std::string> multi_get(std::span<const std::string> keys,
-                                             Timeout timeout = kDefaultTimeout) = 0;
+                                             Timeout timeout = kDefaultTimeout);
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values,
-                         Timeout timeout = kDefaultTimeout) = 0;
+                         Timeout timeout = kDefaultTimeout);
+  /// Errors  kUnsupported: a store of one's own that does not define it.
+  virtual std::int64_t num_keys(Timeout timeout = kDefaultTimeout);
   /// Returns once `world_size` callers have entered the barrier `name`. A name serves many times,
   /// for the same callers; after a timeout it cannot be used again. The last to come returns first:
   /// if that one serves the store and ends it, the others get an error instead.

@@ -6,7 +6,56 @@
 
 namespace tutti {
 
+namespace {
+
+/// What is left of `timeout`, counted from when this was made.
+class TimeLeft {
+ public:
+  explicit TimeLeft(Store::Timeout timeout) : end_(Clock::now() + timeout) {}
+  Store::Timeout operator()() const {
+    return std::max(Store::Timeout(0), std::chrono::ceil<Store::Timeout>(end_ - Clock::now()));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point end_;
+};
+
+}  // namespace
+
 Store::~Store() = default;
+
+void Store::wait(std::span<const std::string> keys, Timeout timeout) {
+  static_cast<void>(multi_get(keys, timeout));
+}
+
+bool Store::check(std::span<const std::string> keys, Timeout timeout) {
+  const TimeLeft left(timeout);
+  return std::all_of(keys.begin(), keys.end(),
+                     [&](const std::string& key) { return try_get(key, left()).has_value(); });
+}
+
+std::vector<std::string> Store::multi_get(std::span<const std::string> keys, Timeout timeout) {
+  const TimeLeft left(timeout);
+  std::vector<std::string> values;
+  values.reserve(keys.size());
+  for (const std::string& key : keys) values.push_back(get(key, left()));
+  return values;
+}
+
+void Store::multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                      Timeout timeout) {
+  if (keys.size() != values.size()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("store multi_set: {} keys and {} values", keys.size(), values.size()));
+  }
+  const TimeLeft left(timeout);
+  for (std::size_t i = 0; i < keys.size(); ++i) set(keys[i], values[i], left());
+}
+
+std::int64_t Store::num_keys(Timeout) {
+  throw Error(ErrorCode::kUnsupported, "store num_keys: this store does not count its keys");
+}
 
 // Rounds of one barrier are told apart by counting: the caller that makes the count a multiple of
 // the size opens the door of its round. The door of the round before has been passed by everybody
@@ -16,14 +65,10 @@ void Store::barrier(std::string_view name, int world_size, Timeout timeout) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("store barrier '{}' for {} callers", name, world_size));
   }
-  const auto end = std::chrono::steady_clock::now() + timeout;
+  const TimeLeft left(timeout);
   const std::int64_t arrived = add(fmt::format("{}/arrived", name), 1, timeout);
   const std::int64_t round = (arrived - 1) / world_size;
   const std::string door = fmt::format("{}/door/{}", name, round);
-  const auto left = [&] {
-    using Time = std::chrono::milliseconds;
-    return std::max(Time(0), std::chrono::ceil<Time>(end - std::chrono::steady_clock::now()));
-  };
   if (arrived % world_size == 0) {
     set(door, "", left());
     if (round > 0) erase(fmt::format("{}/door/{}", name, round - 1), left());

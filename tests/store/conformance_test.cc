@@ -312,6 +312,51 @@ TEST_P(StoreConformance, ABarrierThatTimesOutSaysHowManyCame) {
   expect_text(error, "1 of 3");
 }
 
+/// What a program must write for a store of its own.
+class OwnStore final : public Store {
+ public:
+  void set(std::string_view key, std::string_view value, Timeout timeout) override {
+    base_->set(key, value, timeout);
+  }
+  std::string get(std::string_view key, Timeout timeout) override {
+    return base_->get(key, timeout);
+  }
+  std::optional<std::string> try_get(std::string_view key, Timeout timeout) override {
+    return base_->try_get(key, timeout);
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount, Timeout timeout) override {
+    return base_->add(key, amount, timeout);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Timeout timeout) override {
+    return base_->compare_set(key, expected, desired, timeout);
+  }
+  void append(std::string_view key, std::string_view value, Timeout timeout) override {
+    base_->append(key, value, timeout);
+  }
+  bool erase(std::string_view key, Timeout timeout) override { return base_->erase(key, timeout); }
+
+ private:
+  const std::shared_ptr<Store> base_ = make_memory_store();
+};
+
+TEST(OwnStore, SevenFunctionsAreEnough) {
+  OwnStore own;
+  Store& store = own;
+  const std::vector<std::string> keys = {"a", "b"}, values = {"1", "2"};
+  EXPECT_FALSE(store.check(keys));
+  EXPECT_EQ(thrown_by([&] { store.wait(keys, 10ms); }).code(), ErrorCode::kTimeout);
+  store.multi_set(keys, values);
+  EXPECT_TRUE(store.check(keys));
+  store.wait(keys);
+  EXPECT_EQ(store.multi_get(keys), values);
+  EXPECT_EQ(thrown_by([&] { store.multi_set(keys, {}); }).code(), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(thrown_by([&] { (void)store.num_keys(); }).code(), ErrorCode::kUnsupported);
+  std::thread other([&] { own.barrier("door", 2); });
+  own.barrier("door", 2);
+  other.join();
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Kinds, StoreConformance,
     testing::Values(Kind{"memory", make<test::MemoryUnderTest>},
