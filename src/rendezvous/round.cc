@@ -93,15 +93,32 @@ Round::Entry Round::enter() {
   return Entry::in;
 }
 
+/// By who gave the number that two processes have.
+std::string advice_when_twice(const Identity& identity) {
+  if (identity.launched_rank >= 0 && identity.is_renumbered) {
+    return fmt::format(
+        "The program gives itself this number (rank {} of {}) where {} has started it as rank {}: "
+        "leave rank and world_size out, or give each process its own rank",
+        identity.rank, identity.world_size, name_of(identity.launcher), identity.launched_rank);
+  }
+  if (!identity.agent.empty()) {
+    return fmt::format(
+        "{} has given each process that it started its own rank: one of the two "
+        "was started by a rank and has inherited RANK, which it must not use",
+        name_of(identity.launcher));
+  }
+  return "Another job? Then give each its own MASTER_PORT. The same job? Then give each process "
+         "its own RANK";
+}
+
 void Round::refuse_twice(const Claim& other) {
   if (options_.is_open) store_.append(key("intruders"), own_text_ + '\n', left(deadline_));
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
-                  "we are {} with world size {}. Another job? Then give each its own MASTER_PORT. "
-                  "The same job? Then give each process its own RANK",
+                  "we are {} with world size {}. {}",
                   identity_.rank, options_.place, describe(other), other.world_size, describe(own_),
-                  identity_.world_size));
+                  identity_.world_size, advice_when_twice(identity_)));
 }
 
 void Round::compare_sizes() {

@@ -432,6 +432,24 @@ TEST(Meeting, InTheProgramsStore) {
   other.join();
 }
 
+TEST(Meeting, ANumberOfTheProgramThatTwoHaveIsSaidToBeThat) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  // Both are started by tutti run, and both call themselves rank 0 of 2.
+  const auto identity_of = [](const char* rank) {
+    const Environment started = {{"TUTTI_AGENT", "unix:x"}, {"RANK", rank}, {"WORLD_SIZE", "2"}};
+    return identify(started, {.rank = 0, .world_size = 2});
+  };
+  std::thread first(
+      [&] { thrown_by([&] { meet(identity_of("0"), {.timeout = 500ms, .store = store}); }); });
+  store->get("world//1/rank/0", 20s);
+  const Error error = thrown_by([&] { meet(identity_of("1"), {.timeout = 20s, .store = store}); });
+  expect_text(error,
+              "The program gives itself this number (rank 0 of 2) where tutti run has "
+              "started it as rank 1: leave rank and world_size out, or give each process "
+              "its own rank");
+  first.join();
+}
+
 TEST(Meeting, OneRankTwiceInOneProcessIsAnError) {
   const std::shared_ptr<Store> store = make_memory_store();
   Identity identity;
@@ -445,6 +463,9 @@ TEST(Meeting, OneRankTwiceInOneProcessIsAnError) {
   const Error error = thrown_by([&] { meet(identity, {.timeout = 20s, .store = store}); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   expect_text(error, "rank 0 is already present");
+  expect_text(error,
+              ". Another job? Then give each its own MASTER_PORT. The same job? Then give "
+              "each process its own RANK");
   first.join();
 }
 
