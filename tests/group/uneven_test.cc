@@ -91,21 +91,27 @@ TEST(Uneven, CountsWithOneSumThatDifferAreNotBlamedOnThePast) {
 
 TEST(Uneven, EndsOfAnEdgeThatDisagreeAreNamedOnBothRanks) {
   for (const std::size_t received : {std::size_t{0}, std::size_t{2}, std::size_t{300'000}}) {
-    test_kit::collect_ranks(2, [&](const test_kit::Rank& me) -> std::string {
+    const auto outcomes = test_kit::collect_ranks(2, [&](const test_kit::Rank& me) -> std::string {
       ProcessGroup world = init_process_group(me.init);
       // Rank 0 sends 3 elements to rank 1, which awaits another number.
       const Counts sends = me.rank == 0 ? Counts{0, 3} : Counts{0, 0};
       const Counts receives = me.rank == 0 ? Counts{0, 0} : Counts{received, 0};
       std::vector<int> in(me.rank == 0 ? 3 : 0), out(me.rank == 0 ? 0 : received);
       const Error error = thrown_by([&] {
-        world.all_to_allv(in, sends, out, receives);
-        world.barrier();  // the sender may have left by then
+        world.all_to_allv(in, sends, out, receives, {}, {"sort.cc", 10 + me.rank});
+        world.barrier({}, {"sort.cc", 20});  // the sender may have left by then
       });
       EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
-      expect_text(error, "rank 0 sends 3 elements to rank 1, whose counts have " +
-                             std::to_string(received) + " for it");
-      return {};
+      return error.what();
     });
+    const std::string cause =
+        ": rank 0's all_to_allv #1 at sort.cc:10 sends 3 elements to rank 1, whose all_to_allv #1 "
+        "at sort.cc:11 has a count of " +
+        std::to_string(received) + " for them. The counts of both ends must agree";
+    EXPECT_EQ(outcomes[1].result, "all_to_allv #1 (rank 1) at sort.cc:11" + cause);
+    EXPECT_TRUE(outcomes[0].result == "barrier #2 (rank 0) at sort.cc:20" + cause ||
+                outcomes[0].result == "all_to_allv #1 (rank 0) at sort.cc:10" + cause)
+        << outcomes[0].result;
   }
 }
 
