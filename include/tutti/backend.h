@@ -61,7 +61,8 @@ struct Request {
   Op op = Op::barrier;
   DType dtype = DType::u8;
   bool buffered = false;   ///< send: return before the message is matched
-  bool monitored = false;  ///< barrier: its timeout names every missing rank
+  bool monitored = false;  ///< barrier: the program called monitored_barrier
+  bool names_all = false;  ///< barrier: its timeout names every missing rank
   ReduceOp reduce = ReduceOp::sum;
   ConstBuffer input;  ///< empty for recv and barrier
   Buffer output;      ///< empty for send and barrier
@@ -85,6 +86,7 @@ struct Request {
   /// On a side group: the operation it precedes, which the board shows in its place. A message is
   /// matched only and moves its content elsewhere, unless it is buffered or to oneself.
   const Request* stands_for = nullptr;
+  const Request& called() const noexcept { return stands_for != nullptr ? *stands_for : *this; }
   /// Messages: filled in when they are matched. May be null.
   MessageInfo* matched = nullptr;
   /// recv of any count: makes room for a message of `count` elements and returns where it goes;

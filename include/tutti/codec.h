@@ -93,13 +93,9 @@ class ObjectReader {
     }
   }
   [[noreturn]] void refuse(const std::string& why) const {
-    std::string text;
-    if (!context_.op.empty()) {
-      text = context_.op + " (rank " + std::to_string(context_.rank) + "): ";
-    }
+    std::string text = context_.op.empty() ? std::string() : heading(context_) + ": ";
     text += "decoding " + what_ + " (" + std::to_string(whole_) + " bytes) fails at byte " +
             std::to_string(whole_ - rest_.size()) + ": " + why;
-    if (!context_.call_site.empty()) text += "; called at " + context_.call_site;
     throw Error(ErrorCode::kInvalidArgument, text + ". Do all ranks pass the same type?", context_);
   }
 

@@ -40,6 +40,9 @@ using CountList = Integers<std::size_t>;
 
 /// A base of ProcessGroup, which says what holds for all of them.
 ///
+/// Messages show the line that made a call. A function that wraps calls passes on the line of its
+/// own caller: give it a last parameter `Where where = Where::current()` and each call
+/// `(..., {}, where)`.
 /// Each form of each comes in three: blocking; asynchronous; asynchronous with the usual options.
 /// Where a reduce operation is among the options it may stand for them: `scan(x, ReduceOp::max)`.
 /// Forms that take a list (`{a, b}`, a vector or span of Buffer) instead of one buffer with the

@@ -37,6 +37,11 @@ struct ErrorContext {
   std::string call_site = {};      ///< "train.cc:88"
 };
 
+/// How a message about `context` begins: "all_reduce #42 (rank 1) at train.cc:88". `of` names the
+/// group, `purpose` is that of the call.
+TUTTI_API std::string heading(const ErrorContext& context, std::string_view of = {},
+                              std::string_view purpose = {});
+
 /// Everything Tutti throws. `what()` says what happened, to whom, after how long, what to try.
 ///
 /// Threads   Copies share nothing mutable; an Error may be read from any thread.

@@ -51,11 +51,8 @@ struct ObjectCall {
   }
   [[noreturn]] void refuse(int culprit, const std::string& text, const std::string& advice) const {
     ErrorContext about = context(culprit);
-    const std::string site = about.call_site.empty() ? "" : "; called at " + about.call_site;
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(op) + " (rank " + std::to_string(about.rank) + "): " + text + site +
-                    ". " + advice + ".",
-                std::move(about));
+    const std::string message = heading(about) + ": " + text + ". " + advice + ".";
+    throw Error(ErrorCode::kInvalidArgument, message, std::move(about));
   }
   /// Refuses too long objects; all ranks see the same lengths and refuse together.
   void check_length(int rank, std::uint64_t length, std::size_t max_bytes) const {

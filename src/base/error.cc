@@ -1,5 +1,7 @@
 #include "tutti/error.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace tutti {
@@ -32,6 +34,14 @@ std::string_view name_of(ErrorCode code) noexcept {
       return "kCancelled";
   }
   return "?";
+}
+
+std::string heading(const ErrorContext& context, std::string_view of, std::string_view purpose) {
+  const std::string number = context.seq != 0 ? fmt::format(" #{}", context.seq) : "";
+  const std::string group = of.empty() ? "" : fmt::format(" of group {}", of);
+  const std::string site = context.call_site.empty() ? "" : " at " + context.call_site;
+  return fmt::format("{}{}{} (rank {}){}{}", context.op, number, group, context.rank, purpose,
+                     site);
 }
 
 Error::Error(ErrorCode code, const std::string& message, ErrorContext context)

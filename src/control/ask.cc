@@ -141,7 +141,7 @@ class Membership::State::Look {
       const std::uint64_t entered =
           theirs != nullptr ? theirs->entered.load(std::memory_order_acquire) : 0;
       if (entered >= request_.seq) continue;
-      if (!request_.monitored) {
+      if (!request_.names_all) {
         if (entered > least_) continue;
         if (entered < least_) missing_.clear();
         least_ = entered;
@@ -208,11 +208,8 @@ class Membership::State::Look {
       for (const int member : awaited)
         text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", state_.person(member),
                             state_.doing(member));
-      const std::string number = request_.seq == 0 ? "" : fmt::format(" #{}", request_.seq);
-      const Request& shown = request_.stands_for != nullptr ? *request_.stands_for : request_;
       log(LogLevel::warn,
-          fmt::format("{}{} (rank {}){}: waiting {} for {}", name_of(request_.op), number,
-                      state_.rank, purpose_of(shown.where), seconds(waited), text));
+          fmt::format("{}: waiting {} for {}", state_.heading_of(request_), seconds(waited), text));
       clock_.next_line = after(now_, waited);
     }
     next_ = std::min(next_, clock_.next_line);

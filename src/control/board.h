@@ -5,8 +5,8 @@
 // robust process-shared mutex which the owner's control thread holds for life: the kernel hands it
 // over at the first step of dying. A *line* is what the rank does in one group; it keeps the last
 // descriptions so that both sides of a disagreement can be shown. A *notice* is the text of a
-// failure that the owner found, a *purpose* what the library did one of the last operations for.
-// The *verdict* is the set of ranks that the owner, as the decider of
+// failure that the owner found, a *purpose* what the library did one of the last operations for, or
+// the call that made a group. The *verdict* is the set of ranks that the owner, as the decider of
 // its host, has declared lost. Texts of call sites are copied once into a table in the slot.
 // Everything that crosses processes is an atomic word with one writer; what takes several words is
 // read under a version word and dropped if it changed meanwhile.
@@ -146,7 +146,7 @@ struct Notice {
 };
 
 struct PurposeText {
-  std::atomic<std::uint64_t> chain;  ///< of the operation; 0 while the owner writes
+  std::atomic<std::uint64_t> chain;  ///< of the operation, or a group's id; 0: being written
   Text<kPurposeBytes> text;
 };
 

@@ -120,7 +120,9 @@ std::string describe(const Slot& slot, const Shown& shown) {
 std::string describe_making(const Slot& slot, const Line& line) {
   const bool is_world = line.asked_of.load(std::memory_order_relaxed) == 0;
   const std::uint32_t site = line.site.load(std::memory_order_acquire);
-  return fmt::format("is in {}{}", is_world ? "init_process_group" : "new_group",
+  std::string call = read_purpose(slot, line.group.load(std::memory_order_relaxed));
+  if (call.empty()) call = is_world ? "init_process_group" : "new_group";
+  return fmt::format("is in {}{}", call,
                      site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
 }
 

@@ -39,6 +39,7 @@ struct MembershipOptions {
   std::vector<int> world_ranks;  ///< by rank in the group
   int rank = 0;                  ///< own rank in the group
   GroupId asked_of = 0;          ///< of a group made by new_group
+  std::string call = {};         ///< the same: "new_group({1, 0})", as that was written
 };
 
 class Host {

@@ -124,6 +124,9 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
   std::string calls_text() const;
   std::string person(int member) const;
+  ErrorContext context_of(const Request& request) const;
+  /// How a message about an operation of this rank begins.
+  std::string heading_of(const Request& request) const;
   /// "rank 0's send(f32 x 3, to 1, tag 0) at ring.cc:9": the operation of this rank, for all to
   /// read.
   std::string own(const Request& request) const;
@@ -134,6 +137,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const GroupId id;
   const std::string name;
   const bool is_world;
+  const std::string call;  ///< that asked for it; "" for a world
   const std::vector<int> world_ranks;
   const int rank;
   Line& line;

@@ -96,13 +96,18 @@ class Membership::State::Meeting final : public Patience {
       const GroupId theirs_id = theirs->group.load();
       if (theirs->failure.load() == 0 && std::exchange(seen_, theirs_id) != theirs_id)
         return true;  // look again: it may have been about to go on
-      fail(ErrorCode::kCollectiveMismatch, {member},
-           fmt::format("{} {} for other ranks, for the same ranks in another order, or for the "
-                       "same ranks more or fewer times",
-                       state_.person(member), describe_making(state_.slot_of(member), *theirs)));
+      fail(ErrorCode::kCollectiveMismatch, {member}, disagreement(member, *theirs));
       return true;
     }
     return false;
+  }
+
+  std::string disagreement(int member, const Line& theirs) const {
+    return fmt::format(
+        "{} {} while {} {}, and each awaits the other. All ranks must make the same groups, of the "
+        "same ranks in the same order",
+        state_.person(state_.rank), describe_making(state_.host->own.slot(), state_.line),
+        state_.person(member), describe_making(state_.slot_of(member), theirs));
   }
 
   const Line* line_that_awaits_us(int member) const noexcept {
@@ -203,6 +208,7 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
 
 void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
   State& state = *state_;
+  if (!state.call.empty()) state.host->own.publish_purpose(state.id, state.call);
   state.line.site.store(state.host->own.site(where), std::memory_order_release);
   notify_all();
   State::Meeting meeting(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);

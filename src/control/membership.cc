@@ -20,6 +20,7 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       id(options.id),
       name(std::move(options.name)),
       is_world(options.asked_of == 0),
+      call(std::move(options.call)),
       world_ranks(std::move(options.world_ranks)),
       rank(options.rank),
       line(*line_in),
@@ -53,12 +54,26 @@ std::string Membership::State::own(const Request& request) const {
 }
 
 std::string Membership::State::in_words(const Request& request) const {
-  const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
+  const Request& real = request.called();
   return describe_numbered(host->own.slot(), shown_of(request, host->own.site(real.where)));
 }
 
 std::string Membership::State::doing(int member) const {
   return describe_doing(host->shared, world_ranks[static_cast<std::size_t>(member)], id);
+}
+
+ErrorContext Membership::State::context_of(const Request& request) const {
+  return {.op = call_name(request.called()),
+          .seq = request.seq,
+          .rank = rank,
+          .culprits = {},
+          .host = {},
+          .call_site = name_of(request.called().where)};
+}
+
+std::string Membership::State::heading_of(const Request& request) const {
+  return heading(context_of(request), is_world ? std::string() : name,
+                 purpose_of(request.called().where));
 }
 
 // ---- failing -----------------------------------------------------------------------------------
@@ -184,23 +199,14 @@ Error Membership::State::make_error(const Request* request) const {
     const std::lock_guard lock(mutex);
     if (first_cause) cause = *first_cause;
   }
-  ErrorContext context;
-  context.rank = rank;
+  ErrorContext context = request != nullptr ? context_of(*request) : ErrorContext{.rank = rank};
   context.culprits = cause.culprits;
   context.host = cause.host;
-  std::string who = fmt::format("group {} (rank {})", name, rank);
-  if (request != nullptr) {
-    const Request& shown = request->stands_for != nullptr ? *request->stands_for : *request;
-    context.op = call_name(shown);
-    context.seq = request->seq;
-    context.call_site = name_of(shown.where);
-    const std::string number = request->seq != 0 ? fmt::format(" #{}", request->seq) : "";
-    const std::string where = is_world ? "" : fmt::format(" of group {}", name);
-    who =
-        fmt::format("{}{}{} (rank {}){}", context.op, number, where, rank, purpose_of(shown.where));
-  }
+  const std::string who =
+      request != nullptr ? heading_of(*request) : fmt::format("group {} (rank {})", name, rank);
   return Error(cause.code, fmt::format("{}: {}", who, cause.text), std::move(context));
 }
+
 // ---- the handle --------------------------------------------------------------------------------
 
 Membership::Membership(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
@@ -236,7 +242,7 @@ GroupId Membership::id() const noexcept { return state_->id; }
 void Membership::enter(const Request& request) noexcept {
   State& state = *state_;
   state.line.core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
-  const Request& shown = request.stands_for != nullptr ? *request.stands_for : request;
+  const Request& shown = request.called();
   const std::uint8_t site = state.host->own.site(shown.where);
   Shown description = shown_of(request, site);
   if (request.seq != 0) {
@@ -292,22 +298,19 @@ std::string Membership::site_of(int member, std::uint8_t site) const {
 
 void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
   const int peer = request.root_or_peer;
-  ErrorContext context;
-  context.op = name_of(request.op);
-  context.rank = state_->rank;
+  ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host->host_name;
-  context.call_site = name_of(request.where);
   const std::string waited =
       request.op == Op::send
           ? fmt::format("{} has posted no recv with tag {}", state_->person(peer), request.tag)
           : fmt::format("nothing came from {} with tag {}",
                         peer != kAnyRank ? state_->person(peer) : "any rank", request.tag);
   const std::string text = fmt::format(
-      "{} (rank {}): {} for {} in {}{}{}. Nothing was {} and the group stays usable", context.op,
-      state_->rank, waited, state_->in_words(request), budget_text(request.arrive),
-      peer != kAnyRank ? "; it " + state_->doing(peer) : "", detail.empty() ? "" : "; " + detail,
-      request.op == Op::send ? "sent" : "received");
+      "{}: {} for {} in {}{}{}. Nothing was {} and the group stays usable",
+      state_->heading_of(request), waited, describe(shown_of(request, 0)),
+      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "",
+      detail.empty() ? "" : "; " + detail, request.op == Op::send ? "sent" : "received");
   throw Error(ErrorCode::kTimeout, text, std::move(context));
 }
 

@@ -24,7 +24,7 @@ std::string times_text(std::uint64_t count, std::string_view what);  ///< "1 op"
 
 /// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
 std::string describe_numbered(const Slot& slot, const Shown& shown);
-/// "is in new_group at train.cc:88", of a line in state meeting.
+/// "is in new_group({0, 1}) at train.cc:88", of a line in state meeting.
 std::string describe_making(const Slot& slot, const Line& line);
 
 /// `now + duration` without overflow.
@@ -34,7 +34,7 @@ inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds d
 
 /// What the board shows of `request`; of a message its tag stands where others have their chain.
 inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
-  const Request& real = request.stands_for != nullptr ? *request.stands_for : request;
+  const Request& real = request.called();
   Shown value;
   value.seq = request.seq;
   value.chain = is_message(real.op) ? static_cast<std::uint64_t>(real.tag) : request.chain;

@@ -337,11 +337,8 @@ Error make_error(ErrorCode code, const Request& request, int rank, const std::st
                        .culprits = {},
                        .host = {},
                        .call_site = name_of(request.where)};
-  const std::string number = request.seq != 0 ? fmt::format(" #{}", request.seq) : "";
-  const std::string site =
-      context.call_site.empty() ? "" : fmt::format("; called at {}", context.call_site);
-  const std::string message = fmt::format("{}{} (rank {}){}: {}{}.", context.op, number, rank,
-                                          purpose_of(request.where), text, site);
+  const std::string message =
+      fmt::format("{}: {}.", heading(context, {}, purpose_of(request.where)), text);
   return Error(code, message, std::move(context));
 }
 

@@ -19,7 +19,7 @@ std::optional<std::string> overlap_objection(std::span<const Request> messages);
 /// The same for the list of ranks given to new_group.
 std::optional<std::string> objection(std::span<const int> ranks, int group_size);
 
-/// "all_reduce #42 (rank 1): TEXT; called at train.cc:88." as an Error with its context.
+/// "all_reduce #42 (rank 1) at train.cc:88: TEXT." as an Error with its context.
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);
 
 }  // namespace tutti::group

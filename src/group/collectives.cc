@@ -391,7 +391,8 @@ Work Collectives::barrier(CollectiveOptions options, Async, Where where) {
 
 void Collectives::monitored_barrier(MonitoredBarrierOptions options, Where where) {
   Request request = impl().request(Op::barrier, options.timeout, where);
-  request.monitored = options.wait_all_ranks;
+  request.monitored = true;
+  request.names_all = options.wait_all_ranks;
   run(impl(), request);
 }
 

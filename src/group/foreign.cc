@@ -56,6 +56,7 @@ Request side_request(const Request& request) noexcept {
   side.stall = request.stall;
   side.where = request.where;
   side.monitored = request.monitored;
+  side.names_all = request.names_all;
   side.stands_for = &request;
   return side;
 }

@@ -27,6 +27,7 @@ struct Parts {
   std::string name;
   GroupId id = 0;
   GroupId asked_of = 0;  ///< 0: a world; else the group that was asked, anew once that has failed
+  std::string call;      ///< then "new_group({1, 0})", as it was written
   int rank = 0;
   std::vector<int> world_ranks;  ///< by rank in the group
   std::chrono::nanoseconds arrive{0};

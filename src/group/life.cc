@@ -28,7 +28,7 @@ namespace group {
 ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
                         const AddBackends& add_backends) {
   parts.membership = parts.host->make_membership(
-      {parts.id, parts.name, parts.world_ranks, parts.rank, parts.asked_of});
+      {parts.id, parts.name, parts.world_ranks, parts.rank, parts.asked_of, parts.call});
   control::Membership& membership = *parts.membership;
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
   const GroupSpec spec{.id = parts.id,
@@ -180,15 +180,18 @@ void ProcessGroup::Impl::close_once(const Timeout& budget) {
 
 namespace {
 
+std::string new_group_call(std::span<const int> ranks) {
+  return fmt::format("new_group({{{}}})", fmt::join(ranks, ", "));
+}
+
 Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, const Where& where,
                       const std::string& text, ErrorContext context = {}) {
-  context.op = "new_group";
+  context.op = new_group_call(ranks);
   context.rank = rank;
   context.call_site = name_of(where);
-  return Error(code,
-               fmt::format("new_group({{{}}}) (rank {}): {}; called at {}", fmt::join(ranks, ", "),
-                           rank, text, context.call_site),
-               context);
+  const std::string message = fmt::format("{}: {}", heading(context), text);
+  context.op = "new_group";
+  return Error(code, message, std::move(context));
 }
 
 }  // namespace
@@ -220,6 +223,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   if (own < 0) return {};
   child.name = fmt::format("{}/{}", parts_.name, fmt::join(ranks, "-"));
   child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
+  child.call = new_group_call(ranks);
   child.id = group::child_id(child.asked_of, child.world_ranks, times);
   child.rank = own;
   child.arrive = parts_.arrive;

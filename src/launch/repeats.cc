@@ -12,9 +12,10 @@ std::string_view cause_of(int rank, std::string_view line) {
   const std::string own = fmt::format("tutti: rank {}: ", rank);
   if (!line.starts_with(own)) return {};
   line.remove_prefix(own.size());
-  const std::string about = fmt::format(" (rank {}): ", rank);
-  const std::size_t at = line.find(about);
-  return at == std::string_view::npos ? line : line.substr(at + about.size());
+  // "all_reduce #41 (rank 3) at train.cc:88: CAUSE"
+  const std::size_t about = line.find(fmt::format(" (rank {})", rank));
+  const std::size_t colon = line.find(": ", about == std::string_view::npos ? line.size() : about);
+  return colon == std::string_view::npos ? line : line.substr(colon + 2);
 }
 
 }  // namespace

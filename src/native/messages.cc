@@ -586,7 +586,7 @@ bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeade
   const bool sound = header.payload_bytes == 0 ||
                      header.payload_bytes == header.what.count * size_of(request.dtype);
   if (same && sound) return true;
-  const Request& shown = request.stands_for != nullptr ? *request.stands_for : request;
+  const Request& shown = request.called();
   const auto at = [](const std::string& site) { return site.empty() ? site : " at " + site; };
   const auto dtype = static_cast<DType>(
       std::min<std::uint8_t>(header.what.dtype, static_cast<std::uint8_t>(kDTypeCount - 1)));
@@ -700,8 +700,7 @@ FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::ui
   header.tag = request.tag;
   header.id = id;
   header.what = describe(request);
-  header.what.site =
-      membership_.site((request.stands_for != nullptr ? *request.stands_for : request).where);
+  header.what.site = membership_.site(request.called().where);
   const bool carries = send.byte_count() <= eager_bytes_ &&
                        (request.buffered || to.announced_bytes < kMaxUnmatchedBytes / 2);
   if (header.type == FrameType::announce && carries) {

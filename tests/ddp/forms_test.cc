@@ -354,8 +354,8 @@ std::vector<std::string> alone_with(const std::string& change) {
       ": the ranks disagree about operation #3: rank 0 called all_reduce(f32 x 20, avg)" + bucket +
       " at train.cc:20; rank 1 called barrier" + barrier +
       " at train.cc:20. Every rank must call the same operations in the same order";
-  return {"kCollectiveMismatch: all_reduce #3 (rank 0)" + bucket + cause,
-          "kCollectiveMismatch: barrier #3 (rank 1)" + barrier + cause};
+  return {"kCollectiveMismatch: all_reduce #3 (rank 0)" + bucket + " at train.cc:20" + cause,
+          "kCollectiveMismatch: barrier #3 (rank 1)" + barrier + " at train.cc:20" + cause};
 }
 
 TEST(Mistakes, AChangeOnOneRankOnlyNamesRankAndParameter) {
@@ -431,8 +431,9 @@ TEST(Mistakes, BackwardsInAnotherOrderNameBothWrappers) {
       " at train.cc:20; rank 1 called all_reduce(f32 x 20, avg)" + b +
       " at train.cc:21. Every rank must call the same operations in the same order";
   EXPECT_EQ(told,
-            (std::vector<std::string>{"kCollectiveMismatch: all_reduce #5 (rank 0)" + a + cause,
-                                      "kCollectiveMismatch: all_reduce #5 (rank 1)" + b + cause}));
+            (std::vector<std::string>{
+                "kCollectiveMismatch: all_reduce #5 (rank 0)" + a + " at train.cc:20" + cause,
+                "kCollectiveMismatch: all_reduce #5 (rank 1)" + b + " at train.cc:21" + cause}));
 }
 
 TEST(Mistakes, ForwardsThatTrainDifferentParametersNeedABackwardEach) {

@@ -175,7 +175,7 @@ TEST(CheckMessage, NamesOperationNumberRankAndCallSite) {
   request.seq = 42;
   request.where = {"/home/somebody/train.cc", 88};
   const Error error = make_error(ErrorCode::kInvalidArgument, request, 1, "that is wrong");
-  EXPECT_STREQ(error.what(), "all_reduce #42 (rank 1): that is wrong; called at train.cc:88.");
+  EXPECT_STREQ(error.what(), "all_reduce #42 (rank 1) at train.cc:88: that is wrong.");
   EXPECT_EQ(error.context().op, "all_reduce");
   EXPECT_EQ(error.context().seq, 42u);
   EXPECT_EQ(error.context().call_site, "train.cc:88");

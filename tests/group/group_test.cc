@@ -154,8 +154,8 @@ TEST(Misuse, BadArgumentsAreRefusedAndLeaveTheGroupUsable) {
     const int here = __LINE__ + 1;
     const Error root = thrown_by([&] { world.broadcast(x, {.root = 2}); });
     EXPECT_EQ(root.code(), ErrorCode::kInvalidArgument);
-    expect_text(root,
-                "broadcast (rank " + std::to_string(world.rank()) + "): root 2 is out of range");
+    expect_text(root, "broadcast (rank " + std::to_string(world.rank()) + ") at group_test.cc:" +
+                          std::to_string(here) + ": root 2 is out of range");
     EXPECT_EQ(root.context().call_site, "group_test.cc:" + std::to_string(here));
 
     const auto refused = [](const Error& error, const std::string& part) {

@@ -83,8 +83,8 @@ TEST(SendRecv, TellsWhoSentAndRefusesBuffersThatOverlap) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     EXPECT_STREQ(error.what(),
                  (std::string("recv (rank ") + std::to_string(world.rank()) +
-                  "): messages 0 and 1 of those posted together share memory, and one of them is "
-                  "received into it: use two buffers that do not overlap; called at halo.cc:7.")
+                  ") at halo.cc:7: messages 0 and 1 of those posted together share memory, and one "
+                  "of them is received into it: use two buffers that do not overlap.")
                      .c_str());
     const MessageInfo info = world.sendrecv(x[0], x[1], {.to = other, .from = kAnyRank});
     EXPECT_EQ(info.rank, other);
@@ -104,9 +104,9 @@ void a_send_that_times_out_changes_nothing(ProcessGroup& world) {
       EXPECT_EQ(error.code(), ErrorCode::kTimeout);
       EXPECT_EQ(error.context().culprits, std::vector<int>{1});
       const std::string text = error.what();
-      EXPECT_TRUE(text.starts_with("send (rank 0): rank 1 (pid ")) << text;
+      EXPECT_TRUE(text.starts_with("send (rank 0) at ring.cc:9: rank 1 (pid ")) << text;
       expect_text(error, ") has posted no recv with tag 4 for send(f32 x " + std::to_string(count) +
-                             ", to 1, tag 4) at ring.cc:9 in 0.03 s; it ");
+                             ", to 1, tag 4) in 0.03 s; it ");
       EXPECT_TRUE(text.ends_with(". Nothing was sent and the group stays usable")) << text;
       Work work = world.send(out, 1, {.tag = 4, .timeout = 30ms}, async);
       EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kTimeout);
@@ -137,9 +137,8 @@ TEST(Cancel, TakesBackWhatNothingHasMatched) {
     EXPECT_FALSE(recv.cancel());
     const Error error = thrown_by([&] { recv.wait(); });
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
-    EXPECT_EQ(std::string(error.what()),
-              "recv (rank " + std::to_string(mine) +
-                  "): taken back by Work::cancel; called at serve.cc:3.");
+    EXPECT_EQ(std::string(error.what()), "recv (rank " + std::to_string(mine) +
+                                             ") at serve.cc:3: taken back by Work::cancel.");
     Work send = world.send(mine, other, {.tag = 1}, async);
     while (!send.cancel()) {
     }
@@ -175,8 +174,8 @@ TEST(Mismatches, OfAMessageShowBothLines) {
   const std::string text =
       "rank 0 sent i32 x 6 with tag 0 to rank 1 at site.cc:5, which receives i32 x 1 at site.cc:8; "
       "make both ends agree in dtype and count";
-  EXPECT_EQ(std::string(outcomes[0].error->what()), "send (rank 0): " + text);
-  EXPECT_EQ(std::string(outcomes[1].error->what()), "recv (rank 1): " + text);
+  EXPECT_EQ(std::string(outcomes[0].error->what()), "send (rank 0) at site.cc:5: " + text);
+  EXPECT_EQ(std::string(outcomes[1].error->what()), "recv (rank 1) at site.cc:8: " + text);
 }
 
 TEST(Leaving, NamesTheMessageThatWasUnmatched) {

@@ -45,7 +45,17 @@ TEST(MonitoredBarrier, NamesEveryMissingRankOnEveryRank) {
 
 TEST(MonitoredBarrier, NamesThoseFurthestBehindIfToldSo) {
   const MonitoredBarrierOptions options = {.timeout = milliseconds(200), .wait_all_ranks = false};
-  with_two_missing([&](ProcessGroup& world) { world.monitored_barrier(options); }, {3});
+  with_two_missing(
+      [&](ProcessGroup& world) {
+        try {
+          world.monitored_barrier(options, {"step.cc", 9});
+        } catch (const Error& error) {
+          EXPECT_EQ(error.context().op, "monitored_barrier");
+          EXPECT_TRUE(std::string(error.what()).starts_with("monitored_barrier #2 (rank "));
+          throw;
+        }
+      },
+      {3});
   with_two_missing([](ProcessGroup& world) { world.barrier({.timeout = milliseconds(200)}); }, {3});
 }
 

@@ -50,7 +50,8 @@ TEST(NewGroup, RanksThatAskForOthersAreTold) {
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
     EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{2 - rank});
-    expect_text(*outcome.error, "is in new_group at new_group_test.cc:");
+    expect_text(*outcome.error, "is in new_group({0, 2}) at new_group_test.cc:");
+    expect_text(*outcome.error, "is in new_group({0, 1, 2}) at new_group_test.cc:");
     expect_text(*outcome.error,
                 rank == 0 ? "new_group({0, 2}) (rank 0)" : "new_group({0, 1, 2}) (rank 2)");
   }
@@ -61,12 +62,20 @@ TEST(NewGroup, AnotherOrderIsAnotherGroup) {
       outcomes_of(2,
                   [](ProcessGroup& world) {
                     const std::vector<int> ranks = {world.rank(), 1 - world.rank()};
-                    (void)world.new_group(ranks);
+                    (void)world.new_group(ranks, {"role.cc", 5 + world.rank()});
                   },
                   {});
-  for (const Outcome& outcome : outcomes) {
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+    expect_text(*outcome.error, rank == 0 ? "new_group({0, 1}) (rank 0) at role.cc:5: "
+                                          : "new_group({1, 0}) (rank 1) at role.cc:6: ");
+    expect_text(*outcome.error, ") is in new_group({0, 1}) at role.cc:5");
+    expect_text(*outcome.error, ") is in new_group({1, 0}) at role.cc:6");
+    expect_text(*outcome.error,
+                ", and each awaits the other. All ranks must make the same groups, of the same "
+                "ranks in the same order");
   }
 }
 

@@ -205,9 +205,9 @@ TEST(Objects, AnotherTypeIsRefusedWhereItIsDecoded) {
       const Error error = thrown_by([&] { broadcast_object(world, kept, {}, {"plan.cc", 8}); });
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
       EXPECT_STREQ(error.what(),
-                   "broadcast_object (rank 1): decoding the object of rank 0 (13 bytes) fails at "
-                   "byte 8: it announces 5 items of at least 16 bytes each, 5 bytes are left; "
-                   "called at plan.cc:8. Do all ranks pass the same type?");
+                   "broadcast_object (rank 1) at plan.cc:8: decoding the object of rank 0 (13 "
+                   "bytes) fails at byte 8: it announces 5 items of at least 16 bytes each, 5 "
+                   "bytes are left. Do all ranks pass the same type?");
       EXPECT_EQ(error.context().op, "broadcast_object");
       EXPECT_EQ(error.context().rank, 1);
       EXPECT_EQ(error.context().culprits, std::vector<int>{0});
@@ -217,9 +217,9 @@ TEST(Objects, AnotherTypeIsRefusedWhereItIsDecoded) {
         recv_object<std::vector<double>>(world, kAnyRank, {.tag = 3}, {"plan.cc", 9});
       });
       EXPECT_STREQ(received.what(),
-                   "recv_object (rank 1): decoding the object of rank 0 (13 bytes) fails at byte "
-                   "8: it announces 5 items of at least 8 bytes each, 5 bytes are left; called at "
-                   "plan.cc:9. Do all ranks pass the same type?");
+                   "recv_object (rank 1) at plan.cc:9: decoding the object of rank 0 (13 bytes) "
+                   "fails at byte 8: it announces 5 items of at least 8 bytes each, 5 bytes are "
+                   "left. Do all ranks pass the same type?");
     }
     world.barrier();
   });
@@ -231,8 +231,8 @@ TEST(Objects, TooLongOnesAreRefusedBeforeTheyAreSent) {
       send_object(world, Text(200, 'x'), 1 - world.rank(), {.max_bytes = 100}, {"plan.cc", 7});
     });
     const std::string me = std::to_string(world.rank());
-    EXPECT_EQ(error.what(), "send_object (rank " + me + "): the object of rank " + me +
-                                " has 208 bytes, more than max_bytes, 100; called at plan.cc:7. "
+    EXPECT_EQ(error.what(), "send_object (rank " + me + ") at plan.cc:7: the object of rank " + me +
+                                " has 208 bytes, more than max_bytes, 100. "
                                 "Give all ranks a larger max_bytes.");
     if (world.rank() == 0) send_object(world, plan_of(3), 1, {.tag = 2});
     MessageInfo info;

@@ -32,8 +32,9 @@ TEST(Purpose, RanksThatDifferInItAreToldBoth) {
       "5, avg) for bucket 1 of 2 of DistributedDataParallel 2 (gan.cc:9) at gan.cc:18. Every rank "
       "must call the same operations in the same order";
   EXPECT_EQ(told_about(one, other),
-            (std::vector<std::string>{"all_reduce #1 (rank 0) for " + one.text + ": " + cause,
-                                      "all_reduce #1 (rank 1) for " + other.text + ": " + cause}));
+            (std::vector<std::string>{
+                "all_reduce #1 (rank 0) for " + one.text + " at gan.cc:17: " + cause,
+                "all_reduce #1 (rank 1) for " + other.text + " at gan.cc:18: " + cause}));
 }
 
 TEST(Purpose, ItsWordsMayDiffer) {
@@ -56,8 +57,8 @@ TEST(Purpose, ErrorsOfOneRankNameIt) {
     EXPECT_STREQ(thrown_by([&] {
                    world.all_reduce(Buffer(nullptr, 3, DType::f32), {}, {"gan.cc", 17, &purpose});
                  }).what(),
-                 "all_reduce (rank 0) for bucket 1 of 2 of DistributedDataParallel 1 (gan.cc:8): "
-                 "input is null, but 3 elements are needed; called at gan.cc:17.");
+                 "all_reduce (rank 0) for bucket 1 of 2 of DistributedDataParallel 1 (gan.cc:8) at "
+                 "gan.cc:17: input is null, but 3 elements are needed.");
   });
 }
 

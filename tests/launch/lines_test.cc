@@ -116,7 +116,8 @@ TEST(Repeats, FoldsOneCauseOfAllRanksAndSaysSo) {
   EXPECT_FALSE(repeats.is_repeat(0, "tutti: rank 0: group world (rank 0): " + cause, begin));
   EXPECT_TRUE(repeats.is_repeat(2, "tutti: rank 2: group world (rank 2): " + cause, begin));
   EXPECT_TRUE(repeats.is_repeat(
-      2, "tutti: rank 2: uncaught tutti::Error kPeerLost: barrier #4 (rank 2): " + cause, begin));
+      2, "tutti: rank 2: uncaught tutti::Error kPeerLost: barrier #4 (rank 2) at a.cc:7: " + cause,
+      begin));
   EXPECT_FALSE(repeats.is_repeat(2, "tutti: rank 2: group world (rank 2): another", begin));
   EXPECT_FALSE(repeats.is_repeat(2, "step 3: loss 0.1", begin));
   EXPECT_FALSE(repeats.is_repeat(0, "step 3: loss 0.1", begin)) << "the program's own lines";

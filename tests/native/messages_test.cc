@@ -419,12 +419,12 @@ TEST(Messages, DisagreementIsAnErrorAtBothEnds) {
       if (!in_dtype) receive.dtype = DType::f32;
       const Error error = thrown_by([&] { me.rank == 0 ? me.send(floats, 1) : me.run(receive); });
       EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
-      EXPECT_EQ(
-          std::string(error.what()),
-          std::string(me.rank == 0 ? "send (rank 0): " : "recv (rank 1): ") +
-              "rank 0 sent f32 x 8 with tag 0 to rank 1 at native_test.cc:1, which receives " +
-              (in_dtype ? "i32 x 8" : "f32 x 9") +
-              " at native_test.cc:1; make both ends agree in dtype and count");
+      EXPECT_EQ(std::string(error.what()),
+                std::string(me.rank == 0 ? "send (rank 0)" : "recv (rank 1)") +
+                    " at native_test.cc:1: rank 0 sent f32 x 8 with tag 0 to rank 1 at "
+                    "native_test.cc:1, which receives " +
+                    (in_dtype ? "i32 x 8" : "f32 x 9") +
+                    " at native_test.cc:1; make both ends agree in dtype and count");
     });
   }
 }

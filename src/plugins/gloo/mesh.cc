@@ -144,15 +144,14 @@ GlooDevice make_device() {
 
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text,
                  std::vector<int> culprits) {
-  ErrorContext context{
-      .op = call_name(request), .seq = request.seq, .rank = rank, .culprits = std::move(culprits)};
-  std::string site;
-  if (request.where.line > 0) {
-    context.call_site = name_of(request.where);
-    site = "; called at " + context.call_site;
-  }
-  const std::string message = fmt::format("{} #{} (rank {}){}: {}{}.", context.op, context.seq,
-                                          rank, purpose_of(request.where), text, site);
+  ErrorContext context{.op = call_name(request),
+                       .seq = request.seq,
+                       .rank = rank,
+                       .culprits = std::move(culprits),
+                       .host = {},
+                       .call_site = name_of(request.where)};
+  const std::string message =
+      fmt::format("{}: {}.", heading(context, {}, purpose_of(request.where)), text);
   return Error(code, message, std::move(context));
 }
 

@@ -31,7 +31,7 @@ using GlooDevice = std::shared_ptr<gloo::transport::Device>;
 /// Errors    kSystem.
 GlooDevice make_device();
 
-/// An Error in the form of all others: "all_reduce #41 (rank 3): text; called at train.cc:88."
+/// An Error in the form of all others: "all_reduce #41 (rank 3) at train.cc:88: TEXT."
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text,
                  std::vector<int> culprits = {});
 
