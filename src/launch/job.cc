@@ -40,6 +40,7 @@ using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
 constexpr auto kWaitingLine = 10s;
+constexpr auto kOwnFindings = 300ms;         ///< what ranks that wait have to find for themselves
 constexpr auto kStillRunLine = 1s;           ///< after the request to end; then every kWaitingLine
 constexpr auto kStoppedLine = 2s;            ///< a shorter stop is nobody's business
 constexpr auto kKeeperPatience = 10s;        ///< for the kernel to give back a large memory
@@ -157,6 +158,8 @@ class Job {
   Clock::time_point still_run_line_at_ = Clock::time_point::max();
   Clock::time_point timeout_at_ = Clock::time_point::max();
   Clock::time_point waiting_line_at_ = Clock::time_point::max();
+  Clock::time_point verdict_at_ =
+      Clock::time_point::max();  ///< that a rank is lost before its world
 };
 
 bool Job::Rank::is_ours(int wait_status) const {
@@ -427,13 +430,25 @@ Job::Attendance Job::attendance() const {
 void Job::watch_rendezvous(Clock::time_point now) {
   if (first_join_ == Clock::time_point{} || lost_rank_ >= 0 || phase_ >= Phase::ending) return;
   const Attendance found = attendance();
-  if (found.lost.empty() || found.waiting.empty()) return;
+  if (found.lost.empty() || found.waiting.empty()) {
+    verdict_at_ = Clock::time_point::max();
+    return;
+  }
   // The first to end: others may have ended because of it.
-  lost_rank_ = *std::min_element(found.lost.begin(), found.lost.end(), [&](int a, int b) {
+  const int first = *std::min_element(found.lost.begin(), found.lost.end(), [&](int a, int b) {
     return ranks_[static_cast<std::size_t>(a)].ended_as <
            ranks_[static_cast<std::size_t>(b)].ended_as;
   });
-  const std::string how = control::describe_wait_status(outcome_.exit_of(lost_rank_)->wait_status);
+  // One that failed may have failed because of a death that those who wait are about to find, too,
+  // and that we learn of last if the dead program was the child of a wrapper.
+  const int wait_status = outcome_.exit_of(first)->wait_status;
+  if (verdict_at_ == Clock::time_point::max()) {
+    verdict_at_ = wait_status == 0 ? now : now + kOwnFindings;
+  }
+  if (now < verdict_at_) return;
+  verdict_at_ = Clock::time_point::max();
+  lost_rank_ = first;
+  const std::string how = control::describe_wait_status(wait_status);
   const std::string reason = fmt::format(
       "rank {} {} ({}); {} {} for it", lost_rank_,
       agent_->has_joined(lost_rank_) ? "left init_process_group before the world was complete"
@@ -530,7 +545,7 @@ Clock::time_point Job::next_event() const {
   }
   if (phase_ == Phase::ending) next = std::min(next, still_run_line_at_);
   if (phase_ == Phase::killed && keeper_.lifeline) next = std::min(next, takeover_at_);
-  if (phase_ < Phase::ending) next = std::min(next, timeout_at_);
+  if (phase_ < Phase::ending) next = std::min({next, timeout_at_, verdict_at_});
   if (phase_ == Phase::failing) next = std::min(next, failing_until_);
   if (phase_ == Phase::ending) next = std::min(next, ending_until_);
   return next;
