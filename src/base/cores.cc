@@ -73,6 +73,18 @@ Cores own_cores() noexcept {
   return cores;
 }
 
+bool leave_core(int core) noexcept {
+  cpu_set_t own;
+  if (core < 0 || core >= CPU_SETSIZE || ::sched_getaffinity(0, sizeof own, &own) != 0)
+    return false;
+  cpu_set_t others = own;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0) return false;
+  const bool moved = ::sched_setaffinity(0, sizeof others, &others) == 0;
+  ::sched_setaffinity(0, sizeof own, &own);
+  return moved;
+}
+
 int usable_cores() noexcept { return own_cores().count(); }
 
 }  // namespace tutti

@@ -22,6 +22,10 @@ struct Cores {
 /// group to the root. Reads files: call it once.
 Cores own_cores() noexcept;
 
+/// Moves the calling thread from `core` to another one that it may use, even if that is busy; it
+/// may be moved back. False: there is none. About 10 us.
+bool leave_core(int core) noexcept;
+
 /// own_cores().count().
 int usable_cores() noexcept;
 

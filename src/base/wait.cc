@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/crowd.h"
 
 namespace tutti {
@@ -80,7 +81,7 @@ class SlowWait {
         next_ask_ = now + kAskAgain;
         if (patience_.ask(now, &next_ask_) == Patience::Verdict::give_up)
           return WaitResult::gave_up;
-      } else if (go_on(plan_.next(now - start_, patience_.awaits_core(::sched_getcpu())))) {
+      } else if (go_on(plan_.next(now - start_, is_in_the_way(now)))) {
         break;
       }
     }
@@ -89,6 +90,13 @@ class SlowWait {
   }
 
  private:
+  /// Whether an awaited rank was last seen on this core, and this thread stays here.
+  bool is_in_the_way(TimePoint now) const {
+    const int core = ::sched_getcpu();
+    if (waiter_.policy.shares_cores || !patience_.awaits_core(core)) return false;
+    return waiter_.account == nullptr || !waiter_.account->should_move(now) || !leave_core(core);
+  }
+
   /// One step of the plan; true: ready.
   bool go_on(WaitPlan::Step step) {
     switch (step) {
@@ -163,6 +171,15 @@ void WaitAccount::gain(std::chrono::nanoseconds linger) noexcept { book(linger.c
 
 void WaitAccount::lose(std::chrono::nanoseconds took, std::chrono::nanoseconds linger) noexcept {
   book(-took.count(), linger);
+}
+
+bool WaitAccount::should_move(Deadline::Clock::time_point now) noexcept {
+  const std::int64_t since = now.time_since_epoch().count();
+  if (since - window_began_.load(std::memory_order_relaxed) > kWindow.count()) {
+    window_began_.store(since, std::memory_order_relaxed);
+    held_up_.store(0, std::memory_order_relaxed);
+  }
+  return held_up_.fetch_add(1, std::memory_order_relaxed) + 1 == kOften;
 }
 
 void WaitAccount::book(std::int64_t amount, std::chrono::nanoseconds linger) noexcept {

@@ -7,8 +7,11 @@
 //
 // The policy. First a waiter *spins*, for about as long as it costs to fall asleep and be woken: a
 // peer that runs answers within that. Then it *lingers*, if that has lately paid, by more spinning.
-// Then it sleeps. A waiter on whose own core an awaited rank was last seen sleeps at once, and
-// where threads of ours share cores nobody spins, and they linger by yielding. Whether lingering
+// Then it sleeps. A waiter on whose own core an awaited rank was last seen sleeps at once, and if
+// that happens often it moves to another core first: the scheduler takes two ranks that sleep in
+// turn for one busy thread, and leaves them on one core when somebody else's program has the other.
+// A rank that computes between its waits has more of its core than it would have of that one. Where
+// threads of ours share cores nobody spins, and they linger by yielding. Whether lingering
 // pays is kept in an *account* of time: a wait that it ended earns, one that it did not end pays
 // what it took; while there is nothing left waits do not linger, and save a little each for another
 // try. That makes way for other programs without looking for them: next to a busy loop a spin takes
@@ -81,15 +84,22 @@ class WaitAccount {
   bool allows(std::chrono::nanoseconds linger) noexcept;
   void gain(std::chrono::nanoseconds linger) noexcept;
   void lose(std::chrono::nanoseconds took, std::chrono::nanoseconds linger) noexcept;
+  /// Of a wait on the core of an awaited rank: whether there have been so many lately that it pays
+  /// to move to another core. Once in a window.
+  bool should_move(Deadline::Clock::time_point now) noexcept;
 
  private:
   static constexpr std::int64_t kMost = 8;      // gains that are kept
   static constexpr std::int64_t kLeast = -64;   // and losses: a stop by hand must not last for ever
   static constexpr std::int64_t kSavings = 16;  // waits without lingering that pay for one with
+  static constexpr std::chrono::nanoseconds kWindow{20'000'000};
+  static constexpr int kOften = 100;  // of 20 ms, less than half is then spent computing
 
   void book(std::int64_t amount, std::chrono::nanoseconds linger) noexcept;
 
   std::atomic<std::int64_t> balance_{1};  // nanoseconds
+  std::atomic<std::int64_t> window_began_{INT64_MIN / 2};
+  std::atomic<int> held_up_{0};  // in this window
 };
 
 /// The policy for one wait, without its clock and system calls.

@@ -329,6 +329,38 @@ TEST(WaitPlan, SpinsShortlyEvenWhenLingeringDoesNotPay) {
   EXPECT_EQ(plan.next(20us, false), Step::sleep);
 }
 
+TEST(WaitPlan, MovesWhereWaitsOnOneCoreAreOften) {
+  WaitAccount account;
+  const auto moves = [&](Deadline::Clock::time_point begin, int waits, auto every) {
+    int moved = 0;
+    for (int i = 0; i < waits; ++i) moved += account.should_move(begin + i * every) ? 1 : 0;
+    return moved;
+  };
+  const auto begin = Deadline::Clock::now();
+  EXPECT_EQ(moves(begin, 3'000, 5us), 1);
+  EXPECT_EQ(moves(begin + 100ms, 8'000, 5us), 2) << "once in 20 ms";
+  EXPECT_EQ(moves(begin + 200ms, 1'000, 1ms), 0) << "who computes in between stays";
+}
+
+TEST(LeaveCore, MovesTheThreadAndGivesItsCoresBack) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  const int core = ::sched_getcpu();
+  EXPECT_EQ(leave_core(core), CPU_COUNT(&before) > 1);
+  cpu_set_t after;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof after, &after), 0);
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));
+
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_FALSE(leave_core(core)) << "there is no other";
+  EXPECT_EQ(::sched_getcpu(), core);
+  ::sched_setaffinity(0, sizeof before, &before);
+  EXPECT_FALSE(leave_core(-1));
+}
+
 /// A yield beside a busy loop comes back a slice later: what came meanwhile was not won by it, and
 /// the slice is not risked again soon.
 TEST(WaitPlan, AYieldThatTookASliceIsPaidFor) {
