@@ -115,6 +115,27 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
   fail(std::move(cause));
 }
 
+std::string Membership::State::call_of(int member, const Request& request) const {
+  const Line* theirs = member == rank ? &line : line_of(member);
+  const auto shown =
+      theirs != nullptr ? theirs->history[request.seq % kHistory].read() : std::optional<Shown>();
+  const bool is_known =
+      shown && shown->seq == request.seq && shown->site != 0 && shown->site < kSites;
+  return fmt::format("{} #{}{}", call_name(request.called()), request.seq,
+                     is_known ? " at " + slot_of(member).sites[shown->site].read() : "");
+}
+
+void Membership::fail_counts(const Request& request, int from, std::uint64_t sent, int to,
+                             std::uint64_t awaited) noexcept {
+  fail({.code = ErrorCode::kCollectiveMismatch,
+        .text = fmt::format(
+            "rank {}'s {} sends {} elements to rank {}, whose {} has a count of {} for them. The "
+            "counts of both ends must agree",
+            from, state_->call_of(from, request), sent, to, state_->call_of(to, request), awaited),
+        .culprits = {from},
+        .host = {}});
+}
+
 /// Waits for the goodbyes of all; compares each as soon as it is there.
 class Membership::State::Farewell final : public Patience {
  public:

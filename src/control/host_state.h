@@ -121,6 +121,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   bool find_mismatch(std::uint64_t seq, int peer, const Description* seen) noexcept;
   bool differ(std::uint64_t seq, int member) const noexcept;
   std::string doing(int member) const;
+  /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
+  std::string call_of(int member, const Request& request) const;
   /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
   std::string calls_text() const;
   std::string person(int member) const;

@@ -142,13 +142,8 @@ class Foreign::Check {
     for (std::size_t from = 0; from < ranks_ && !all_.empty(); ++from) {
       for (std::size_t to = 0; to < ranks_; ++to) {
         if (sent(from, to) == awaited(from, to)) continue;
-        membership.fail(
-            {ErrorCode::kCollectiveMismatch,
-             fmt::format("rank {} sends {} x {} to rank {}, which awaits {}; the counts of both "
-                         "ends must be the same",
-                         from, sent(from, to), name_of(request_.dtype), to, awaited(from, to)),
-             {static_cast<int>(from)},
-             {}});
+        membership.fail_counts(request_, static_cast<int>(from), sent(from, to),
+                               static_cast<int>(to), awaited(from, to));
         membership.throw_cause(request_);
       }
     }

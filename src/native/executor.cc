@@ -38,7 +38,6 @@ void Executor::begin(const Request& request, const Schedule& schedule) {
   header_.type = FrameType::segment;
   header_.segment = 0;
   header_.what = describe(request);
-  if (request.uneven) header_.what.site = membership_.site(request.where);
   element_bytes_ = size_of(request.dtype);
   segment_count_ = channels_.max_payload() / element_bytes_;
   const auto parts = static_cast<std::size_t>(schedule.parts);
@@ -223,7 +222,7 @@ const Frame* Executor::expect(int peer, const Place& target) {
   const std::size_t count = extent_of(target).count;
   if (request_->uneven && header.what.count != count) {
     failed_ = true;
-    fail_counts(peer, header.what, count);
+    membership_.fail_counts(*request_, peer, header.what.count, membership_.rank(), count);
     return nullptr;
   }
   const std::size_t byte_count = bytes_of(target);
@@ -240,21 +239,6 @@ const Frame* Executor::expect(int peer, const Place& target) {
     return nullptr;
   }
   return frame;
-}
-
-void Executor::fail_counts(int peer, const control::Description& theirs, std::size_t count) {
-  const auto call_at = [&](const std::string& site) {
-    return fmt::format("{} #{}{}", call_name(*request_), request_->seq,
-                       site.empty() ? "" : " at " + site);
-  };
-  membership_.fail(
-      {.code = ErrorCode::kCollectiveMismatch,
-       .text = fmt::format("rank {}'s {} sends {} elements to rank {}, whose {} has a "
-                           "count of {} for them. The counts of both ends must agree",
-                           peer, call_at(membership_.site_of(peer, theirs.site)), theirs.count,
-                           membership_.rank(), call_at(name_of(request_->where)), count),
-       .culprits = {peer},
-       .host = {}});
 }
 
 void Executor::done_with(int peer) {

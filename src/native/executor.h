@@ -47,8 +47,6 @@ class Executor final : public Operation {
   /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
   /// group has failed.
   const Frame* expect(int peer, const Place& target);
-  /// The counts of a v-variant that the two ends of an edge gave differ.
-  void fail_counts(int peer, const control::Description& theirs, std::size_t count);
   void done_with(int peer);
 
   Channels& channels_;

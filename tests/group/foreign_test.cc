@@ -281,14 +281,18 @@ TEST(Foreign, CountsThatOnlyTwoRanksShareAreComparedBeforeTheBackendIsCalled) {
     const std::vector<std::size_t> counts = {1, 2, 3};
     std::vector<float> own(world.rank() == 1 ? 3 : counts[static_cast<std::size_t>(world.rank())]);
     std::vector<float> all(6);
-    world.gatherv(own, all, counts, {.root = 0});
+    world.gatherv(own, all, counts, {.root = 0}, {"sort.cc", 30 + world.rank()});
     ADD_FAILURE() << "the backend was called";
   });
   for (const Outcome& outcome : outcomes) {
+    const std::string rank = std::to_string(&outcome - outcomes.data());
     ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch);
     EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{1});
-    expect_text(*outcome.error, "rank 1 sends 3 x f32 to rank 0, which awaits 2");
+    EXPECT_EQ(std::string(outcome.error->what()),
+              "gatherv #1 (rank " + rank + ") at sort.cc:3" + rank +
+                  ": rank 1's gatherv #1 at sort.cc:31 sends 3 elements to rank 0, whose gatherv "
+                  "#1 at sort.cc:30 has a count of 2 for them. The counts of both ends must agree");
   }
 }
 
