@@ -187,6 +187,15 @@ class Messages {
   void give_up(Transfer& transfer) noexcept;
   bool give_up_announced(Peer& peer, Deadline::Clock::time_point now) noexcept;
   void fail(Transfer& transfer, const Error& failure) noexcept;
+  template <class Part>
+  void guarded(Part&& part) noexcept {
+    try {
+      part();
+    } catch (...) {
+      fail_group();
+    }
+  }
+  void fail_group() noexcept;
   std::string held_back(const Transfer& transfer);
 
   Tag& tag_of(Transfer& transfer) noexcept;
