@@ -10,6 +10,7 @@
 
 #include "net/poller.h"
 #include "net/process_info.h"
+#include "store/watch.h"
 
 namespace tutti::rendezvous {
 namespace {
@@ -82,9 +83,8 @@ std::string Company::key(std::string_view what) const {
 }
 
 void Company::enlist(Deadline& deadline) {
-  const auto left = std::min<milliseconds>(
-      std::chrono::ceil<milliseconds>(deadline.left(Clock::now())), std::chrono::hours(24));
-  store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)), left);
+  store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)),
+                 store::timeout_of(deadline));
   read_roster();
   for (const Known& known : known_) {
     if (is_dead(known.claim, own_)) past_.insert(known.claim.nonce);

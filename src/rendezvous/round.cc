@@ -8,21 +8,18 @@
 
 #include "base/log.h"
 #include "base/rank_list.h"
+#include "store/watch.h"
 
 namespace tutti::rendezvous {
 namespace {
 
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
+using store::timeout_of;
 
 constexpr const char* kOk = "ok";
 constexpr milliseconds kAside{1000};  // for questions beside the deadline: who is missing
 constexpr milliseconds kSlice{100};   // of the wait for the verdict, between two looks
-
-milliseconds left(Deadline& deadline) {
-  return std::min<milliseconds>(std::chrono::ceil<milliseconds>(deadline.left(Clock::now())),
-                                std::chrono::hours(24));
-}
 
 void check_verdict(const std::string& verdict) {
   if (verdict != kOk) throw decode_failure(verdict);
@@ -50,7 +47,7 @@ class Round {
   std::string key(std::string_view what) const { return fmt::format("{}/{}", prefix_, what); }
   std::string rank_key(int rank) const { return fmt::format("{}/rank/{}", prefix_, rank); }
   std::optional<Claim> claim_of(int rank) {
-    const std::optional<std::string> text = store_.try_get(rank_key(rank), left(deadline_));
+    const std::optional<std::string> text = store_.try_get(rank_key(rank), timeout_of(deadline_));
     return text ? decode_claim(*text) : std::nullopt;
   }
   [[noreturn]] void refuse_twice(const Claim& other);
@@ -77,9 +74,9 @@ Round::Entry Round::enter() {
   company_.enlist(deadline_);
   std::string expected;  // what we want to replace: nothing, or the claim of a dead process
   for (;;) {
-    const std::string now = store_.compare_set(own_key, expected, own_text_, left(deadline_));
+    const std::string now = store_.compare_set(own_key, expected, own_text_, timeout_of(deadline_));
     if (now == own_text_) break;
-    if (const auto verdict = store_.try_get(key("verdict"), left(deadline_))) {
+    if (const auto verdict = store_.try_get(key("verdict"), timeout_of(deadline_))) {
       if (options_.is_once) check_verdict(*verdict);
       return Entry::over;
     }
@@ -112,7 +109,7 @@ std::string advice_when_twice(const Identity& identity) {
 }
 
 void Round::refuse_twice(const Claim& other) {
-  if (options_.is_open) store_.append(key("intruders"), own_text_ + '\n', left(deadline_));
+  if (options_.is_open) store_.append(key("intruders"), own_text_ + '\n', timeout_of(deadline_));
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
@@ -124,7 +121,7 @@ void Round::refuse_twice(const Claim& other) {
 void Round::compare_sizes() {
   const std::string mine =
       fmt::format("{} rank {} ({})", identity_.world_size, identity_.rank, describe(own_));
-  const std::string first = store_.compare_set(key("size"), "", mine, left(deadline_));
+  const std::string first = store_.compare_set(key("size"), "", mine, timeout_of(deadline_));
   int size_there = 0;
   std::from_chars(first.data(), first.data() + first.size(), size_there);
   if (size_there == identity_.world_size) return;
@@ -146,13 +143,13 @@ void Round::judge() {
     if (!claim || company_.is_past(*claim)) return;
   }
   if (const std::optional<Error> mixture = find_mixture()) throw company_.fail(*mixture);
-  store_.compare_set(key("verdict"), "", kOk, left(deadline_));
+  store_.compare_set(key("verdict"), "", kOk, timeout_of(deadline_));
 }
 
 /// When a second process claimed a rank, a second job is here: are we sure that all who were let in
 /// are of the first?
 std::optional<Error> Round::find_mixture() {
-  const std::string texts = store_.try_get(key("intruders"), left(deadline_)).value_or("");
+  const std::string texts = store_.try_get(key("intruders"), timeout_of(deadline_)).value_or("");
   const std::optional<Claim> host = claim_of(0);
   for (std::size_t begin = 0; begin < texts.size();) {
     const std::size_t end = std::min(texts.find('\n', begin), texts.size());
@@ -217,7 +214,7 @@ void Round::await_verdict(WaitingLines& lines) {
   std::string verdict;
   for (;;) {
     try {
-      verdict = store_.get(key("verdict"), std::min(kSlice, left(deadline_)));
+      verdict = store_.get(key("verdict"), std::min(kSlice, timeout_of(deadline_)));
       break;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kTimeout) throw;
