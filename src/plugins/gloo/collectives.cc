@@ -85,9 +85,10 @@ std::vector<Range> even_slices(std::size_t byte_count, std::size_t ranks) {
   return slices;
 }
 
-/// Up to this many bytes a buffer is reduced whole.
+/// Up to this many bytes a buffer is reduced whole. Two ranks move as many either way, and so save
+/// the trip that hands out the slices.
 constexpr std::size_t whole_limit(std::size_t ranks) noexcept {
-  return ranks <= 2 ? Mailbox::kMessageBytes : Mailbox::kMessageBytes / 4;
+  return ranks <= 2 ? SIZE_MAX : Mailbox::kMessageBytes / 4;
 }
 
 bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kMessageBytes; }
@@ -97,10 +98,12 @@ bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kM
 /// The slices of one reduction while they travel.
 class Collectives::Slices {
  public:
-  Slices(Mesh& mesh, const Request& request, const std::vector<Range>& slices,
+  /// hand_out: every rank with a result is sent the slices of the others.
+  Slices(Mesh& mesh, const Request& request, const std::vector<Range>& slices, bool hand_out,
          std::size_t piece_bytes, std::byte* scratch)
       : mesh_(mesh),
         request_(request),
+        hand_out_(hand_out),
         slices_(slices),
         own_(slices[static_cast<std::size_t>(mesh.rank())]),
         piece_bytes_(piece_bytes),
@@ -134,7 +137,7 @@ class Collectives::Slices {
 
   /// Where the own slice is reduced: in the output, or apart where that does not hold all slices.
   Bytes place_result() {
-    if (!has_slices(request_)) return bytes_of(request_.output);
+    if (!hand_out_) return bytes_of(request_.output);
     if (has_result(request_, mesh_.rank())) {
       shift_ = own_.offset;
       return bytes_of(request_.output);
@@ -156,7 +159,7 @@ class Collectives::Slices {
     Exchange& window = windows_[piece % 2];
     const std::size_t own_bytes = piece_of(mesh_.rank(), piece).byte_count;
     for_peers(mesh_, [&](int peer) { window.recv(peer, {place_in_window(peer), own_bytes}); });
-    if (has_slices(request_) && has_result(request_, mesh_.rank())) {
+    if (hand_out_ && has_result(request_, mesh_.rank())) {
       for_peers(mesh_, [&](int peer) { results_.recv(peer, piece_of(peer, piece)); });
     }
     for_peers(mesh_, [&](int peer) { window.send(peer, piece_of(peer, piece)); });
@@ -166,6 +169,8 @@ class Collectives::Slices {
     windows_[piece % 2].wait_for_recvs();
     const Range own = piece_of(mesh_.rank(), piece);
     if (own.byte_count == 0) return;
+    // The result of what is reduced whole may overwrite it.
+    if (!hand_out_ && has_slices(request_)) windows_[piece % 2].wait_for_sends();
     const Range result = {own.offset - own_.offset + shift_, own.byte_count};
     std::vector<const void*> inputs(slices_.size());
     for_peers(mesh_, [&](int peer) {
@@ -176,7 +181,7 @@ class Collectives::Slices {
     kernels::reduce_tree(request_.dtype, request_.reduce, inputs.data(), mesh_.ranks(),
                          at(result_.data, result.offset), nullptr,
                          own.byte_count / size_of(request_.dtype));
-    if (!has_slices(request_)) return;
+    if (!hand_out_) return;
     for_peers(mesh_, [&](int peer) {
       if (has_result(request_, peer)) results_.send(peer, result);
     });
@@ -184,6 +189,7 @@ class Collectives::Slices {
 
   Mesh& mesh_;
   const Request& request_;
+  const bool hand_out_;
   const std::vector<Range>& slices_;
   const Range own_;
   const std::size_t piece_bytes_;
@@ -224,7 +230,7 @@ void Collectives::run(const Request& request) {
     case Op::reduce:
       return reduce(request);
     case Op::reduce_scatter:
-      return reduce_slices(request, parts_of(request, request.send_counts, ranks()));
+      return reduce_slices(request, parts_of(request, request.send_counts, ranks()), false);
     case Op::scan:
     case Op::exscan:
       return scan(request);
@@ -315,13 +321,13 @@ void Collectives::all_to_all(const Request& request) {
 void Collectives::reduce(const Request& request) {
   const std::size_t byte_count = request.input.byte_count();
   if (byte_count > whole_limit(ranks())) {
-    return reduce_slices(request, even_slices(byte_count, ranks()));
+    return reduce_slices(request, even_slices(byte_count, ranks()), true);
   }
   std::vector<Range> whole(ranks());
   for (std::size_t rank = 0; rank < ranks(); ++rank) {
     if (has_result(request, static_cast<int>(rank))) whole[rank] = {0, byte_count};
   }
-  reduce_by_mail(request, whole, false);
+  reduce_slices(request, whole, false);
 }
 
 void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices,
@@ -359,16 +365,17 @@ void Collectives::reduce_by_mail(const Request& request, const std::vector<Range
   mailbox_.wait_for_sends(timeout);
 }
 
-void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices) {
+void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices,
+                                bool hand_out) {
   std::size_t longest = 0;
   for (const Range& slice : slices) longest = std::max(longest, slice.byte_count);
   if (longest == 0) return;
-  if (longest <= Mailbox::kMessageBytes) {
-    return reduce_by_mail(request, slices, has_slices(request));
+  if (longest <= mailbox_.box_bytes()) {
+    return reduce_by_mail(request, slices, hand_out);
   }
   const std::size_t piece =
       round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
-  Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();
+  Slices(mesh_, request, slices, hand_out, piece, scratch(2 * piece * ranks())).run();
 }
 
 void Collectives::scan(const Request& request) {

@@ -6,15 +6,17 @@
 namespace tutti::gloo_backend {
 
 Mailbox::Mailbox(Mesh& mesh)
-    : mesh_(mesh), peers_(static_cast<std::size_t>(mesh.ranks() > 1 ? mesh.ranks() : 0)) {
-  memory_ = allocate_pages(peers_.size() * 2 * kMessageBytes);
+    : mesh_(mesh),
+      box_bytes_(mesh.ranks() == 2 ? 1024 * 1024 : kMessageBytes),
+      peers_(static_cast<std::size_t>(mesh.ranks() > 1 ? mesh.ranks() : 0)) {
+  memory_ = allocate_pages(peers_.size() * 2 * box_bytes_);
   auto* at = static_cast<std::byte*>(memory_.get());
   for (int from = 0; from < static_cast<int>(peers_.size()); ++from) {
     if (from == mesh.rank()) continue;
     for (Box& box : peer(from).boxes) {
-      box.buffer = mesh.context()->createUnboundBuffer(at, kMessageBytes);
+      box.buffer = mesh.context()->createUnboundBuffer(at, box_bytes_);
       post(from, box);
-      at += kMessageBytes;
+      at += box_bytes_;
     }
   }
 }

@@ -22,14 +22,18 @@ namespace tutti::gloo_backend {
 /// Errors    What Gloo throws (Mesh::run explains it).
 class Mailbox {
  public:
+  /// What it is worth to copy out of a box instead of waiting for the receiver.
   static constexpr std::size_t kMessageBytes = 32 * 1024;
 
   explicit Mailbox(Mesh& mesh);
 
+  /// The most that a message can have: more where there is one peer only.
+  std::size_t box_bytes() const noexcept { return box_bytes_; }
+
   /// To be called before the message of `from` is waited for, better before one's own are sent. The
   /// last one from there is gone then.
   void expect(int from);
-  /// At most kMessageBytes, which must stay until wait_for_sends.
+  /// At most box_bytes(), which must stay until wait_for_sends.
   void send(int to, const void* data, std::size_t byte_count);
   const void* wait_for(int from, std::size_t byte_count, std::chrono::milliseconds timeout);
   void wait_for_sends(std::chrono::milliseconds timeout);
@@ -50,6 +54,7 @@ class Mailbox {
   Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
 
   Mesh& mesh_;
+  const std::size_t box_bytes_;
   std::shared_ptr<void> memory_;
   std::vector<Peer> peers_;
   std::vector<Buffer> sends_;
