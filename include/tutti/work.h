@@ -71,6 +71,7 @@ class [[nodiscard]] TUTTI_API Work {
   /// Takes back a send or recv that nothing has matched. True: it has moved nothing and never will;
   /// its buffer is free once `wait` has returned, which throws kCancelled. False: it is matched or
   /// has ended, or is a collective, which only all ranks together could take back. Never blocks.
+  /// Errors  kInvalidArgument: inside a callback of `then`.
   bool cancel();
   /// Lets the operation finish on its own: `std::move(work).detach();`
   void detach() && noexcept;

@@ -113,7 +113,9 @@ std::optional<Error> Work::error() const {
 }
 
 bool Work::cancel() {
-  if (!state_ || state_->done() || !state_->cancel()) return false;
+  if (!state_ || state_->done()) return false;
+  group::refuse_in_callback("Work::cancel");  // which may hold what it would wait for
+  if (!state_->cancel()) return false;
   state_->mark_seen();
   return true;
 }

@@ -239,8 +239,8 @@ class Messages {
 
   DriverToken token_;  // guards everything below
   std::vector<Peer> peers_;
-  Tags any_;  // receives from any rank
-  std::vector<std::int32_t> unsettled_any_;
+  Tags any_;                         // receives from any rank
+  std::vector<Tag*> unsettled_any_;  // of any_
   std::uint64_t next_order_ = 1;
   const Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;

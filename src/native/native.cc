@@ -162,13 +162,20 @@ class Native final : public Backend, private control::Driver {
  private:
   bool is_busy() const noexcept { return queue_.pending() > 0 || messages_.pending() > 0; }
   void ensure_driver() {
-    if (!has_driver_.exchange(true)) membership_.add_driver(*this);
+    if (has_driver_.load()) return;
+    const std::lock_guard lock(driver_mutex_);
+    if (has_driver_.load()) return;
+    membership_.add_driver(*this);
+    has_driver_.store(true);
   }
   void run_message(const Request& request) {
     try {
       messages_.run(request);
     } catch (const Error&) {
-      if (messages_.has_untold()) ensure_driver();
+      try {
+        if (messages_.has_untold()) ensure_driver();
+      } catch (const Error&) {  // no thread: the next call tells
+      }
       wake_if_pending();
       throw;
     }
@@ -209,6 +216,7 @@ class Native final : public Backend, private control::Driver {
   Collectives collectives_;
   Queue queue_;
   Messages messages_;
+  std::mutex driver_mutex_;
   std::atomic<bool> has_driver_{false};
 };
 

@@ -55,7 +55,7 @@ void Messages::place(Transfer& transfer) noexcept {
   tag.receives.append(transfer);
   transfer.state_.store(State::waiting);
   if (transfer.awaited() == kAnyRank) {
-    unsettled_any_.push_back(tag.tag);
+    if (!std::exchange(tag.unsettled, true)) unsettled_any_.push_back(&tag);
   } else if (tag.first_kept != nullptr || transfer.awaited() == membership_.rank()) {
     unsettle(peer(transfer.awaited()), tag);
   }
@@ -158,14 +158,18 @@ bool Messages::match_oldest(Peer& from, Tag& tag) {
   return true;
 }
 
-/// Receives from any rank take what came first.
+/// Receives from any rank take what came first. A tag stays listed while the oldest message cannot
+/// be matched now: others behind it wait for the same receives.
 void Messages::settle_any() {
-  for (const std::int32_t number : unsettled_any_) {
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < unsettled_any_.size(); ++i) {
+    Tag& of_any = *unsettled_any_[i];
+    Tag* oldest = nullptr;
     for (bool matched = true; matched;) {
       Peer* from = nullptr;
-      Tag* oldest = nullptr;
+      oldest = nullptr;
       for (Peer& each : peers_) {
-        Tag* const tag = each.tags.find(number);
+        Tag* const tag = each.tags.find(of_any.tag);
         if (tag == nullptr) continue;
         if (each.rank == membership_.rank()) unsettle(each, *tag);
         if (tag->first_kept == nullptr || each.rank == membership_.rank()) continue;
@@ -174,10 +178,11 @@ void Messages::settle_any() {
         oldest = tag;
       }
       matched = oldest != nullptr && match_oldest(*from, *oldest);
-      if (oldest != nullptr && !matched) unsettle(*from, *oldest);
     }
+    of_any.unsettled = oldest != nullptr && of_any.receives.first != nullptr;
+    if (of_any.unsettled) unsettled_any_[left++] = &of_any;
   }
-  unsettled_any_.clear();
+  unsettled_any_.resize(left);
   settle(peer(membership_.rank()));
 }
 

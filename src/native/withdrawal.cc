@@ -2,6 +2,8 @@
 // has passed, or by Work::cancel.
 #include <fmt/format.h>
 
+#include <thread>
+
 #include "native/messages.h"
 
 namespace tutti::native {

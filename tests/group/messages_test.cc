@@ -1,7 +1,12 @@
 // Messages that belong together, and groups that come out of one call.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
+#include <thread>
 #include <vector>
 
 #include "ranks.h"
@@ -158,6 +163,73 @@ TEST(Cancel, TakesBackWhatNothingHasMatched) {
     whole.wait();
     EXPECT_FALSE(Work().cancel());
   });
+}
+
+TEST(Cancel, IsRefusedInsideACallback) {
+  on_ranks(2, [](ProcessGroup& world) {
+    int x = -1, y = -1;
+    Work other = world.recv(y, kAnyRank, {.tag = 2}, async);
+    std::string refused;
+    Work first = world.recv(x, 1 - world.rank(), {.tag = 1}, async).then([&](const Error*) {
+      refused = thrown_by([&] { other.cancel(); }).what();
+    });
+    const int mine = world.rank();
+    world.send(mine, 1 - mine, {.tag = 1});
+    first.wait();
+    EXPECT_NE(refused.find("Work::cancel"), std::string::npos) << refused;
+    EXPECT_TRUE(other.cancel());
+    EXPECT_EQ(thrown_by([&] { other.wait(); }).code(), ErrorCode::kCancelled);
+  });
+}
+
+/// Whether a process is stopped: its state is the first word after the name in brackets.
+bool is_stopped(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t end = text.rfind(')');
+  return end != std::string::npos && text.compare(end, 3, ") T") == 0;
+}
+
+/// The oldest message cannot be matched while the way back to its sender is full; one of another
+/// sender behind it waits for the same receives.
+TEST(FromAnyRank, AFullWayToOneSenderStrandsNobody) {
+  if (kNoForks) GTEST_SKIP() << "ranks are processes here";
+  const auto body = [](ProcessGroup& world) {
+    constexpr int kFill = 20'000;
+    int turn = 0;
+    if (world.rank() > 0) {
+      const int mine = world.rank();
+      if (mine == 2) world.recv(turn, 1, {.tag = 3});
+      Work sent = world.send(mine, 0, {.tag = 1}, async);
+      const int pid = ::getpid();
+      world.send(pid, 0, {.tag = 2});
+      if (mine == 1) world.send(turn, 2, {.tag = 3});
+      if (mine == 1) ::raise(SIGSTOP);
+      for (int tag = 0; mine == 1 && tag < kFill; ++tag) {
+        std::vector<int> nothing;
+        world.recv(nothing, 0, {.tag = 100 + tag});
+      }
+      return sent.wait();
+    }
+    std::array<int, 2> pids = {};
+    world.recv(pids[0], 1, {.tag = 2});
+    world.recv(pids[1], 2, {.tag = 2});
+    while (!is_stopped(pids[0])) std::this_thread::yield();
+    std::vector<Work> fill;
+    const std::vector<int> nothing;  // each frame as small as the one that is to be held up
+    for (int tag = 0; tag < kFill; ++tag) {
+      fill.push_back(world.send(nothing, 1, {.tag = 100 + tag}, async));
+    }
+    int x = -1, y = -1;
+    Work first = world.recv(x, kAnyRank, {.tag = 1}, async);
+    Work second = world.recv(y, kAnyRank, {.tag = 1}, async);
+    ::kill(pids[0], SIGCONT);
+    EXPECT_TRUE(first.wait_for(20s));
+    EXPECT_TRUE(second.wait_for(20s));
+    EXPECT_EQ(x + y, 3);
+    wait_all(fill);
+  };
+  on_ranks(3, body, {.as = test_kit::As::processes});
 }
 
 TEST(Mismatches, OfAMessageShowBothLines) {
