@@ -38,6 +38,11 @@ void check_buffer(const Impl& group, const Request& request, const ConstBuffer& 
                              "dtype",
                              index, name_of(given.dtype), name_of(dtype)));
   }
+  if (given.is_struct && reduces(request.op)) {
+    group.refuse(request, fmt::format("buffer {} of the list is of structs or enums, which can be "
+                                      "moved but not combined",
+                                      index));
+  }
   if (given.count > kMaxElements || count + given.count > kMaxElements) {
     group.refuse(request, fmt::format("buffer {} of the list has {} elements, which no memory "
                                       "holds: was the count negative?",

@@ -219,6 +219,20 @@ TEST(Lists, PartsMayDifferInCount) {
   for (const test_kit::As as : every_kind()) on_ranks(3, check, {.as = as});
 }
 
+TEST(Lists, OfStructsAreMovedAndNotCombined) {
+  struct Point {
+    float x, y;
+  };
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<Point> a(3), b(3);
+    expect_text(thrown_by([&] {
+                  world.all_reduce({a, b});
+                }),
+                "buffer 0 of the list is of structs or enums, which can be moved but not combined");
+    world.all_to_all({a, a}, {b, b});
+  });
+}
+
 TEST(Lists, WrongOnesAreRefusedAndTheGroupStaysUsable) {
   on_ranks(2, [](ProcessGroup& world) {
     std::vector<int> a(2), b(2), odd(3), out(2);
