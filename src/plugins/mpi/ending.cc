@@ -100,8 +100,10 @@ void Ending::watch_finalize(int exit_code) noexcept {
   while (!any_ended(-1ms)) {
   }
   for (auto waited = 0ns; waited < grace_; waited += kTick) {
+    if (finalized_.load()) return;
     ::poll(nullptr, 0, static_cast<int>(kTick.count()));
   }
+  if (finalized_.load()) return;  // what else the program does at its end is its own affair
   log(LogLevel::warn,
       fmt::format("backend \"mpi\": another process has ended, and MPI_Finalize has not returned "
                   "here for {:.3g} s since; this process leaves it, with its own exit code {} "
@@ -124,6 +126,7 @@ void Ending::leave(int exit_code) noexcept {
     return;  // nobody to watch: what cannot be left is not entered
   }
   MPI_Finalize();
+  finalized_.store(true);
 }
 
 }  // namespace tutti::mpi

@@ -47,6 +47,7 @@ class Ending {
   bool await_peers() noexcept;
   void watch_finalize(int exit_code) noexcept;
 
+  std::atomic<bool> finalized_{false};
   const std::chrono::nanoseconds grace_;
   PageAddress own_;
   Page* arrived_ = nullptr;          // own
