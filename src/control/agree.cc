@@ -156,8 +156,8 @@ class Membership::State::Farewell final : public Patience {
   }
   bool has_left(int member) const noexcept {
     const Line* theirs = state_.line_of(member);
-    if (theirs == nullptr) return control::has_left(state_.slot_of(member));
-    return control::has_left(theirs->state.load(std::memory_order_acquire));
+    // All have had a line since they met: the owner of one that is gone has made room for another.
+    return theirs == nullptr || control::has_left(theirs->state.load(std::memory_order_acquire));
   }
   /// True: a disagreement was found and the group has failed.
   bool compare() {

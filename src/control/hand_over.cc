@@ -172,7 +172,8 @@ void HandOverHost::meet(net::Fd listener, Deadline& deadline) {
           fmt::format("no memory from {} {} of {}: they did not come to the hand-over before "
                       "the deadline",
                       awaited.size() == 1 ? "rank" : "ranks", format_ranks(awaited),
-                      members_.size()));
+                      members_.size()),
+          {.culprits = awaited});
     }
     for (std::size_t i = strangers_.size(); i-- > 0;) {
       if (!watches[i + 1].readable) continue;

@@ -320,11 +320,14 @@ void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& 
     policy = wait_policy(rank_count, cores);
     return;
   }
-  if (result == WaitResult::gave_up)
+  if (result == WaitResult::gave_up) {
+    const std::vector<int> missing = absent(shared);
     throw Error(ErrorCode::kTimeout,
                 fmt::format("joining the world (rank {} of {}): {} did not come to the host's "
                             "status board within {}",
-                            rank, rank_count, ranks_text(absent(shared)), budget_text(deadline)));
+                            rank, rank_count, ranks_text(missing), budget_text(deadline)),
+                {.rank = rank, .culprits = missing, .host = host_name});
+  }
   ErrorContext context;
   context.rank = rank;
   context.host = host_name;

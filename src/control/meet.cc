@@ -202,7 +202,8 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
   State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, budget);
   wait(state.waiter, blame, [] { return false; });
   // Nobody waits for a rank that could not make the group; what failed first counts.
-  fail({error.code(), error.what(), {rank()}, {}});
+  const std::vector<int>& named = error.context().culprits;
+  fail({error.code(), error.what(), named.empty() ? std::vector<int>{rank()} : named, {}});
   return state.make_error(nullptr);
 }
 

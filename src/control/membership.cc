@@ -157,32 +157,37 @@ void Membership::State::peers_lost(const RankSet& lost) noexcept {
 }
 
 bool Membership::State::adopt_failure() noexcept {
-  int found = -1;
+  struct Found {
+    int member;
+    std::uint32_t failure;
+    RankSet culprits;
+  };
+  std::optional<Found> found;
   std::string text;
   for (int member = 0; member < size() && text.empty(); ++member) {
-    if (member == rank) continue;
-    const Line* theirs = line_of(member);
-    if (theirs == nullptr || theirs->failure.load(std::memory_order_acquire) == 0) continue;
-    if (found < 0) found = member;
-    if (auto notice = read_notice(slot_of(member), id)) {
-      text = std::move(*notice);
-      found = member;
-    }
+    const Line* theirs = member != rank ? line_of(member) : nullptr;
+    const std::uint32_t failure =
+        theirs != nullptr ? theirs->failure.load(std::memory_order_acquire) : 0;
+    if (failure == 0) continue;
+    const RankSet culprits = read_set(theirs->ranks);
+    if (theirs->group.load() != id) continue;  // its owner has just made room for another group
+    auto notice = read_notice(slot_of(member), id);
+    if (!found || notice) found = Found{member, failure, culprits};
+    if (notice) text = std::move(*notice);
   }
-  if (found < 0) return false;
-  const Line* theirs = line_of(found);
-  const RankSet culprits = read_set(theirs->ranks);
-  const auto code = static_cast<ErrorCode>(theirs->failure.load(std::memory_order_acquire) - 1);
+  if (!found) return false;
+  const auto code = static_cast<ErrorCode>(found->failure - 1);
   if (code == ErrorCode::kPeerLost && text.empty()) {
-    peers_lost(culprits);
+    peers_lost(found->culprits);
     return true;
   }
   Cause cause;
   cause.code = code;
   cause.text =
-      text.empty() ? fmt::format("{} has failed ({})", person(found), name_of(code)) : text;
+      text.empty() ? fmt::format("{} has failed ({})", person(found->member), name_of(code)) : text;
   for (int member = 0; member < size(); ++member)
-    if (culprits.test(static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(member)])))
+    if (found->culprits.test(
+            static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(member)])))
       cause.culprits.push_back(member);
   fail(std::move(cause), Tell::nobody);
   return true;

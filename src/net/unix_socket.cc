@@ -185,9 +185,9 @@ std::optional<Fd> try_connect(std::string_view address, Deadline& deadline,
   while (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&parsed.name), parsed.length) !=
          0) {
     if (errno == ECONNREFUSED) return std::nullopt;
-    if (errno == EINTR) continue;
-    // EAGAIN: the listener's queue is full.
-    if (errno != EAGAIN) throw system_error(fmt::format("cannot connect to {}", address), errno);
+    // EAGAIN: the listener's queue is full. EINTR: a timer's signals may be denser than its sleeps.
+    if (errno != EAGAIN && errno != EINTR)
+      throw system_error(fmt::format("cannot connect to {}", address), errno);
     const PollResult result = pause(std::chrono::nanoseconds(0), deadline, interrupt);
     if (result == PollResult::aborted) {
       throw interrupted(fmt::format("connecting to {}", address), result, deadline);

@@ -22,8 +22,8 @@ constexpr milliseconds kPeriod{100};
 constexpr milliseconds kPeriodPerRank{1};
 constexpr std::size_t kLookedAt = 8;
 
-/// For a question beside the deadline. A server that is stopped answers nothing: deaths are seen
-/// without it.
+/// For a question beside the deadline. A server that is stopped answers nothing: then only a board
+/// shows who dies.
 constexpr milliseconds kAside{1000};
 
 /// A connection ends a little before the process at its other end can be seen to have ended, and
@@ -76,7 +76,8 @@ Company::Company(std::shared_ptr<Store> store, std::string prefix, int round, Cl
       own_(std::move(own)),
       options_(std::move(options)),
       server_(options_.server_pid != 0 ? net::describe_process(options_.server_pid) : ""),
-      period_(std::max(kPeriod, options_.world_size * kPeriodPerRank)) {}
+      period_(std::max(kPeriod, options_.world_size * kPeriodPerRank)),
+      next_known_(static_cast<std::size_t>(options_.rank)) {}
 
 std::string Company::key(std::string_view what) const {
   return fmt::format("{}/{}", prefix_, what);
@@ -85,14 +86,14 @@ std::string Company::key(std::string_view what) const {
 void Company::enlist(Deadline& deadline) {
   store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)),
                  store::timeout_of(deadline));
-  read_roster();
+  read_roster(store::timeout_of(deadline));
   for (const Known& known : known_) {
     if (is_dead(known.claim, own_)) past_.insert(known.claim.nonce);
   }
 }
 
-void Company::read_roster() {
-  const std::string roster = store_->try_get(key("roster"), kAside).value_or("");
+void Company::read_roster(milliseconds timeout) {
+  const std::string roster = store_->try_get(key("roster"), timeout).value_or("");
   for (std::size_t end = 0; roster_read_ < roster.size(); roster_read_ = end + 1) {
     end = std::min(roster.find('\n', roster_read_), roster.size());
     Known known;
@@ -151,7 +152,7 @@ std::optional<Error> Company::find_death() try {
       if (ended.rank != options_.rank) return lost(ended.rank, name_of_rank(ended.rank, ended.how));
     }
   }
-  read_roster();
+  read_roster(kAside);
   for (std::size_t i = 0; i < std::min(kLookedAt, known_.size()); ++i) {
     const Known& known = known_[next_known_++ % known_.size()];
     if (is_past(known.claim) || !is_dead(known.claim, own_)) continue;
@@ -199,10 +200,13 @@ Error Company::blame(const Error& error) {
   } else if (!error.context().culprits.empty()) {
     fail(error);
   } else {
+    // Who runs out of time is not the one who is late.
+    std::vector<int> culprits;
+    if (error.code() != ErrorCode::kTimeout) culprits.push_back(options_.rank);
     fail(Error(error.code(),
                fmt::format("init: rank {} ({}) could not join the world: {}", options_.rank,
                            describe(own_), error.what()),
-               {.culprits = {options_.rank}}));
+               {.culprits = std::move(culprits)}));
   }
   if (options_.linger) options_.linger();
   return first.value_or(error);

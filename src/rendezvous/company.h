@@ -70,7 +70,7 @@ class Company {
     Claim claim;
   };
   std::string key(std::string_view what) const;
-  void read_roster();
+  void read_roster(std::chrono::milliseconds timeout);
   std::optional<Error> find_failure();
   std::optional<Error> find_death();
   std::optional<Error> find_end_of_store(const Error& error);
@@ -88,7 +88,7 @@ class Company {
   bool has_claim_ = false;
   std::size_t roster_read_ = 0;  // bytes
   std::vector<Known> known_;     // the others
-  std::size_t next_known_ = 0;   // to be looked at
+  std::size_t next_known_;       // to be looked at; each begins with others
   std::set<std::string> past_;   // nonces
   Clock::time_point next_look_ = {};
 };

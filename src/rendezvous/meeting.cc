@@ -233,11 +233,11 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options, 
                              .company = company_of(identity)};
   for (;;) {
     auto served = std::make_shared<Served>(find_store(identity, place, hello, deadline, lines));
+    round_options.company.linger = nullptr;  // of the store that a pass before had served
     if (served->server) {
       round_options.company.linger = [served = served.get()] { served->linger(); };
-    } else {
-      round_options.company.server_pid = served->server_pid;
     }
+    round_options.company.server_pid = served->server ? 0 : served->server_pid;
     std::shared_ptr<Company> company = join_round(served->store, identity, round_options, deadline);
     if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;

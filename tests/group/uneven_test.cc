@@ -109,9 +109,12 @@ TEST(Uneven, EndsOfAnEdgeThatDisagreeAreNamedOnBothRanks) {
         "at sort.cc:11 has a count of " +
         std::to_string(received) + " for them. The counts of both ends must agree";
     EXPECT_EQ(outcomes[1].result, "all_to_allv #1 (rank 1) at sort.cc:11" + cause);
-    EXPECT_TRUE(outcomes[0].result == "barrier #2 (rank 0) at sort.cc:20" + cause ||
-                outcomes[0].result == "all_to_allv #1 (rank 0) at sort.cc:10" + cause)
-        << outcomes[0].result;
+    // Rank 0 may learn of it in that call, in the next one, or before that has a number.
+    const std::string& told = outcomes[0].result;
+    EXPECT_TRUE(told == "all_to_allv #1 (rank 0) at sort.cc:10" + cause ||
+                told == "barrier #2 (rank 0) at sort.cc:20" + cause ||
+                told == "barrier (rank 0) at sort.cc:20" + cause)
+        << told;
   }
 }
 
