@@ -156,8 +156,9 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///           backward are collective: all ranks make them in the same order. Call forward on the
 ///           wrapper, not on module().
 /// Freezing  A forward trains the parameters that require a gradient when it is called, and so does
-///           its backward. requires_grad_ may change between steps, on all ranks alike. What is
-///           frozen keeps the gradient it has; what accumulated under no_sync is still exchanged.
+///           its backward, without what was frozen in between. requires_grad_ may change whenever
+///           no backward runs, on all ranks alike. What is frozen keeps the gradient it has; what
+///           accumulated under no_sync is still exchanged.
 /// Threads   Forward and backward from one thread at a time.
 /// Numerics  Parameters are bit-identical on all ranks after every step. The gradient is the mean
 ///           of the ranks' gradients: for a loss that is a mean, as if the batches were one (equal

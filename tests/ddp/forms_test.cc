@@ -52,6 +52,16 @@ void check_like(ProcessGroup& world, const nn::Module& net, const nn::Module& al
   }
 }
 
+/// A plain model has none.
+template <class Model>
+auto no_sync_of(Model& model) {
+  if constexpr (requires { model.no_sync(); }) {
+    return model.no_sync();
+  } else {
+    return 0;
+  }
+}
+
 /// Trains `form(model, net, share)` on two ranks and in one process. `model` is what is trained and
 /// `net` the plain model in it.
 template <class Form>
@@ -151,13 +161,7 @@ TEST(Forms, AccumulationGoesThroughFreezing) {
       optimizer.zero_grad();
       freeze(*net[0], step % 4 == 1);
       {
-        [[maybe_unused]] const auto local = [&] {
-          if constexpr (requires { model.no_sync(); }) {
-            return model.no_sync();
-          } else {
-            return 0;
-          }
-        }();
+        [[maybe_unused]] const auto local = no_sync_of(model);
         backward(3 * step);
         freeze(*net[2], step % 4 == 2);
         backward(3 * step + 1);
@@ -196,6 +200,57 @@ TEST(Forms, TheSetOfAForwardHoldsForItsBackward) {
       optimizer.step();
     }
   });
+}
+
+TEST(Forms, FreezingAfterForwardGoesWithAllElse) {
+  const auto frozen_for = [](nn::Module& module, const Tensor& loss) {
+    freeze(module);
+    loss.backward();
+    freeze(module, false);
+  };
+  for (const bool find_unused : {false, true}) {
+    const DataParallelOptions options{.bucket_bytes = 128, .find_unused_parameters = find_unused};
+    compare(
+        "everything, then a part with kept gradients",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad(step % 2 == 0);
+            frozen_for(*net, loss_of(model.forward(share(batch(2 * step)))));
+            frozen_for(*net[2], loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+    compare(
+        "what no_sync kept",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad();
+            {
+              [[maybe_unused]] const auto local = no_sync_of(model);
+              loss_of(model.forward(share(batch(2 * step)))).backward();
+            }
+            frozen_for(*net[2], loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+    compare(
+        "before another forward, with one backward for both",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad();
+            const Tensor all = loss_of(model.forward(share(batch(2 * step))));
+            freeze(*net[0]);
+            frozen_for(*net[0], all + loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+  }
 }
 
 TEST(Forms, EvaluationWithGradients) {
@@ -372,6 +427,35 @@ TEST(Mistakes, AChangeOnOneRankOnlyNamesRankAndParameter) {
             alone_with("0.weight, 0.bias are trained from now on"));
   EXPECT_EQ(by_rank_1([](auto& net) { net->push_back(nn::Linear(1, 1)); }),
             alone_with("2.weight, 2.bias were added"));
+}
+
+TEST(Mistakes, FreezingAfterForwardOnOneRankOnlyNamesRankAndParameter) {
+  EXPECT_EQ(told_of([](ProcessGroup& world, nn::Sequential& net, auto& model) {
+              const Tensor loss = model.forward(torch::ones({2, 4}), {"train.cc", 20}).sum();
+              Tensor bias = net[1]->parameters()[1];
+              if (world.rank() == 1) bias.requires_grad_(false);
+              loss.backward();
+              bias.requires_grad_(true);
+            }),
+            alone_with("1.bias is trained no more"));
+}
+
+TEST(Mistakes, FreezingWhileBackwardRunsIsRefused) {
+  const auto told = told_of([](ProcessGroup&, nn::Sequential& net, auto& model) {
+    Tensor bias = net[1]->parameters()[1];
+    const Tensor output = model.forward(torch::ones({2, 4}), {"train.cc", 20});
+    output.register_hook([&](const Tensor&) { bias.requires_grad_(false); });
+    try {
+      output.sum().backward();
+    } catch (const Error& error) {
+      bias.requires_grad_(true);
+      step(model);  // nothing stale
+      throw;
+    }
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text = ": 1.bias was frozen while backward ran; freeze it before or after";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
 }
 
 TEST(Mistakes, TwoChangesAreShownBoth) {

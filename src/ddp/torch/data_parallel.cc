@@ -1,10 +1,11 @@
 // The reducer's bookkeeping (ddp/reducer.h) tied to libtorch's backward and to a group.
 //
 // A forward *trains* the parameters that require a gradient when it is called; the same tensor
-// under two names counts once. The backward that follows *exchanges* these, and whatever else has
-// gradients that no_sync kept local. When it begins, the ranks *agree*: if it is not what the
-// backward before exchanged, they pass a barrier whose purpose names the change. Ranks that have
-// made another change, or none, disagree with it, and everybody is told who changed what.
+// under two names counts once. The backward that follows *exchanges* these, less what was frozen
+// in between, and whatever else has gradients that no_sync kept local. When it begins, the ranks
+// *agree*: if it is not what the backward before exchanged, they pass a barrier whose purpose names
+// the change. Ranks that have made another change, or none, disagree with it, and everybody is told
+// who changed what.
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
@@ -94,6 +95,7 @@ struct DataParallel::Impl {
   void attach(std::shared_ptr<torch::nn::Module> wrapped);
   void check_model();
   void look_at_model();
+  ddp::TrainedPtr without_frozen(const ddp::TrainedPtr& from) const;
   void agree(const ddp::TrainedPtr& now);
   void use_plan();
   void make_buckets(std::span<const std::size_t> ready_order);
@@ -130,6 +132,8 @@ struct DataParallel::Impl {
   std::vector<ddp::Registered> seen;  // in the latest forward
   ddp::TrainedPtr latest;             // by it
   std::optional<ddp::BackwardWatch> watch;
+
+  ddp::TrainedPtr began_from;  // the forward whose outputs the latest backward reached first
 
   // What the ranks have agreed upon, for the latest backward.
   ddp::TrainedPtr trained;
@@ -243,6 +247,17 @@ void DataParallel::Impl::look_at_model() {
   latest = std::make_shared<const ddp::Trained>(std::move(now));
 }
 
+/// What a backward trains that begins now. Allocates nothing if nothing was frozen since forward.
+ddp::TrainedPtr DataParallel::Impl::without_frozen(const ddp::TrainedPtr& from) const {
+  std::shared_ptr<ddp::Trained> rest;
+  for (std::size_t i = 0; i < from->set.size(); ++i) {
+    if (from->set[i] == 0 || tensors.parameters[i].requires_grad()) continue;
+    if (!rest) rest = std::make_shared<ddp::Trained>(*from);
+    rest->set[i] = 0;
+  }
+  return rest ? ddp::TrainedPtr(std::move(rest)) : from;
+}
+
 void DataParallel::Impl::agree(const ddp::TrainedPtr& now) {
   const bool same = now->refusal.empty() && now->set == trained->set;
   if (same && exchanged == now->set && ddp::contains(now->set, kept_local)) return;
@@ -346,7 +361,8 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
     const Purpose for_agreement = purpose("a step that was given up");
     group().barrier({}, at(for_agreement));
   }
-  agree(from ? from : latest);
+  began_from = from ? from : latest;
+  agree(without_frozen(began_from));
   reorder_buckets();
   used.assign(plan->count(), 1);
   for (std::size_t place = 0; place < plan->count(); ++place) {
@@ -363,8 +379,10 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
 }
 
 void DataParallel::Impl::backward_reached(const ddp::TrainedPtr& from) {
-  if (from == trained || from->set == trained->set) return;
-  const std::string change = ddp::change_of(tensors.names, trained->set, from->set);
+  if (from == began_from) return;
+  const ddp::TrainedPtr now = without_frozen(from);
+  if (now->set == trained->set) return;
+  const std::string change = ddp::change_of(tensors.names, trained->set, now->set);
   start_over();
   fail(ErrorCode::kInvalidArgument,
        str("one backward goes through two forwards that train different parameters: from one to "
@@ -372,7 +390,7 @@ void DataParallel::Impl::backward_reached(const ddp::TrainedPtr& from) {
            change, "; call backward for each of them"));
 }
 
-/// What was kept local before, or is not reached, or was frozen after forward.
+/// What was kept local before, or is not reached.
 void DataParallel::Impl::mark_without_gradient(std::size_t place) {
   const at::NoGradGuard no_grad;
   const at::Tensor& gradient = plan->tensor(place).grad();
@@ -391,18 +409,20 @@ void DataParallel::Impl::gradient_kept(std::size_t parameter) {
 }
 
 void DataParallel::Impl::gradient_complete(std::size_t parameter) try {
+  const std::string& name = tensors.names[parameter];
+  if (!tensors.parameters[parameter].requires_grad()) {
+    if (trained->set[parameter] == 0) return;  // frozen after forward: it has got nothing
+    fail(ErrorCode::kInvalidArgument,
+         str(name, " was frozen while backward ran; freeze it before or after"));
+  }
   const std::size_t place = plan->place_of(parameter);
   if (place == ddp::Plan::kNoPlace) {
     fail(ErrorCode::kInvalidArgument,
-         str(tensors.names[parameter],
+         str(name,
              " got a gradient, but required none when forward was called; thaw parameters before "
              "forward"));
   }
-  if (tensors.parameters[parameter].requires_grad()) {
-    take_gradient(place);
-  } else {
-    mark_without_gradient(place);
-  }
+  take_gradient(place);
 } catch (...) {
   start_over();
   throw;
