@@ -253,6 +253,21 @@ TEST(Forms, FreezingAfterForwardGoesWithAllElse) {
   }
 }
 
+TEST(Forms, AFrozenModelIsConverted) {
+  compare("to()", [](auto& model, nn::Sequential& net, const Share& share) {
+    freeze(*net);
+    model.to(torch::kFloat);
+    model.to(torch::kDouble);
+    freeze(*net, false);
+    auto optimizer = make_sgd(*net);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      loss_of(model.forward(share(batch(step)))).backward();
+      optimizer.step();
+    }
+  });
+}
+
 TEST(Forms, EvaluationWithGradients) {
   compare("eval()", [](auto& model, nn::Sequential& net, const Share& share) {
     auto optimizer = make_sgd(*net);
@@ -537,6 +552,20 @@ TEST(Mistakes, ForwardsThatTrainDifferentParametersNeedABackwardEach) {
       ": one backward goes through two forwards that train different parameters: from one to the "
       "other 0.weight, 0.bias are trained no more; call backward for each of them";
   const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
+}
+
+TEST(Mistakes, AWrapperWhoseToHasFailedSaysSo) {
+  const auto told = told_of([](ProcessGroup& world, nn::Sequential&, auto& model) {
+    const std::string text = error_of(ErrorCode::kCollectiveMismatch, [&] {
+      model.to(world.rank() == 0 ? torch::kFloat : torch::kDouble);
+    });
+    check_contains(text, "rank 1 has 'parameter 0.weight [4, 4]");
+    { const auto local = model.no_sync(); }
+    step(model);
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text = ": its to() has failed, so it follows no model; wrap the model again";
   EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
 }
 

@@ -97,11 +97,12 @@ struct DataParallel::Impl {
   void look_at_model();
   ddp::TrainedPtr without_frozen(const ddp::TrainedPtr& from) const;
   void agree(const ddp::TrainedPtr& now);
-  void use_plan();
-  void make_buckets(std::span<const std::size_t> ready_order);
+  void use_plan(const ddp::ParameterSet& set);
+  void make_buckets(ddp::Plan& of, std::span<const std::size_t> ready_order);
   void reorder_buckets();
 
   // ---- one step ----
+  void set_synchronise(bool on);
   void forward_begins(Where where);
   void forward_ended(const std::vector<at::Tensor>& outputs);
   void backward_began(const ddp::TrainedPtr& from);
@@ -129,9 +130,9 @@ struct DataParallel::Impl {
   Where called_at;
   std::shared_ptr<torch::nn::Module> module;
   Tensors tensors;
-  std::vector<ddp::Registered> seen;  // in the latest forward
-  ddp::TrainedPtr latest;             // by it
-  std::optional<ddp::BackwardWatch> watch;
+  std::vector<ddp::Registered> seen;        // in the latest forward
+  ddp::TrainedPtr latest;                   // by it
+  std::optional<ddp::BackwardWatch> watch;  // none if attach failed
 
   ddp::TrainedPtr began_from;  // the forward whose outputs the latest backward reached first
 
@@ -194,21 +195,20 @@ void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
 
 // ---- what is trained ---------------------------------------------------------------------------
 
+/// If it fails nothing is followed any more: the old plans are for tensors of another type.
 void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
   watch.reset();
+  plan = nullptr;
   plans.clear();
   module = std::move(wrapped);
   tensors = tensors_of(*module);
   latest.reset();
   look_at_model();
-  if (ddp::count_of(latest->set) == 0) {
-    fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
-  }
   check_model();
+  use_plan(latest->set);
   trained = latest;
   exchanged = latest->set;
   kept_local.assign(exchanged.size(), 0);
-  use_plan();
   watch.emplace(tensors.parameters,
                 ddp::BackwardEvents{[this](const ddp::TrainedPtr& from) { backward_began(from); },
                                     [this](const ddp::TrainedPtr& from) { backward_reached(from); },
@@ -276,35 +276,36 @@ void DataParallel::Impl::agree(const ddp::TrainedPtr& now) {
     fail(ErrorCode::kInvalidArgument,
          str(now->refusal, " after the model was wrapped; change it before, or wrap it again"));
   }
+  use_plan(wanted);
   trained = now;
   exchanged = std::move(wanted);
-  use_plan();
 }
 
-/// The plan for what is exchanged now, made if no recent backward has had it.
-void DataParallel::Impl::use_plan() {
+/// Changes to the plan that exchanges this, made if no recent backward has had it.
+void DataParallel::Impl::use_plan(const ddp::ParameterSet& set) {
   auto found = std::find_if(plans.begin(), plans.end(),
-                            [&](const auto& known) { return known->set() == exchanged; });
+                            [&](const auto& known) { return known->set() == set; });
   if (found == plans.end()) {
     if (plans.size() == kPlans) plans.pop_back();
-    plans.push_back(std::make_unique<ddp::Plan>(
-        exchanged, tensors.parameters,
+    auto made = std::make_unique<ddp::Plan>(
+        set, tensors.parameters,
         ddp::ReducerActions{[this](std::size_t bucket) { launch(bucket); },
-                            [this](std::size_t bucket) { wait(bucket); }}));
+                            [this](std::size_t bucket) { wait(bucket); }});
+    make_buckets(*made, ddp::reverse_order(made->count()));
+    plans.push_back(std::move(made));
     found = plans.end() - 1;
   }
   std::rotate(plans.begin(), found, found + 1);
   plan = plans.front().get();
-  if (plan->buckets.empty()) make_buckets(ddp::reverse_order(plan->count()));
   stats.buckets = plan->buckets.size();
   stats.bytes = plan->byte_count();
 }
 
-void DataParallel::Impl::make_buckets(std::span<const std::size_t> ready_order) {
+void DataParallel::Impl::make_buckets(ddp::Plan& of, std::span<const std::size_t> ready_order) {
   const ddp::BucketLimits limits{std::min(std::size_t{1} << 20, options.bucket_bytes),
                                  options.bucket_bytes};
   ProcessGroup ranks = group();
-  plan->make_buckets(ready_order, limits, ranks, [&](std::size_t bucket, std::size_t count) {
+  of.make_buckets(ready_order, limits, ranks, [&](std::size_t bucket, std::size_t count) {
     return purpose(str("bucket ", bucket + 1, " of ", count));
   });
 }
@@ -314,20 +315,29 @@ void DataParallel::Impl::make_buckets(std::span<const std::size_t> ready_order) 
 void DataParallel::Impl::reorder_buckets() {
   if (plan->reordered || options.find_unused_parameters || plan->count() == 0) return;
   if (plan->reducer.finished_steps() == 0) return;
-  plan->reordered = true;
   const auto& observed = plan->reducer.observed_order();
   std::vector<std::uint64_t> order(observed.begin(), observed.end());
   const Purpose for_order = purpose("the order of gradients");
   group().broadcast(Buffer(order), {}, at(for_order));
-  make_buckets(std::vector<std::size_t>(order.begin(), order.end()));
+  make_buckets(*plan, std::vector<std::size_t>(order.begin(), order.end()));
+  plan->reordered = true;
   stats.buckets = plan->buckets.size();
   stats.bytes = plan->byte_count();
 }
 
 // ---- one step ----------------------------------------------------------------------------------
 
+void DataParallel::Impl::set_synchronise(bool on) {
+  synchronise = on;
+  if (watch) watch->enable(on);
+}
+
 void DataParallel::Impl::forward_begins(Where where) {
   called_at = where.line != 0 ? where : made_at;
+  if (!watch) {
+    fail(ErrorCode::kInvalidArgument,
+         "its to() has failed, so it follows no model; wrap the model again");
+  }
   if (plan->reducer.in_step() || watch->task_open()) start_over();  // ended by an exception
   if (at::GradMode::is_enabled()) look_at_model();
   watch->follow_parameters();
@@ -548,6 +558,9 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGro
       impl_(std::make_unique<Impl>(group, options, where)) {
   if (!module) impl_->fail(ErrorCode::kInvalidArgument, "the module is empty");
   impl_->attach(register_module("module", std::move(module)));
+  if (ddp::count_of(impl_->latest->set) == 0) {
+    impl_->fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
+  }
 }
 
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
@@ -574,13 +587,9 @@ void DataParallel::to(torch::Device device, bool non_blocking) {
 
 DataParallel::NoSync::NoSync(DataParallel& owner)
     : owner_(owner), before_(owner.impl_->synchronise) {
-  owner_.impl_->synchronise = false;
-  owner_.impl_->watch->enable(false);
+  owner_.impl_->set_synchronise(false);
 }
 
-DataParallel::NoSync::~NoSync() {
-  owner_.impl_->synchronise = before_;
-  owner_.impl_->watch->enable(before_);
-}
+DataParallel::NoSync::~NoSync() { owner_.impl_->set_synchronise(before_); }
 
 }  // namespace tutti::detail
