@@ -555,6 +555,27 @@ TEST(Mistakes, ForwardsThatTrainDifferentParametersNeedABackwardEach) {
   EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
 }
 
+TEST(Mistakes, AForwardOfAChangedModelIsRefusedInTheBackwardOfAnother) {
+  const auto told = told_of([](ProcessGroup&, nn::Sequential& net, auto& model) {
+    const auto forward = [&] { return model.forward(torch::ones({2, 4}), {"train.cc", 20}).sum(); };
+    net->register_module("extra", nn::Linear(1, 1));
+    const Tensor one = forward();
+    net->unregister_module("extra");
+    const Tensor other = forward();  // its backward begins first
+    try {
+      (one + other).backward();
+    } catch (const Error& error) {
+      step(model);  // nothing stale
+      throw;
+    }
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text =
+      ": extra.weight, extra.bias were added after the model was wrapped; change it before, or "
+      "wrap it again";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
+}
+
 TEST(Mistakes, AWrapperWhoseToHasFailedSaysSo) {
   const auto told = told_of([](ProcessGroup& world, nn::Sequential&, auto& model) {
     const std::string text = error_of(ErrorCode::kCollectiveMismatch, [&] {

@@ -90,6 +90,7 @@ struct DataParallel::Impl {
   /// The line of the latest forward, with what an operation is for.
   Where at(const Purpose& purpose) const { return {called_at.file, called_at.line, &purpose}; }
   [[noreturn]] void fail(ErrorCode code, const std::string& what) const;
+  [[noreturn]] void refuse(const std::string& change) const;
 
   // ---- what is trained ----
   void attach(std::shared_ptr<torch::nn::Module> wrapped);
@@ -193,6 +194,11 @@ void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
   throw Error(code, str(name(), ", rank ", rank, ": ", what), std::move(context));
 }
 
+void DataParallel::Impl::refuse(const std::string& change) const {
+  fail(ErrorCode::kInvalidArgument,
+       str(change, " after the model was wrapped; change it before, or wrap it again"));
+}
+
 // ---- what is trained ---------------------------------------------------------------------------
 
 /// If it fails nothing is followed any more: the old plans are for tensors of another type.
@@ -272,10 +278,7 @@ void DataParallel::Impl::agree(const ddp::TrainedPtr& now) {
   Purpose for_change = purpose("the parameters", key);
   for_change.text += ", where " + change;
   group().barrier({}, at(for_change));
-  if (!now->refusal.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         str(now->refusal, " after the model was wrapped; change it before, or wrap it again"));
-  }
+  if (!now->refusal.empty()) refuse(now->refusal);
   use_plan(wanted);
   trained = now;
   exchanged = std::move(wanted);
@@ -391,9 +394,10 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
 void DataParallel::Impl::backward_reached(const ddp::TrainedPtr& from) {
   if (from == began_from) return;
   const ddp::TrainedPtr now = without_frozen(from);
-  if (now->set == trained->set) return;
+  if (now->refusal.empty() && now->set == trained->set) return;
   const std::string change = ddp::change_of(tensors.names, trained->set, now->set);
   start_over();
+  if (!now->refusal.empty()) refuse(now->refusal);
   fail(ErrorCode::kInvalidArgument,
        str("one backward goes through two forwards that train different parameters: from one to "
            "the other ",
