@@ -152,12 +152,13 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///
 /// Lifetime  Borrows the group, which must outlive this but may be moved; shares the module.
 ///           Wrap first, then build the optimizer or not: parameters stay the same tensors.
-/// Ordering  Construction, every forward in training mode of a model with buffers and every
+/// Ordering  Construction, to(), every forward in training mode of a model with buffers and every
 ///           backward are collective: all ranks make them in the same order. Call forward on the
-///           wrapper, not on module().
+///           wrapper, not on module(). After a to() that failed forward is refused.
 /// Freezing  A forward trains the parameters that require a gradient when it is called, and so does
-///           its backward. requires_grad_ may change between steps, on all ranks alike. What is
-///           frozen keeps the gradient it has; what accumulated under no_sync is still exchanged.
+///           its backward, without what was frozen in between. requires_grad_ may change whenever
+///           no backward runs, on all ranks alike. What is frozen keeps the gradient it has; what
+///           accumulated under no_sync is still exchanged.
 /// Threads   Forward and backward from one thread at a time.
 /// Numerics  Parameters are bit-identical on all ranks after every step. The gradient is the mean
 ///           of the ranks' gradients: for a loss that is a mean, as if the batches were one (equal

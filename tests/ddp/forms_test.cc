@@ -52,6 +52,16 @@ void check_like(ProcessGroup& world, const nn::Module& net, const nn::Module& al
   }
 }
 
+/// A plain model has none.
+template <class Model>
+auto no_sync_of(Model& model) {
+  if constexpr (requires { model.no_sync(); }) {
+    return model.no_sync();
+  } else {
+    return 0;
+  }
+}
+
 /// Trains `form(model, net, share)` on two ranks and in one process. `model` is what is trained and
 /// `net` the plain model in it.
 template <class Form>
@@ -151,13 +161,7 @@ TEST(Forms, AccumulationGoesThroughFreezing) {
       optimizer.zero_grad();
       freeze(*net[0], step % 4 == 1);
       {
-        [[maybe_unused]] const auto local = [&] {
-          if constexpr (requires { model.no_sync(); }) {
-            return model.no_sync();
-          } else {
-            return 0;
-          }
-        }();
+        [[maybe_unused]] const auto local = no_sync_of(model);
         backward(3 * step);
         freeze(*net[2], step % 4 == 2);
         backward(3 * step + 1);
@@ -193,6 +197,72 @@ TEST(Forms, TheSetOfAForwardHoldsForItsBackward) {
       freeze(*net[2], step % 2 == 1);  // gets no gradient, in one process either
       loss.backward();
       freeze(*net[2], false);
+      optimizer.step();
+    }
+  });
+}
+
+TEST(Forms, FreezingAfterForwardGoesWithAllElse) {
+  const auto frozen_for = [](nn::Module& module, const Tensor& loss) {
+    freeze(module);
+    loss.backward();
+    freeze(module, false);
+  };
+  for (const bool find_unused : {false, true}) {
+    const DataParallelOptions options{.bucket_bytes = 128, .find_unused_parameters = find_unused};
+    compare(
+        "everything, then a part with kept gradients",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad(step % 2 == 0);
+            frozen_for(*net, loss_of(model.forward(share(batch(2 * step)))));
+            frozen_for(*net[2], loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+    compare(
+        "what no_sync kept",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad();
+            {
+              [[maybe_unused]] const auto local = no_sync_of(model);
+              loss_of(model.forward(share(batch(2 * step)))).backward();
+            }
+            frozen_for(*net[2], loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+    compare(
+        "before another forward, with one backward for both",
+        [&](auto& model, nn::Sequential& net, const Share& share) {
+          auto optimizer = make_sgd(*net);
+          for (int step = 0; step < kSteps; ++step) {
+            optimizer.zero_grad();
+            const Tensor all = loss_of(model.forward(share(batch(2 * step))));
+            freeze(*net[0]);
+            frozen_for(*net[0], all + loss_of(model.forward(share(batch(2 * step + 1)))));
+            optimizer.step();
+          }
+        },
+        options);
+  }
+}
+
+TEST(Forms, AFrozenModelIsConverted) {
+  compare("to()", [](auto& model, nn::Sequential& net, const Share& share) {
+    freeze(*net);
+    model.to(torch::kFloat);
+    model.to(torch::kDouble);
+    freeze(*net, false);
+    auto optimizer = make_sgd(*net);
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      loss_of(model.forward(share(batch(step)))).backward();
       optimizer.step();
     }
   });
@@ -374,6 +444,35 @@ TEST(Mistakes, AChangeOnOneRankOnlyNamesRankAndParameter) {
             alone_with("2.weight, 2.bias were added"));
 }
 
+TEST(Mistakes, FreezingAfterForwardOnOneRankOnlyNamesRankAndParameter) {
+  EXPECT_EQ(told_of([](ProcessGroup& world, nn::Sequential& net, auto& model) {
+              const Tensor loss = model.forward(torch::ones({2, 4}), {"train.cc", 20}).sum();
+              Tensor bias = net[1]->parameters()[1];
+              if (world.rank() == 1) bias.requires_grad_(false);
+              loss.backward();
+              bias.requires_grad_(true);
+            }),
+            alone_with("1.bias is trained no more"));
+}
+
+TEST(Mistakes, FreezingWhileBackwardRunsIsRefused) {
+  const auto told = told_of([](ProcessGroup&, nn::Sequential& net, auto& model) {
+    Tensor bias = net[1]->parameters()[1];
+    const Tensor output = model.forward(torch::ones({2, 4}), {"train.cc", 20});
+    output.register_hook([&](const Tensor&) { bias.requires_grad_(false); });
+    try {
+      output.sum().backward();
+    } catch (const Error& error) {
+      bias.requires_grad_(true);
+      step(model);  // nothing stale
+      throw;
+    }
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text = ": 1.bias was frozen while backward ran; freeze it before or after";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
+}
+
 TEST(Mistakes, TwoChangesAreShownBoth) {
   const auto told = told_of([](ProcessGroup& world, nn::Sequential& net, auto& model) {
     net[1]->parameters()[static_cast<std::size_t>(world.rank())].requires_grad_(false);
@@ -453,6 +552,41 @@ TEST(Mistakes, ForwardsThatTrainDifferentParametersNeedABackwardEach) {
       ": one backward goes through two forwards that train different parameters: from one to the "
       "other 0.weight, 0.bias are trained no more; call backward for each of them";
   const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
+}
+
+TEST(Mistakes, AForwardOfAChangedModelIsRefusedInTheBackwardOfAnother) {
+  const auto told = told_of([](ProcessGroup&, nn::Sequential& net, auto& model) {
+    const auto forward = [&] { return model.forward(torch::ones({2, 4}), {"train.cc", 20}).sum(); };
+    net->register_module("extra", nn::Linear(1, 1));
+    const Tensor one = forward();
+    net->unregister_module("extra");
+    const Tensor other = forward();  // its backward begins first
+    try {
+      (one + other).backward();
+    } catch (const Error& error) {
+      step(model);  // nothing stale
+      throw;
+    }
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text =
+      ": extra.weight, extra.bias were added after the model was wrapped; change it before, or "
+      "wrap it again";
+  EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
+}
+
+TEST(Mistakes, AWrapperWhoseToHasFailedSaysSo) {
+  const auto told = told_of([](ProcessGroup& world, nn::Sequential&, auto& model) {
+    const std::string text = error_of(ErrorCode::kCollectiveMismatch, [&] {
+      model.to(world.rank() == 0 ? torch::kFloat : torch::kDouble);
+    });
+    check_contains(text, "rank 1 has 'parameter 0.weight [4, 4]");
+    { const auto local = model.no_sync(); }
+    step(model);
+  });
+  const std::string who = "kInvalidArgument: DistributedDataParallel 1 (train.cc:10), rank ";
+  const std::string text = ": its to() has failed, so it follows no model; wrap the model again";
   EXPECT_EQ(told, (std::vector<std::string>{who + "0" + text, who + "1" + text}));
 }
 

@@ -1,10 +1,11 @@
 // The reducer's bookkeeping (ddp/reducer.h) tied to libtorch's backward and to a group.
 //
 // A forward *trains* the parameters that require a gradient when it is called; the same tensor
-// under two names counts once. The backward that follows *exchanges* these, and whatever else has
-// gradients that no_sync kept local. When it begins, the ranks *agree*: if it is not what the
-// backward before exchanged, they pass a barrier whose purpose names the change. Ranks that have
-// made another change, or none, disagree with it, and everybody is told who changed what.
+// under two names counts once. The backward that follows *exchanges* these, less what was frozen
+// in between, and whatever else has gradients that no_sync kept local. When it begins, the ranks
+// *agree*: if it is not what the backward before exchanged, they pass a barrier whose purpose names
+// the change. Ranks that have made another change, or none, disagree with it, and everybody is told
+// who changed what.
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
@@ -89,17 +90,20 @@ struct DataParallel::Impl {
   /// The line of the latest forward, with what an operation is for.
   Where at(const Purpose& purpose) const { return {called_at.file, called_at.line, &purpose}; }
   [[noreturn]] void fail(ErrorCode code, const std::string& what) const;
+  [[noreturn]] void refuse(const std::string& change) const;
 
   // ---- what is trained ----
   void attach(std::shared_ptr<torch::nn::Module> wrapped);
   void check_model();
   void look_at_model();
+  ddp::TrainedPtr without_frozen(const ddp::TrainedPtr& from) const;
   void agree(const ddp::TrainedPtr& now);
-  void use_plan();
-  void make_buckets(std::span<const std::size_t> ready_order);
+  void use_plan(const ddp::ParameterSet& set);
+  void make_buckets(ddp::Plan& of, std::span<const std::size_t> ready_order);
   void reorder_buckets();
 
   // ---- one step ----
+  void set_synchronise(bool on);
   void forward_begins(Where where);
   void forward_ended(const std::vector<at::Tensor>& outputs);
   void backward_began(const ddp::TrainedPtr& from);
@@ -127,9 +131,11 @@ struct DataParallel::Impl {
   Where called_at;
   std::shared_ptr<torch::nn::Module> module;
   Tensors tensors;
-  std::vector<ddp::Registered> seen;  // in the latest forward
-  ddp::TrainedPtr latest;             // by it
-  std::optional<ddp::BackwardWatch> watch;
+  std::vector<ddp::Registered> seen;        // in the latest forward
+  ddp::TrainedPtr latest;                   // by it
+  std::optional<ddp::BackwardWatch> watch;  // none if attach failed
+
+  ddp::TrainedPtr began_from;  // the forward whose outputs the latest backward reached first
 
   // What the ranks have agreed upon, for the latest backward.
   ddp::TrainedPtr trained;
@@ -188,23 +194,27 @@ void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
   throw Error(code, str(name(), ", rank ", rank, ": ", what), std::move(context));
 }
 
+void DataParallel::Impl::refuse(const std::string& change) const {
+  fail(ErrorCode::kInvalidArgument,
+       str(change, " after the model was wrapped; change it before, or wrap it again"));
+}
+
 // ---- what is trained ---------------------------------------------------------------------------
 
+/// If it fails nothing is followed any more: the old plans are for tensors of another type.
 void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
   watch.reset();
+  plan = nullptr;
   plans.clear();
   module = std::move(wrapped);
   tensors = tensors_of(*module);
   latest.reset();
   look_at_model();
-  if (ddp::count_of(latest->set) == 0) {
-    fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
-  }
   check_model();
+  use_plan(latest->set);
   trained = latest;
   exchanged = latest->set;
   kept_local.assign(exchanged.size(), 0);
-  use_plan();
   watch.emplace(tensors.parameters,
                 ddp::BackwardEvents{[this](const ddp::TrainedPtr& from) { backward_began(from); },
                                     [this](const ddp::TrainedPtr& from) { backward_reached(from); },
@@ -243,6 +253,17 @@ void DataParallel::Impl::look_at_model() {
   latest = std::make_shared<const ddp::Trained>(std::move(now));
 }
 
+/// What a backward trains that begins now. Allocates nothing if nothing was frozen since forward.
+ddp::TrainedPtr DataParallel::Impl::without_frozen(const ddp::TrainedPtr& from) const {
+  std::shared_ptr<ddp::Trained> rest;
+  for (std::size_t i = 0; i < from->set.size(); ++i) {
+    if (from->set[i] == 0 || tensors.parameters[i].requires_grad()) continue;
+    if (!rest) rest = std::make_shared<ddp::Trained>(*from);
+    rest->set[i] = 0;
+  }
+  return rest ? ddp::TrainedPtr(std::move(rest)) : from;
+}
+
 void DataParallel::Impl::agree(const ddp::TrainedPtr& now) {
   const bool same = now->refusal.empty() && now->set == trained->set;
   if (same && exchanged == now->set && ddp::contains(now->set, kept_local)) return;
@@ -257,39 +278,37 @@ void DataParallel::Impl::agree(const ddp::TrainedPtr& now) {
   Purpose for_change = purpose("the parameters", key);
   for_change.text += ", where " + change;
   group().barrier({}, at(for_change));
-  if (!now->refusal.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         str(now->refusal, " after the model was wrapped; change it before, or wrap it again"));
-  }
+  if (!now->refusal.empty()) refuse(now->refusal);
+  use_plan(wanted);
   trained = now;
   exchanged = std::move(wanted);
-  use_plan();
 }
 
-/// The plan for what is exchanged now, made if no recent backward has had it.
-void DataParallel::Impl::use_plan() {
+/// Changes to the plan that exchanges this, made if no recent backward has had it.
+void DataParallel::Impl::use_plan(const ddp::ParameterSet& set) {
   auto found = std::find_if(plans.begin(), plans.end(),
-                            [&](const auto& known) { return known->set() == exchanged; });
+                            [&](const auto& known) { return known->set() == set; });
   if (found == plans.end()) {
     if (plans.size() == kPlans) plans.pop_back();
-    plans.push_back(std::make_unique<ddp::Plan>(
-        exchanged, tensors.parameters,
+    auto made = std::make_unique<ddp::Plan>(
+        set, tensors.parameters,
         ddp::ReducerActions{[this](std::size_t bucket) { launch(bucket); },
-                            [this](std::size_t bucket) { wait(bucket); }}));
+                            [this](std::size_t bucket) { wait(bucket); }});
+    make_buckets(*made, ddp::reverse_order(made->count()));
+    plans.push_back(std::move(made));
     found = plans.end() - 1;
   }
   std::rotate(plans.begin(), found, found + 1);
   plan = plans.front().get();
-  if (plan->buckets.empty()) make_buckets(ddp::reverse_order(plan->count()));
   stats.buckets = plan->buckets.size();
   stats.bytes = plan->byte_count();
 }
 
-void DataParallel::Impl::make_buckets(std::span<const std::size_t> ready_order) {
+void DataParallel::Impl::make_buckets(ddp::Plan& of, std::span<const std::size_t> ready_order) {
   const ddp::BucketLimits limits{std::min(std::size_t{1} << 20, options.bucket_bytes),
                                  options.bucket_bytes};
   ProcessGroup ranks = group();
-  plan->make_buckets(ready_order, limits, ranks, [&](std::size_t bucket, std::size_t count) {
+  of.make_buckets(ready_order, limits, ranks, [&](std::size_t bucket, std::size_t count) {
     return purpose(str("bucket ", bucket + 1, " of ", count));
   });
 }
@@ -299,20 +318,29 @@ void DataParallel::Impl::make_buckets(std::span<const std::size_t> ready_order) 
 void DataParallel::Impl::reorder_buckets() {
   if (plan->reordered || options.find_unused_parameters || plan->count() == 0) return;
   if (plan->reducer.finished_steps() == 0) return;
-  plan->reordered = true;
   const auto& observed = plan->reducer.observed_order();
   std::vector<std::uint64_t> order(observed.begin(), observed.end());
   const Purpose for_order = purpose("the order of gradients");
   group().broadcast(Buffer(order), {}, at(for_order));
-  make_buckets(std::vector<std::size_t>(order.begin(), order.end()));
+  make_buckets(*plan, std::vector<std::size_t>(order.begin(), order.end()));
+  plan->reordered = true;
   stats.buckets = plan->buckets.size();
   stats.bytes = plan->byte_count();
 }
 
 // ---- one step ----------------------------------------------------------------------------------
 
+void DataParallel::Impl::set_synchronise(bool on) {
+  synchronise = on;
+  if (watch) watch->enable(on);
+}
+
 void DataParallel::Impl::forward_begins(Where where) {
   called_at = where.line != 0 ? where : made_at;
+  if (!watch) {
+    fail(ErrorCode::kInvalidArgument,
+         "its to() has failed, so it follows no model; wrap the model again");
+  }
   if (plan->reducer.in_step() || watch->task_open()) start_over();  // ended by an exception
   if (at::GradMode::is_enabled()) look_at_model();
   watch->follow_parameters();
@@ -346,7 +374,8 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
     const Purpose for_agreement = purpose("a step that was given up");
     group().barrier({}, at(for_agreement));
   }
-  agree(from ? from : latest);
+  began_from = from ? from : latest;
+  agree(without_frozen(began_from));
   reorder_buckets();
   used.assign(plan->count(), 1);
   for (std::size_t place = 0; place < plan->count(); ++place) {
@@ -363,16 +392,19 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
 }
 
 void DataParallel::Impl::backward_reached(const ddp::TrainedPtr& from) {
-  if (from == trained || from->set == trained->set) return;
-  const std::string change = ddp::change_of(tensors.names, trained->set, from->set);
+  if (from == began_from) return;
+  const ddp::TrainedPtr now = without_frozen(from);
+  if (now->refusal.empty() && now->set == trained->set) return;
+  const std::string change = ddp::change_of(tensors.names, trained->set, now->set);
   start_over();
+  if (!now->refusal.empty()) refuse(now->refusal);
   fail(ErrorCode::kInvalidArgument,
        str("one backward goes through two forwards that train different parameters: from one to "
            "the other ",
            change, "; call backward for each of them"));
 }
 
-/// What was kept local before, or is not reached, or was frozen after forward.
+/// What was kept local before, or is not reached.
 void DataParallel::Impl::mark_without_gradient(std::size_t place) {
   const at::NoGradGuard no_grad;
   const at::Tensor& gradient = plan->tensor(place).grad();
@@ -391,18 +423,20 @@ void DataParallel::Impl::gradient_kept(std::size_t parameter) {
 }
 
 void DataParallel::Impl::gradient_complete(std::size_t parameter) try {
+  const std::string& name = tensors.names[parameter];
+  if (!tensors.parameters[parameter].requires_grad()) {
+    if (trained->set[parameter] == 0) return;  // frozen after forward: it has got nothing
+    fail(ErrorCode::kInvalidArgument,
+         str(name, " was frozen while backward ran; freeze it before or after"));
+  }
   const std::size_t place = plan->place_of(parameter);
   if (place == ddp::Plan::kNoPlace) {
     fail(ErrorCode::kInvalidArgument,
-         str(tensors.names[parameter],
+         str(name,
              " got a gradient, but required none when forward was called; thaw parameters before "
              "forward"));
   }
-  if (tensors.parameters[parameter].requires_grad()) {
-    take_gradient(place);
-  } else {
-    mark_without_gradient(place);
-  }
+  take_gradient(place);
 } catch (...) {
   start_over();
   throw;
@@ -528,6 +562,9 @@ DataParallel::DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGro
       impl_(std::make_unique<Impl>(group, options, where)) {
   if (!module) impl_->fail(ErrorCode::kInvalidArgument, "the module is empty");
   impl_->attach(register_module("module", std::move(module)));
+  if (ddp::count_of(impl_->latest->set) == 0) {
+    impl_->fail(ErrorCode::kInvalidArgument, "the model has no parameter that requires a gradient");
+  }
 }
 
 DataParallel::DataParallel(DataParallel&&) noexcept = default;
@@ -554,13 +591,9 @@ void DataParallel::to(torch::Device device, bool non_blocking) {
 
 DataParallel::NoSync::NoSync(DataParallel& owner)
     : owner_(owner), before_(owner.impl_->synchronise) {
-  owner_.impl_->synchronise = false;
-  owner_.impl_->watch->enable(false);
+  owner_.impl_->set_synchronise(false);
 }
 
-DataParallel::NoSync::~NoSync() {
-  owner_.impl_->synchronise = before_;
-  owner_.impl_->watch->enable(before_);
-}
+DataParallel::NoSync::~NoSync() { owner_.impl_->set_synchronise(before_); }
 
 }  // namespace tutti::detail

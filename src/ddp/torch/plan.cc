@@ -31,11 +31,12 @@ void Plan::make_buckets(
   }
   auto shapes = assign_buckets(parameters, ready_order, limits);
   if (shapes == shapes_) return;
-  shapes_ = std::move(shapes);
 
   const at::NoGradGuard no_grad;
+  shapes_.clear();  // until all of them have memory
   buckets.clear();  // gradients that are views keep their memory until they are copied over
-  for (const BucketShape& shape : shapes_) {
+  std::vector<Bucket> made;
+  for (const BucketShape& shape : shapes) {
     const std::size_t byte_count = shape.count * size_of(shape.dtype);
     const Memory memory = group.allocate(std::max(byte_count, std::size_t{1}));
     Bucket bucket;
@@ -44,11 +45,13 @@ void Plan::make_buckets(
         tensors_[shape.slots.front().parameter].options().requires_grad(false));
     bucket.flat.zero_();
     bucket.buffer = Buffer(memory.data.get(), shape.count, shape.dtype);
-    bucket.purpose = purpose(buckets.size(), shapes_.size());
+    bucket.purpose = purpose(made.size(), shapes.size());
     for (const Slot& slot : shape.slots) views_[slot.parameter] = view_of(bucket.flat, slot);
-    buckets.push_back(std::move(bucket));
+    made.push_back(std::move(bucket));
   }
-  reducer.set_buckets(shapes_);
+  reducer.set_buckets(shapes);
+  buckets = std::move(made);
+  shapes_ = std::move(shapes);
 }
 
 /// The gradient has its parameter's layout where that is dense; then accumulating is a plain loop.
