@@ -147,6 +147,7 @@ class Job {
   Phase phase_ = Phase::running;
   bool keeper_lives_ = false;
   pid_t keeper_pid_ = -1;
+  bool asked_to_end_ = false;  ///< by the user, also if the job had failed before
   int interrupts_ = 0;
   int ended_count_ = 0;
   int lost_rank_ = -1;  ///< without which the others wait in vain
@@ -260,6 +261,7 @@ void Job::take_signal(int signal_number) {
     kill_all();
   } else if (signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGHUP ||
              signal_number == SIGQUIT) {
+    asked_to_end_ = true;
     if (!outcome_.failed() && ending_.signal_number == 0) ending_.signal_number = signal_number;
     if (!all_ended()) {
       output_.say(fmt::format("tutti: {}: asking {} to end; SIGKILL follows after --grace {}{}",
@@ -619,8 +621,8 @@ int Job::report() {
   output_.say_repeats(Clock::time_point::max());
   for (const std::string& line : post_mortem(report, outcome_)) output_.say(line);
   const bool all_written = write_rest();
-  if (report.exit_code == 0 && !all_written) return 128 + ending_.signal_number;
-  return report.exit_code;
+  if (report.exit_code != 0 || all_written) return report.exit_code;
+  return ending_.signal_number != 0 ? 128 + ending_.signal_number : kTimedOutCode;
 }
 
 /// A reader may take its time until the job is asked to end; then little. False: what was printed
@@ -630,8 +632,8 @@ bool Job::write_rest() {
   Clock::time_point until = Clock::time_point::max();
   while (!output_.is_written()) {
     const Clock::time_point now = Clock::now();
-    const bool asked = ending_.signal_number != 0 || interrupts_ > 0 || now >= timeout_at_;
-    if (asked) until = std::min(until, now + kReaderPatience);
+    const bool timed_out = now >= timeout_at_;
+    if (asked_to_end_ || timed_out) until = std::min(until, now + kReaderPatience);
     if (interrupts_ > 1) until = std::min(until, now + kReaderPatience / 4);
     if (now >= until) {
       // What is said of stdout may still find its reader on stderr.
@@ -639,7 +641,7 @@ bool Job::write_rest() {
       all_written = false;
       until = now + kReaderPatience / 4;
     } else {
-      poll_once(std::min(until, timeout_at_));
+      poll_once(timed_out ? until : std::min(until, timeout_at_));
     }
   }
   return all_written;

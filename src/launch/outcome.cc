@@ -107,7 +107,7 @@ int Outcome::exit_code(const Ending& ending) const {
       return ending.rendezvous_failed ? kRendezvousFailed : code_of(exit.wait_status);
     }
   }
-  if (ending.timed_out) return 124;
+  if (ending.timed_out) return kTimedOutCode;
   if (ending.rendezvous_failed) return kRendezvousFailed;
   for (const RankExit& exit : exits_) {
     if (!is_abnormal(exit.wait_status)) continue;

@@ -35,6 +35,8 @@ int code_of(int wait_status) noexcept;
 /// "SIGINT".
 std::string describe_signal(int signal_number);
 
+inline constexpr int kTimedOutCode = 124;  ///< as of timeout(1)
+
 /// Why we ended the job ourselves.
 struct Ending {
   bool timed_out = false;

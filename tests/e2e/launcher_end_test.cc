@@ -93,13 +93,19 @@ TEST_F(Launcher, ASecondInterruptEndsAJobWhoseOutputNobodyReads) {
   EXPECT_EQ(job.wait_exit_unread(5s), 130);
 }
 
-TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilItIsAskedToEnd) {
-  LaunchedJob job(run(2, {"head", "-c", "300000", "/dev/zero"}));
-  ASSERT_TRUE(job.wait_until_full());
+/// It waits for nothing but its reader.
+bool has_ended_and_is_full(const LaunchedJob& job) {
+  if (!job.wait_until_full()) return false;
   Deadline deadline = Deadline::after(10s);
   while (!launch::descendants_of(job.pid()).empty()) {
-    ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
   }
+  return true;
+}
+
+TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilItIsAskedToEnd) {
+  LaunchedJob job(run(2, {"head", "-c", "300000", "/dev/zero"}));
+  ASSERT_TRUE(has_ended_and_is_full(job));
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait_exit_unread(5s), 143);
   job.wait_exit();
@@ -107,6 +113,30 @@ TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilItIsAskedToEnd) {
       job.err(), std::regex("tutti: nobody reads stdout: \\d+ bytes of what was printed are "
                             "dropped\n")))
       << job.err();
+}
+
+TEST_F(Launcher, AFailedJobWaitsForItsReaderUntilItIsAskedToEnd) {
+  for (const int number : {SIGTERM, SIGHUP, SIGQUIT, SIGINT}) {
+    LaunchedJob job(run(2, {"sh", "-c", "yes | head -n 20000; exit 3"}));
+    ASSERT_TRUE(has_ended_and_is_full(job));
+    job.signal(number);
+    EXPECT_EQ(job.wait_exit_unread(5s), 3) << number;
+  }
+}
+
+TEST_F(Launcher, ARequestToEndDuringTheFailureGraceCountsForTheReaderToo) {
+  LaunchedJob job(run(2, {"sh", "-c",
+                          "[ $RANK = 1 ] && exit 3; trap 'exit 0' TERM; "
+                          "yes | head -n 20000 & while :; do wait; sleep 0.01; done"}));
+  ASSERT_TRUE(job.wait_until_full());
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit_unread(5s), 3);
+}
+
+TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilTheTimeout) {
+  LaunchedJob job(run(2, {"--timeout", "1500ms", "head", "-c", "300000", "/dev/zero"}));
+  ASSERT_TRUE(has_ended_and_is_full(job));
+  EXPECT_EQ(job.wait_exit_unread(5s), 124);
 }
 
 TEST_F(Launcher, AStoppedTerminalHoldsNobodyUp) {
