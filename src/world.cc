@@ -247,10 +247,14 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   return rendezvous::meet(identity, meeting);
 }
 
-/// The agent is to know what this process leaves untold, of whatever world.
-void show_untold(const Meeting& meeting, const Identity& identity) {
+/// The agent is to know what this process leaves untold, of whatever world, and that it goes on
+/// after what failed in worlds before.
+void show_agent(const Meeting& meeting, const Identity& identity) {
   if (!meeting.board || !*meeting.board || identity.launched_rank < 0) return;
   control::Untold::of_process().show_on(*meeting.board, identity.launched_rank);
+  const control::Board board(*meeting.board);
+  if (identity.launched_rank >= board.rank_count()) return;
+  control::outlive_failures(board.slot(identity.launched_rank));
 }
 
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
@@ -321,7 +325,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
-  show_untold(meeting, identity);
+  show_agent(meeting, identity);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
   log_world(world, identity, meeting);
   return world;

@@ -236,14 +236,29 @@ std::string read_purpose(const Slot& slot, std::uint64_t chain) {
   return {};
 }
 
+void outlive_failures(Slot& slot) noexcept {
+  for (std::size_t i = 0; i < slot.lines.size(); ++i)
+    if (slot.lines[i].failure.load() != 0) slot.outlived.fetch_or(1u << i);
+}
+
+std::vector<const Line*> failed_lines(const Slot& slot) {
+  const std::uint32_t outlived = slot.outlived.load(std::memory_order_acquire);
+  std::vector<const Line*> failed;
+  for (std::size_t i = 0; i < slot.lines.size(); ++i) {
+    const bool has_failed = slot.lines[i].failure.load(std::memory_order_acquire) != 0;
+    if (has_failed && (outlived >> i & 1) == 0) failed.push_back(&slot.lines[i]);
+  }
+  return failed;
+}
+
 std::optional<std::string> disagreement_of(const Board& board, int rank) {
-  for (const Line& line : board.slot(rank).lines) {
-    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
+  for (const Line* line : failed_lines(board.slot(rank))) {
+    const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
     if (failure != failure_word(ErrorCode::kCollectiveMismatch) &&
         failure != failure_word(ErrorCode::kClosed))
       continue;
     for (int slot = 0; slot < board.rank_count(); ++slot)
-      if (auto text = read_notice(board.slot(slot), line.group.load())) return text;
+      if (auto text = read_notice(board.slot(slot), line->group.load())) return text;
   }
   return std::nullopt;
 }
@@ -288,6 +303,7 @@ Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& membe
     line.site.store(0, std::memory_order_relaxed);
     line.core.store(0, std::memory_order_relaxed);
     write_set(line.ranks, members);
+    outlive_failures(slot_);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);
     return &line;
@@ -312,6 +328,7 @@ void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culpr
     notice.version.store(version + 2, std::memory_order_release);
   }
   write_set(line.ranks, culprits);
+  slot_.outlived.fetch_and(~(1u << (&line - slot_.lines.data())));
   line.failure.store(failure_word(code));
   slot_.failures.fetch_add(1);
 }

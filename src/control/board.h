@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/cores.h"
 #include "base/wait.h"
@@ -186,6 +187,7 @@ struct alignas(64) Slot {
   std::array<std::atomic<std::uint64_t>, 4> verdict;
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
   std::atomic<std::uint32_t> core_quota;
+  std::atomic<std::uint32_t> outlived;  ///< by line: see outlive_failures
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Notice, kNotices> notices;
   std::array<PurposeText, kPurposes> purposes;
@@ -193,6 +195,7 @@ struct alignas(64) Slot {
   std::array<Line, kLinesPerSlot> lines;
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
+static_assert(kLinesPerSlot <= 32, "Slot::outlived has a bit for each");
 
 /// Ahead of the slots. The maker writes it; `exits` belongs to the agent.
 struct BoardHeader {
@@ -261,6 +264,10 @@ std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
 std::optional<std::string> read_notice(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
+/// For the owner, which makes a group or a world: no failure so far is why it will end.
+void outlive_failures(Slot& slot) noexcept;
+/// The lines whose failure the owner has not outlived.
+std::vector<const Line*> failed_lines(const Slot& slot);
 /// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
 /// operation, or about how many there are.
 std::optional<std::string> disagreement_of(const Board& board, int rank);

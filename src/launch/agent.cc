@@ -54,14 +54,13 @@ bool Agent::is_in_world(int rank) const {
 
 std::vector<int> Agent::blamed_by(int rank) const {
   std::set<int> blamed;
-  for (const control::Line& line : board_.slot(rank).lines) {
-    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
-    if (failure == 0) continue;
+  for (const control::Line* line : control::failed_lines(board_.slot(rank))) {
+    const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
     const auto code = static_cast<ErrorCode>(failure - 1);
     const bool blames = code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
                         code == ErrorCode::kAborted || code == ErrorCode::kClosed;
     if (!blames) continue;
-    const control::RankSet culprits = control::read_set(line.ranks);
+    const control::RankSet culprits = control::read_set(line->ranks);
     for (int other = 0; other < board_.rank_count(); ++other) {
       if (culprits.test(static_cast<std::size_t>(other))) blamed.insert(other);
     }

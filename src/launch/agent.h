@@ -40,7 +40,7 @@ class Agent {
 
   void rank_started(int rank, pid_t pid) noexcept { board_.set_pid(rank, pid); }
   void rank_exited(int rank, int wait_status) noexcept { board_.set_exit(rank, wait_status); }
-  /// Whom this rank named when it failed because of others; empty if it did not.
+  /// Whom this rank named in failures that it has not outlived; empty if it has none.
   std::vector<int> blamed_by(int rank) const;
   /// About what it and others disagreed, if it failed because of that; else empty.
   std::string disagreement_of(int rank) const;

@@ -190,6 +190,51 @@ int outlive(const std::function<void(ProcessGroup&)>& what, bool chosen_lives) {
   return 0;
 }
 
+/// All are told of a first failure and go on; then rank 0 is killed, and the others give up.
+int lose(ProcessGroup& group) {
+  const bool is_told = throws([&] {
+    work(group);
+    if (group.rank() == 0) ::raise(SIGKILL);
+    work(group);
+  });
+  return is_told ? 1 : 0;
+}
+
+int late_then_kill() {
+  auto world = tutti::init_process_group();
+  throws([&] {
+    if (is_chosen(world)) std::this_thread::sleep_for(400ms);
+    float x = 0;
+    world.all_reduce(x, {.timeout = 300ms});
+  });
+  auto survivors = world.new_group({0, 1, 2});
+  return lose(survivors);
+}
+
+ProcessGroup disagreed_world() {
+  auto world = tutti::init_process_group();
+  throws([&] {
+    int x = 0;
+    if (is_chosen(world)) world.broadcast(x, {.root = 1});
+    for (;;) world.all_reduce(x);
+  });
+  return world;
+}
+
+int disagree_then_kill() {
+  auto world = disagreed_world();
+  auto survivors = world.new_group({0, 1, 2});
+  return lose(survivors);
+}
+
+/// Of its failure no launcher reads who blamed whom: the board that it reads shows one world.
+int disagree_then_kill_in_new_world() {
+  disagreed_world();
+  auto world = tutti::init_process_group();
+  lose(world);
+  return 0;
+}
+
 int hear(const std::string& how) {
   auto world = tutti::init_process_group();
   if (how == "callback") watch(world);
@@ -259,6 +304,9 @@ int main(int argc, char** argv) {
       {"abort", [] { return outlive([](auto& world) { world.abort("enough"); }, true); }},
       {"exit, survivors", [] { return outlive([](auto&) { ::_exit(0); }, false); }},
       {"kill, survivors", [] { return outlive([](auto&) { ::raise(SIGKILL); }, false); }},
+      {"timeout, kill", late_then_kill},
+      {"disagree, kill", disagree_then_kill},
+      {"disagree, new world, kill", disagree_then_kill_in_new_world},
       {"callback", [] { return hear("callback"); }},
       {"error", [] { return hear("error"); }},
       {"work", [] { return hear("work"); }},
