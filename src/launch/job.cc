@@ -146,6 +146,7 @@ class Job {
   Ending ending_;
   Phase phase_ = Phase::running;
   bool keeper_lives_ = false;
+  bool is_left_behind_ = false;  ///< something of the job lives on, and may print without end
   pid_t keeper_pid_ = -1;
   bool asked_to_end_ = false;  ///< by the user, also if the job had failed before
   int interrupts_ = 0;
@@ -385,6 +386,7 @@ void Job::await_guard() {
     if (Clock::now() >= patience) {
       output_.say(fmt::format("tutti: the guard (pid {}) does not end; processes may be left",
                               keeper_.guard));
+      is_left_behind_ = true;
       return;
     }
     poll_once(Clock::now() + 1ms);
@@ -577,10 +579,11 @@ void Job::poll_once(Clock::time_point until) {
     // Nobody reads what the job prints: its ranks learn it the usual way, by SIGPIPE.
     if (output_.is_closed(stream)) ranks_[i / 2].pipes[i % 2].reset();
   }
+  // First: the others may stop us or poll themselves, and what was readable is not any more then.
+  if (watches[3].readable || watches[3].writable) stdin_.pump(watches[3]);
   if (watches[0].readable) read_signals();
   if (watches[1].readable) read_notes();
   if (watches[2].readable) read_news();
-  if (watches[3].readable || watches[3].writable) stdin_.pump(watches[3]);
 }
 
 /// Helpers of ranks that have ended may still print; then nothing below us may stay.
@@ -596,9 +599,12 @@ void Job::finish() {
     keeper_lives_ = false;
     await_guard();
   }
+  const Clock::time_point drained_by =
+      is_left_behind_ ? Clock::now() + kLinger : Clock::time_point::max();
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     for (const Stream stream : {Stream::out, Stream::err}) {
-      while (ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)]) {
+      while (ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)] &&
+             Clock::now() < drained_by) {
         if (!read_pipe(rank, stream)) break;
       }
       output_.finish(rank, stream);

@@ -157,6 +157,24 @@ TEST_F(Launcher, AStoppedTerminalHoldsNobodyUp) {
   EXPECT_EQ(job.wait_exit(5s), 143) << job.err();
 }
 
+/// What was typed is read once, and nobody waits for more, also when the launcher has turned to
+/// something else meanwhile.
+TEST_F(Launcher, ATerminalHoldsNobodyUpWhenTheKeeperDies) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  LaunchedJob job(shell("exec setsid -c {} run -n 2 " + kRank + " hold < " + terminal));
+  ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+  const pid_t keeper = job.keeper();
+  for (const pid_t pid : {job.guard(), job.pid()}) {
+    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  }
+  ASSERT_EQ(::write(master.get(), "typed\n", 6), 6);
+  ASSERT_TRUE(::kill(keeper, SIGKILL) == 0 && becomes(keeper, 'Z'));
+  job.signal(SIGCONT);
+  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+}
+
 // ---- what it says while it waits --------------------------------------------------------------
 
 TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {
