@@ -3,6 +3,7 @@
 // *Settings* say what is wanted, the *identity* who we are; the world *meets* at a store, compares
 // the settings that must be uniform, finds its *host*, and gets a group over the backend.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <functional>
@@ -253,8 +254,9 @@ void show_agent(const Meeting& meeting, const Identity& identity) {
   if (!meeting.board || !*meeting.board || identity.launched_rank < 0) return;
   control::Untold::of_process().show_on(*meeting.board, identity.launched_rank);
   const control::Board board(*meeting.board);
-  if (identity.launched_rank >= board.rank_count()) return;
-  control::outlive_failures(board.slot(identity.launched_rank));
+  for (int rank = 0; rank < board.rank_count(); ++rank) {
+    if (board.slot(rank).pid.load() == ::getpid()) control::outlive_failures(board.slot(rank));
+  }
 }
 
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,

@@ -3,7 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <set>
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "net/process_info.h"
@@ -17,7 +18,11 @@ Agent::Agent(int rank_count)
       listener_(net::listen(address_)),
       board_fd_(control::Board::make(rank_count)),
       board_(board_fd_),
-      joined_(static_cast<std::size_t>(rank_count)) {}
+      joined_(static_cast<std::size_t>(rank_count)),
+      pids_(static_cast<std::size_t>(rank_count)),
+      slots_(static_cast<std::size_t>(rank_count)) {
+  std::iota(slots_.begin(), slots_.end(), 0);
+}
 
 void Agent::serve() {
   server_.emplace(
@@ -35,7 +40,13 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   }
   if (hello.rank >= 0 && hello.world_size == board_.rank_count() &&
       hello.rank < board_.rank_count()) {
-    joined_[static_cast<std::size_t>(hello.rank)] = true;
+    const auto rank = static_cast<std::size_t>(started_as(peer.pid, hello.rank));
+    // The board shows the first world; later ones may number as they like.
+    if (board_.slot(slots_[rank]).state.load() == control::RankState::absent) {
+      slots_[rank] = hello.rank;
+      if (pids_[rank] != 0) board_.set_pid(hello.rank, pids_[rank]);
+    }
+    joined_[rank] = true;
     pid_t nobody = -1;
     first_joined_.compare_exchange_strong(nobody, peer.pid);
     news_.signal();
@@ -43,40 +54,63 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   return std::nullopt;
 }
 
+/// The rank as which we started the process, or its ancestor; as it says if that is not known.
+int Agent::started_as(pid_t pid, int said) const {
+  const auto is_below = [&](const pid_t started) { return net::descends_from(pid, started); };
+  const pid_t expected = pids_[static_cast<std::size_t>(said)];
+  if (expected == 0 || is_below(expected)) return said;
+  const auto found = std::find_if(pids_.begin(), pids_.end(), is_below);
+  return found == pids_.end() ? said : static_cast<int>(found - pids_.begin());
+}
+
 void Agent::fail(const std::string& reason, int lost) {
   server_->fail(Error(ErrorCode::kPeerLost, reason, {.culprits = {lost}}));
 }
 
 bool Agent::is_in_world(int rank) const {
-  const auto state = board_.slot(rank).state.load(std::memory_order_acquire);
+  const auto state = board_.slot(slot_of(rank)).state.load(std::memory_order_acquire);
   return state == control::RankState::running || state == control::RankState::left;
 }
 
+std::vector<int> Agent::ranks_of(const control::RankSet& slots) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < board_.rank_count(); ++rank) {
+    if (slots.test(static_cast<std::size_t>(slot_of(rank)))) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 std::vector<int> Agent::blamed_by(int rank) const {
-  std::set<int> blamed;
-  for (const control::Line* line : control::failed_lines(board_.slot(rank))) {
+  control::RankSet blamed;
+  for (const control::Line* line : control::failed_lines(board_.slot(slot_of(rank)))) {
     const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
     const auto code = static_cast<ErrorCode>(failure - 1);
     const bool blames = code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
                         code == ErrorCode::kAborted || code == ErrorCode::kClosed;
-    if (!blames) continue;
-    const control::RankSet culprits = control::read_set(line->ranks);
-    for (int other = 0; other < board_.rank_count(); ++other) {
-      if (culprits.test(static_cast<std::size_t>(other))) blamed.insert(other);
-    }
+    if (blames) blamed |= control::read_set(line->ranks);
   }
-  return {blamed.begin(), blamed.end()};
+  return ranks_of(blamed);
+}
+
+std::optional<control::UntoldFailure> Agent::untold_by(int rank) const {
+  auto untold = control::read_untold(board_, rank);
+  if (!untold) return untold;
+  control::RankSet culprits;
+  for (const int slot : untold->culprits) culprits.set(static_cast<std::size_t>(slot));
+  untold->culprits = ranks_of(culprits);
+  return untold;
 }
 
 std::string Agent::disagreement_of(int rank) const {
-  return control::disagreement_of(board_, rank).value_or("");
+  return control::disagreement_of(board_, slot_of(rank)).value_or("");
 }
 
 std::string Agent::doing_of(int rank) const {
-  if (board_.slot(rank).state.load(std::memory_order_acquire) == control::RankState::absent) {
+  if (board_.slot(slot_of(rank)).state.load(std::memory_order_acquire) ==
+      control::RankState::absent) {
     return {};
   }
-  return control::describe_doing(board_, rank);
+  return control::describe_doing(board_, slot_of(rank));
 }
 
 }  // namespace tutti::launch

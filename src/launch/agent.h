@@ -22,6 +22,7 @@
 
 namespace tutti::launch {
 
+/// Ranks are numbers of the job, whatever numbers the program has given its processes in the world.
 class Agent {
  public:
   explicit Agent(int rank_count);
@@ -38,16 +39,19 @@ class Agent {
   /// Those who wait in the store, or come later, get this as their error: the rank `lost` is.
   void fail(const std::string& reason, int lost);
 
-  void rank_started(int rank, pid_t pid) noexcept { board_.set_pid(rank, pid); }
-  void rank_exited(int rank, int wait_status) noexcept { board_.set_exit(rank, wait_status); }
+  void rank_started(int rank, pid_t pid) noexcept {
+    pids_[static_cast<std::size_t>(rank)] = pid;
+    board_.set_pid(slot_of(rank), pid);
+  }
+  void rank_exited(int rank, int wait_status) noexcept {
+    board_.set_exit(slot_of(rank), wait_status);
+  }
   /// Whom this rank named in failures that it has not outlived; empty if it has none.
   std::vector<int> blamed_by(int rank) const;
   /// About what it and others disagreed, if it failed because of that; else empty.
   std::string disagreement_of(int rank) const;
   /// The failure of which its program was not told.
-  std::optional<control::UntoldFailure> untold_by(int rank) const {
-    return control::read_untold(board_, rank);
-  }
+  std::optional<control::UntoldFailure> untold_by(int rank) const;
   /// Its world is complete, or was.
   bool is_in_world(int rank) const;
   /// For people: "is in all_reduce #41(...) at train.cc:88"; empty if it was never in a world.
@@ -55,12 +59,17 @@ class Agent {
 
  private:
   std::optional<Error> admit(const store::Hello& hello, const net::Peer& peer);
+  int started_as(pid_t pid, int said) const;
+  int slot_of(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
+  std::vector<int> ranks_of(const control::RankSet& slots) const;
 
   std::string address_;
   net::Fd listener_;
   net::Fd board_fd_;
   control::Board board_;
   std::vector<std::atomic<bool>> joined_;
+  std::vector<std::atomic<pid_t>> pids_;  ///< by rank; 0: not known yet
+  std::vector<std::atomic<int>> slots_;   ///< by rank: another's, if the program has renumbered
   std::atomic<pid_t> first_joined_ = -1;
   net::Wakeup news_;
   std::optional<store::Server> server_;  // last: its thread uses the others

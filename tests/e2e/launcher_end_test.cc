@@ -227,6 +227,22 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
   EXPECT_EQ(lines[5], "tutti: exit code 5");
 }
 
+TEST_F(Launcher, ARankThatTheProgramHasRenumberedIsNamedAsItWasStarted) {
+  // Of rank 0 the launcher learns last, as of every large program that is killed.
+  LaunchedJob wrapped(run(2, {"sh", "-c",
+                              kRank + " leave-renumbered - 0; code=$?; [ $RANK = 1 ] || sleep 0.3; "
+                                      "exit $code"}));
+  EXPECT_EQ(wrapped.wait_exit(10s), 137) << wrapped.err();
+  EXPECT_TRUE(has(wrapped.err(), "ROOT CAUSE: rank 0 on ")) << wrapped.err();
+  EXPECT_TRUE(has(wrapped.err(), "others: rank 1: in all_reduce #")) << wrapped.err();
+  LaunchedJob direct(run(2, {kRank, "leave-renumbered", "-", "0"}));
+  EXPECT_EQ(direct.wait_exit(10s), 137) << direct.err();
+  const int killed = numbers_after(direct.out(), "[0] ready ").at(0);
+  EXPECT_TRUE(has(direct.err(), fmt::format("(pid {}): killed by SIGKILL", killed)))
+      << direct.err();
+  EXPECT_TRUE(has(direct.err(), fmt::format("rank 1 (pid {} on ", killed))) << direct.err();
+}
+
 TEST_F(Launcher, OpenMpDefaultsAreSaidWhereOpenMpIs) {
   LaunchedJob without(run(2, {kRank, "openmp"}));
   EXPECT_EQ(without.wait_exit(), 0);

@@ -168,6 +168,19 @@ int leave_a_world(int code, bool chosen) {
   for (;;) world.all_reduce(data);
 }
 
+/// The same, killed, where the program has turned the launcher's numbers round.
+int leave_a_renumbered_world(bool chosen) {
+  const int world_size = number_of("WORLD_SIZE");
+  auto world = tutti::init_process_group(
+      {.rank = world_size - 1 - number_of("RANK"), .world_size = world_size});
+  std::printf("ready %d\n", ::getpid());
+  std::fflush(stdout);
+  std::vector<float> data(1000, 1.0f);
+  world.all_reduce(data);
+  if (chosen) ::raise(SIGKILL);
+  for (;;) world.all_reduce(data);
+}
+
 /// The chosen rank and the others disagree about the second operation; nobody catches.
 int disagree(bool chosen) {
   auto world = tutti::init_process_group();
@@ -213,6 +226,7 @@ int main(int argc, char** argv) {
   if (mode == "meet") return meet(true);
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
+  if (mode == "leave-renumbered") return leave_a_renumbered_world(chosen);
   if (mode == "disagree") return disagree(chosen);
   if (mode == "give-up") return give_up(chosen);
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
