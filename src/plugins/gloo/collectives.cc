@@ -15,8 +15,9 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // a multiple of every element
 
 // Why Gloo's own all_reduces are not used: f32 sums on 2026-11-21, two cores, medians of
-// interleaved rounds in microseconds, the check off, beside the fastest of ring, bcube and
-// halving-doubling (bench/peers/run.py --peers tutti-gloo-unchecked,gloo).
+// interleaved rounds in microseconds (two ranks in slices from 64 Ki on), the check off, beside the
+// fastest of ring, bcube and halving-doubling (bench/peers/run.py --peers
+// tutti-gloo-unchecked,gloo).
 //
 //      ranks, bytes   here    Gloo
 //      2      8         53     220  bcube
@@ -85,10 +86,10 @@ std::vector<Range> even_slices(std::size_t byte_count, std::size_t ranks) {
   return slices;
 }
 
-/// Up to this many bytes a buffer is reduced whole. Two ranks move as many either way, and so save
-/// the trip that hands out the slices.
-constexpr std::size_t whole_limit(std::size_t ranks) noexcept {
-  return ranks <= 2 ? SIZE_MAX : Mailbox::kMessageBytes / 4;
+/// Up to this many bytes a buffer is reduced whole. Two ranks move as many either way, and save the
+/// trip that hands out the slices.
+std::size_t whole_limit(const Mailbox& mailbox, std::size_t ranks) noexcept {
+  return ranks <= 2 ? mailbox.box_bytes() : Mailbox::kMessageBytes / 4;
 }
 
 bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kMessageBytes; }
@@ -98,12 +99,10 @@ bool is_mail(const Range& part) noexcept { return part.byte_count <= Mailbox::kM
 /// The slices of one reduction while they travel.
 class Collectives::Slices {
  public:
-  /// hand_out: every rank with a result is sent the slices of the others.
-  Slices(Mesh& mesh, const Request& request, const std::vector<Range>& slices, bool hand_out,
+  Slices(Mesh& mesh, const Request& request, const std::vector<Range>& slices,
          std::size_t piece_bytes, std::byte* scratch)
       : mesh_(mesh),
         request_(request),
-        hand_out_(hand_out),
         slices_(slices),
         own_(slices[static_cast<std::size_t>(mesh.rank())]),
         piece_bytes_(piece_bytes),
@@ -137,7 +136,7 @@ class Collectives::Slices {
 
   /// Where the own slice is reduced: in the output, or apart where that does not hold all slices.
   Bytes place_result() {
-    if (!hand_out_) return bytes_of(request_.output);
+    if (!has_slices(request_)) return bytes_of(request_.output);
     if (has_result(request_, mesh_.rank())) {
       shift_ = own_.offset;
       return bytes_of(request_.output);
@@ -159,7 +158,7 @@ class Collectives::Slices {
     Exchange& window = windows_[piece % 2];
     const std::size_t own_bytes = piece_of(mesh_.rank(), piece).byte_count;
     for_peers(mesh_, [&](int peer) { window.recv(peer, {place_in_window(peer), own_bytes}); });
-    if (hand_out_ && has_result(request_, mesh_.rank())) {
+    if (has_slices(request_) && has_result(request_, mesh_.rank())) {
       for_peers(mesh_, [&](int peer) { results_.recv(peer, piece_of(peer, piece)); });
     }
     for_peers(mesh_, [&](int peer) { window.send(peer, piece_of(peer, piece)); });
@@ -169,8 +168,6 @@ class Collectives::Slices {
     windows_[piece % 2].wait_for_recvs();
     const Range own = piece_of(mesh_.rank(), piece);
     if (own.byte_count == 0) return;
-    // The result of what is reduced whole may overwrite it.
-    if (!hand_out_ && has_slices(request_)) windows_[piece % 2].wait_for_sends();
     const Range result = {own.offset - own_.offset + shift_, own.byte_count};
     std::vector<const void*> inputs(slices_.size());
     for_peers(mesh_, [&](int peer) {
@@ -181,7 +178,7 @@ class Collectives::Slices {
     kernels::reduce_tree(request_.dtype, request_.reduce, inputs.data(), mesh_.ranks(),
                          at(result_.data, result.offset), nullptr,
                          own.byte_count / size_of(request_.dtype));
-    if (!hand_out_) return;
+    if (!has_slices(request_)) return;
     for_peers(mesh_, [&](int peer) {
       if (has_result(request_, peer)) results_.send(peer, result);
     });
@@ -189,7 +186,6 @@ class Collectives::Slices {
 
   Mesh& mesh_;
   const Request& request_;
-  const bool hand_out_;
   const std::vector<Range>& slices_;
   const Range own_;
   const std::size_t piece_bytes_;
@@ -230,7 +226,7 @@ void Collectives::run(const Request& request) {
     case Op::reduce:
       return reduce(request);
     case Op::reduce_scatter:
-      return reduce_slices(request, parts_of(request, request.send_counts, ranks()), false);
+      return reduce_slices(request, parts_of(request, request.send_counts, ranks()));
     case Op::scan:
     case Op::exscan:
       return scan(request);
@@ -320,14 +316,14 @@ void Collectives::all_to_all(const Request& request) {
 
 void Collectives::reduce(const Request& request) {
   const std::size_t byte_count = request.input.byte_count();
-  if (byte_count > whole_limit(ranks())) {
-    return reduce_slices(request, even_slices(byte_count, ranks()), true);
+  if (byte_count > whole_limit(mailbox_, ranks())) {
+    return reduce_slices(request, even_slices(byte_count, ranks()));
   }
   std::vector<Range> whole(ranks());
   for (std::size_t rank = 0; rank < ranks(); ++rank) {
     if (has_result(request, static_cast<int>(rank))) whole[rank] = {0, byte_count};
   }
-  reduce_slices(request, whole, false);
+  reduce_by_mail(request, whole, false);
 }
 
 void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices,
@@ -365,17 +361,16 @@ void Collectives::reduce_by_mail(const Request& request, const std::vector<Range
   mailbox_.wait_for_sends(timeout);
 }
 
-void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices,
-                                bool hand_out) {
+void Collectives::reduce_slices(const Request& request, const std::vector<Range>& slices) {
   std::size_t longest = 0;
   for (const Range& slice : slices) longest = std::max(longest, slice.byte_count);
   if (longest == 0) return;
-  if (longest <= mailbox_.box_bytes()) {
-    return reduce_by_mail(request, slices, hand_out);
+  if (longest <= Mailbox::kMessageBytes) {
+    return reduce_by_mail(request, slices, has_slices(request));
   }
   const std::size_t piece =
       round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
-  Slices(mesh_, request, slices, hand_out, piece, scratch(2 * piece * ranks())).run();
+  Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();
 }
 
 void Collectives::scan(const Request& request) {

@@ -42,7 +42,7 @@ class Collectives {
   void scan(const Request& request);
   /// `hand_out`: the results, to whoever is to have them.
   void reduce_by_mail(const Request& request, const std::vector<Range>& slices, bool hand_out);
-  void reduce_slices(const Request& request, const std::vector<Range>& slices, bool hand_out);
+  void reduce_slices(const Request& request, const std::vector<Range>& slices);
 
   std::size_t ranks() const noexcept { return static_cast<std::size_t>(mesh_.ranks()); }
   /// At least so many bytes, aligned; what is in them does not outlive the operation.
