@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Beside busy foreign loops of the same priority: all_reduce of native, Gloo and Open MPI, and the main job on the backends
-native, gloo and mpi beside Python's DistributedDataParallel over Gloo, in one run. How: bench/peers/README.md.
+native, gloo and mpi beside Python's DistributedDataParallel over Gloo, in one run. The main job runs twice: all ranks in the
+session of the loops, and each in one of its own as torchrun starts them. How: bench/peers/README.md.
 
   bench/peers/neighbours.py                       everything: 0, 1 and 2 loops, 7 rounds; at most an hour
   bench/peers/neighbours.py --loops 2 --jobs ''   all_reduce alone beside two loops
@@ -24,7 +25,8 @@ N = 2
 TRIAL_S = 0.25  # many slices of the scheduler
 PEERS = "tutti,gloo,openmpi"
 JOBS = "native,gloo,mpi,python"
-EPOCHS = 2  # of the main job
+EPOCHS = 1  # of the main job
+SESSIONS = {"one": "all ranks in the session of the loops", "each": "each rank in a session of its own"}
 BINDINGS = {"openmpi": "a core each (--bind-to core)", "mpi": "a core each (--bind-to core)"}
 
 
@@ -59,31 +61,34 @@ def measure_reduces(names, sizes, rounds, build):
 
 
 def job_commands(names, build, python, epochs):
-    """name: (command, environment, what finds images/s in its output, of how many ranks that is one)"""
+    """sessions: name: (command, environment, what finds images/s in its output, of how many ranks that is one)"""
     train = build / "examples/07_fashion_mnist/fashion_mnist"
-    job = [train, "--epochs", epochs]
     rows = re.compile(r"^(?:\[0\])? *0 +(\d+) ", re.M)
     mpi = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     run_tutti = [build / "cli/tutti", "run", "-n", N]
-    table = {
-        "native": ([*run_tutti, *job], {"TUTTI_BACKEND": "native"}, rows, N),
-        "gloo": ([*run_tutti, *job], {"TUTTI_BACKEND": "gloo"}, rows, N),
-        "mpi": (["mpirun.openmpi", "--bind-to", "core", "-n", N, *job], {"TUTTI_BACKEND": "mpi", **mpi}, rows, N),
-        "python": ([python, "-m", "torch.distributed.run", "--nproc-per-node", N,
-                    pathlib.Path(__file__).parent / "ddp_fmnist.py", epochs] if python else None,
-                   {"OMP_NUM_THREADS": "1"}, re.compile(r"(\d+) images/s"), 1),
-    }
-    found = {}
+    script = [pathlib.Path(__file__).parent / "ddp_fmnist.py", epochs]
+    found = {sessions: {} for sessions in SESSIONS}
+    for sessions, jobs in found.items():
+        apart = ["setsid", "--wait"] if sessions == "each" else []
+        job = [*apart, train, "--epochs", epochs]
+        by_torch = [python, "-m", "torch.distributed.run", "--nproc-per-node", N, *script]
+        table = {
+            "native": (train, [*run_tutti, *job], {"TUTTI_BACKEND": "native"}, rows, N),
+            "gloo": (train, [*run_tutti, *job], {"TUTTI_BACKEND": "gloo"}, rows, N),
+            "mpi": (train, ["mpirun.openmpi", "--bind-to", "core", "-n", N, *job], {"TUTTI_BACKEND": "mpi", **mpi}, rows, N),
+            "python": (python, by_torch if apart else [*run_tutti, python, *script],
+                       {"OMP_NUM_THREADS": "1"}, re.compile(r"(\d+) images/s"), 1),
+        }
+        for name in names:
+            needed, command, variables, *rate = table[name]
+            if needed is None or not pathlib.Path(needed).exists() or not shutil.which(str(command[0])):
+                continue
+            jobs[name] = ([str(word) for word in command], {**os.environ, **variables}, *rate)
     for name in names:
-        command, variables, *rate = table[name]
-        if name == "python" and command is None:
-            print("python: no virtual environment with torch, left out: --python NAME (bench/peers/README.md)", file=sys.stderr)
-        elif name != "python" and not train.exists():
-            print(f"{name}: {train} is not built (TUTTI_WITH_TORCH), left out", file=sys.stderr)
-        elif name == "mpi" and not shutil.which("mpirun.openmpi"):
-            print("mpi: no mpirun.openmpi, left out", file=sys.stderr)
-        else:
-            found[name] = ([str(word) for word in command], {**os.environ, **variables}, *rate)
+        if name not in found["one"]:
+            print(f"{name}: left out: " + ("no virtual environment with torch: --python NAME (bench/peers/README.md)"
+                                           if name == "python" else f"no {train} (TUTTI_WITH_TORCH), or no mpirun.openmpi"),
+                  file=sys.stderr)
     return found
 
 
@@ -113,10 +118,10 @@ def show_reduces(loops, cells, means):
               + ", ".join(f"{name} {ratio:.2f}x" for name, ratio in cell["ratio"].items()) + " |", flush=True)
 
 
-def show_jobs(loops, rates):
+def show_jobs(loops, sessions, rates):
     q = {name: quartiles(values) for name, values in rates.items()}
     ratio = {name: q[name]["median"] / q["python"]["median"] for name in q if name != "python" and "python" in q}
-    print(f"| {loops} | main job, images/s | " + ", ".join(f"{name} {shown(q[name])}" for name in q) + " | "
+    print(f"| {loops} | main job, images/s, {SESSIONS[sessions]} | " + ", ".join(f"{name} {shown(q[name])}" for name in q) + " | "
           + ", ".join(f"{name} / python {value:.2f}x" for name, value in ratio.items()) + " |", flush=True)
     return {"images_per_s": rates, "quartiles": q, "ratio": ratio}
 
@@ -137,8 +142,9 @@ def main():
     run.TARGET_S = TRIAL_S
     build, sizes = options.build.resolve(), [run.size_of(size) for size in options.sizes.split(",")]
     jobs = job_commands([name for name in options.jobs.split(",") if name], build, options.python, options.epochs)
-    report = {"what": "beside busy loops of the same priority and session", **run.machine(), "n": N, "loops": [],
-              "bindings": {name: BINDINGS.get(name, "none") for name in [*options.peers.split(","), *jobs]}}
+    report = {"what": "beside busy loops of the same priority", **run.machine(), "n": N, "loops": [],
+              "bindings": {name: BINDINGS.get(name, "none") for name in [*options.peers.split(","), *jobs["one"]]},
+              "sessions": SESSIONS}
     print(f"{report['what']}, n = {N}; {report['cpu']}, {report['cores']} cores, load {report['load'][0]:.1f} at the start; "
           f"commit {report['commit']}, {report['date']}\nbindings: "
           + "; ".join(f"{name} {binding}" for name, binding in report["bindings"].items())
@@ -148,7 +154,8 @@ def main():
         with busy.Loops(loops):
             cells = measure_reduces(options.peers.split(","), sizes, options.rounds, build) if options.peers else []
             show_reduces(loops, cells, means)
-            trained = show_jobs(loops, measure_jobs(jobs, options.rounds)) if jobs else None
+            trained = {sessions: show_jobs(loops, sessions, measure_jobs(of_all, options.rounds)) for sessions, of_all in jobs.items()
+                       if of_all}
         report["loops"].append({"count": loops, "all_reduce": cells, "jobs": trained})
     report["geometric_mean"] = {name: math.exp(statistics.mean(map(math.log, values))) for name, values in means.items()}
     report["took_s"] = time.monotonic() - start
