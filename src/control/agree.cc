@@ -64,7 +64,7 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
 
   Cause cause;
   cause.code = ErrorCode::kCollectiveMismatch;
-  cause.text = fmt::format("the ranks disagree about operation #{}", seq);
+  cause.text = fmt::format("the ranks{} disagree about operation #{}", of_group(), seq);
   bool all_equal = true;
   std::size_t biggest = 0;
   for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -105,10 +105,9 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
   cause.code = ErrorCode::kCollectiveMismatch;
   cause.culprits = {peer};
   cause.text = fmt::format(
-      "the ranks disagree about operation #{}: rank {} called {}; rank {} called {}. Every rank "
-      "must "
-      "call the same operations in the same order",
-      own.seq, state_->rank,
+      "the ranks{} disagree about operation #{}: rank {} called {}; rank {} called {}. Every rank "
+      "must call the same operations in the same order",
+      state_->of_group(), own.seq, state_->rank,
       describe(state_->host->own.slot(), shown_of(own, state_->host->own.site(own.where))), peer,
       seen != nullptr ? describe(state_->slot_of(peer), Shown{*seen})
                       : std::string("another one, earlier"));

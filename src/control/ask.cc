@@ -42,8 +42,10 @@ class Membership::State::Look {
   void publish() noexcept {
     if (request_.seq == 0) return;
     state_.line.since.store(clock_.began.time_since_epoch().count(), std::memory_order_relaxed);
-    state_.line.waiting.store(request_.seq << 16 | static_cast<std::uint64_t>(awaited_ + 1),
-                              std::memory_order_release);
+    const Awaited awaited = {
+        static_cast<std::uint32_t>(request_.seq), awaited_,
+        awaited_ < 0 ? 0 : state_.world_ranks[static_cast<std::size_t>(awaited_)]};
+    state_.line.waiting.store(awaited.pack(), std::memory_order_release);
   }
 
   Patience::Verdict collective() {

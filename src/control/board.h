@@ -45,7 +45,7 @@ inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 4;
+inline constexpr std::uint32_t kBoardVersion = 5;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
@@ -122,8 +122,8 @@ struct alignas(64) Line {
   std::atomic<std::uint64_t> goodbye_seq, goodbye_chain;
   std::atomic<LineState> state;
   std::atomic<std::uint32_t> failure;   ///< 0, or ErrorCode + 1
-  std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved
-  std::atomic<std::uint64_t> waiting;   ///< seq << 16 | awaited rank of the group + 1 (0: all)
+  std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved; meeting: with looks
+  std::atomic<std::uint64_t> waiting;   ///< an Awaited
   std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
                                         ///< meeting: when it failed
   std::array<std::atomic<std::uint64_t>, 4> ranks;  ///< by slot: members; `failure`: the culprits
@@ -134,6 +134,22 @@ struct alignas(64) Line {
   std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
 };
 static_assert(sizeof(Line) == 320);
+
+/// In Line::waiting: for whom the operation `seq` of a line waits.
+struct Awaited {
+  std::uint32_t seq = 0;  ///< its lower half
+  int member = -1;        ///< rank of the group; -1: all
+  int slot = 0;           ///< the same rank's; not of -1
+
+  std::uint64_t pack() const noexcept {
+    return std::uint64_t{seq} << 32 | static_cast<std::uint64_t>(slot) << 16 |
+           static_cast<std::uint64_t>(member + 1);
+  }
+  static Awaited unpack(std::uint64_t word) noexcept {
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<int>(word & 0xffff) - 1,
+            static_cast<int>(word >> 16 & 0xffff)};
+  }
+};
 
 /// In Line::failure.
 constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
@@ -328,9 +344,11 @@ std::string describe(const Shown& shown);
 std::string describe_purpose(const Slot& slot, const Shown& shown);
 /// The operation with its purpose and its call site: "... for ... at train.cc:88".
 std::string describe(const Slot& slot, const Shown& shown);
-/// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88".
+/// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88"; where it
+/// does nothing there, also what it does in another.
 std::string describe_doing(const Board& board, int rank, GroupId group);
-/// The same for the group in which the rank was last active: for an agent's post-mortem.
+/// The same for the group in which the rank was last active, with ranks of the world: for whoever
+/// is in no group with it.
 std::string describe_doing(const Board& board, int rank);
 
 }  // namespace tutti::control

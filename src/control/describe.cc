@@ -136,34 +136,73 @@ std::string describe_numbered(const Slot& slot, const Shown& shown) {
 
 namespace {
 
-std::string doing(const Slot& slot, const Line& line) {
+/// Whose ranks a text speaks of: those of the line's group, or those of the world.
+enum class Names { of_group, of_world };
+
+/// " of the group made at role.cc:5", in a text that otherwise speaks of the world.
+std::string group_text(const Slot& slot, const Line& line, Names names) {
+  if (names == Names::of_group || line.asked_of.load(std::memory_order_relaxed) == 0) return {};
+  const std::uint32_t site = line.site.load(std::memory_order_acquire);
+  return site != 0 && site < kSites ? " of the group made at " + slot.sites[site].read()
+                                    : " of another group";
+}
+
+/// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet.
+std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
+  const Awaited awaited = Awaited::unpack(line.waiting.load(std::memory_order_acquire));
+  if (awaited.seq != static_cast<std::uint32_t>(seq)) return {};
+  const auto since = line.since.load(std::memory_order_relaxed);
+  const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
+  std::string text = since != 0 && waited > std::chrono::seconds(1)
+                         ? ", waiting " + seconds(waited) + " for "
+                         : ", waiting for ";
+  if (awaited.member < 0) return text + "others";
+  const bool is_of_world = line.asked_of.load(std::memory_order_relaxed) == 0;
+  return text + (names == Names::of_group || is_of_world
+                     ? fmt::format("rank {}", awaited.member)
+                     : fmt::format("world rank {}", awaited.slot));
+}
+
+/// What the owner does in the line's group at this moment; "" if nothing.
+std::string doing_now(const Slot& slot, const Line& line, Names names) {
   if (line.state.load(std::memory_order_acquire) == LineState::meeting)
     return describe_making(slot, line);
   const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
-  if (const auto message = line.message.read()) text = "is in " + describe(slot, *message);
-  if (entered > completed) {
-    const auto current = line.history[entered % kHistory].read();
-    if (!text.empty()) text += " and ";
-    text +=
-        current ? "is in " + describe_numbered(slot, *current) : fmt::format("is in #{}", entered);
-    const std::uint64_t waiting = line.waiting.load(std::memory_order_acquire);
-    if (waiting >> 16 == entered) {
-      const auto since = line.since.load(std::memory_order_relaxed);
-      const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
-      text += since != 0 && waited > std::chrono::seconds(1)
-                  ? ", waiting " + seconds(waited) + " for "
-                  : ", waiting for ";
-      text += (waiting & 0xffff) == 0 ? "others" : fmt::format("rank {}", (waiting & 0xffff) - 1);
-    }
-  }
-  if (completed == 0) return text.empty() ? "has not called anything yet" : text;
+  if (const auto message = line.message.read())
+    text = "is in " + describe(slot, *message) + group_text(slot, line, names);
+  if (entered <= completed) return text;
+  const auto current = line.history[entered % kHistory].read();
+  if (!text.empty()) text += " and ";
+  text +=
+      current ? "is in " + describe_numbered(slot, *current) : fmt::format("is in #{}", entered);
+  return text + group_text(slot, line, names) + waiting_text(line, entered, names);
+}
+
+std::string doing(const Slot& slot, const Line& line, Names names) {
+  std::string text = doing_now(slot, line, names);
+  if (line.state.load(std::memory_order_acquire) == LineState::meeting) return text;
+  const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
+  if (completed == 0) return text.empty() ? "has completed no collective yet" : text;
   if (!text.empty()) text += ", ";
   const auto last = line.history[completed % kHistory].read();
   text += last && last->seq == completed ? "last completed " + describe_numbered(slot, *last)
                                          : fmt::format("last completed #{}", completed);
-  return text;
+  return text + group_text(slot, line, names);
+}
+
+/// The line of another group in which the owner does something; null if there is none.
+const Line* busy_line(const Slot& slot, const Line* but = nullptr) {
+  for (const Line& line : slot.lines) {
+    if (&line == but || line.group.load(std::memory_order_acquire) == 0) continue;
+    if (line.state.load(std::memory_order_acquire) == LineState::meeting ||
+        line.entered.load(std::memory_order_acquire) >
+            line.completed.load(std::memory_order_acquire) ||
+        line.message.read().has_value())
+      return &line;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -171,27 +210,25 @@ std::string doing(const Slot& slot, const Line& line) {
 std::string describe_doing(const Board& board, int rank, GroupId group) {
   const Slot& slot = board.slot(rank);
   const Line* line = board.find_line(rank, group);
-  if (line == nullptr) return "has not made this group";
-  return doing(slot, *line);
+  std::string text =
+      line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
+  if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
+  const Line* const elsewhere = busy_line(slot, line);
+  if (elsewhere == nullptr || elsewhere->failure.load(std::memory_order_acquire) != 0) return text;
+  return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
 }
 
 std::string describe_doing(const Board& board, int rank) {
   const Slot& slot = board.slot(rank);
-  const Line* busiest = nullptr;
-  bool any = false;
+  if (const Line* const busy = busy_line(slot)) return doing(slot, *busy, Names::of_world);
+  const Line* latest = nullptr;
   for (const Line& line : slot.lines) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
-    any = true;
-    const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
-    const bool busy = line.state.load(std::memory_order_acquire) == LineState::meeting ||
-                      entered > line.completed.load(std::memory_order_acquire) ||
-                      line.message.read().has_value();
-    if (busy) return doing(slot, line);
-    if (busiest == nullptr || entered > busiest->entered.load(std::memory_order_acquire))
-      busiest = &line;
+    if (latest == nullptr || line.entered.load(std::memory_order_acquire) >
+                                 latest->entered.load(std::memory_order_acquire))
+      latest = &line;
   }
-  if (!any) return "was in no group";
-  return doing(slot, *busiest);
+  return latest != nullptr ? doing(slot, *latest, Names::of_world) : "was in no group";
 }
 
 }  // namespace tutti::control

@@ -126,6 +126,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
   std::string calls_text() const;
   std::string person(int member) const;
+  /// " of group world/0-2"; "" of a world.
+  std::string of_group() const;
   ErrorContext context_of(const Request& request) const;
   /// How a message about an operation of this rank begins.
   std::string heading_of(const Request& request) const;

@@ -5,9 +5,14 @@
 // each other for ever: a group makes one group at a time. They find each other's line by whom it
 // asked and the members it awaits. One that has given up for this reason leaves that line
 // behind, with the time, so that the other finds the same.
+//
+// One that is slow may still stand in a meeting that a failure has ended for everybody else. So a
+// member has asked for another group only if it goes on waiting there after it has looked at what
+// has happened: it counts its looks in the line's progress.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/log.h"
@@ -33,6 +38,7 @@ class Membership::State::Meeting final : public Patience {
 
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     *next = std::min(after(now, deadline_.left(now)), now + std::chrono::milliseconds(20));
+    state_.line.progress.fetch_add(1);
     if (state_.adopt_failure()) return Verdict::keep_waiting;
     const std::vector<int> awaited = absent();
     // A member that asked for another group may have failed the parent on its way out.
@@ -93,13 +99,20 @@ class Membership::State::Meeting final : public Patience {
     for (const int member : awaited) {
       const Line* theirs = line_that_awaits_us(member);
       if (theirs == nullptr) continue;
-      const GroupId theirs_id = theirs->group.load();
-      if (theirs->failure.load() == 0 && std::exchange(seen_, theirs_id) != theirs_id)
-        return true;  // look again: it may have been about to go on
+      if (theirs->failure.load() == 0 && !has_looked(member, *theirs)) continue;
       fail(ErrorCode::kCollectiveMismatch, {member}, disagreement(member, *theirs));
       return true;
     }
     return false;
+  }
+
+  /// Whether the owner has begun and ended a look since the line was first seen here.
+  bool has_looked(int member, const Line& theirs) {
+    constexpr std::uint64_t kUnderWay = 1;
+    const Seen now = {theirs.group.load(), theirs.progress.load()};
+    Seen& first = seen_.try_emplace(member, now).first->second;
+    if (first.group != now.group) first = now;
+    return now.looks > first.looks + kUnderWay;
   }
 
   std::string disagreement(int member, const Line& theirs) const {
@@ -132,7 +145,11 @@ class Membership::State::Meeting final : public Patience {
   Deadline& deadline_;
   const Clock::time_point began_ = Clock::now();
   Clock::time_point next_line_;
-  GroupId seen_ = 0;
+  struct Seen {
+    GroupId group = 0;
+    std::uint64_t looks = 0;
+  };
+  std::map<int, Seen> seen_;  ///< by member: its other line, when that was first found
 };
 
 /// Whoever fails to make a group because of somebody else is about to learn why. A connection ends
@@ -143,16 +160,19 @@ class Membership::State::Blame final : public Patience {
       : state_(state), ends_with_(ends_with), budget_(budget) {}
 
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-    *next = now + std::chrono::milliseconds(5);
+    *next = now + kPause;
     if (state_.adopt_failure() || (ends_with_ != nullptr && state_.adopt_parent(*ends_with_)))
       return Verdict::keep_waiting;
-    const auto waited = now - began_;
+    const auto waited = looks_++ * kPause;
     if (waited < budget_ || (waited < kVerdictBudget && somebody_died()))
       return Verdict::keep_waiting;
     return Verdict::give_up;
   }
 
  private:
+  /// Time is counted in looks: this process may have been stopped meanwhile, with the thread that
+  /// reaches verdicts.
+  static constexpr std::chrono::milliseconds kPause{5};
   /// The verdict takes 40 ms; longer if the decider is stopped or the machine is busy.
   static constexpr std::chrono::seconds kVerdictBudget{3};
 
@@ -168,7 +188,7 @@ class Membership::State::Blame final : public Patience {
   State& state_;
   State* const ends_with_;
   const std::chrono::nanoseconds budget_;
-  const Clock::time_point began_ = Clock::now();
+  int looks_ = 0;
 };
 
 bool Membership::State::adopt_parent(State& parent) {

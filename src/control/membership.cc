@@ -49,6 +49,10 @@ std::string Membership::State::person(int member) const {
   return host->person(world_ranks[static_cast<std::size_t>(member)], member);
 }
 
+std::string Membership::State::of_group() const {
+  return is_world ? std::string() : " of group " + name;
+}
+
 std::string Membership::State::own(const Request& request) const {
   return fmt::format("rank {}'s {}", rank, in_words(request));
 }
@@ -209,7 +213,10 @@ Error Membership::State::make_error(const Request* request) const {
   context.host = cause.host;
   const std::string who =
       request != nullptr ? heading_of(*request) : fmt::format("group {} (rank {})", name, rank);
-  return Error(cause.code, fmt::format("{}: {}", who, cause.text), std::move(context));
+  // A backend's own error begins with the operation, for all to read.
+  const bool is_told = cause.text.starts_with(who + ": ");
+  return Error(cause.code, is_told ? cause.text : fmt::format("{}: {}", who, cause.text),
+               std::move(context));
 }
 
 // ---- the handle --------------------------------------------------------------------------------

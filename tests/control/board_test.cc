@@ -188,7 +188,7 @@ TEST(Board, SaysWhatARankIsDoing) {
   line->asked_of.store(0);
   EXPECT_EQ(describe_doing(board, 0), "is in init_process_group at train.cc:12");
   line->state.store(LineState::open);
-  EXPECT_EQ(describe_doing(board, 0, 7), "has not called anything yet");
+  EXPECT_EQ(describe_doing(board, 0, 7), "has completed no collective yet");
   for (const std::uint64_t seq : {40, 41}) {
     Shown value = all_reduce_at(seq);
     value.count = 1000;
@@ -197,10 +197,24 @@ TEST(Board, SaysWhatARankIsDoing) {
     line->entered.store(seq);
   }
   line->completed.store(40);
-  line->waiting.store(41ul << 16 | 3);
+  line->waiting.store(Awaited{41, 2, 5}.pack());
   EXPECT_EQ(describe_doing(board, 0, 7),
             "is in all_reduce #41(f32 x 1000, sum) at train.cc:88, waiting for rank 2, last "
             "completed all_reduce #40(f32 x 1000, sum) at train.cc:88");
+
+  // Whoever awaits it in another group reads what it does here, with ranks of the world.
+  Line* other = owner->open_line(8, 3, {});
+  other->state.store(LineState::open);
+  line->asked_of.store(3);
+  EXPECT_EQ(describe_doing(board, 0, 8),
+            "has completed no collective yet and meanwhile is in all_reduce #41(f32 x 1000, sum) "
+            "at train.cc:88 of the group made at train.cc:12, waiting for world rank 5");
+  EXPECT_TRUE(describe_doing(board, 0).starts_with(
+      "is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group made at train.cc:12, "
+      "waiting for world rank 5, last completed"))
+      << describe_doing(board, 0);
+  line->failure.store(failure_word(ErrorCode::kAborted));
+  EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
 }
 
 }  // namespace

@@ -191,6 +191,45 @@ TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
   EXPECT_EQ(ranks.reap(2), 0);
 }
 
+/// It still stands in the meeting that the others have left, and has not looked since.
+TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
+  ForkedRanks ranks(4, [](Host& host, Membership& world, Report& report) {
+    report.stage.store(1);
+    while (world.rank() == 3) pause();
+    MembershipOptions options{11, "with it", {0, 1, 2, 3}, world.rank()};
+    options.asked_of = 1;
+    const auto with_it = host.make_membership(options);
+    try {
+      with_it->meet(nullptr, Where::current(), Deadline::after(20s));
+      ADD_FAILURE() << "a dead rank came";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+      EXPECT_EQ(error.context().culprits, std::vector<int>{3});
+    }
+    options.id = 12;
+    options.world_ranks = {0, 1, 2};
+    const auto survivors = host.make_membership(options);
+    survivors->meet(nullptr, Where::current(), Deadline::after(20s));
+    survivors->close(0, 0, Deadline::after(10s));
+    if (::testing::Test::HasFailure()) _exit(4);
+  });
+  const auto meets = [&](int rank, GroupId group) {
+    const Line* const line = ranks.board().find_line(rank, group);
+    return line != nullptr && line->state.load() == LineState::meeting;
+  };
+  for (const int rank : {0, 1, 2}) {
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return meets(rank, 11); }));
+  }
+  kill(ranks.pid(1), SIGSTOP);
+  ranks.kill_now(3);
+  for (const int rank : {0, 2}) {
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return meets(rank, 12); }));
+  }
+  usleep(200'000);  // many looks of theirs, none of the late one
+  kill(ranks.pid(1), SIGCONT);
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(ranks.reap(rank), 0);
+}
+
 TEST(Loss, WhoLeftInOrderIsNotLost) {
   ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
     report.stage.store(1);

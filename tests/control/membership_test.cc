@@ -225,7 +225,7 @@ TEST(Membership, AReceiveGivesUpAndTheGroupStaysUsable) {
       EXPECT_TRUE(contains(
           error->what(),
           "with tag 7 for recv(f32 x 10, from 1, tag 7) in 0.04 s; "
-          "it has not called anything yet. Nothing was received and the group stays usable"))
+          "it has completed no collective yet. Nothing was received and the group stays usable"))
           << error->what();
       world.leave(request);
       gave_up.store(true);
@@ -274,7 +274,7 @@ TEST(Membership, SaysWhoIsAwaitedAndDoublesThePause) {
   EXPECT_LE(awaited.size(), 4u);
   EXPECT_TRUE(contains(awaited[0], "all_reduce #1 (rank 0) at train.cc:")) << awaited[0];
   EXPECT_TRUE(contains(awaited[0], " s for rank 1 (pid ")) << awaited[0];
-  EXPECT_TRUE(contains(awaited[0], "which has not called anything yet")) << awaited[0];
+  EXPECT_TRUE(contains(awaited[0], "which has completed no collective yet")) << awaited[0];
 }
 
 // ---- disagreement

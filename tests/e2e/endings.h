@@ -65,7 +65,8 @@ inline std::vector<Ending> endings() {
        "a new group fails in its destructor, many others do not",
        {},
        1,
-       roots},
+       "the ranks of group world/0-1-2 disagree about operation #1: rank 0 called broadcast(i32 "
+       "x "},
       {untold, "second world", "the second world fails in its destructor", {}, 1, roots},
       {untold,
        "unaware",

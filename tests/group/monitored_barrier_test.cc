@@ -31,7 +31,7 @@ void with_two_missing(const std::function<void(ProcessGroup&)>& meet,
     if (me.rank < 2 && named.size() == 2) {
       EXPECT_EQ(error.context().op, "monitored_barrier");
       expect_text(error, "last completed scan #1");
-      expect_text(error, "has not called anything yet");
+      expect_text(error, "has completed no collective yet");
     }
     return {};
   });
