@@ -29,8 +29,10 @@ constexpr const char* kAddress = "127.0.0.1";
 constexpr std::chrono::seconds kConnectBudget{60};
 
 /// How long whoever finds a connection closed waits to be told who has died: the control thread
-/// looks every 20 ms, and lets others look for 250 ms.
+/// looks every 20 ms, and lets others look for 250 ms. Waited for in slices, since this process may
+/// be stopped meanwhile, with its control thread.
 constexpr milliseconds kVerdictBudget{500};
+constexpr milliseconds kVerdictSlice{20};
 
 /// Gloo's own limit, beyond which its sums of times overflow.
 constexpr std::chrono::hours kLongest{100};
@@ -260,7 +262,9 @@ void Mesh::close_connections() noexcept {
 
 std::optional<Cause> Mesh::wait_for_cause(milliseconds budget) {
   std::unique_lock lock(mutex_);
-  caused_.wait_for(lock, budget, [this] { return cause_.has_value(); });
+  for (auto left = budget; !cause_ && left > milliseconds(0); left -= kVerdictSlice) {
+    caused_.wait_for(lock, kVerdictSlice);
+  }
   return cause_;
 }
 
