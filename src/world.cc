@@ -24,6 +24,7 @@
 #include "group/plugin.h"
 #include "launch/last_words.h"
 #include "native/native.h"
+#include "net/fd.h"
 #include "rendezvous/identity.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/mpi_choice.h"
@@ -316,6 +317,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
 
 ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   control::Process::refuse_in_child();  // before it can claim its parent's rank
+  net::hold_standard_descriptors();     // before there is a socket that a print would reach
   const Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
   if (environment.contains("TUTTI_AGENT")) launch::install_last_words();

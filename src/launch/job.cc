@@ -29,6 +29,7 @@
 #include "launch/program.h"
 #include "launch/signals.h"
 #include "launch/stdin_pump.h"
+#include "net/fd.h"
 #include "net/poller.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
@@ -684,7 +685,7 @@ std::string describe_job(const JobOptions& options) {
 }
 
 int run_job(const JobOptions& options) {
-  hold_standard_descriptors();
+  net::hold_standard_descriptors();
   return Job(options).run();
 }
 

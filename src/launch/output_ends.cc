@@ -54,14 +54,6 @@ OutputEnds open_output_ends(int own_fd, int prefix_columns) {
   return ends;
 }
 
-void hold_standard_descriptors() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
-    // It gets the lowest free number, which is fd: those below are open.
-    if (::open("/dev/null", O_RDONLY) < 0) throw net::system_error("cannot open /dev/null", errno);
-  }
-}
-
 net::Fd open_unblocking(int fd) {
   struct stat status = {};
   if (::fstat(fd, &status) != 0) return {};

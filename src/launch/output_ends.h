@@ -21,10 +21,6 @@ struct OutputEnds {
 /// rank is told.
 OutputEnds open_output_ends(int own_fd, int prefix_columns);
 
-/// Standard descriptors that were closed when the program was started become ones that are empty
-/// and cannot be written: nothing else may get their numbers.
-void hold_standard_descriptors();
-
 /// A pipe or terminal opened once more, so that writes to it do not block and nobody else notices.
 /// Empty where that cannot be had: a socket, a terminal of another user, or a file, which does not
 /// block.

@@ -86,4 +86,14 @@ Fd Fd::duplicate() const {
   return copy;
 }
 
+void hold_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0 || errno != EBADF) continue;
+    // It gets the lowest free number, which is fd: those below are open.
+    const int opened = ::open("/dev/null", O_RDONLY);
+    if (opened < 0) throw system_error("cannot open /dev/null", errno);
+    if (opened > STDERR_FILENO) ::close(opened);  // another thread was faster
+  }
+}
+
 }  // namespace tutti::net

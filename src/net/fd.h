@@ -42,4 +42,8 @@ class Fd {
   bool is_private_ = false;
 };
 
+/// Standard descriptors that are closed become ones that are empty and cannot be written: nothing
+/// else may get their numbers, or a program would print into it. Throws kSystem.
+void hold_standard_descriptors();
+
 }  // namespace tutti::net

@@ -102,4 +102,10 @@ bool descends_from(pid_t pid, pid_t ancestor) {
   return false;
 }
 
+bool has_own_proc() {
+  char number[32] = {};
+  const ssize_t length = ::readlink("/proc/self", number, sizeof number - 1);
+  return length > 0 && std::to_string(::getpid()) == number;
+}
+
 }  // namespace tutti::net

@@ -33,6 +33,9 @@ bool has_ended(pid_t pid, std::uint64_t start_time);
 /// then nobody knows where his pid means something.
 std::string pid_space();
 
+/// Whether /proc is there and shows the processes by the numbers that they have for us.
+bool has_own_proc();
+
 /// Whether `pid` is `ancestor` or a child, grandchild, ... of it.
 bool descends_from(pid_t pid, pid_t ancestor);
 

@@ -159,6 +159,18 @@ int uncaught(const std::string& what) {
   throw std::runtime_error("not ours");
 }
 
+/// Prints between operations and while groups are made.
+int prints() {
+  auto world = tutti::init_process_group();
+  for (int round = 0; round < 20; ++round) {
+    std::puts("what would be garbage in a socket");
+    std::fflush(stdout);
+    std::fputs("and what would be another piece of it\n", stderr);
+    world.new_group({0, 1, 2}).barrier();
+  }
+  return 0;
+}
+
 /// A world in which one rank leaves without a word; the others do not catch.
 int leave_a_world(int code, bool chosen) {
   auto world = tutti::init_process_group();
@@ -224,6 +236,7 @@ int main(int argc, char** argv) {
   if (mode == "listen") return listen();
   if (mode == "chatter") return chatter(std::atoi(value.c_str()));
   if (mode == "meet") return meet(true);
+  if (mode == "prints") return prints();
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
   if (mode == "leave-renumbered") return leave_a_renumbered_world(chosen);

@@ -159,6 +159,14 @@ TEST_F(Launcher, AgentHandsOutTheBoardAndRefusesStrangers) {
   EXPECT_FALSE(has(all, address));
 }
 
+/// No socket of ours may get the number of a standard descriptor that the program has closed.
+TEST_F(Launcher, RanksWithoutStandardDescriptorsDisturbNobody) {
+  for (const std::string closed : {"1>&-", "2>&-", "0<&- 1>&- 2>&-"}) {
+    LaunchedJob job(run(3, {"sh", "-c", "exec " + kRank + " prints " + closed}));
+    EXPECT_EQ(job.wait_exit(), 0) << closed << ": " << job.err();
+  }
+}
+
 TEST_F(Launcher, SaysWhoIsMissingAfterTenSeconds) {
   LaunchedJob job(
       run(3, {"sh", "-c", "[ $RANK = 1 ] && exec " + kRank + " hold; exec " + kRank + " meet"}));
