@@ -56,7 +56,7 @@ consteval void refuse_arguments() {
       "tutti: an argument is neither a buffer that can be written to nor options. Options "
       "are a ReduceOp (ReduceOp::sum, product, min, max, avg, premul_sum(factor), band, "
       "bor, bxor; there are no others), braces such as {.root = 1, .timeout = 5s}, and "
-      "tutti::async after them");
+      "tutti::async after them. A list of buffers is a std::vector<tutti::Buffer>");
 }
 
 /// For the collectives; a base, so that their own page stays readable.

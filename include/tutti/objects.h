@@ -124,7 +124,8 @@ consteval void check_object_variable() {
 ///     std::map<std::string, std::vector<int>> plan = ...;
 ///     broadcast_object(world, plan);
 ///
-/// Errors    Of broadcast. kInvalidArgument: too long, on all ranks; not a T, on those that decode.
+/// Errors    Of broadcast. kInvalidArgument: too long, on all ranks; bytes that are no T, on those
+///           that decode. Bytes carry no type: a long that arrives as a double is not found.
 template <class Variable>
 void broadcast_object(ProcessGroup& group, Variable&& object, ObjectOptions options = {},
                       Where where = Where::current()) {
@@ -232,7 +233,8 @@ void send_object(ProcessGroup& group, const T& object, int to, SendObjectOptions
 ///
 ///     auto plan = recv_object<std::map<std::string, int>>(world, 0);
 ///
-/// Errors    Of recv. kInvalidArgument: not a T; the message is gone, the group stays usable.
+/// Errors    Of recv. kInvalidArgument: bytes that are no T; the message is gone, the group stays
+///           usable.
 template <class T>
 T recv_object(ProcessGroup& group, int from, RecvObjectOptions options = {},
               Where where = Where::current()) {

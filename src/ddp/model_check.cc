@@ -26,8 +26,17 @@ ModelDescription split(std::string_view text) {
   return lines;
 }
 
-std::string quote(const ModelDescription& description, std::size_t line) {
-  return line < description.size() ? fmt::format("'{}'", description[line]) : "nothing";
+/// What `description` has at `line` and `other` has nowhere or at another line.
+std::string quote(const ModelDescription& description, std::size_t line,
+                  const ModelDescription& other) {
+  const auto has = [](const ModelDescription& lines, const std::string& text) {
+    return std::find(lines.begin(), lines.end(), text) != lines.end();
+  };
+  if (line >= description.size()) return "nothing";
+  // A line that both have stands elsewhere in `other` because that has one more here.
+  const bool is_pushed_on = line < other.size() && has(other, description[line]);
+  if (is_pushed_on && !has(description, other[line])) return "nothing";
+  return fmt::format("'{}'", description[line]);
 }
 
 /// Every rank's description, by rank; only after a difference was found, so cost does not matter.
@@ -74,8 +83,9 @@ ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
     const auto [in_first, in_other] =
         std::mismatch(first.begin(), first.end(), other.begin(), other.end());
     const auto line = static_cast<std::size_t>(in_first - first.begin());
-    return {static_cast<int>(rank), fmt::format("rank 0 has {}, rank {} has {}", quote(first, line),
-                                                rank, quote(other, line))};
+    return {static_cast<int>(rank),
+            fmt::format("rank 0 has {}, rank {} has {}", quote(first, line, other), rank,
+                        quote(other, line, first))};
   }
   return {};
 }

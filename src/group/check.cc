@@ -86,8 +86,9 @@ Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const R
                        std::size_t parts) {
   if (parts == 0) return {};
   if (buffer.count > kMaxElements) {
-    return fmt::format("{} has {} elements, which no memory holds: was the count negative?", name,
-                       buffer.count);
+    return fmt::format(
+        "{} has {} elements, which no memory holds; the count may have been negative", name,
+        buffer.count);
   }
   if (buffer.dtype != request.dtype) {
     return fmt::format("input is of {}, output of {}: they must be of one dtype",
@@ -161,8 +162,8 @@ Objection check_counts(std::string_view name, std::span<const std::size_t> count
   for (std::size_t rank = 0; rank < counts.size(); ++rank) {
     if (counts[rank] > kMaxElements || (sum += counts[rank]) > kMaxElements) {
       return fmt::format(
-          "{}: {} elements for rank {} are more than memory holds: was the count "
-          "negative?",
+          "{}: {} elements for rank {} are more than memory holds; the count may have been "
+          "negative",
           name, counts[rank], rank);
     }
   }

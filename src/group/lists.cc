@@ -45,7 +45,7 @@ void check_buffer(const Impl& group, const Request& request, const ConstBuffer& 
   }
   if (given.count > kMaxElements || count + given.count > kMaxElements) {
     group.refuse(request, fmt::format("buffer {} of the list has {} elements, which no memory "
-                                      "holds: was the count negative?",
+                                      "holds; the count may have been negative",
                                       index, given.count));
   }
   if (given.data == nullptr && given.count > 0) {

@@ -34,6 +34,13 @@ void Agent::serve() {
 
 std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& peer) {
   if (!net::descends_from(peer.pid, ::getpid())) {
+    if (!net::has_own_proc()) {
+      return Error(ErrorCode::kUnauthenticated,
+                   fmt::format("tutti run (pid {}) cannot see who started process {}: /proc is "
+                               "missing, or shows another pid namespace; mount this one's (unshare "
+                               "--mount-proc, or mount -t proc proc /proc)",
+                               ::getpid(), peer.pid));
+    }
     return Error(ErrorCode::kUnauthenticated,
                  fmt::format("{} was not started by this tutti run (pid {})",
                              net::describe_process(peer.pid), ::getpid()));

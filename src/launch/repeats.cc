@@ -7,9 +7,15 @@
 namespace tutti::launch {
 namespace {
 
+std::string own_words(int rank) { return fmt::format("tutti: rank {}: ", rank); }
+
+bool is_uncaught(int rank, std::string_view line) {
+  return line.starts_with(own_words(rank) + "uncaught ");
+}
+
 /// Empty: it is no line of the library in that rank.
 std::string_view cause_of(int rank, std::string_view line) {
-  const std::string own = fmt::format("tutti: rank {}: ", rank);
+  const std::string own = own_words(rank);
   if (!line.starts_with(own)) return {};
   line.remove_prefix(own.size());
   // "all_reduce #41 (rank 3) at train.cc:88: CAUSE"
@@ -27,10 +33,11 @@ bool Repeats::is_repeat(int rank, std::string_view line, Clock::time_point now) 
   for (Said& said : said_) {
     if (said.until <= now || said.cause != cause) continue;
     said.ranks.insert(rank);
+    if (is_uncaught(rank, line)) said.uncaught.insert(rank);
     ++said.folded;
     return true;
   }
-  if (said_.size() < kMostCauses) said_.push_back({std::string(cause), now + kWindow, {}, 0});
+  if (said_.size() < kMostCauses) said_.push_back({std::string(cause), now + kWindow, {}, {}, 0});
   return false;
 }
 
@@ -45,8 +52,10 @@ std::vector<std::string> Repeats::close(Clock::time_point now) {
     const Said& said = said_.front();
     if (said.folded == 0) continue;
     const std::vector<int> ranks(said.ranks.begin(), said.ranks.end());
-    lines.push_back(fmt::format("tutti: the same from {}{}: {}{}", ranks_text(ranks),
+    const std::vector<int> uncaught(said.uncaught.begin(), said.uncaught.end());
+    lines.push_back(fmt::format("tutti: the same from {}{}{}: {}{}", ranks_text(ranks),
                                 said.folded == 1 ? "" : fmt::format(" ({} lines)", said.folded),
+                                uncaught.empty() ? "" : ", uncaught on " + ranks_text(uncaught),
                                 said.cause.substr(0, kShown),
                                 said.cause.size() > kShown ? "..." : ""));
   }

@@ -31,7 +31,8 @@ class Repeats {
   struct Said {
     std::string cause;
     Clock::time_point until;
-    std::set<int> ranks;  ///< whose lines were folded
+    std::set<int> ranks;     ///< whose lines were folded
+    std::set<int> uncaught;  ///< of them those that ended by it
     int folded = 0;
   };
   std::deque<Said> said_;  ///< the oldest first

@@ -217,9 +217,10 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
   const std::vector<std::string> lines = lines_of(job.err());
   ASSERT_EQ(lines.size(), 6u) << job.err();
   EXPECT_TRUE(has(lines[0], ", exit code 5) was lost: ")) << job.err();
-  EXPECT_TRUE(std::regex_match(lines[1],
-                               std::regex("tutti: the same from ranks? [0, 2]+( \\(\\d lines\\))?: "
-                                          "rank 1 \\(pid .*\\.\\.\\.")))
+  EXPECT_TRUE(
+      std::regex_match(lines[1], std::regex("tutti: the same from ranks? [0, 2]+( \\(\\d lines\\))?"
+                                            "(, uncaught on ranks? [0, 2]+)?: "
+                                            "rank 1 \\(pid .*\\.\\.\\.")))
       << job.err();
   EXPECT_TRUE(has(lines[2], "ROOT CAUSE: rank 1 on ")) << job.err();
   EXPECT_TRUE(lines[3].starts_with("  rank 1 last completed all_reduce #1")) << job.err();

@@ -371,6 +371,7 @@ TEST(Meeting, PlacesThatCannotBeAreRefusedAtOnce) {
   const auto refused = [](const Identity& identity, const MeetingOptions& options = {}) {
     return thrown_by([&] { meet(identity, options); });
   };
+  expect_text(refused(by_hand(0, 257, 29500)), "a host holds at most 256");
   Identity identity = by_hand(0, 2, 29500);
   identity.master_addr = "10.1.2.3";
   EXPECT_EQ(refused(identity).code(), ErrorCode::kUnsupported);
