@@ -97,7 +97,7 @@ Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const R
   if (buffer.is_struct && reduces(request.op)) {
     return fmt::format("{} is of structs or enums, which can be moved but not combined", name);
   }
-  if (!request.uneven && request.count % buffer.per_item != 0) {
+  if (buffer.per_item > 1 && !request.uneven && request.count % buffer.per_item != 0) {
     return fmt::format(
         "{} is made of items of {} elements (a struct's are its bytes), and {} for each rank are "
         "no "

@@ -280,17 +280,17 @@ class Exploration {
 
 TEST(EngineModel, InNoStateOfTwoRanksAllWait) {
   EXPECT_EQ(Exploration(2, 1, 2).every_pair(6), "");
-  EXPECT_EQ(Exploration(2, 2, 4).every_pair(12), "");
-  EXPECT_EQ(Exploration(2, 2, 4).every_pair_around_a_barrier(8), "");
+  EXPECT_EQ(Exploration(2, 2, 4).every_pair(kSanitized ? 6 : 12), "");
+  EXPECT_EQ(Exploration(2, 2, 4).every_pair_around_a_barrier(kSanitized ? 4 : 8), "");
   EXPECT_EQ(Exploration(2, 3, 6).every_pair(kSanitized ? 6 : 12), "");
-  EXPECT_EQ(Exploration(2, 2, 5).every_pair(8), "");
+  EXPECT_EQ(Exploration(2, 2, 5).every_pair(kSanitized ? 4 : 8), "");
   EXPECT_EQ(Exploration(2, 2, 8).every_pair(kSanitized ? 4 : 8), "");
 }
 
 TEST(EngineModel, InNoStateOfThreeRanksAllWait) {
-  EXPECT_EQ(Exploration(3, 1, 2).every_pair(6), "");
+  EXPECT_EQ(Exploration(3, 1, 2).every_pair(kSanitized ? 4 : 6), "");
   EXPECT_EQ(Exploration(3, 2, 4).every_pair(kSanitized ? 4 : 7), "");
-  EXPECT_EQ(Exploration(3, 2, 4).every_pair_around_a_barrier(4), "");
+  EXPECT_EQ(Exploration(3, 2, 4).every_pair_around_a_barrier(kSanitized ? 2 : 4), "");
   EXPECT_EQ(Exploration(3, 3, 6).every_pair(kSanitized ? 4 : 7), "");
 }
 
