@@ -40,7 +40,7 @@ if [ -n "$name" ]; then
   suite release -R "$name"
 else
   # Tests that measure promises about time run alone (RUN_SERIAL); of the others some only wait.
-  suite release -j "$(($(nproc) + 2))"
+  suite release -j "$(($(nproc) + 1))"
   if [ -n "$sanitizers" ]; then
     # The run-times of clang 14 need address-space randomisation off on newer kernels.
     # Nothing promises a time there, and many tests wait: twice as many as cores.
