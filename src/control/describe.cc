@@ -192,10 +192,11 @@ std::string doing(const Slot& slot, const Line& line, Names names) {
   return text + group_text(slot, line, names);
 }
 
-/// The line of another group in which the owner does something; null if there is none.
-const Line* busy_line(const Slot& slot, const Line* but = nullptr) {
+/// The first line in which the owner does something; null if there is none.
+const Line* busy_line(const Slot& slot, bool may_have_failed) {
   for (const Line& line : slot.lines) {
-    if (&line == but || line.group.load(std::memory_order_acquire) == 0) continue;
+    if (line.group.load(std::memory_order_acquire) == 0) continue;
+    if (!may_have_failed && line.failure.load(std::memory_order_acquire) != 0) continue;
     if (line.state.load(std::memory_order_acquire) == LineState::meeting ||
         line.entered.load(std::memory_order_acquire) >
             line.completed.load(std::memory_order_acquire) ||
@@ -213,14 +214,15 @@ std::string describe_doing(const Board& board, int rank, GroupId group) {
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
   if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
-  const Line* const elsewhere = busy_line(slot, line);
-  if (elsewhere == nullptr || elsewhere->failure.load(std::memory_order_acquire) != 0) return text;
+  const Line* const elsewhere = busy_line(slot, /*may_have_failed=*/false);
+  if (elsewhere == nullptr || elsewhere == line) return text;
   return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
 }
 
 std::string describe_doing(const Board& board, int rank) {
   const Slot& slot = board.slot(rank);
-  if (const Line* const busy = busy_line(slot)) return doing(slot, *busy, Names::of_world);
+  if (const Line* const busy = busy_line(slot, /*may_have_failed=*/true))
+    return doing(slot, *busy, Names::of_world);
   const Line* latest = nullptr;
   for (const Line& line : slot.lines) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
