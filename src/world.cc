@@ -40,6 +40,8 @@ using rendezvous::Identity;
 using rendezvous::Launcher;
 using rendezvous::Meeting;
 
+static_assert(rendezvous::kMaxRanksOfHost == control::kMaxLocalRanks);
+
 using MakeBackend = std::function<std::unique_ptr<Backend>(const GroupSpec& spec)>;
 
 [[noreturn]] void throw_invalid(const std::string& text) {

@@ -6,6 +6,7 @@
 #include <charconv>
 
 #include "base/config.h"
+#include "rendezvous/identity.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
@@ -97,9 +98,9 @@ int parse_rank_count(std::string_view text, int cores) {
     refuse(fmt::format("-n {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here)",
                        text, cores));
   }
-  constexpr int kMostRanks = 256;  // slots of the status board
-  if (count < 1 || count > kMostRanks) {
-    refuse(fmt::format("-n {}: a job has 1 to {} ranks on a host", text, kMostRanks));
+  if (count < 1 || count > rendezvous::kMaxRanksOfHost) {
+    refuse(
+        fmt::format("-n {}: a job has 1 to {} ranks on a host", text, rendezvous::kMaxRanksOfHost));
   }
   return count;
 }

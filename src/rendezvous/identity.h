@@ -17,6 +17,7 @@
 namespace tutti::rendezvous {
 
 inline constexpr int kMaxWorldSize = 65536;
+inline constexpr int kMaxRanksOfHost = 256;  // slots of the status board
 
 enum class Launcher : std::uint8_t {
   none,  ///< nothing set: a world of one

@@ -268,14 +268,13 @@ Meeting meet(const Identity& identity, const MeetingOptions& options) {
     return meet_in_store(identity, options, options.store, "the program's store",
                          company_of(identity), deadline);
   }
-  constexpr int kMostRanks = 256;  // slots of the status board
-  if (identity.world_size > kMostRanks) {
+  if (identity.world_size > kMaxRanksOfHost) {
     throw Error(
         ErrorCode::kUnsupported,
         fmt::format(
             "init (rank {}): a world of {} ranks ({}): a host holds at most {}, and several hosts "
             "are not in this version",
-            identity.rank, identity.world_size, identity.source, kMostRanks));
+            identity.rank, identity.world_size, identity.source, kMaxRanksOfHost));
   }
   const store::Hello hello{.rank = identity.rank, .world_size = identity.world_size};
   if (!identity.agent.empty()) return meet_at_agent(identity, options, hello, deadline);
