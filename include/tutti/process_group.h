@@ -255,7 +255,8 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   friend class detail::BorrowedGroup;
   explicit ProcessGroup(std::shared_ptr<Impl> impl) noexcept;
 
-  Impl& impl() const;           // throws kInvalidArgument on the empty group
+  Impl& impl() const;  // src/group/group_impl.h
+  [[noreturn]] static void throw_empty();
   std::shared_ptr<Impl> impl_;  // shared for the length of a call by those who have borrowed it
 };
 

@@ -78,10 +78,13 @@ inline constexpr std::size_t kDTypeCount = 17;
 
 TUTTI_API std::string_view name_of(DType dtype) noexcept;  ///< "f32"
 
+namespace detail {
+inline constexpr std::uint8_t kElementBytes[kDTypeCount] = {1, 1, 1, 2, 4, 8,  2, 4, 8,
+                                                            2, 2, 4, 8, 8, 16, 1, 1};
+}
 /// Bytes of one element.
 constexpr std::size_t size_of(DType dtype) noexcept {
-  constexpr std::uint8_t kBytes[kDTypeCount] = {1, 1, 1, 2, 4, 8, 2, 4, 8, 2, 2, 4, 8, 8, 16, 1, 1};
-  return kBytes[static_cast<std::size_t>(dtype)];
+  return detail::kElementBytes[static_cast<std::size_t>(dtype)];
 }
 /// f16 bf16 f32 f64.
 constexpr bool is_floating(DType dtype) noexcept {

@@ -20,6 +20,13 @@ constexpr std::uint64_t hash_combine(std::uint64_t hash, std::uint64_t word) noe
   return mix64((std::rotl(hash, 27) + 0x9e3779b97f4a7c15u) ^ mix64(word + 0x9e3779b97f4a7c15u));
 }
 
+/// Adds two words, whose order counts, in the time of one: they are mixed side by side.
+constexpr std::uint64_t hash_combine(std::uint64_t hash, std::uint64_t first,
+                                     std::uint64_t second) noexcept {
+  return mix64((std::rotl(hash, 27) + 0x9e3779b97f4a7c15u) ^ mix64(first + 0x9e3779b97f4a7c15u) ^
+               std::rotl(mix64(second + 0x9e3779b97f4a7c15u), 27));
+}
+
 /// The same on every machine and in every run.
 constexpr std::uint64_t hash_text(std::string_view text) noexcept {
   std::uint64_t hash = text.size();

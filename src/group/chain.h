@@ -24,12 +24,11 @@ constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) 
                              static_cast<std::uint64_t>(request.dtype) << 8 |
                              static_cast<std::uint64_t>(request.reduce.kind()) << 16 |
                              (request.uneven ? std::uint64_t{1} << 24 : 0) | root << 32;
-  std::uint64_t next = hash_combine(chain, what);
-  if (!request.uneven) {
-    next = hash_combine(next, request.count);
-  } else if (request.op == Op::all_gather) {
+  std::uint64_t next = hash_combine(chain, what, request.uneven ? 0 : request.count);
+  if (request.uneven && request.op == Op::all_gather) {
     for (const std::size_t count : request.recv_counts) next = hash_combine(next, count);
-  } else if (request.op == Op::reduce_scatter) {
+  }
+  if (request.uneven && request.op == Op::reduce_scatter) {
     for (const std::size_t count : request.send_counts) next = hash_combine(next, count);
   }
   if (request.op == Op::all_reduce) {

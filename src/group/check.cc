@@ -81,42 +81,72 @@ Objection check_ranks(const Request& request, int rank, int group_size, bool blo
   return {};
 }
 
-/// Whether the buffer holds what `counts` or, evenly, count * parts say.
-Objection check_buffer(std::string_view name, const ConstBuffer& buffer, const Request& request,
-                       std::size_t parts) {
-  if (parts == 0) return {};
-  if (buffer.count > kMaxElements) {
-    return fmt::format(
-        "{} has {} elements, which no memory holds; the count may have been negative", name,
-        buffer.count);
+/// What can be wrong with a buffer.
+enum class Wrong : std::uint8_t {
+  nothing,
+  too_long,
+  dtype,
+  is_struct,
+  part_of_item,
+  count,
+  is_null
+};
+
+/// Whether the buffer holds `parts` times the count of `request`; of a v-variant see check_uneven.
+/// Every call asks it twice: no words, no division.
+template <class AnyBuffer>
+Wrong wrong_with(const AnyBuffer& buffer, const Request& request, std::size_t parts) noexcept {
+  if (parts == 0) return Wrong::nothing;
+  if (buffer.count > kMaxElements) return Wrong::too_long;
+  if (buffer.dtype != request.dtype) return Wrong::dtype;
+  if (buffer.is_struct && reduces(request.op)) return Wrong::is_struct;
+  if (!request.uneven) {
+    if (buffer.per_item > 1 && request.count % buffer.per_item != 0) return Wrong::part_of_item;
+    std::size_t needed = 0;
+    const bool wraps = __builtin_mul_overflow(request.count, parts, &needed);
+    if (wraps || needed != buffer.count) return Wrong::count;
   }
-  if (buffer.dtype != request.dtype) {
-    return fmt::format("input is of {}, output of {}: they must be of one dtype",
-                       tutti::name_of(request.input.dtype), tutti::name_of(request.output.dtype));
+  if (buffer.data == nullptr && buffer.count > 0) return Wrong::is_null;
+  return Wrong::nothing;
+}
+
+Objection say(Wrong wrong, std::string_view name, const ConstBuffer& buffer, const Request& request,
+              std::size_t parts) {
+  switch (wrong) {
+    case Wrong::nothing:
+      break;
+    case Wrong::too_long:
+      return fmt::format(
+          "{} has {} elements, which no memory holds; the count may have been negative", name,
+          buffer.count);
+    case Wrong::dtype:
+      return fmt::format("input is of {}, output of {}: they must be of one dtype",
+                         tutti::name_of(request.input.dtype), tutti::name_of(request.output.dtype));
+    case Wrong::is_struct:
+      return fmt::format("{} is of structs or enums, which can be moved but not combined", name);
+    case Wrong::part_of_item:
+      return fmt::format(
+          "{} is made of items of {} elements (a struct's are its bytes), and {} for each rank are "
+          "no whole number of them",
+          name, buffer.per_item, request.count);
+    case Wrong::count:
+      if (parts == 1) {
+        return fmt::format("{} has {} elements, but {} are needed", name, buffer.count,
+                           request.count);
+      }
+      return fmt::format("{} has {} elements, but {} are needed: {} for each of {} ranks", name,
+                         buffer.count, request.count * parts, request.count, parts);
+    case Wrong::is_null:
+      return fmt::format("{} is null, but {} elements are needed", name, buffer.count);
   }
-  if (buffer.is_struct && reduces(request.op)) {
-    return fmt::format("{} is of structs or enums, which can be moved but not combined", name);
-  }
-  if (buffer.per_item > 1 && !request.uneven && request.count % buffer.per_item != 0) {
-    return fmt::format(
-        "{} is made of items of {} elements (a struct's are its bytes), and {} for each rank are "
-        "no "
-        "whole number of them",
-        name, buffer.per_item, request.count);
-  }
-  const bool fits = request.uneven || (request.count <= kMaxElements / parts &&
-                                       buffer.count == request.count * parts);
-  if (!fits) {
-    if (parts == 1) {
-      return fmt::format("{} has {} elements, but {} are needed", name, buffer.count,
-                         request.count);
-    }
-    return fmt::format("{} has {} elements, but {} are needed: {} for each of {} ranks", name,
-                       buffer.count, request.count * parts, request.count, parts);
-  }
-  if (buffer.data == nullptr && buffer.count > 0) {
-    return fmt::format("{} is null, but {} elements are needed", name, buffer.count);
-  }
+  return {};
+}
+
+Objection check_buffers(const Request& request, Parts parts) {
+  const Wrong input = wrong_with(request.input, request, parts.input);
+  if (input != Wrong::nothing) return say(input, "input", request.input, request, parts.input);
+  const Wrong output = wrong_with(request.output, request, parts.output);
+  if (output != Wrong::nothing) return say(output, "output", request.output, request, parts.output);
   return {};
 }
 
@@ -266,8 +296,7 @@ Objection objection(const Request& request, int rank, int group_size, bool block
         "it in a variable until its Work is done");
   }
   if (auto wrong = check_ranks(request, rank, group_size, blocking)) return wrong;
-  if (auto wrong = check_buffer("input", request.input, request, parts.input)) return wrong;
-  if (auto wrong = check_buffer("output", request.output, request, parts.output)) return wrong;
+  if (auto wrong = check_buffers(request, parts)) return wrong;
   if (auto wrong = check_uneven(request, rank, group_size)) return wrong;
   if (auto wrong = check_overlap(request, parts, rank)) return wrong;
   if (parts.input != 0 && parts.output != 0 && !(request.input.device == request.output.device)) {

@@ -139,6 +139,10 @@ class ProcessGroup::Impl {
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };
 
+inline ProcessGroup::Impl& ProcessGroup::impl() const {
+  if (!impl_) throw_empty();
+  return *impl_;
+}
 inline auto& Collectives::impl() { return static_cast<ProcessGroup&>(*this).impl(); }
 
 }  // namespace tutti

@@ -63,13 +63,10 @@ ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
-ProcessGroup::Impl& ProcessGroup::impl() const {
-  if (!impl_) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "this group is empty: the calling rank is not a member of it, or it has been moved "
-                "from. Ask is_member() first.");
-  }
-  return *impl_;
+void ProcessGroup::throw_empty() {
+  throw Error(ErrorCode::kInvalidArgument,
+              "this group is empty: the calling rank is not a member of it, or it has been moved "
+              "from. Ask is_member() first.");
 }
 
 detail::BorrowedGroup::BorrowedGroup(const ProcessGroup& group)

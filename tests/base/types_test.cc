@@ -135,7 +135,11 @@ TEST(Hash, SeesOrderAndEveryBit) {
   EXPECT_NE(hash_combine(0, 0), 0u);
   std::set<std::uint64_t> seen;
   for (int bit = 0; bit < 64; ++bit) seen.insert(hash_combine(7, std::uint64_t{1} << bit));
-  EXPECT_EQ(seen.size(), 64u);
+  for (int bit = 0; bit < 64; ++bit) {
+    seen.insert(hash_combine(7, std::uint64_t{1} << bit, 0));
+    seen.insert(hash_combine(7, 0, std::uint64_t{1} << bit));
+  }
+  EXPECT_EQ(seen.size(), 192u);
   EXPECT_NE(hash_text("ab"), hash_text("ba"));
   EXPECT_NE(hash_text(std::string_view("\0", 1)), hash_text(""));
   EXPECT_NE(hash_text("12345678"), hash_text("123456780"));
