@@ -165,18 +165,13 @@ Range range_of(DType dtype, ReduceOp op, std::size_t count) noexcept {
 
 }  // namespace
 
-Tree::Tree(DType dtype, ReduceOp op, int n) noexcept
-    : n_(n), computed_(computed_as(dtype, op.kind())), factor_(op.factor()) {
-  table_ = &table_for(computed_, op.kind());
-  per_element_ = static_cast<std::uint8_t>(size_of(dtype) / size_of(computed_));
-}
-
-void Tree::operator()(const void* const* inputs, void* out, void* out2, std::size_t count,
-                      Store store2) const noexcept {
-  const std::size_t element_bytes = size_of(computed_);
-  run({table_->whole, table_->leaf, table_->merge.of[2], table_->merge_last, element_bytes,
-       size_of(accumulation_dtype(computed_)), element_bytes, factor_, static_cast<double>(n_)},
-      inputs, n_, out, out2, count * per_element_, store2);
+void reduce_tree(DType dtype, ReduceOp op, const void* const* inputs, int n, void* out, void* out2,
+                 std::size_t count, Store store2) noexcept {
+  const Range range = range_of(dtype, op, count);
+  const Table& table = range.table;
+  run({table.whole, table.leaf, table.merge.of[2], table.merge_last, range.element_bytes,
+       range.partial_bytes, range.element_bytes, op.factor(), static_cast<double>(n)},
+      inputs, n, out, out2, range.count, store2);
 }
 
 void reduce_partial(DType dtype, ReduceOp op, const void* const* inputs, int n, void* out,

@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 
 #include "tutti/types.h"
@@ -30,32 +29,10 @@ constexpr DType accumulation_dtype(DType dtype) noexcept {
   return dtype == DType::f16 || dtype == DType::bf16 ? DType::f32 : dtype;
 }
 
-struct Table;
-
-/// The tree over n >= 1 inputs, finished for n ranks, with its kernels looked up ahead: a rank that
-/// has to wait for its inputs does that meanwhile. The pair must be legal (base/legality.h).
-class Tree {
- public:
-  Tree() = default;  ///< may only be assigned to
-  Tree(DType dtype, ReduceOp op, int n) noexcept;
-  /// out[i] = the tree over inputs[0][i] ... inputs[n-1][i]. `out2`, if not null, receives the same
-  /// bytes.
-  void operator()(const void* const* inputs, void* out, void* out2, std::size_t count,
-                  Store store2 = Store::cached) const noexcept;
-
- private:
-  const Table* table_ = nullptr;
-  int n_ = 0;
-  DType computed_ = DType::u8;
-  std::uint8_t per_element_ = 1;  // parts of an element that are computed by themselves
-  double factor_ = 1.0;
-};
-
-/// The same at once.
-inline void reduce_tree(DType dtype, ReduceOp op, const void* const* inputs, int n, void* out,
-                        void* out2, std::size_t count, Store store2 = Store::cached) noexcept {
-  Tree(dtype, op, n)(inputs, out, out2, count, store2);
-}
+/// out[i] = the tree over inputs[0][i] ... inputs[n-1][i], finished for n ranks; n >= 1. `out2`, if
+/// not null, receives the same bytes. The pair must be legal (base/legality.h).
+void reduce_tree(DType dtype, ReduceOp op, const void* const* inputs, int n, void* out, void* out2,
+                 std::size_t count, Store store2 = Store::cached) noexcept;
 
 /// out[i] = the partial over n inputs; `out` holds `count` elements of the accumulation type.
 void reduce_partial(DType dtype, ReduceOp op, const void* const* inputs, int n, void* out,

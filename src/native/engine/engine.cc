@@ -29,8 +29,8 @@
 // Flags are stored and loaded seq_cst: a rank that is about to sleep and a rank that is about to
 // look for sleepers must see each other (base/wait.h).
 //
-// All combining is done by one call over all ranks' inputs in rank order (kernels::Tree), so the
-// bits do not depend on the path.
+// All combining is done by one call over all ranks' inputs in rank order (kernels::reduce_tree), so
+// the bits do not depend on the path.
 #include "native/engine/engine.h"
 
 #include <fmt/format.h>
@@ -156,9 +156,6 @@ bool Engine::step() {
     case Phase::stage_first:
       if (!put_first()) return false;
       post();
-      if (request_->op == Op::all_reduce) {  // now: peers are on their way
-        tree_ = kernels::Tree(request_->dtype, request_->reduce, ranks_);
-      }
       phase_ = Phase::meet;
       [[fallthrough]];
     case Phase::meet:
@@ -247,7 +244,8 @@ bool Engine::finish_small() noexcept {
       inputs[static_cast<std::size_t>(peer)] =
           peer == view_.rank ? request_->input.data : small_data(peer);
     }
-    tree_(inputs.data(), request_->output.data, nullptr, request_->count);
+    kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
+                         request_->output.data, nullptr, request_->count);
   } else if (request_->op == Op::broadcast && byte_count_ > 0 && !is_source()) {
     std::memcpy(request_->output.data, small_data(request_->root_or_peer), byte_count_);
   }
@@ -388,8 +386,9 @@ bool Engine::reduce() noexcept {
     }
     inputs[static_cast<std::size_t>(view_.rank)] =
         static_cast<const std::byte*>(request_->input.data) + slice.offset;
-    tree_(inputs.data(), static_cast<std::byte*>(request_->output.data) + slice.offset,
-          ring_ + slice.place, slice.count, store_);
+    kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
+                         static_cast<std::byte*>(request_->output.data) + slice.offset,
+                         ring_ + slice.place, slice.count, store_);
   }
   advance(to_reduce_, segment);
   publish(&EngineHead::reduced, segment.end);

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "kernels/kernels.h"
 #include "native/engine/layout.h"
 #include "native/engine/store_choice.h"
 #include "tutti/backend.h"
@@ -151,7 +150,6 @@ class Engine {
   std::uint64_t chain_ = 0;   ///< of the operation entered last
   std::size_t element_bytes_ = 1;
   std::size_t byte_count_ = 0;
-  kernels::Tree tree_;  ///< of the all_reduce entered last
 
   // Large messages.
   std::size_t segment_elements_ = 0;
