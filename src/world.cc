@@ -13,6 +13,7 @@
 
 #include "base/config.h"
 #include "base/hash.h"
+#include "base/last_words.h"
 #include "base/log.h"
 #include "base/rank_list.h"
 #include "control/board.h"
@@ -22,7 +23,6 @@
 #include "group/check.h"
 #include "group/group_impl.h"
 #include "group/plugin.h"
-#include "launch/last_words.h"
 #include "native/native.h"
 #include "net/fd.h"
 #include "rendezvous/identity.h"
@@ -322,7 +322,7 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   net::hold_standard_descriptors();     // before there is a socket that a print would reach
   const Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
-  if (environment.contains("TUTTI_AGENT")) launch::install_last_words();
+  if (environment.contains("TUTTI_AGENT")) install_last_words();
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
   const Identity identity = find_identity(options, settings, config, environment);

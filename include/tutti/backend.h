@@ -1,4 +1,4 @@
-// What a backend implements, and the one value it is handed.
+// What a backend implements; the one value it is handed is in request.h.
 #pragma once
 
 #include <atomic>
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/buffer.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
+#include "tutti/request.h"
 #include "tutti/store.h"
 #include "tutti/types.h"
 #include "tutti/version.h"
@@ -25,85 +25,6 @@ namespace tutti {
 
 namespace control {
 class Membership;
-}
-
-class Observer;
-using GroupId = std::uint64_t;
-
-/// As the peer of a recv: any rank of the group.
-inline constexpr int kAnyRank = -1;
-/// As the peer of a message: nobody. A send there does nothing, a recv from there leaves its buffer
-/// as it is (`MessageInfo::rank` is kNoRank, its count 0): the edges of a halo exchange need no
-/// `if`.
-inline constexpr int kNoRank = std::numeric_limits<int>::min();
-
-/// A message and its recv that have found each other, as both ends know it.
-struct MessageInfo {
-  int rank = -1;  ///< of recv: who sent it; of send: who receives it
-  int tag = 0;
-  DType dtype = DType::u8;
-  std::size_t count = 0;
-  std::uint64_t id = 0;  ///< among the messages of this sender to this receiver, from 1
-  bool moved = false;    ///< its content came with it
-};
-
-/// One operation, as a plain value: everything below the group reads it, nothing adds to it.
-/// The group has checked it: counts fit, ranks and tags are in range, buffers of the ranks that use
-/// them are not null, `supports` said yes. Buffers that a rank has no use for are empty.
-///
-/// Shape     `input` and `output` hold `count` elements or, where parts of all ranks lie side by
-/// side,
-///           count * group size. They overlap only in the *in-place* forms: all_gather and gather,
-///           where `input` is part `rank` of `output`; reduce_scatter and scatter, where `output`
-///           is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the scans,
-///           where both point to the same bytes.
-struct Request {
-  Op op = Op::barrier;
-  DType dtype = DType::u8;
-  bool buffered = false;   ///< send: return before the message is matched
-  bool monitored = false;  ///< barrier: the program called monitored_barrier
-  bool names_all = false;  ///< barrier: its timeout names every missing rank
-  ReduceOp reduce = ReduceOp::sum;
-  ConstBuffer input;  ///< empty for recv and barrier
-  Buffer output;      ///< empty for send and barrier
-  /// A v-variant: the parts of the ranks differ in count. `send_counts` are those of `input`,
-  /// `recv_counts` those of `output`, by rank, where that buffer has parts on this rank.
-  bool uneven = false;
-  /// Of an all_reduce of a list in one: `send_counts` are those of its buffers.
-  std::span<const std::size_t> send_counts, recv_counts;
-  int root_or_peer = -1;
-  int tag = 0;
-  GroupId group = 0;
-  std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0,
-                            ///< on a backend that does not check itself their MessageInfo::id
-  std::uint64_t chain = 0;  ///< running hash of the group's collectives, this one included
-  Deadline arrive;          ///< a member has not entered
-  Deadline stall;           ///< all members are in and no byte moved
-  Stream stream;
-  Where where;
-  std::shared_ptr<const void> keep_alive;
-  Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
-  /// On a side group: the operation it precedes, which the board shows in its place. A message is
-  /// matched only and moves its content elsewhere, unless it is buffered or to oneself.
-  const Request* stands_for = nullptr;
-  const Request& called() const noexcept { return stands_for != nullptr ? *stands_for : *this; }
-  /// Messages: filled in when they are matched. May be null.
-  MessageInfo* matched = nullptr;
-  /// recv of any count: makes room for a message of `count` elements and returns where it goes;
-  /// called once, by any thread, when it is matched. Null: exactly `count` elements are awaited.
-  void* (*make_room)(void* context, std::size_t count) = nullptr;
-  void* room_context = nullptr;
-
-  /// Elements in the sense of the design's glossary: what each rank contributes or receives in
-  /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
-  /// Uneven: the whole of all_gather's output and of reduce_scatter's and all_to_all's input.
-  std::size_t count = 0;
-};
-
-/// "all_gather"; of a v-variant "all_gatherv", of a monitored barrier "monitored_barrier".
-inline std::string call_name(const Request& request) {
-  if (request.monitored) return "monitored_barrier";
-  return std::string(name_of(request.op)) + (request.uneven ? "v" : "");
 }
 
 /// Key of the support matrix.
@@ -137,14 +58,6 @@ struct GroupSpec {
 struct Memory {
   std::shared_ptr<void> data;
   std::size_t byte_count = 0;
-};
-
-/// Why a group has failed: kept as a value, thrown as an Error by whoever waits or calls next.
-struct Cause {
-  ErrorCode code = ErrorCode::kAborted;
-  std::string text;           ///< the sentence after "all_reduce #41 (rank 3): "
-  std::vector<int> culprits;  ///< ranks of the group
-  std::string host;
 };
 
 struct BackendInfo {

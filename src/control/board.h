@@ -30,7 +30,7 @@
 #include "base/wait.h"
 #include "control/hand_over.h"
 #include "net/fd.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::control {
 

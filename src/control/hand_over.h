@@ -14,8 +14,8 @@
 
 #include "net/fd.h"
 #include "net/poller.h"
-#include "tutti/backend.h"
 #include "tutti/store.h"
+#include "tutti/types.h"
 
 namespace tutti::control {
 

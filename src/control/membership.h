@@ -11,7 +11,7 @@
 #include "base/wait.h"
 #include "control/board.h"
 #include "control/progress.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::control {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "control/board.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::control {
 

@@ -8,7 +8,7 @@
 #include <span>
 
 #include "base/hash.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::group {
 

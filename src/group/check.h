@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::group {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::group {
 

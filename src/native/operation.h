@@ -6,7 +6,7 @@
 #pragma once
 
 #include "control/membership.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::native {
 

@@ -11,7 +11,7 @@
 
 #include "net/fd.h"
 #include "net/unix_socket.h"
-#include "tutti/backend.h"
+#include "tutti/types.h"
 
 namespace tutti::net {
 

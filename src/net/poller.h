@@ -14,7 +14,7 @@
 #include <span>
 
 #include "net/fd.h"
-#include "tutti/backend.h"
+#include "tutti/types.h"
 
 namespace tutti::net {
 

@@ -16,7 +16,7 @@
 
 #include "net/fd.h"
 #include "net/poller.h"
-#include "tutti/backend.h"
+#include "tutti/types.h"
 
 namespace tutti::net {
 

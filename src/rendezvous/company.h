@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "rendezvous/claim.h"
-#include "tutti/backend.h"
 #include "tutti/store.h"
+#include "tutti/types.h"
 
 namespace tutti::rendezvous {
 

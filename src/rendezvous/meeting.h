@@ -18,8 +18,8 @@
 #include "net/fd.h"
 #include "rendezvous/company.h"
 #include "rendezvous/identity.h"
-#include "tutti/backend.h"
 #include "tutti/store.h"
+#include "tutti/types.h"
 
 namespace tutti::rendezvous {
 

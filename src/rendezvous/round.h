@@ -7,8 +7,8 @@
 
 #include "rendezvous/company.h"
 #include "rendezvous/identity.h"
-#include "tutti/backend.h"
 #include "tutti/store.h"
+#include "tutti/types.h"
 
 namespace tutti::rendezvous {
 

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "tutti/backend.h"
 #include "tutti/store.h"
+#include "tutti/types.h"
 
 namespace tutti::store {
 

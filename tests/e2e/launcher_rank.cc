@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "base/config.h"
-#include "launch/last_words.h"
+#include "base/last_words.h"
 #include "store/client.h"
 #include "tutti/error.h"
 #include "tutti/tutti.h"
@@ -153,7 +153,7 @@ int deaf() {
 }
 
 int uncaught(const std::string& what) {
-  tutti::launch::install_last_words();
+  tutti::install_last_words();
   std::printf("printed before the end\n");  // stays in the buffer of a pipe
   if (what == "error") throw tutti::Error(tutti::ErrorCode::kTimeout, "made up for a test");
   throw std::runtime_error("not ours");

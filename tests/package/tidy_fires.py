@@ -16,6 +16,9 @@ PLANTED = {
         ("// TO" + "DO: later\n", "work left"),
     ],
     "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
+    "src/group/planted.cc": [('#include "launch/job.h"\n', "group may not include launch")],
+    "src/world.cc": [('#include "launch/job.h"\n', "world may not include launch")],
+    "cli/planted.cc": [('#include "native/native.h"\n', "cli may not include native")],
     "src/new_folder/planted.cc": [("int x;\n", "stands in no folder of the layout")],
     "docs/planted.md": [("[x](nowhere.md)\n", "does not exist")],
 }
@@ -30,9 +33,10 @@ def main(source):
             for text, expected in cases:
                 path = tree / name
                 path.parent.mkdir(parents=True, exist_ok=True)
+                before = path.read_text() if path.exists() else None
                 path.write_text(text)
                 done = subprocess.run(tidy, capture_output=True, text=True)
-                path.unlink()
+                path.unlink() if before is None else path.write_text(before)
                 if done.returncode == 0 or not any(line.startswith(name) and expected in line for line in done.stdout.splitlines()):
                     sys.exit(f"tidy did not report {expected!r} for {text!r} in {name}:\n{done.stdout}")
     print("every rule fires")

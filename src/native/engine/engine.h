@@ -10,7 +10,7 @@
 
 #include "native/engine/layout.h"
 #include "native/engine/store_choice.h"
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::native {
 

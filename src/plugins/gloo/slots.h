@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::gloo_backend {
 

@@ -12,8 +12,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
-#include "tutti/backend.h"
+#include "tutti/request.h"
 
 namespace tutti::mpi {
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "plugins/mpi/calls.h"
+#include "tutti/backend.h"
 
 namespace tutti::mpi {
 

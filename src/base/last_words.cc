@@ -1,4 +1,4 @@
-#include "launch/last_words.h"
+#include "base/last_words.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "base/log.h"
 #include "tutti/error.h"
 
-namespace tutti::launch {
+namespace tutti {
 namespace {
 
 /// What stderr has to take the line.
@@ -44,4 +44,4 @@ void install_last_words() {
   std::call_once(once, [] { former_handler = std::set_terminate(speak_and_exit); });
 }
 
-}  // namespace tutti::launch
+}  // namespace tutti
