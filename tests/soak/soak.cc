@@ -1,6 +1,8 @@
 #include "soak/soak.h"
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,7 +96,13 @@ std::set<std::string> Leftovers::entries(const std::string& folder) {
   return names;
 }
 
-Leftovers::Leftovers() : shm_(entries("/dev/shm")) {
+Leftovers::Leftovers() {
+  // A /dev/shm of our own where we may have one: other programs put things into everybody's.
+  if (::unshare(CLONE_NEWNS) == 0 &&
+      ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0) {
+    ::mount("tmpfs", "/dev/shm", "tmpfs", 0, nullptr);
+  }
+  shm_ = entries("/dev/shm");
   folder_ = (std::filesystem::temp_directory_path() / "tutti_soak_XXXXXX").string();
   if (::mkdtemp(folder_.data()) == nullptr) throw std::runtime_error("cannot make " + folder_);
   ::setenv("TMPDIR", folder_.c_str(), 1);

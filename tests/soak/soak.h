@@ -46,7 +46,7 @@ struct Figures {
 /// What a job could leave: entries of /dev/shm and of our own TMPDIR, abstract sockets of ours.
 class Leftovers {
  public:
-  /// Makes a folder and sets TMPDIR to it.
+  /// Makes a folder and sets TMPDIR to it. Root also gets a /dev/shm that nobody else sees.
   Leftovers();
   ~Leftovers();
   /// What is there now and was not at the beginning; empty: nothing. `address` is the job's agent.
