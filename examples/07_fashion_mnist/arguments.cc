@@ -9,9 +9,9 @@ namespace {
 constexpr const char* kHelp =
     R"(Trains a small convolutional network on Fashion-MNIST, on all ranks of a job.
 
-  tutti run -n 4 fashion_mnist                               4 processes
-  tutti run -n 4 fashion_mnist --checkpoint run.pt           Ctrl-C saves
-  tutti run -n 4 fashion_mnist --checkpoint run.pt --resume  and this goes on
+  tutti run -n 4 ./fashion_mnist                               4 processes
+  tutti run -n 4 ./fashion_mnist --checkpoint run.pt           Ctrl-C saves
+  tutti run -n 4 ./fashion_mnist --checkpoint run.pt --resume  and this goes on
 
   --data DIR         folder with the four IDX files (%s)
   --epochs N         passes over the training images (%zu)

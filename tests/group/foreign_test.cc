@@ -6,9 +6,12 @@
 
 #include <atomic>
 #include <future>
+#include <mutex>
+#include <string>
 
 #include "group/foreign_backend.h"
 #include "ranks.h"
+#include "tutti/log.h"
 
 namespace tutti {
 namespace {
@@ -125,6 +128,30 @@ TEST(Foreign, AbortReachesTheBackend) {
     EXPECT_EQ(outcome.error->code(), ErrorCode::kAborted);
     expect_text(*outcome.error, "enough");
   }
+}
+
+TEST(Foreign, AFailureThatWaitThrowsIsNotLogged) {
+  static std::mutex mutex;
+  static std::string logged;
+  set_log_callback([](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    logged.append(line).append("\n");
+  });
+  on_foreign(2, Side::native, [](ProcessGroup& world) {
+    float x = 1;
+    if (world.rank() == 1) {
+      world.recv(x, 0);
+      world.abort("enough");
+      return;
+    }
+    Work work = world.all_reduce(x, async);
+    world.send(x, 1, {.buffered = true});
+    EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kAborted);
+  });
+  set_log_callback({});
+  const std::lock_guard lock(mutex);
+  EXPECT_NE(logged.find("rank 1 aborted the group: enough"), std::string::npos) << logged;
+  EXPECT_EQ(logged.find("nobody waited"), std::string::npos) << logged;
 }
 
 TEST(Foreign, WhatOneRanksBackendThrowsEndsTheGroupOnAll) {
