@@ -211,8 +211,8 @@ def measure_cell(peers, size, rounds, probe):
 
 
 def measure_table(n, wanted, sizes, options, build, before):
-    """Cells by size. Their rounds come from several starts of all peers: the memory that a start is given decides
-    how far a cache line travels, by which the same program differs from itself by a quarter."""
+    """Cells by size. Their rounds come from several starts of all peers, by which the same program differs from
+    itself by up to a quarter."""
     starts = min(options.starts, options.rounds)
     cells = {}
     for start in range(starts):
