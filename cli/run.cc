@@ -105,6 +105,13 @@ void parse(CLI::App& app, std::vector<std::string> options) {
   } catch (const CLI::CallForHelp&) {
     throw;
   } catch (const CLI::ParseError& error) {
+    for (const CLI::Option* option : app.get_options()) {
+      if (option->count() < 2) continue;
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} is given {} times, with {}: give it once", option->get_name(false, true),
+                      option->count(), fmt::join(option->results(), " and ")));
+    }
     throw Error(ErrorCode::kInvalidArgument, error.what());
   }
 }

@@ -200,10 +200,12 @@ struct Layout {
 template <class T>
 consteval Layout layout_of() {
   using U = flat_t<T>;
+  constexpr std::uint32_t kWhole = sizeof(T);
   if constexpr (Element<U>) {
-    return {dtype_of<U>, static_cast<std::uint32_t>(sizeof(T) / sizeof(U)), false};
+    constexpr std::uint32_t kPart = sizeof(U);
+    return {dtype_of<U>, kWhole / kPart, false};
   } else {
-    return {DType::u8, static_cast<std::uint32_t>(sizeof(T)), true};
+    return {DType::u8, kWhole, true};
   }
 }
 

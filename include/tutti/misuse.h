@@ -126,6 +126,20 @@ struct MisusedMessages {
     requires(wrong_from<Given...>(2))
   void recv(Given&&...) { refuse_arguments<Given...>(); }
   template <class T>
+  void send(T&&) {
+    static_assert(!std::same_as<T, T>, "tutti: send takes a buffer and a rank: group.send(x, to)");
+  }
+  template <class T>
+  void recv(T&&) {
+    static_assert(!std::same_as<T, T>,
+                  "tutti: recv takes a buffer and a rank: group.recv(x, from), from kAnyRank too");
+  }
+  template <class T>
+  void recv_resize(T&&) {
+    static_assert(!std::same_as<T, T>,
+                  "tutti: recv_resize takes a buffer and a rank: group.recv_resize(x, from)");
+  }
+  template <class T>
   void recv(int) {
     static_assert(!std::same_as<T, T>,
                   "tutti: recv writes to a buffer: T value; group.recv(value, from)");

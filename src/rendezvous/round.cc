@@ -238,8 +238,8 @@ std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const I
   WaitingLines lines(options.first_line_after, Clock::now());
   const Claim own = claim_of_this_process(identity.world_size);
   for (int number = 1;; ++number) {
-    const auto company = std::make_shared<Company>(store, round_prefix(options.name, number),
-                                                   number, own, options.company);
+    auto company = std::make_shared<Company>(store, round_prefix(options.name, number), number, own,
+                                             options.company);
     try {
       Round round(*store, identity, options, deadline, *company);
       if (round.enter() == Round::Entry::in) {

@@ -89,6 +89,11 @@ CASES = {
     "object_pointer": ("int* p = nullptr; auto v = tutti::all_gather_object(w, p);", NO_OBJECT),
     "object_recv": ("auto v = tutti::recv_object<std::string_view>(w, 0);", NO_OBJECT),
     # other calls
+    "rank_missing": ("std::vector<float> x(9); w.send(x);", "group.send(x, to)"),
+    "rank_missing_recv": ("std::vector<float> x(9); w.recv(x);", "group.recv(x, from)"),
+    "rank_missing_resize": ("std::vector<float> x(9); w.recv_resize(x);", "group.recv_resize(x, from)"),
+    "to_missing": ("std::vector<float> x(9), y(9); w.sendrecv(x, y, {.from = 1});", "{.to = 1, .from = 1}"),
+    "from_missing": ("std::vector<int> x(9), y(9); w.sendrecv(x, y, {.to = 1});", "{.to = 1, .from = 1}"),
     "recv_value": ("auto x = w.recv<int>(0);", "recv writes to a buffer: T value; group.recv(value, from)"),
     "then_lvalue": ("tutti::Work a; a.then([](const tutti::Error*) {}).wait();", "work = std::move(work).then(callback)"),
     "detach_lvalue": ("tutti::Work a; a.detach();", "std::move(work).detach()"),
@@ -107,7 +112,6 @@ PLAIN = {
     "name_op": "std::vector<float> x(9); w.all_reduce(x, tutti::ReduceOp::SUM);",
     "designator_order": "std::vector<float> x(9); w.reduce(x, {.root = 1, .op = tutti::ReduceOp::max});",
     "argument_order": "std::vector<float> x(9); w.all_reduce(x, tutti::async, {.op = tutti::ReduceOp::max});",
-    "argument_missing": "std::vector<float> x(9); w.send(x);",
     "half_arithmetic": "tutti::float16 a(1.f), b(2.f); auto c = a + b;",
 }
 # clang 14 cannot read the views of libstdc++ 12.

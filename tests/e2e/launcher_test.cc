@@ -511,6 +511,8 @@ std::vector<Misuse> misuses() {
       {{"run"}, "no program given"},
       {{"run", "-n", "2"}, "no program given"},
       {{"run", "-n"}, "-n needs a value"},
+      {{"run", "-n", "2", "--np", "3", "true"},
+       "-n,--np,--nproc-per-node is given 2 times, with 2 and 3: give it once"},
       {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
       {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
       {{"run", "--grace", "soon", "true"},
