@@ -308,7 +308,8 @@ class TUTTI_API Collectives : private detail::MisusedCollectives {
 
  private:
   friend class ProcessGroup;
-  auto& impl();  // src/group/group_impl.h
+  // src/group/group_impl.h
+  auto& impl(const Where& where, const char* call = __builtin_FUNCTION());
   Collectives() = default;
   Collectives(Collectives&&) = default;
   Collectives& operator=(Collectives&&) = default;

@@ -29,7 +29,7 @@ TUTTI_API std::string_view name_of(ErrorCode code) noexcept;  ///< "kPeerLost"
 
 /// What a program can read off an Error without parsing its text. Empty where not known.
 struct ErrorContext {
-  std::string op = {};             ///< "all_reduce"
+  std::string op = {};             ///< "all_reduce"; "store" where that is lost
   std::uint64_t seq = 0;           ///< number of the operation in its group, from 1
   int rank = -1;                   ///< own rank in the group
   std::vector<int> culprits = {};  ///< ranks of the group whose loss or disagreement came first

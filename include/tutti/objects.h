@@ -49,6 +49,10 @@ struct ObjectCall {
             .host = {},
             .call_site = name_of(where)};
   }
+  /// Of one operation of the call: "the lengths", or all of it.
+  Purpose part(const char* what = nullptr) const {
+    return Purpose::part(what != nullptr ? std::string(what) + " of " + op : op, where);
+  }
   [[noreturn]] void refuse(int culprit, const std::string& text, const std::string& advice) const {
     ErrorContext about = context(culprit);
     const std::string message = heading(about) + ": " + text + ". " + advice + ".";
@@ -100,8 +104,9 @@ inline std::vector<std::uint64_t> gather_lengths(ProcessGroup& group, std::size_
                                                  const ObjectOptions& options,
                                                  const ObjectCall& call) {
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(group.world_size()));
+  const Purpose for_lengths = call.part("the lengths");
   group.all_gather(static_cast<std::uint64_t>(own), lengths, {.timeout = options.timeout},
-                   call.where);
+                   call.where.with(for_lengths));
   call.check_lengths(lengths, options);
   return lengths;
 }
@@ -137,11 +142,12 @@ void broadcast_object(ProcessGroup& group, Variable&& object, ObjectOptions opti
     std::vector<std::byte> bytes;
     if (at_root) bytes = encode_object<T>(object);
     const RootedOptions rooted{.root = options.root, .timeout = options.timeout};
+    const Purpose for_length = call.part("the length"), for_bytes = call.part("the bytes");
     std::uint64_t length = bytes.size();
-    group.broadcast(length, rooted, where);
+    group.broadcast(length, rooted, where.with(for_length));
     call.check_length(options.root, length, options.max_bytes);
     bytes.resize(static_cast<std::size_t>(length));
-    group.broadcast(bytes, rooted, where);
+    group.broadcast(bytes, rooted, where.with(for_bytes));
     if (!at_root) object = call.decode<T>(bytes, options.root);
   }
 }
@@ -155,7 +161,9 @@ std::vector<T> all_gather_object(ProcessGroup& group, const T& object, ObjectOpt
     const detail::ObjectCall call{group, "all_gather_object", where};
     const std::vector<std::byte> own = encode_object(object);
     detail::Encoded all(detail::gather_lengths(group, own.size(), options, call));
-    group.all_gatherv(own, all.bytes, all.counts, {.timeout = options.timeout}, where);
+    const Purpose for_bytes = call.part("the bytes");
+    group.all_gatherv(own, all.bytes, all.counts, {.timeout = options.timeout},
+                      where.with(for_bytes));
     return all.decode<T>(call);
   }
 }
@@ -171,12 +179,13 @@ std::vector<T> gather_object(ProcessGroup& group, const T& object, ObjectOptions
     const std::vector<std::uint64_t> lengths =
         detail::gather_lengths(group, own.size(), options, call);
     const RootedOptions rooted{.root = options.root, .timeout = options.timeout};
+    const Purpose for_bytes = call.part("the bytes");
     if (group.rank() != options.root) {
-      group.gatherv(own, Buffer(), {}, rooted, where);
+      group.gatherv(own, Buffer(), {}, rooted, where.with(for_bytes));
       return {};
     }
     detail::Encoded all(lengths);
-    group.gatherv(own, all.bytes, all.counts, rooted, where);
+    group.gatherv(own, all.bytes, all.counts, rooted, where.with(for_bytes));
     return all.decode<T>(call);
   }
 }
@@ -205,11 +214,12 @@ T scatter_object(ProcessGroup& group, const std::vector<T>& objects, ObjectOptio
       bytes.insert(bytes.end(), each.begin(), each.end());
     }
     const RootedOptions rooted{.root = options.root, .timeout = options.timeout};
-    group.broadcast(lengths, rooted, where);
+    const Purpose for_lengths = call.part("the lengths"), for_bytes = call.part("the bytes");
+    group.broadcast(lengths, rooted, where.with(for_lengths));
     call.check_lengths(lengths, options);
     const std::vector<std::size_t> counts(lengths.begin(), lengths.end());
     std::vector<std::byte> own(counts[static_cast<std::size_t>(group.rank())]);
-    group.scatterv(bytes, counts, own, rooted, where);
+    group.scatterv(bytes, counts, own, rooted, where.with(for_bytes));
     return call.decode<T>(own, options.root);
   }
 }
@@ -225,7 +235,8 @@ void send_object(ProcessGroup& group, const T& object, int to, SendObjectOptions
     const std::vector<std::byte> bytes = encode_object(object);
     const detail::ObjectCall call{group, "send_object", where};
     call.check_length(group.rank(), bytes.size(), options.max_bytes);
-    group.send(bytes, to, {.tag = options.tag, .timeout = options.timeout}, where);
+    const Purpose purpose = call.part();
+    group.send(bytes, to, {.tag = options.tag, .timeout = options.timeout}, where.with(purpose));
   }
 }
 
@@ -240,11 +251,12 @@ T recv_object(ProcessGroup& group, int from, RecvObjectOptions options = {},
               Where where = Where::current()) {
   detail::check_object<T>();
   if constexpr (Object<T>) {
-    std::vector<std::byte> bytes;
-    const MessageInfo message =
-        group.recv_resize(bytes, from, {.tag = options.tag, .timeout = options.timeout}, where);
-    if (options.info != nullptr) *options.info = message;
     const detail::ObjectCall call{group, "recv_object", where};
+    const Purpose purpose = call.part();
+    std::vector<std::byte> bytes;
+    const MessageInfo message = group.recv_resize(
+        bytes, from, {.tag = options.tag, .timeout = options.timeout}, where.with(purpose));
+    if (options.info != nullptr) *options.info = message;
     return call.decode<T>(bytes, message.rank);
   }
 }

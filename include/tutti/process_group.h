@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -42,6 +43,12 @@ struct RecvOptions {
 /// A rank that must be given: an option of this type that is left out does not compile.
 class RequiredRank {
  public:
+  template <class T = int>
+  constexpr RequiredRank() noexcept {
+    static_assert(!std::same_as<T, int>,
+                  "tutti: sendrecv takes the rank to send to and the one to receive from, maybe "
+                  "the same: {.to = 1, .from = 1}; kNoRank is nobody");
+  }
   constexpr RequiredRank(int rank) noexcept : rank_(rank) {}
   constexpr operator int() const noexcept { return rank_; }
 
@@ -192,7 +199,7 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   /// Errors  kPeerLost, kClosed: a member died or left before it came. kTimeout after the group's
   ///         timeout: who did not come. kCollectiveMismatch: members ask for different groups. What
   ///         this group fails with meanwhile.
-  ProcessGroup new_group(Integers<int> ranks, Where where = Where::current());
+  ProcessGroup new_group(const Integers<int>& ranks, Where where = Where::current());
 
   /// Divides the group: ranks that give the same color form a group, ordered by key, then by rank.
   /// All ranks must call it; one with a negative color gets the empty group.
@@ -212,7 +219,7 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   /// Leaves in order: ends pending work, says goodbye, waits for the others' goodbyes and compares
   /// what was done. After the deadline (empty: the setting close_timeout, 30 s): kTimeout naming
   /// who has not left.
-  void close(Timeout deadline = {});
+  void close(Timeout deadline = {}, Where where = Where::current());
 
   // What is said of other arguments.
   using MisusedMessages::send, MisusedMessages::recv, MisusedMessages::recv_resize,
@@ -255,8 +262,9 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   friend class detail::BorrowedGroup;
   explicit ProcessGroup(std::shared_ptr<Impl> impl) noexcept;
 
-  Impl& impl() const;  // src/group/group_impl.h
-  [[noreturn]] static void throw_empty();
+  // src/group/group_impl.h; `call`: the calling function, for the error about an empty group.
+  Impl& impl(const Where& where = {}, const char* call = __builtin_FUNCTION()) const;
+  [[noreturn]] static void throw_empty(const Where& where, const char* call);
   std::shared_ptr<Impl> impl_;  // shared for the length of a call by those who have borrowed it
 };
 
@@ -267,8 +275,8 @@ namespace detail {
 /// Threads   Borrowing: as collectives, one thread at a time.
 class TUTTI_API BorrowedGroup {
  public:
-  /// Errors  kInvalidArgument: the group is empty.
-  explicit BorrowedGroup(const ProcessGroup& group);
+  /// `borrower`: what needs it at `where`, for the error. Errors  kInvalidArgument: it is empty.
+  BorrowedGroup(const ProcessGroup& group, const Where& where, const char* borrower);
   /// The group, for one call; the empty group once it has been destroyed.
   ProcessGroup lock() const noexcept;
   /// How many times the group had been borrowed, this time included: the same on all ranks, if they

@@ -167,7 +167,9 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///           (zero_grad(false)); the memory of one set of gradients.
 /// Errors    kCollectiveMismatch: at construction the ranks' models or options differ, by name;
 ///           some ranks alone have frozen, thawed, added or replaced a parameter, by name; two
-///           wrappers' backwards come in another order; or one rank alone gave a step up.
+///           wrappers' backwards come in another order; or one rank alone gave a step up in an
+///           exception. A backward that one rank leaves out (`continue` after a loss that is NaN)
+///           looks like the next one to the others: leave it out on all ranks, or on none.
 ///           kInvalidArgument, out of backward, by name: a parameter without gradient or with two;
 ///           one added, removed or replaced since; forwards in it that train different ones.
 ///           kClosed: the group is gone. kUnsupported: sparse gradients, create_graph. After an

@@ -252,11 +252,15 @@ class Deadline {
   Clock::time_point end_ = {};
 };
 
+struct Where;
+
 /// What a part of the library does an operation for on a user's behalf. Ranks must agree in it, and
 /// messages show it beside the operation.
 struct Purpose {
   std::uint64_t key = 0;  ///< the same on all ranks: part of the group's chain
   std::string text;       ///< "bucket 1 of 2 of DistributedDataParallel 1 (train.cc:80)"
+  /// Of one of the operations that `call` is made of: "the lengths of gather_object".
+  TUTTI_API static Purpose part(const std::string& of_call, const Where& call);
 };
 
 /// The line of user code that made a call. Default argument of every public operation.
@@ -267,6 +271,10 @@ struct Where {
   static constexpr Where current(const char* file = __builtin_FILE(),
                                  int line = __builtin_LINE()) noexcept {
     return {file, line};
+  }
+  /// The same line, for an operation with this purpose.
+  constexpr Where with(const Purpose& its_purpose) const noexcept {
+    return {file, line, &its_purpose};
   }
 };
 TUTTI_API std::string name_of(const Where& where);  ///< "train.cc:88"; "" if unknown

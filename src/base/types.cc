@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "base/half.h"
+#include "base/hash.h"
 
 namespace tutti {
 
@@ -115,6 +116,12 @@ std::string name_of(const Where& where) {
   const std::string_view path = where.file == nullptr ? "" : where.file;
   if (path.empty()) return {};
   return fmt::format("{}:{}", path.substr(path.rfind('/') + 1), where.line);
+}
+
+Purpose Purpose::part(const std::string& of_call, const Where& call) {
+  const std::uint64_t key = hash_text(of_call);
+  return {call.purpose == nullptr ? key : hash_combine(call.purpose->key, key),
+          of_call + purpose_of(call)};
 }
 
 std::string purpose_of(const Where& where) {

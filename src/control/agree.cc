@@ -30,6 +30,24 @@ struct Side {
   }
 };
 
+/// The chain that the owner of `line` had after the operation `seq`, if that can still be read.
+std::optional<std::uint64_t> chain_at(const Line& line, std::uint64_t seq) noexcept {
+  const auto entry = line.history[seq % kHistory].read();
+  if (entry && entry->seq == seq) return entry->chain;
+  if (line.goodbye_seq.load() == seq && has_left(line.state.load()))
+    return line.goodbye_chain.load();
+  return std::nullopt;
+}
+
+/// In what operations that look alike differ.
+std::string_view hidden_difference(const Side& side) noexcept {
+  const std::uint8_t op = side.description ? side.description->op : 0;
+  if ((op & kUnevenBit) != 0) return "their counts differ";
+  if (op_index(op) == static_cast<std::size_t>(Op::all_reduce))
+    return "they differ in the buffers of a list";
+  return {};
+}
+
 }  // namespace
 
 bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
@@ -66,26 +84,31 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
   cause.code = ErrorCode::kCollectiveMismatch;
   cause.text = fmt::format("the ranks{} disagree about operation #{}", of_group(), seq);
   bool all_equal = true;
-  std::size_t biggest = 0;
+  std::size_t most = 0, with_most = 0;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     Side& side = sides[i];
     if (side.what.empty()) side.what = "an operation that the board no longer shows";
     cause.text +=
         fmt::format("{} {} called {}", i == 0 ? ":" : ";", ranks_text(side.members), side.what);
     all_equal = all_equal && side.same_as(sides[0]);
-    if (side.members.size() > sides[biggest].members.size()) biggest = i;
+    if (side.members.size() > most) with_most = 0;
+    most = std::max(most, side.members.size());
+    if (side.members.size() == most) ++with_most;
   }
-  for (std::size_t i = 0; i < sides.size(); ++i)
-    if (i != biggest)
-      cause.culprits.insert(cause.culprits.end(), sides[i].members.begin(), sides[i].members.end());
+  // The smaller sides; of equals nobody can say which of them is wrong.
+  for (const Side& side : sides)
+    if (side.members.size() < most || with_most > 1)
+      cause.culprits.insert(cause.culprits.end(), side.members.begin(), side.members.end());
   std::sort(cause.culprits.begin(), cause.culprits.end());
   if (all_equal) {
-    const std::uint8_t op = sides[0].description ? sides[0].description->op : 0;
-    const std::string_view where = (op & kUnevenBit) != 0 ? "their counts differ, or"
-                                   : op == static_cast<std::uint8_t>(Op::all_reduce)
-                                       ? "they differ in the buffers of a list, or in"
-                                       : "they differ in";
-    cause.text += fmt::format(" ({} an operation before #{})", where, seq);
+    const bool same_past = std::all_of(sides.begin(), sides.end(), [&](const Side& side) {
+      return seq == 1 || !differ(seq - 1, side.members[0], sides[0].members[0]).value_or(true);
+    });
+    const std::string_view here = hidden_difference(sides[0]);
+    const std::string before = fmt::format("they differ in an operation before #{}", seq);
+    cause.text += here.empty() ? fmt::format(" ({})", before)
+                  : same_past  ? fmt::format(" ({})", here)
+                               : fmt::format(" ({}, or {})", here, before);
   }
   cause.text += ". Every rank must call the same operations in the same order";
   return fail(std::move(cause), Tell::everybody) || abort_word.load() != kRunning;
@@ -103,7 +126,7 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
   if (state_->find_mismatch() || state_->find_mismatch(own.seq, peer, seen)) return;
   Cause cause;
   cause.code = ErrorCode::kCollectiveMismatch;
-  cause.culprits = {peer};
+  cause.culprits = {std::min(state_->rank, peer), std::max(state_->rank, peer)};
   cause.text = fmt::format(
       "the ranks{} disagree about operation #{}: rank {} called {}; rank {} called {}. Every rank "
       "must call the same operations in the same order",
@@ -169,7 +192,7 @@ class Membership::State::Farewell final : public Patience {
       if (seq == own_seq && (same_chain || seq == 0)) continue;
       for (std::uint64_t s = std::min(seq, own_seq); s > 0 && s + kHistory > std::min(seq, own_seq);
            --s)
-        first_different_ = state_.differ(s, member) ? s : first_different_;
+        if (state_.differ(s, member, state_.rank).value_or(false)) first_different_ = s;
       if (first_different_ != 0) return state_.find_mismatch(first_different_, -1, nullptr);
       return fail_count(member, seq, own_seq);
     }
@@ -214,38 +237,39 @@ std::string Membership::State::calls_text() const {
   return text;
 }
 
-bool Membership::State::differ(std::uint64_t seq, int member) const noexcept {
-  const auto chain_at = [&](const Line& of) -> std::optional<std::uint64_t> {
-    const auto entry = of.history[seq % kHistory].read();
-    if (entry && entry->seq == seq) return entry->chain;
-    if (of.goodbye_seq.load() == seq && control::has_left(of.state.load()))
-      return of.goodbye_chain.load();
-    return std::nullopt;
+std::optional<bool> Membership::State::differ(std::uint64_t seq, int one,
+                                              int other) const noexcept {
+  const auto chain_of = [&](int member) {
+    const Line* const their_line = line_of(member);
+    return their_line != nullptr ? chain_at(*their_line, seq) : std::nullopt;
   };
-  const Line* theirs = line_of(member);
-  const auto own_chain = chain_at(line);
-  const auto their_chain = theirs != nullptr ? chain_at(*theirs) : std::nullopt;
-  return own_chain && their_chain && *own_chain != *their_chain;
+  const auto one_chain = chain_of(one), other_chain = chain_of(other);
+  if (!one_chain || !other_chain) return std::nullopt;
+  return *one_chain != *other_chain;
 }
 
-void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline) {
+void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
+                       const Where& where) {
   State& state = *state_;
   if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  const std::string site = name_of(where);
+  state.host->own.publish_purpose(closing_key(state.id),
+                                  site.empty() ? "the destructor" : "close at " + site);
   state.line.goodbye_seq.store(last_seq);
   state.line.goodbye_chain.store(chain);
-  state.line.state.store(LineState::goodbye);
+  state.line.state.store(LineState::closing);
   notify_all();
 
   State::Farewell farewell(state, deadline);
   const WaitResult result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
+  state.line.state.store(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
   // What these two return counts, not the abort word alone: the control thread may be about to set
   // it.
   const bool failed = result == WaitResult::ready && (state.adopt_failure() || farewell.compare());
   if (failed || state.abort_word.load() != kRunning) throw state.make_error(nullptr);
   if (result == WaitResult::ready) return;
 
-  ErrorContext context;
-  context.rank = state.rank;
+  ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
   std::string text;
   for (int member = 0; member < state.size(); ++member) {
     if (farewell.has_left(member)) continue;
@@ -255,7 +279,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   context.host = state.host->host_name;
   throw Error(
       ErrorCode::kTimeout,
-      fmt::format("close of group {} (rank {}): {} not left after {}{}", state.name, state.rank,
+      fmt::format("{}: {} not left after {}{}", heading(context, state.name),
                   ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have"),
                   budget_text(deadline), text),
       context);

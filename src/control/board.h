@@ -6,10 +6,10 @@
 // over at the first step of dying. A *line* is what the rank does in one group; it keeps the last
 // descriptions so that both sides of a disagreement can be shown. A *notice* is the text of a
 // failure that the owner found, a *purpose* what the library did one of the last operations for, or
-// the call that made a group. The *verdict* is the set of ranks that the owner, as the decider of
-// its host, has declared lost. Texts of call sites are copied once into a table in the slot.
-// Everything that crosses processes is an atomic word with one writer; what takes several words is
-// read under a version word and dropped if it changed meanwhile.
+// the call that made or closes a group. The *verdict* is the set of ranks that the owner, as the
+// decider of its host, has declared lost. Texts of call sites are copied once into a table in the
+// slot. Everything that crosses processes is an atomic word with one writer; what takes several
+// words is read under a version word and dropped if it changed meanwhile.
 #pragma once
 
 #include <pthread.h>
@@ -45,21 +45,46 @@ inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 5;
+inline constexpr std::uint32_t kBoardVersion = 6;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
 
 enum class RankState : std::uint32_t { absent, starting, running, left };
-/// meeting: the owner has begun to make the group and awaits the other members there.
-enum class LineState : std::uint32_t { free, meeting, open, goodbye, gone };
+enum class LineState : std::uint32_t {
+  free,
+  meeting,  ///< the owner has begun to make the group and awaits the other members there
+  open,
+  closing,  ///< it has said goodbye and awaits that of the others
+  closed,   ///< all have said it, or the group has failed
+  gave_up,  ///< some have not until the deadline
+  gone,     ///< it has no such group any more
+  gone_after_gave_up,
+  unmade,  ///< nor ever had: the meeting failed
+};
 constexpr bool has_left(LineState state) noexcept { return state > LineState::open; }
+constexpr bool is_gone(LineState state) noexcept { return state >= LineState::gone; }
+constexpr bool gave_up(LineState state) noexcept {
+  return state == LineState::gave_up || state == LineState::gone_after_gave_up;
+}
+/// What becomes of the line when its group is destroyed.
+constexpr LineState gone_after(LineState state) noexcept {
+  if (state == LineState::meeting) return LineState::unmade;
+  return gave_up(state) ? LineState::gone_after_gave_up : LineState::gone;
+}
 
-/// In Description::op: a v-variant.
+/// In Description::op, beside the Op: a v-variant, a monitored_barrier.
 inline constexpr std::uint8_t kUnevenBit = 0x80;
+inline constexpr std::uint8_t kMonitoredBit = 0x40;
+static_assert(kOpCount <= kMonitoredBit);
 constexpr std::uint8_t op_byte(const Request& request) noexcept {
   return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
-                                   (request.uneven ? kUnevenBit : 0));
+                                   (request.uneven ? kUnevenBit : 0) |
+                                   (request.monitored ? kMonitoredBit : 0));
+}
+/// The Op of such a byte; kOpCount and more where it is none.
+constexpr std::size_t op_index(std::uint8_t op) noexcept {
+  return op & ~(kUnevenBit | kMonitoredBit);
 }
 
 /// What an operation is, as its rank sees it: enough to compare and to print.
@@ -151,6 +176,9 @@ struct Awaited {
   }
 };
 
+/// Under which a rank says by what call it closes a group: "close at train.cc:90".
+constexpr std::uint64_t closing_key(GroupId group) noexcept { return ~group; }
+
 /// In Line::failure.
 constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
   return static_cast<std::uint32_t>(code) + 1;
@@ -163,7 +191,9 @@ struct Notice {
 };
 
 struct PurposeText {
-  std::atomic<std::uint64_t> chain;  ///< of the operation, or a group's id; 0: being written
+  /// Of the operation; or a group's id, for the call that made it; or its closing_key; 0: being
+  /// written.
+  std::atomic<std::uint64_t> chain;
   Text<kPurposeBytes> text;
 };
 

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+
 #include "base/rank_list.h"
 #include "control/words.h"
 
@@ -38,18 +40,20 @@ std::string describe_wait_status(int wait_status) {
 namespace {
 
 std::string name_of_call(const Shown& shown) {
-  const bool uneven = (shown.op & kUnevenBit) != 0;
-  return fmt::format("{}{}", name_of(static_cast<Op>(shown.op & ~kUnevenBit)), uneven ? "v" : "");
+  Request request;
+  request.op = static_cast<Op>(op_index(shown.op));
+  request.uneven = (shown.op & kUnevenBit) != 0;
+  request.monitored = (shown.op & kMonitoredBit) != 0;
+  return call_name(request);
 }
 
 }  // namespace
 
 std::string describe(const Shown& shown) {
-  const int op_index = shown.op & ~kUnevenBit;
-  if (op_index >= static_cast<int>(kOpCount) || shown.dtype >= kDTypeCount ||
+  if (op_index(shown.op) >= kOpCount || shown.dtype >= kDTypeCount ||
       shown.reduce >= kReduceKindCount)
     return "unknown operation";
-  const Op op = static_cast<Op>(op_index);
+  const Op op = static_cast<Op>(op_index(shown.op));
   const std::string text = name_of_call(shown);
   std::string details;
   if (op != Op::barrier)
@@ -105,8 +109,8 @@ std::string describe(const Shown& shown) {
 }
 
 std::string describe_purpose(const Slot& slot, const Shown& shown) {
-  const int op = shown.op & ~kUnevenBit;
-  if (op < static_cast<int>(kOpCount) && is_message(static_cast<Op>(op))) return {};
+  const std::size_t op = op_index(shown.op);
+  if (op < kOpCount && is_message(static_cast<Op>(op))) return {};
   const std::string purpose = read_purpose(slot, shown.chain);
   return purpose.empty() ? purpose : " for " + purpose;
 }
@@ -122,8 +126,7 @@ std::string describe_making(const Slot& slot, const Line& line) {
   const std::uint32_t site = line.site.load(std::memory_order_acquire);
   std::string call = read_purpose(slot, line.group.load(std::memory_order_relaxed));
   if (call.empty()) call = is_world ? "init_process_group" : "new_group";
-  return fmt::format("is in {}{}", call,
-                     site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
+  return call + (site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
 }
 
 std::string describe_numbered(const Slot& slot, const Shown& shown) {
@@ -163,10 +166,16 @@ std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
                      : fmt::format("world rank {}", awaited.slot));
 }
 
+std::string describe_closing(const Slot& slot, const Line& line, Names names) {
+  const std::string call = read_purpose(slot, closing_key(line.group.load()));
+  return (call.empty() ? "close" : call) + group_text(slot, line, names);
+}
+
 /// What the owner does in the line's group at this moment; "" if nothing.
 std::string doing_now(const Slot& slot, const Line& line, Names names) {
-  if (line.state.load(std::memory_order_acquire) == LineState::meeting)
-    return describe_making(slot, line);
+  const LineState state = line.state.load(std::memory_order_acquire);
+  if (state == LineState::meeting) return "is in " + describe_making(slot, line);
+  if (state == LineState::closing) return "is in " + describe_closing(slot, line, names);
   const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
@@ -192,16 +201,42 @@ std::string doing(const Slot& slot, const Line& line, Names names) {
   return text + group_text(slot, line, names);
 }
 
-/// The first line in which the owner does something; null if there is none.
-const Line* busy_line(const Slot& slot, bool may_have_failed) {
+bool is_busy(const Line& line) {
+  const LineState state = line.state.load(std::memory_order_acquire);
+  return state == LineState::meeting || state == LineState::closing ||
+         line.entered.load(std::memory_order_acquire) >
+             line.completed.load(std::memory_order_acquire) ||
+         line.message.read().has_value();
+}
+
+/// The first line in which the owner does something, and that has not failed; null if there is
+/// none.
+const Line* busy_line(const Slot& slot) {
+  for (const Line& line : slot.lines) {
+    const bool is_running = line.group.load(std::memory_order_acquire) != 0 &&
+                            line.failure.load(std::memory_order_acquire) == 0;
+    if (is_running && is_busy(line)) return &line;
+  }
+  return nullptr;
+}
+
+/// What the owner began in the line's group that did not end well: "was in barrier #1 at role.cc:9
+/// of the group made at role.cc:5, when that failed"; "" if nothing.
+std::string failed_in(const Slot& slot, const Line& line) {
+  const LineState state = line.state.load(std::memory_order_acquire);
+  if (state == LineState::unmade) return "was in " + describe_making(slot, line) + ", which failed";
+  if (gave_up(state)) return "gave up " + describe_closing(slot, line, Names::of_world);
+  const std::string now = is_busy(line) ? doing_now(slot, line, Names::of_world) : "";
+  return now.starts_with("is ") ? "was " + now.substr(3) + ", when that failed" : "";
+}
+
+/// The first line that shows such a thing, unless the owner has outlived it; null if there is none.
+const Line* failed_line(const Slot& slot) {
+  const std::vector<const Line*> failed = failed_lines(slot);
   for (const Line& line : slot.lines) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
-    if (!may_have_failed && line.failure.load(std::memory_order_acquire) != 0) continue;
-    if (line.state.load(std::memory_order_acquire) == LineState::meeting ||
-        line.entered.load(std::memory_order_acquire) >
-            line.completed.load(std::memory_order_acquire) ||
-        line.message.read().has_value())
-      return &line;
+    const bool has_failed = std::find(failed.begin(), failed.end(), &line) != failed.end();
+    if ((has_failed || gave_up(line.state.load())) && !failed_in(slot, line).empty()) return &line;
   }
   return nullptr;
 }
@@ -214,15 +249,18 @@ std::string describe_doing(const Board& board, int rank, GroupId group) {
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
   if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
-  const Line* const elsewhere = busy_line(slot, /*may_have_failed=*/false);
-  if (elsewhere == nullptr || elsewhere == line) return text;
-  return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
+  const Line* const elsewhere = busy_line(slot);
+  if (elsewhere != nullptr && elsewhere != line)
+    return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
+  const Line* const failed = failed_line(slot);
+  return failed != nullptr && failed != line ? text + " and " + failed_in(slot, *failed) : text;
 }
 
 std::string describe_doing(const Board& board, int rank) {
   const Slot& slot = board.slot(rank);
-  if (const Line* const busy = busy_line(slot, /*may_have_failed=*/true))
-    return doing(slot, *busy, Names::of_world);
+  if (const Line* const busy = busy_line(slot)) return doing(slot, *busy, Names::of_world);
+  if (const Line* const failed = failed_line(slot))
+    return is_busy(*failed) ? doing(slot, *failed, Names::of_world) : failed_in(slot, *failed);
   const Line* latest = nullptr;
   for (const Line& line : slot.lines) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;

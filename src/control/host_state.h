@@ -119,7 +119,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   bool find_mismatch() noexcept;
   /// The same for one seq; `seen`: what `peer` was seen to have there, if its line has moved on.
   bool find_mismatch(std::uint64_t seq, int peer, const Description* seen) noexcept;
-  bool differ(std::uint64_t seq, int member) const noexcept;
+  /// Whether two members' chains after the operation `seq` do; nothing if one cannot be read.
+  std::optional<bool> differ(std::uint64_t seq, int one, int other) const noexcept;
   std::string doing(int member) const;
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
   std::string call_of(int member, const Request& request) const;

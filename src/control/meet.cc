@@ -117,7 +117,8 @@ class Membership::State::Meeting final : public Patience {
 
   std::string disagreement(int member, const Line& theirs) const {
     return fmt::format(
-        "{} {} while {} {}, and each awaits the other. All ranks must make the same groups, of the "
+        "{} is in {} while {} is in {}, and each awaits the other. All ranks must make the same "
+        "groups, of the "
         "same ranks in the same order",
         state_.person(state_.rank), describe_making(state_.host->own.slot(), state_.line),
         state_.person(member), describe_making(state_.slot_of(member), theirs));
@@ -222,8 +223,10 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
   State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, budget);
   wait(state.waiter, blame, [] { return false; });
   // Nobody waits for a rank that could not make the group; what failed first counts.
-  const std::vector<int>& named = error.context().culprits;
-  fail({error.code(), error.what(), named.empty() ? std::vector<int>{rank()} : named, {}});
+  std::vector<int> culprits = error.context().culprits;
+  const bool is_own = culprits.empty() && error.context().op != "store";  // which somebody served
+  if (is_own) culprits = {rank()};
+  fail({error.code(), error.what(), std::move(culprits), {}});
   return state.make_error(nullptr);
 }
 

@@ -114,7 +114,7 @@ bool Membership::State::comes_too_late(const Cause& cause) const noexcept {
     return false;
   for (int member = 0; member < size(); ++member) {
     const Line* theirs = line_of(member);
-    if (theirs != nullptr ? theirs->state.load() == LineState::gone && theirs->failure.load() == 0
+    if (theirs != nullptr ? is_gone(theirs->state.load()) && theirs->failure.load() == 0
                           : has_left(slot_of(member)))
       return true;
   }
@@ -236,7 +236,7 @@ Membership::~Membership() {
     state.line.goodbye_seq.store(last);
     state.line.goodbye_chain.store(entry && entry->seq == last ? entry->chain : 0);
   }
-  state.line.state.store(LineState::gone);
+  state.line.state.store(gone_after(state.line.state.load()));
   notify_all();
   // Either a member that finds a failure now sees that this one has gone, or this one sees it.
   if (state.abort_word.load() == kRunning) state.adopt_failure();

@@ -114,7 +114,9 @@ class Membership {
   void on_failure(std::function<void(const Error&)> callback);
   /// Goodbye {last seq, chain}, then waits for the others' until the deadline and compares. Throws
   /// the cause of a failed group; kCollectiveMismatch; kTimeout naming who has not left.
-  void close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline);
+  /// `where`: the program's call; without a line it is the destructor.
+  void close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
+             const Where& where = {});
 
  private:
   std::shared_ptr<State> state_;

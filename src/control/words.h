@@ -24,7 +24,7 @@ std::string times_text(std::uint64_t count, std::string_view what);  ///< "1 op"
 
 /// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
 std::string describe_numbered(const Slot& slot, const Shown& shown);
-/// "is in new_group({0, 1}) at train.cc:88", of a line in state meeting.
+/// "new_group({0, 1}) at train.cc:88": the call that makes the group of a line.
 std::string describe_making(const Slot& slot, const Line& line);
 
 /// `now + duration` without overflow.

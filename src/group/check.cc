@@ -59,7 +59,7 @@ bool has_root(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
 
-Objection check_ranks(const Request& request, int rank, int group_size, bool blocking) {
+Objection check_ranks(const Request& request, int group_size) {
   const int given = request.root_or_peer;
   if (has_root(request.op) || is_message(request.op)) {
     const bool from_any = request.op == Op::recv && given == kAnyRank;
@@ -69,14 +69,8 @@ Objection check_ranks(const Request& request, int rank, int group_size, bool blo
                          has_root(request.op) ? "root" : "peer", given, group_size - 1);
     }
   }
-  if (is_message(request.op)) {
-    if (request.tag < 0) return fmt::format("tag {} is negative", request.tag);
-    if (request.op == Op::send && given == rank && blocking && !request.buffered) {
-      return fmt::format(
-          "a blocking send to oneself (rank {}) would wait for ever: send with tutti::async, or "
-          "copy",
-          rank);
-    }
+  if (is_message(request.op) && request.tag < 0) {
+    return fmt::format("tag {} is negative", request.tag);
   }
   return {};
 }
@@ -295,7 +289,7 @@ Objection objection(const Request& request, int rank, int group_size, bool block
         "the input is a temporary, which is gone before an asynchronous operation has ended; keep "
         "it in a variable until its Work is done");
   }
-  if (auto wrong = check_ranks(request, rank, group_size, blocking)) return wrong;
+  if (auto wrong = check_ranks(request, group_size)) return wrong;
   if (auto wrong = check_buffers(request, parts)) return wrong;
   if (auto wrong = check_uneven(request, rank, group_size)) return wrong;
   if (auto wrong = check_overlap(request, parts, rank)) return wrong;

@@ -203,197 +203,200 @@ Work start(Impl& group, Request request) { return group.start(request); }
 }  // namespace
 
 void Collectives::broadcast(Buffer data, RootedOptions options, Where where) {
-  run(impl(), broadcast_request(impl(), data, options, where));
+  run(impl(where), broadcast_request(impl(where), data, options, where));
 }
 Work Collectives::broadcast(Buffer data, RootedOptions options, Async, Where where) {
-  return start(impl(), broadcast_request(impl(), data, options, where));
+  return start(impl(where), broadcast_request(impl(where), data, options, where));
 }
 
 void Collectives::all_reduce(Operand data, AllReduceOptions options, Where where) {
-  run(impl(), all_reduce_request(impl(), data, data, options, where));
+  run(impl(where), all_reduce_request(impl(where), data, data, options, where));
 }
 Work Collectives::all_reduce(Operand data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), all_reduce_request(impl(), data, data, options, where));
+  return start(impl(where), all_reduce_request(impl(where), data, data, options, where));
 }
 
 void Collectives::all_reduce(ConstOperand input, Operand output, AllReduceOptions options,
                              Where where) {
-  run(impl(), all_reduce_request(impl(), input, output, options, where));
+  run(impl(where), all_reduce_request(impl(where), input, output, options, where));
 }
 Work Collectives::all_reduce(ConstOperand input, Operand output, AllReduceOptions options, Async,
                              Where where) {
-  return start(impl(), all_reduce_request(impl(), input, output, options, where));
+  return start(impl(where), all_reduce_request(impl(where), input, output, options, where));
 }
 
 void Collectives::reduce(Operand data, ReduceOptions options, Where where) {
-  run(impl(), reduce_request(impl(), data, data, options, where));
+  run(impl(where), reduce_request(impl(where), data, data, options, where));
 }
 Work Collectives::reduce(Operand data, ReduceOptions options, Async, Where where) {
-  return start(impl(), reduce_request(impl(), data, data, options, where));
+  return start(impl(where), reduce_request(impl(where), data, data, options, where));
 }
 
 void Collectives::reduce(ConstOperand input, Operand output, ReduceOptions options, Where where) {
-  run(impl(), reduce_request(impl(), input, output, options, where));
+  run(impl(where), reduce_request(impl(where), input, output, options, where));
 }
 Work Collectives::reduce(ConstOperand input, Operand output, ReduceOptions options, Async,
                          Where where) {
-  return start(impl(), reduce_request(impl(), input, output, options, where));
+  return start(impl(where), reduce_request(impl(where), input, output, options, where));
 }
 
 void Collectives::gather(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
-  run(impl(), gather_request(impl(), input, output, options, where));
+  run(impl(where), gather_request(impl(where), input, output, options, where));
 }
 Work Collectives::gather(ConstBuffer input, Buffer output, RootedOptions options, Async,
                          Where where) {
-  return start(impl(), gather_request(impl(), input, output, options, where));
+  return start(impl(where), gather_request(impl(where), input, output, options, where));
 }
 
 void Collectives::all_gather(ConstBuffer input, Output output, CollectiveOptions options,
                              Where where) {
-  run(impl(), all_gather_request(impl(), input, output, options, where));
+  run(impl(where), all_gather_request(impl(where), input, output, options, where));
 }
 Work Collectives::all_gather(ConstBuffer input, Output output, CollectiveOptions options, Async,
                              Where where) {
-  return start(impl(), all_gather_request(impl(), input, output, options, where));
+  return start(impl(where), all_gather_request(impl(where), input, output, options, where));
 }
 
 void Collectives::all_gather(Buffer data, CollectiveOptions options, Where where) {
-  run(impl(), all_gather_in_place(impl(), data, options, where));
+  run(impl(where), all_gather_in_place(impl(where), data, options, where));
 }
 Work Collectives::all_gather(Buffer data, CollectiveOptions options, Async, Where where) {
-  return start(impl(), all_gather_in_place(impl(), data, options, where));
+  return start(impl(where), all_gather_in_place(impl(where), data, options, where));
 }
 
 void Collectives::scatter(ConstBuffer input, Buffer output, RootedOptions options, Where where) {
-  run(impl(), scatter_request(impl(), input, output, options, where));
+  run(impl(where), scatter_request(impl(where), input, output, options, where));
 }
 Work Collectives::scatter(ConstBuffer input, Buffer output, RootedOptions options, Async,
                           Where where) {
-  return start(impl(), scatter_request(impl(), input, output, options, where));
+  return start(impl(where), scatter_request(impl(where), input, output, options, where));
 }
 
 void Collectives::reduce_scatter(ConstOperand input, Operand output, AllReduceOptions options,
                                  Where where) {
-  run(impl(), reduce_scatter_request(impl(), input, output, options, where));
+  run(impl(where), reduce_scatter_request(impl(where), input, output, options, where));
 }
 Work Collectives::reduce_scatter(ConstOperand input, Operand output, AllReduceOptions options,
                                  Async, Where where) {
-  return start(impl(), reduce_scatter_request(impl(), input, output, options, where));
+  return start(impl(where), reduce_scatter_request(impl(where), input, output, options, where));
 }
 
 void Collectives::reduce_scatter(Operand data, AllReduceOptions options, Where where) {
-  run(impl(), reduce_scatter_in_place(impl(), data, options, where));
+  run(impl(where), reduce_scatter_in_place(impl(where), data, options, where));
 }
 Work Collectives::reduce_scatter(Operand data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), reduce_scatter_in_place(impl(), data, options, where));
+  return start(impl(where), reduce_scatter_in_place(impl(where), data, options, where));
 }
 
 void Collectives::all_to_all(ConstBuffer input, Output output, CollectiveOptions options,
                              Where where) {
-  run(impl(), all_to_all_request(impl(), input, output, options, where));
+  run(impl(where), all_to_all_request(impl(where), input, output, options, where));
 }
 Work Collectives::all_to_all(ConstBuffer input, Output output, CollectiveOptions options, Async,
                              Where where) {
-  return start(impl(), all_to_all_request(impl(), input, output, options, where));
+  return start(impl(where), all_to_all_request(impl(where), input, output, options, where));
 }
 
 void Collectives::all_to_all(Buffer data, CollectiveOptions options, Where where) {
-  run(impl(), all_to_all_request(impl(), data, data, options, where));
+  run(impl(where), all_to_all_request(impl(where), data, data, options, where));
 }
 Work Collectives::all_to_all(Buffer data, CollectiveOptions options, Async, Where where) {
-  return start(impl(), all_to_all_request(impl(), data, data, options, where));
+  return start(impl(where), all_to_all_request(impl(where), data, data, options, where));
 }
 
 void Collectives::scan(Operand data, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::scan, data, data, options, where));
+  run(impl(where), scan_request(impl(where), Op::scan, data, data, options, where));
 }
 Work Collectives::scan(Operand data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), scan_request(impl(), Op::scan, data, data, options, where));
+  return start(impl(where), scan_request(impl(where), Op::scan, data, data, options, where));
 }
 
 void Collectives::scan(ConstOperand input, Operand output, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::scan, input, output, options, where));
+  run(impl(where), scan_request(impl(where), Op::scan, input, output, options, where));
 }
 Work Collectives::scan(ConstOperand input, Operand output, AllReduceOptions options, Async,
                        Where where) {
-  return start(impl(), scan_request(impl(), Op::scan, input, output, options, where));
+  return start(impl(where), scan_request(impl(where), Op::scan, input, output, options, where));
 }
 
 void Collectives::exclusive_scan(Operand data, AllReduceOptions options, Where where) {
-  run(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
+  run(impl(where), scan_request(impl(where), Op::exscan, data, data, options, where));
 }
 Work Collectives::exclusive_scan(Operand data, AllReduceOptions options, Async, Where where) {
-  return start(impl(), scan_request(impl(), Op::exscan, data, data, options, where));
+  return start(impl(where), scan_request(impl(where), Op::exscan, data, data, options, where));
 }
 
 void Collectives::exclusive_scan(ConstOperand input, Operand output, AllReduceOptions options,
                                  Where where) {
-  run(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
+  run(impl(where), scan_request(impl(where), Op::exscan, input, output, options, where));
 }
 Work Collectives::exclusive_scan(ConstOperand input, Operand output, AllReduceOptions options,
                                  Async, Where where) {
-  return start(impl(), scan_request(impl(), Op::exscan, input, output, options, where));
+  return start(impl(where), scan_request(impl(where), Op::exscan, input, output, options, where));
 }
 
 void Collectives::all_gatherv(ConstBuffer input, Buffer output, CountList counts,
                               CollectiveOptions options, Where where) {
-  run(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
+  run(impl(where), all_gatherv_request(impl(where), input, output, counts, options, where));
 }
 Work Collectives::all_gatherv(ConstBuffer input, Buffer output, CountList counts,
                               CollectiveOptions options, Async, Where where) {
-  return start(impl(), all_gatherv_request(impl(), input, output, counts, options, where));
+  return start(impl(where),
+               all_gatherv_request(impl(where), input, output, counts, options, where));
 }
 
 void Collectives::gatherv(ConstBuffer input, Buffer output, CountList counts, RootedOptions options,
                           Where where) {
-  run(impl(), gatherv_request(impl(), input, output, counts, options, where));
+  run(impl(where), gatherv_request(impl(where), input, output, counts, options, where));
 }
 Work Collectives::gatherv(ConstBuffer input, Buffer output, CountList counts, RootedOptions options,
                           Async, Where where) {
-  return start(impl(), gatherv_request(impl(), input, output, counts, options, where));
+  return start(impl(where), gatherv_request(impl(where), input, output, counts, options, where));
 }
 
 void Collectives::scatterv(ConstBuffer input, CountList counts, Buffer output,
                            RootedOptions options, Where where) {
-  run(impl(), scatterv_request(impl(), input, counts, output, options, where));
+  run(impl(where), scatterv_request(impl(where), input, counts, output, options, where));
 }
 Work Collectives::scatterv(ConstBuffer input, CountList counts, Buffer output,
                            RootedOptions options, Async, Where where) {
-  return start(impl(), scatterv_request(impl(), input, counts, output, options, where));
+  return start(impl(where), scatterv_request(impl(where), input, counts, output, options, where));
 }
 
 void Collectives::reduce_scatterv(ConstOperand input, Operand output, CountList counts,
                                   AllReduceOptions options, Where where) {
-  run(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
+  run(impl(where), reduce_scatterv_request(impl(where), input, output, counts, options, where));
 }
 Work Collectives::reduce_scatterv(ConstOperand input, Operand output, CountList counts,
                                   AllReduceOptions options, Async, Where where) {
-  return start(impl(), reduce_scatterv_request(impl(), input, output, counts, options, where));
+  return start(impl(where),
+               reduce_scatterv_request(impl(where), input, output, counts, options, where));
 }
 
 void Collectives::all_to_allv(ConstBuffer input, CountList send_counts, Buffer output,
                               CountList recv_counts, CollectiveOptions options, Where where) {
-  run(impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
+  run(impl(where),
+      all_to_allv_request(impl(where), input, send_counts, output, recv_counts, options, where));
 }
 Work Collectives::all_to_allv(ConstBuffer input, CountList send_counts, Buffer output,
                               CountList recv_counts, CollectiveOptions options, Async,
                               Where where) {
-  return start(
-      impl(), all_to_allv_request(impl(), input, send_counts, output, recv_counts, options, where));
+  return start(impl(where), all_to_allv_request(impl(where), input, send_counts, output,
+                                                recv_counts, options, where));
 }
 
 void Collectives::barrier(CollectiveOptions options, Where where) {
-  run(impl(), impl().request(Op::barrier, options.timeout, where));
+  run(impl(where), impl(where).request(Op::barrier, options.timeout, where));
 }
 Work Collectives::barrier(CollectiveOptions options, Async, Where where) {
-  return start(impl(), impl().request(Op::barrier, options.timeout, where));
+  return start(impl(where), impl(where).request(Op::barrier, options.timeout, where));
 }
 
 void Collectives::monitored_barrier(MonitoredBarrierOptions options, Where where) {
-  Request request = impl().request(Op::barrier, options.timeout, where);
+  Request request = impl(where).request(Op::barrier, options.timeout, where);
   request.monitored = true;
   request.names_all = options.wait_all_ranks;
-  run(impl(), request);
+  run(impl(where), request);
 }
 
 }  // namespace tutti

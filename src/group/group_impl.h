@@ -86,7 +86,7 @@ class ProcessGroup::Impl {
   std::optional<Error> error() const;
   void on_failure(FailureCallback callback);
   void abort(const std::string& reason);
-  void close(const Timeout& budget);
+  void close(const Timeout& budget, const Where& where);
 
  private:
   struct Number {
@@ -112,12 +112,12 @@ class ProcessGroup::Impl {
   void after_failure(const Number& before, const Error& failure) noexcept;
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;
-  /// What close does, and the destructor, which tells nobody of a failure.
-  void close_once(const Timeout& budget);
+  /// What close does, and the destructor (which has no line), which tells nobody of a failure.
+  void close_once(const Timeout& budget, const Where& where);
   /// For a destructor that runs inside an operation of the group, which would wait for itself: the
   /// group is aborted, and what the operation goes on to use stays as long as the process does.
   void leave_behind() noexcept;
-  void close_in_order(Deadline deadline);
+  void close_in_order(Deadline deadline, const Where& where);
   /// The program gets an Error of this group.
   void told(ErrorCode code) const noexcept;
   void fail(const Cause& cause) noexcept;
@@ -139,10 +139,12 @@ class ProcessGroup::Impl {
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };
 
-inline ProcessGroup::Impl& ProcessGroup::impl() const {
-  if (!impl_) throw_empty();
+inline ProcessGroup::Impl& ProcessGroup::impl(const Where& where, const char* call) const {
+  if (!impl_) throw_empty(where, call);
   return *impl_;
 }
-inline auto& Collectives::impl() { return static_cast<ProcessGroup&>(*this).impl(); }
+inline auto& Collectives::impl(const Where& where, const char* call) {
+  return static_cast<ProcessGroup&>(*this).impl(where, call);
+}
 
 }  // namespace tutti

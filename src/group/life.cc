@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
@@ -95,7 +96,7 @@ void ProcessGroup::Impl::end() noexcept {
       abort("it left the group while an exception unwound");
       return;
     }
-    close_once(kDestructorBudget);
+    close_once(kDestructorBudget, {});
   } catch (const std::exception& failure) {
     if (failed()) return;  // that has its own line
     log(LogLevel::warn,
@@ -105,7 +106,7 @@ void ProcessGroup::Impl::end() noexcept {
 
 void ProcessGroup::Impl::leave_behind() noexcept {
   abort("it was destroyed in a callback of Work::then, by exit() or by the program");
-  new group::Parts(std::move(parts_));
+  (void)new (std::nothrow) group::Parts(std::move(parts_));
   (void)foreign_.release();
 }
 
@@ -143,23 +144,23 @@ void ProcessGroup::Impl::on_failure(FailureCallback callback) {
       });
 }
 
-void ProcessGroup::Impl::close_in_order(Deadline deadline) {
+void ProcessGroup::Impl::close_in_order(Deadline deadline, const Where& where) {
   if (foreign_) foreign_->drain(deadline);
   parts_.backend->close(deadline);
   if (parts_.side) parts_.side->close(deadline);
-  membership().close(last_.seq, last_.chain, deadline);
+  membership().close(last_.seq, last_.chain, deadline, where);
 }
 
-void ProcessGroup::Impl::close(const Timeout& budget) try {
-  close_once(budget);
+void ProcessGroup::Impl::close(const Timeout& budget, const Where& where) try {
+  close_once(budget, where);
 } catch (const Error& failure) {
   told(failure.code());
   throw;
 }
 
-void ProcessGroup::Impl::close_once(const Timeout& budget) {
+void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   group::refuse_in_callback("close");
-  Request closing = request(Op::barrier, {}, {});
+  const Request closing = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) {
     if (close_failure_) throw *close_failure_;
@@ -168,7 +169,7 @@ void ProcessGroup::Impl::close_once(const Timeout& budget) {
   Deadline deadline = Deadline::after(budget.value_or(parts_.close_timeout));
   deadline.start(Deadline::Clock::now());
   try {
-    if (!failed()) close_in_order(deadline);
+    if (!failed()) close_in_order(deadline, where);
   } catch (const Error& failure) {
     close_failure_ = failure;
     close_ended_.store(true, std::memory_order_relaxed);
@@ -221,7 +222,8 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
     child.world_ranks.push_back(parts_.world_ranks[static_cast<std::size_t>(rank_here)]);
   }
   if (own < 0) return {};
-  child.name = fmt::format("{}/{}", parts_.name, fmt::join(ranks, "-"));
+  const std::string again = times > 1 ? fmt::format("#{}", times) : "";
+  child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);
   child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
   child.call = new_group_call(ranks);
   child.id = group::child_id(child.asked_of, child.world_ranks, times);
@@ -242,7 +244,9 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
                              });
   } catch (const Error& error) {
     ErrorContext context = error.context();
-    const std::optional<Error> own_failure = of_survivors ? std::nullopt : this->error();
+    // Without a culprit: the store is gone, with whose process this group has failed.
+    const bool follows = !of_survivors || context.culprits.empty();
+    const std::optional<Error> own_failure = follows ? this->error() : std::nullopt;
     if (own_failure) {
       context.culprits = own_failure->context().culprits;
     } else {  // the new group counts its ranks as `ranks` does

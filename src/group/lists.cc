@@ -274,57 +274,59 @@ ListCall exchanged(const Impl& group, std::span<const ConstBuffer> inputs,
 }  // namespace
 
 void Collectives::all_reduce(List<Buffer> list, AllReduceOptions options, Where where) {
-  run(impl(), coalesced(impl(), list, options, where));
+  run(impl(where), coalesced(impl(where), list, options, where));
 }
 Work Collectives::all_reduce(List<Buffer> list, AllReduceOptions options, Async, Where where) {
-  return start(impl(), coalesced(impl(), list, options, where));
+  return start(impl(where), coalesced(impl(where), list, options, where));
 }
 
 void Collectives::gather(ConstBuffer input, List<Buffer> outputs, RootedOptions options,
                          Where where) {
-  run(impl(), gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
+  run(impl(where),
+      gathered(impl(where), Op::gather, input, outputs, options.root, options.timeout, where));
 }
 Work Collectives::gather(ConstBuffer input, List<Buffer> outputs, RootedOptions options, Async,
                          Where where) {
-  return start(impl(),
-               gathered(impl(), Op::gather, input, outputs, options.root, options.timeout, where));
+  return start(impl(where), gathered(impl(where), Op::gather, input, outputs, options.root,
+                                     options.timeout, where));
 }
 
 void Collectives::all_gather(ConstBuffer input, List<Buffer> outputs, CollectiveOptions options,
                              Where where) {
-  run(impl(), gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
+  run(impl(where),
+      gathered(impl(where), Op::all_gather, input, outputs, -1, options.timeout, where));
 }
 Work Collectives::all_gather(ConstBuffer input, List<Buffer> outputs, CollectiveOptions options,
                              Async, Where where) {
-  return start(impl(),
-               gathered(impl(), Op::all_gather, input, outputs, -1, options.timeout, where));
+  return start(impl(where),
+               gathered(impl(where), Op::all_gather, input, outputs, -1, options.timeout, where));
 }
 
 void Collectives::scatter(List<ConstBuffer> inputs, Buffer output, RootedOptions options,
                           Where where) {
-  run(impl(), scattered(impl(), inputs, output, options, where));
+  run(impl(where), scattered(impl(where), inputs, output, options, where));
 }
 Work Collectives::scatter(List<ConstBuffer> inputs, Buffer output, RootedOptions options, Async,
                           Where where) {
-  return start(impl(), scattered(impl(), inputs, output, options, where));
+  return start(impl(where), scattered(impl(where), inputs, output, options, where));
 }
 
 void Collectives::reduce_scatter(List<ConstBuffer> inputs, Operand output, AllReduceOptions options,
                                  Where where) {
-  run(impl(), reduce_scattered(impl(), inputs, output, options, where));
+  run(impl(where), reduce_scattered(impl(where), inputs, output, options, where));
 }
 Work Collectives::reduce_scatter(List<ConstBuffer> inputs, Operand output, AllReduceOptions options,
                                  Async, Where where) {
-  return start(impl(), reduce_scattered(impl(), inputs, output, options, where));
+  return start(impl(where), reduce_scattered(impl(where), inputs, output, options, where));
 }
 
 void Collectives::all_to_all(List<ConstBuffer> inputs, List<Buffer> outputs,
                              CollectiveOptions options, Where where) {
-  run(impl(), exchanged(impl(), inputs, outputs, options, where));
+  run(impl(where), exchanged(impl(where), inputs, outputs, options, where));
 }
 Work Collectives::all_to_all(List<ConstBuffer> inputs, List<Buffer> outputs,
                              CollectiveOptions options, Async, Where where) {
-  return start(impl(), exchanged(impl(), inputs, outputs, options, where));
+  return start(impl(where), exchanged(impl(where), inputs, outputs, options, where));
 }
 
 }  // namespace tutti

@@ -63,14 +63,18 @@ ProcessGroup::ProcessGroup(ProcessGroup&&) noexcept = default;
 ProcessGroup& ProcessGroup::operator=(ProcessGroup&&) noexcept = default;
 ProcessGroup::~ProcessGroup() = default;
 
-void ProcessGroup::throw_empty() {
+void ProcessGroup::throw_empty(const Where& where, const char* call) {
+  const std::string site = name_of(where);
   throw Error(ErrorCode::kInvalidArgument,
-              "this group is empty: the calling rank is not a member of it, or it has been moved "
-              "from. Ask is_member() first.");
+              fmt::format("{}{}: this group is empty: the calling rank is not a member of it, or "
+                          "it has been moved from. Ask is_member() first.",
+                          call, site.empty() ? "" : " at " + site),
+              {.op = call, .call_site = site});
 }
 
-detail::BorrowedGroup::BorrowedGroup(const ProcessGroup& group)
-    : impl_(group.impl_), number_(group.impl().count_borrower()) {}
+detail::BorrowedGroup::BorrowedGroup(const ProcessGroup& group, const Where& where,
+                                     const char* borrower)
+    : impl_(group.impl_), number_(group.impl(where, borrower).count_borrower()) {}
 
 ProcessGroup detail::BorrowedGroup::lock() const noexcept { return ProcessGroup(impl_.lock()); }
 
@@ -85,23 +89,23 @@ Support ProcessGroup::supports(const OpKey& key) const { return impl().supports(
 // ---- messages ---------------------------------------------------------------------------------
 
 void ProcessGroup::send(ConstBuffer data, int to, SendOptions options, Where where) {
-  run(impl(), send_request(impl(), data, to, options, where));
+  run(impl(where), send_request(impl(where), data, to, options, where));
 }
 Work ProcessGroup::send(ConstBuffer data, int to, SendOptions options, Async, Where where) {
-  return start(impl(), send_request(impl(), data, to, options, where));
+  return start(impl(where), send_request(impl(where), data, to, options, where));
 }
 Work ProcessGroup::send(ConstBuffer data, int to, Async, Where where) {
-  return start(impl(), send_request(impl(), data, to, {}, where));
+  return start(impl(where), send_request(impl(where), data, to, {}, where));
 }
 
 MessageInfo ProcessGroup::recv(Buffer data, int from, RecvOptions options, Where where) {
-  return run_recv(impl(), recv_request(impl(), data, from, options, where));
+  return run_recv(impl(where), recv_request(impl(where), data, from, options, where));
 }
 Work ProcessGroup::recv(Buffer data, int from, RecvOptions options, Async, Where where) {
-  return start(impl(), recv_request(impl(), data, from, options, where));
+  return start(impl(where), recv_request(impl(where), data, from, options, where));
 }
 Work ProcessGroup::recv(Buffer data, int from, Async, Where where) {
-  return start(impl(), recv_request(impl(), data, from, {}, where));
+  return start(impl(where), recv_request(impl(where), data, from, {}, where));
 }
 
 namespace {
@@ -117,10 +121,10 @@ constexpr auto room_request = [](const Impl& group, const auto& room, int from,
 }  // namespace
 
 MessageInfo ProcessGroup::recv_into(Room room, int from, RecvOptions options, Where where) {
-  return run_recv(impl(), room_request(impl(), room, from, options, where));
+  return run_recv(impl(where), room_request(impl(where), room, from, options, where));
 }
 Work ProcessGroup::recv_into(Room room, int from, RecvOptions options, Async, Where where) {
-  return start(impl(), room_request(impl(), room, from, options, where));
+  return start(impl(where), room_request(impl(where), room, from, options, where));
 }
 
 namespace {
@@ -143,9 +147,9 @@ std::vector<Work> ProcessGroup::batch(List<Message> list, Async, Where where) {
   std::vector<Request> requests;
   requests.reserve(messages.size());
   for (const Message& message : messages) {
-    requests.push_back(message_request(impl(), message, where));
+    requests.push_back(message_request(impl(where), message, where));
   }
-  return impl().start_all(requests);
+  return impl(where).start_all(requests);
 }
 void ProcessGroup::batch(List<Message> messages, Where where) {
   group::refuse_in_callback("batch");  // before anything is posted
@@ -155,25 +159,27 @@ void ProcessGroup::batch(List<Message> messages, Where where) {
 MessageInfo ProcessGroup::sendrecv(ConstBuffer input, Buffer output, SendRecvOptions options,
                                    Where where) {
   MessageInfo info;
-  input.is_temporary = false;  // it lives until this returns
+  static const Purpose purpose{.text = "sendrecv"};  // messages have no chain
+  input.is_temporary = false;                        // it lives until this returns
   const std::array<Message, 2> both = {
       Message::recv(output, options.from,
                     {.tag = options.recv_tag, .timeout = options.timeout, .info = &info}),
       Message::send(input, options.to, {.tag = options.send_tag, .timeout = options.timeout})};
-  batch(both, where);
+  batch(both, where.with(purpose));
   return info;
 }
 
 // ---- groups, memory, life ---------------------------------------------------------------------
 
-ProcessGroup ProcessGroup::new_group(Integers<int> ranks, Where where) {
-  return impl().new_group(ranks.numbers(), where);
+ProcessGroup ProcessGroup::new_group(const Integers<int>& ranks, Where where) {
+  return impl(where).new_group(ranks.numbers(), where);
 }
 ProcessGroup ProcessGroup::split(SplitOptions options, Where where) {
-  const auto ranks = ranks_of(impl());
+  const auto ranks = ranks_of(impl(where));
   const std::array<std::int32_t, 2> mine = {options.color, options.key};
   std::vector<std::int32_t> all(2 * ranks);
-  all_gather(mine, all, {}, where);
+  const Purpose for_colors = Purpose::part("the colors of split", where);
+  all_gather(mine, all, {}, where.with(for_colors));
   if (options.color < 0) return {};
   std::vector<int> members;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -188,6 +194,6 @@ Memory ProcessGroup::allocate(std::size_t byte_count) { return impl().allocate(b
 std::optional<Error> ProcessGroup::error() const { return impl().error(); }
 void ProcessGroup::on_failure(FailureCallback callback) { impl().on_failure(std::move(callback)); }
 void ProcessGroup::abort(const std::string& reason) { impl().abort(reason); }
-void ProcessGroup::close(Timeout deadline) { impl().close(deadline); }
+void ProcessGroup::close(Timeout deadline, Where where) { impl(where).close(deadline, where); }
 
 }  // namespace tutti

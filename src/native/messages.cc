@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "group/check.h"
+
 namespace tutti::native {
 
 // ---- calls
@@ -36,6 +38,7 @@ void Messages::run(const Request& request) {
   Transfer transfer(*this, request);
   membership_.enter(request);
   submit(transfer);
+  if (transfer.is_send() && request.root_or_peer == membership_.rank()) must_be_matched(transfer);
   StepPatience patience(membership_, request, transfer);
   for (;;) {
     switch (wait_among(
@@ -54,6 +57,23 @@ void Messages::run(const Request& request) {
         break;
     }
   }
+}
+
+/// The thread that sends to its own rank will not come to post the recv. Errors  kInvalidArgument.
+void Messages::must_be_matched(Transfer& send) {
+  take_token(&send);
+  take_in();
+  pump();
+  const bool is_stuck = !send.ended() && membership_.abort_word().load() == 0;
+  if (is_stuck) forget(send);
+  give_token();
+  if (!is_stuck) return;
+  membership_.leave(*send.request_);
+  throw group::make_error(
+      ErrorCode::kInvalidArgument, *send.request_, membership_.rank(),
+      fmt::format("a blocking send to oneself (rank {}) must find its recv posted, and there is "
+                  "none: call recv with tutti::async first, or send with tutti::async",
+                  membership_.rank()));
 }
 
 void Messages::submit(Transfer& transfer) {

@@ -122,8 +122,6 @@ class Messages {
   /// Whether peers are still to be told of something withdrawn.
   bool has_untold() const noexcept { return untold_.load() > 0; }
 
-  /// Up to here the bytes travel with the announcement.
-  std::size_t eager_bytes() const noexcept { return eager_bytes_; }
   /// Asynchronous transfers under way.
   std::size_t pending() const noexcept { return pending_.load(); }
   /// The patience of all asynchronous transfers.
@@ -156,6 +154,7 @@ class Messages {
     std::uint64_t withdrawals_read = 0;  // of theirs
   };
 
+  void must_be_matched(Transfer& send);
   void take_token(const Transfer* own = nullptr) noexcept;
   void give_token() noexcept;
   void take_in() noexcept;

@@ -103,13 +103,11 @@ class Native final : public Backend, private control::Driver {
   }
 
   void run(const Request& request) override {
-    check(request, true);
     is_message(request.op) ? run_message(request) : queue_.run(request);
     if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
   }
 
   Work start(Request request) override {
-    check(request, false);
     ensure_driver();
     Work work = is_message(request.op)
                     ? Work(MessageWork::start(messages_, membership_, std::move(request)))
@@ -182,15 +180,6 @@ class Native final : public Backend, private control::Driver {
   }
   void wake_if_pending() noexcept {
     if (is_busy() || messages_.has_untold()) membership_.wake_driver();
-  }
-
-  void check(const Request& request, bool blocking) const {
-    if (!blocking || request.op != Op::send || request.root_or_peer != membership_.rank()) return;
-    if (request.buffered && request.input.byte_count() <= messages_.eager_bytes()) return;
-    throw group::make_error(ErrorCode::kInvalidArgument, request, membership_.rank(),
-                            fmt::format("a blocking send to oneself (rank {}) would wait for ever: "
-                                        "send with tutti::async",
-                                        membership_.rank()));
   }
 
   Step step() noexcept override {

@@ -63,9 +63,11 @@ class SocketStore final : public CallStore {
 void SocketStore::lose(std::string_view why) {
   if (loss_) return;
   loss_ = Error(ErrorCode::kSystem,
-                fmt::format("the {} is gone ({}): the process that served it has ended or closed "
-                            "it; see why it did, then start the job again",
-                            place_, why));
+                fmt::format("the {} is gone ({}), and no group can be made without it: the process "
+                            "that served it (of a job started by hand rank 0, else the launcher) "
+                            "has ended or closed it. See why it did, then start the job again",
+                            place_, why),
+                {.op = "store"});
   changed_.notify_all();
 }
 

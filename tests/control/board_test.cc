@@ -59,7 +59,7 @@ TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
   EXPECT_FALSE(has_left(slot)) << "died before it had made a group";
   Line* first = owner.open_line(1, 0, {});
   Line* second = owner.open_line(2, 1, {});
-  first->state.store(LineState::goodbye);
+  first->state.store(LineState::closed);
   EXPECT_FALSE(has_left(slot)) << "died while it made its second group";
   second->state.store(LineState::open);
   EXPECT_FALSE(has_left(slot));
@@ -214,7 +214,35 @@ TEST(Board, SaysWhatARankIsDoing) {
       "waiting for world rank 5, last completed"))
       << describe_doing(board, 0);
   line->failure.store(failure_word(ErrorCode::kAborted));
+  EXPECT_EQ(describe_doing(board, 0, 8),
+            "has completed no collective yet and was in all_reduce #41(f32 x 1000, sum) at "
+            "train.cc:88 of the group made at train.cc:12, waiting for world rank 5, when that "
+            "failed");
+
+  // A group that could not be made is shown until the next one is asked for.
+  Line* unmade = owner->open_line(9, 3, {});
+  EXPECT_EQ(describe_doing(board, 0, 8),
+            "has completed no collective yet and meanwhile is in new_group");
+  owner->publish_purpose(9, "new_group({1, 0})");
+  owner->publish_failure(*unmade, ErrorCode::kTimeout, {}, "");
+  unmade->state.store(LineState::unmade);
+  EXPECT_EQ(describe_doing(board, 0, 8),
+            "has completed no collective yet and was in new_group({1, 0}), which failed");
+  EXPECT_EQ(describe_doing(board, 0), "was in new_group({1, 0}), which failed");
+
+  owner->open_line(10, 3, {})->state.store(LineState::gone);
   EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
+  other->state.store(LineState::closing);
+  other->site.store(owner->site({"src/train.cc", 13}));
+  EXPECT_EQ(describe_doing(board, 0), "is in close of the group made at train.cc:13");
+  owner->publish_purpose(closing_key(8), "close at train.cc:90");
+  EXPECT_EQ(describe_doing(board, 0, 8), "is in close at train.cc:90");
+  EXPECT_EQ(describe_doing(board, 0),
+            "is in close at train.cc:90 of the group made at train.cc:13");
+  other->state.store(LineState::gave_up);
+  EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
+  EXPECT_EQ(describe_doing(board, 0),
+            "gave up close at train.cc:90 of the group made at train.cc:13");
 }
 
 }  // namespace

@@ -107,14 +107,6 @@ TEST_F(CheckTest, NegativeTagIsRefused) {
   expect_objection(request, "tag -5 is negative");
 }
 
-TEST_F(CheckTest, BlockingSelfSendIsRefusedAndOthersAreNot) {
-  Request request = make(Op::send, small_, {}, 2, kRank);
-  expect_objection(request, "would wait for ever");
-  expect_fine(request, false);
-  request.buffered = true;
-  expect_fine(request);
-}
-
 TEST_F(CheckTest, NullWithElementsIsRefused) {
   const Buffer null(nullptr, 6, DType::f32);
   expect_objection(make(Op::all_reduce, null, null, 6), "input is null, but 6 elements");

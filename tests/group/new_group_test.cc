@@ -155,6 +155,28 @@ TEST(NewGroup, SurvivorsOfAFailedWorldCountAnew) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
 }
 
+/// By hand: it served the store.
+TEST(NewGroup, NoneIsMadeOnceRank0IsDead) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  const auto outcomes = outcomes_of(3,
+                                    [](ProcessGroup& world) {
+                                      if (world.rank() == 0) kill(getpid(), SIGKILL);
+                                      while (!world.error()) std::this_thread::yield();
+                                      (void)world.new_group({1, 2});
+                                    },
+                                    {.as = As::processes});
+  for (const int rank : {1, 2}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kSystem) << outcome.error->what();
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{0}) << outcome.error->what();
+    expect_text(*outcome.error,
+                ", and no group can be made without it: the process that served "
+                "it (of a job started by hand rank 0, else the launcher) has "
+                "ended or closed it. See why it did, then start the job again");
+  }
+}
+
 TEST(NewGroup, AMemberThatDiesEndsIt) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   const auto outcomes = outcomes_of(3,

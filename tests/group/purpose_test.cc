@@ -66,7 +66,7 @@ TEST(BorrowedGroup, FollowsItsGroupAndSaysWhenItIsGone) {
   on_ranks(2, [](ProcessGroup& world) {
     std::vector<ProcessGroup> groups;
     groups.push_back(world.new_group({0, 1}));
-    const detail::BorrowedGroup first(groups[0]), second(groups[0]);
+    const detail::BorrowedGroup first(groups[0], {}, "first"), second(groups[0], {}, "second");
     EXPECT_EQ(first.number(), 1);
     EXPECT_EQ(second.number(), 2);
     for (int more = 0; more < 3; ++more) groups.push_back(world.new_group({0, 1}));  // they move
@@ -75,8 +75,9 @@ TEST(BorrowedGroup, FollowsItsGroupAndSaysWhenItIsGone) {
     EXPECT_EQ(sum, 1);
     groups.clear();
     EXPECT_FALSE(first.lock().is_member());
-    EXPECT_EQ(thrown_by([] { detail::BorrowedGroup{ProcessGroup()}; }).code(),
-              ErrorCode::kInvalidArgument);
+    const Where where{"gan.cc", 8};
+    const auto borrow = [&] { detail::BorrowedGroup(ProcessGroup(), where, "EMA"); };
+    expect_text(thrown_by(borrow), "EMA at gan.cc:8: this group is empty: ");
   });
 }
 

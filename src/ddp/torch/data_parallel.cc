@@ -88,7 +88,7 @@ struct DataParallel::Impl {
   std::string name() const;
   Purpose purpose(const std::string& what, std::uint64_t key = 0) const;
   /// The line of the latest forward, with what an operation is for.
-  Where at(const Purpose& purpose) const { return {called_at.file, called_at.line, &purpose}; }
+  Where at(const Purpose& purpose) const { return called_at.with(purpose); }
   [[noreturn]] void fail(ErrorCode code, const std::string& what) const;
   [[noreturn]] void refuse(const std::string& change) const;
 
@@ -159,7 +159,7 @@ struct DataParallel::Impl {
 
 DataParallel::Impl::Impl(const ProcessGroup& group, const DataParallelOptions& the_options,
                          Where where)
-    : borrowed(group),
+    : borrowed(group, where, "DistributedDataParallel"),
       rank(group.rank()),
       options(the_options),
       made_at(where),
