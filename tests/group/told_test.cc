@@ -28,12 +28,12 @@ std::string steady(const std::string& text) {
 Told told(int world_size, const std::function<void(ProcessGroup&)>& call) {
   const auto body = [&](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
-    return steady(thrown_by([&] { call(world); }).what());
+    return std::string(thrown_by([&] { call(world); }).what());
   };
   Told texts;
   for (const auto& rank : test_kit::collect_ranks(world_size, body)) {
     EXPECT_EQ(rank.failure, "");
-    texts.push_back(rank.result);
+    texts.push_back(steady(rank.result));
   }
   return texts;
 }
