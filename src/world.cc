@@ -306,7 +306,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = make_backend(spec);
                              if (made.backend->info().checks_itself) return;
-                             made.side = native::make_native(spec);
+                             made.side = native::make_side(spec);
                              if (!made.check && made.rank == 0) {
                                log(LogLevel::warn,
                                    "check=off: ranks that disagree are not found before the "

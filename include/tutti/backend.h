@@ -23,10 +23,6 @@
 
 namespace tutti {
 
-namespace control {
-class Membership;
-}
-
 /// Key of the support matrix.
 struct OpKey {
   Op op;
@@ -44,12 +40,11 @@ struct Support {
 /// What a backend is told about the group it serves.
 struct GroupSpec {
   GroupId id = 0;
-  int rank = 0;                               ///< own rank in the group
-  std::vector<int> world_ranks;               ///< by rank in the group
-  std::shared_ptr<Store> store;               ///< private to this group
-  control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
-  std::chrono::nanoseconds timeout{0};        ///< for setting up
-  Settings settings;                          ///< every row of the table, with the value in force
+  int rank = 0;                         ///< own rank in the group
+  std::vector<int> world_ranks;         ///< by rank in the group
+  std::shared_ptr<Store> store;         ///< private to this group
+  std::chrono::nanoseconds timeout{0};  ///< for setting up
+  Settings settings;                    ///< every row of the table, with the value in force
   /// Calls back once, from another thread, when the group fails, also while it is being made.
   std::function<void(std::function<void(const Error&)>)> on_failure;
 };
@@ -126,9 +121,8 @@ class TUTTI_API WorkState {
 ///   run    for collectives only, when every rank of the group has entered the operation (one at a
 ///          time; by the caller of a blocking operation, else by a thread of the group);
 ///   start  for messages only, when both ends have found each other: the peer is a rank, both
-///          counts are the same, `request.seq` is the same number at both ends and unique among the
-///          messages from one rank to another. It must not block; the Work ends by itself or while
-///          somebody helps it.
+///          counts are the same, `request.message.number` is the same at both ends. It must not
+///          block; the Work ends by itself or while somebody helps it.
 ///
 /// Threads   run: one collective at a time per group. abort: from any thread, at any time.
 ///           Everything else: from several threads at once.
@@ -156,7 +150,7 @@ class TUTTI_API Backend {
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
-  return "tutti-backend 2; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
+  return "tutti-backend 3; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
          std::to_string(sizeof(GroupSpec)) + ", BackendInfo " +
          std::to_string(sizeof(BackendInfo)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
          " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +

@@ -25,14 +25,12 @@ inline constexpr int kAnyRank = -1;
 /// `if`.
 inline constexpr int kNoRank = std::numeric_limits<int>::min();
 
-/// A message and its recv that have found each other, as both ends know it.
+/// A message that has come.
 struct MessageInfo {
-  int rank = -1;  ///< of recv: who sent it; of send: who receives it
+  int rank = -1;  ///< who sent it
   int tag = 0;
   DType dtype = DType::u8;
   std::size_t count = 0;
-  std::uint64_t id = 0;  ///< among the messages of this sender to this receiver, from 1
-  bool moved = false;    ///< its content came with it
 };
 
 /// One operation, as a plain value: everything below the group reads it, nothing adds to it.
@@ -46,9 +44,23 @@ struct MessageInfo {
 ///           is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the scans,
 ///           where both point to the same bytes.
 struct Request {
+  /// What only a send or recv has.
+  struct Message {
+    int peer = -1;  ///< of recv also kAnyRank
+    int tag = 0;
+    bool buffered = false;           ///< send: return before it is matched
+    MessageInfo* matched = nullptr;  ///< of recv: filled in when it is matched; may be null
+    /// recv of any count: makes room for `count` elements and returns where they go; called once,
+    /// by any thread, when it is matched. Null: exactly as many are awaited as the request says.
+    void* (*make_room)(void* context, std::size_t count) = nullptr;
+    void* room_context = nullptr;
+    /// For a backend that does not check itself: the same at both ends, among the messages from one
+    /// rank to another never used twice.
+    std::uint64_t number = 0;
+  };
+
   Op op = Op::barrier;
   DType dtype = DType::u8;
-  bool buffered = false;   ///< send: return before the message is matched
   bool monitored = false;  ///< barrier: the program called monitored_barrier
   bool names_all = false;  ///< barrier: its timeout names every missing rank
   ReduceOp reduce = ReduceOp::sum;
@@ -59,11 +71,10 @@ struct Request {
   bool uneven = false;
   /// Of an all_reduce of a list in one: `send_counts` are those of its buffers.
   std::span<const std::size_t> send_counts, recv_counts;
-  int root_or_peer = -1;
-  int tag = 0;
+  int root = -1;  ///< of broadcast, reduce, gather, scatter
+  Message message;
   GroupId group = 0;
-  std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0,
-                            ///< on a backend that does not check itself their MessageInfo::id
+  std::uint64_t seq = 0;    ///< collectives of the group are numbered from 1; messages carry 0
   std::uint64_t chain = 0;  ///< running hash of the group's collectives, this one included
   Deadline arrive;          ///< a member has not entered
   Deadline stall;           ///< all members are in and no byte moved
@@ -71,22 +82,16 @@ struct Request {
   Where where;
   std::shared_ptr<const void> keep_alive;
   Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
-  /// On a side group: the operation it precedes, which the board shows in its place. A message is
-  /// matched only and moves its content elsewhere, unless it is buffered or to oneself.
-  const Request* stands_for = nullptr;
-  const Request& called() const noexcept { return stands_for != nullptr ? *stands_for : *this; }
-  /// Messages: filled in when they are matched. May be null.
-  MessageInfo* matched = nullptr;
-  /// recv of any count: makes room for a message of `count` elements and returns where it goes;
-  /// called once, by any thread, when it is matched. Null: exactly `count` elements are awaited.
-  void* (*make_room)(void* context, std::size_t count) = nullptr;
-  void* room_context = nullptr;
-
   /// Elements in the sense of the design's glossary: what each rank contributes or receives in
   /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
   /// Uneven: the whole of all_gather's output and of reduce_scatter's and all_to_all's input.
   std::size_t count = 0;
 };
+
+/// The rank that a rooted collective or a message names; -1 in other operations.
+inline int root_or_peer(const Request& request) noexcept {
+  return is_message(request.op) ? request.message.peer : request.root;
+}
 
 /// "all_gather"; of a v-variant "all_gatherv", of a monitored barrier "monitored_barrier".
 inline std::string call_name(const Request& request) {

@@ -143,7 +143,7 @@ std::string Membership::State::call_of(int member, const Request& request) const
       theirs != nullptr ? theirs->history[request.seq % kHistory].read() : std::optional<Shown>();
   const bool is_known =
       shown && shown->seq == request.seq && shown->site != 0 && shown->site < kSites;
-  return fmt::format("{} #{}{}", call_name(request.called()), request.seq,
+  return fmt::format("{} #{}{}", call_name(request), request.seq,
                      is_known ? " at " + slot_of(member).sites[shown->site].read() : "");
 }
 

@@ -66,7 +66,7 @@ class Membership::State::Look {
       return Patience::Verdict::keep_waiting;
     }
     if (clock_.arrive.expired(now_)) return Patience::Verdict::give_up;
-    const int peer = request_.root_or_peer;
+    const int peer = request_.message.peer;
     until(clock_.arrive);
     if (now_ >= clock_.next_line) {
       say_who_is_awaited(peer != kAnyRank ? std::vector<int>{peer} : others());
@@ -246,7 +246,7 @@ void Membership::State::fail_stalled(const Request& request, int only) noexcept 
 
 void Membership::fail_stalled(const Request& request) noexcept {
   if (state_->adopt_failure()) return;  // whoever comes after it takes its cause
-  state_->fail_stalled(request, is_message(request.op) ? request.root_or_peer : -1);
+  state_->fail_stalled(request, is_message(request.op) ? request.message.peer : -1);
 }
 
 Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,

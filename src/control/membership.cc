@@ -58,8 +58,7 @@ std::string Membership::State::own(const Request& request) const {
 }
 
 std::string Membership::State::in_words(const Request& request) const {
-  const Request& real = request.called();
-  return describe_numbered(host->own.slot(), shown_of(request, host->own.site(real.where)));
+  return describe_numbered(host->own.slot(), shown_of(request, host->own.site(request.where)));
 }
 
 std::string Membership::State::doing(int member) const {
@@ -67,17 +66,16 @@ std::string Membership::State::doing(int member) const {
 }
 
 ErrorContext Membership::State::context_of(const Request& request) const {
-  return {.op = call_name(request.called()),
+  return {.op = call_name(request),
           .seq = request.seq,
           .rank = rank,
           .culprits = {},
           .host = {},
-          .call_site = name_of(request.called().where)};
+          .call_site = name_of(request.where)};
 }
 
 std::string Membership::State::heading_of(const Request& request) const {
-  return heading(context_of(request), is_world ? std::string() : name,
-                 purpose_of(request.called().where));
+  return heading(context_of(request), is_world ? std::string() : name, purpose_of(request.where));
 }
 
 // ---- failing -----------------------------------------------------------------------------------
@@ -254,11 +252,10 @@ GroupId Membership::id() const noexcept { return state_->id; }
 void Membership::enter(const Request& request) noexcept {
   State& state = *state_;
   state.line.core.store(::sched_getcpu() + 1, std::memory_order_relaxed);
-  const Request& shown = request.called();
-  const std::uint8_t site = state.host->own.site(shown.where);
+  const std::uint8_t site = state.host->own.site(request.where);
   Shown description = shown_of(request, site);
   if (request.seq != 0) {
-    const Purpose* const purpose = shown.where.purpose;
+    const Purpose* const purpose = request.where.purpose;
     if (purpose != nullptr) state.host->own.publish_purpose(description.chain, purpose->text);
     state.line.history[request.seq % kHistory].write(description);
     state.line.entered.store(request.seq, std::memory_order_release);
@@ -271,7 +268,6 @@ void Membership::enter(const Request& request) noexcept {
 }
 
 void Membership::leave(const Request& request) noexcept {
-  if (request.stands_for != nullptr) return;  // that goes on elsewhere
   State& state = *state_;
   if (request.seq != 0) {
     state.line.completed.store(request.seq, std::memory_order_release);
@@ -309,15 +305,16 @@ std::string Membership::site_of(int member, std::uint8_t site) const {
 }
 
 void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
-  const int peer = request.root_or_peer;
+  const int peer = request.message.peer;
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host->host_name;
   const std::string waited =
       request.op == Op::send
-          ? fmt::format("{} has posted no recv with tag {}", state_->person(peer), request.tag)
+          ? fmt::format("{} has posted no recv with tag {}", state_->person(peer),
+                        request.message.tag)
           : fmt::format("nothing came from {} with tag {}",
-                        peer != kAnyRank ? state_->person(peer) : "any rank", request.tag);
+                        peer != kAnyRank ? state_->person(peer) : "any rank", request.message.tag);
   const std::string text = fmt::format(
       "{}: {} for {} in {}{}{}. Nothing was {} and the group stays usable",
       state_->heading_of(request), waited, describe(shown_of(request, 0)),

@@ -54,11 +54,10 @@ class Membership {
   /// which it may be a consequence; `ends_with` as in meet.
   Error blame(const Error& error, const Membership* ends_with);
 
-  /// Publishes the operation on the own line (under 20 ns; no system call). With `stands_for` the
-  /// board shows that operation.
+  /// Publishes the operation on the own line (under 20 ns; no system call).
   void enter(const Request& request) noexcept;
-  /// Marks an operation as ended (not what stands for another). Call it for those that succeeded
-  /// only: a failed one stays on the board as what the rank was in.
+  /// Marks an operation as ended. Call it for those that succeeded only: a failed one stays on the
+  /// board as what the rank was in.
   void leave(const Request& request) noexcept;
   /// Bytes moved: restarts the stall clock. One relaxed store.
   void progressed() noexcept;

@@ -34,17 +34,17 @@ inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds d
 
 /// What the board shows of `request`; of a message its tag stands where others have their chain.
 inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
-  const Request& real = request.called();
   Shown value;
   value.seq = request.seq;
-  value.chain = is_message(real.op) ? static_cast<std::uint64_t>(real.tag) : request.chain;
-  value.count = real.count;
-  value.factor = real.reduce.factor();
-  value.op = op_byte(real);
-  value.dtype = static_cast<std::uint8_t>(real.dtype);
-  value.reduce = static_cast<std::uint8_t>(real.reduce.kind());
+  value.chain =
+      is_message(request.op) ? static_cast<std::uint64_t>(request.message.tag) : request.chain;
+  value.count = request.count;
+  value.factor = request.reduce.factor();
+  value.op = op_byte(request);
+  value.dtype = static_cast<std::uint8_t>(request.dtype);
+  value.reduce = static_cast<std::uint8_t>(request.reduce.kind());
   value.site = site;
-  value.root_or_peer = real.root_or_peer;
+  value.root_or_peer = root_or_peer(request);
   return value;
 }
 

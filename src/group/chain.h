@@ -19,7 +19,7 @@ constexpr std::uint64_t chain_seed(GroupId group) noexcept { return hash_combine
 /// Of a v-variant the counts that all ranks must give alike; the others are checked edge by edge.
 /// Of a list the counts of its buffers.
 constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) noexcept {
-  const auto root = static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root_or_peer));
+  const auto root = static_cast<std::uint64_t>(static_cast<std::uint32_t>(request.root));
   const std::uint64_t what = static_cast<std::uint64_t>(request.op) |
                              static_cast<std::uint64_t>(request.dtype) << 8 |
                              static_cast<std::uint64_t>(request.reduce.kind()) << 16 |

@@ -26,7 +26,7 @@ struct Parts {
 
 Parts parts_of(const Request& request, int rank, int group_size) {
   const auto all = static_cast<std::size_t>(group_size);
-  const bool at_root = request.root_or_peer == rank;
+  const bool at_root = request.root == rank;
   switch (request.op) {
     case Op::send:
       return {1, 0};
@@ -60,7 +60,7 @@ bool has_root(Op op) {
 }
 
 Objection check_ranks(const Request& request, int group_size) {
-  const int given = request.root_or_peer;
+  const int given = root_or_peer(request);
   if (has_root(request.op) || is_message(request.op)) {
     const bool from_any = request.op == Op::recv && given == kAnyRank;
     const bool nobody = is_message(request.op) && given == kNoRank;
@@ -69,8 +69,8 @@ Objection check_ranks(const Request& request, int group_size) {
                          has_root(request.op) ? "root" : "peer", given, group_size - 1);
     }
   }
-  if (is_message(request.op) && request.tag < 0) {
-    return fmt::format("tag {} is negative", request.tag);
+  if (is_message(request.op) && request.message.tag < 0) {
+    return fmt::format("tag {} is negative", request.message.tag);
   }
   return {};
 }
@@ -151,7 +151,7 @@ struct Counted {
 };
 
 Counted counted(const Request& request, int rank) {
-  const bool at_root = request.root_or_peer == rank;
+  const bool at_root = request.root == rank;
   switch (request.op) {
     case Op::all_gather:
       return {false, true};
@@ -313,7 +313,7 @@ Objection overlap_objection(std::span<const Request> messages) {
   for (const Request& message : messages) {
     const bool written = message.op == Op::recv;
     const ConstBuffer buffer = written ? message.output : message.input;
-    if (buffer.byte_count() == 0 || message.root_or_peer == kNoRank) continue;
+    if (buffer.byte_count() == 0 || message.message.peer == kNoRank) continue;
     const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data);
     ranges.push_back({begin, begin + buffer.byte_count(), written,
                       static_cast<std::size_t>(&message - messages.data())});

@@ -30,7 +30,7 @@ Request broadcast_request(const Impl& group, Buffer data, const RootedOptions& o
   request.count = data.count;
   request.input = data;
   request.output = data;
-  request.root_or_peer = options.root;
+  request.root = options.root;
   return request;
 }
 
@@ -61,7 +61,7 @@ Request reduce_request(const Impl& group, ConstBuffer input, Buffer output,
   request.reduce = options.op;
   request.input = input;
   if (options.root == group.rank()) request.output = output;
-  request.root_or_peer = options.root;
+  request.root = options.root;
   return request;
 }
 
@@ -72,7 +72,7 @@ Request gather_request(const Impl& group, ConstBuffer input, Buffer output,
   request.count = input.count;
   request.input = input;
   if (options.root == group.rank()) request.output = output;
-  request.root_or_peer = options.root;
+  request.root = options.root;
   return request;
 }
 
@@ -93,7 +93,7 @@ Request scatter_request(const Impl& group, ConstBuffer input, Buffer output,
   request.count = output.count;
   if (options.root == group.rank()) request.input = input;
   request.output = output;
-  request.root_or_peer = options.root;
+  request.root = options.root;
   return request;
 }
 

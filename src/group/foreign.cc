@@ -10,6 +10,8 @@
 
 namespace tutti::group {
 
+Side::~Side() = default;
+
 namespace {
 
 using Clock = Deadline::Clock;
@@ -45,97 +47,60 @@ bool wait_through_aborts(const control::Membership& membership, Clock::time_poin
   return wait(waiter, patience, done) == WaitResult::ready;
 }
 
-/// The request on the side group that stands for `request`, which must outlive it.
-Request side_request(const Request& request) noexcept {
-  Request side;
-  side.op = Op::barrier;
-  side.group = request.group;
-  side.seq = request.seq;
-  side.chain = request.chain;
-  side.arrive = request.arrive;
-  side.stall = request.stall;
-  side.where = request.where;
-  side.monitored = request.monitored;
-  side.names_all = request.names_all;
-  side.stands_for = &request;
-  return side;
-}
-
-/// A message on its way through the side group: its envelope there, and what is left to do.
-class Matching {
+/// A message on its way: how it was matched on the side, and what is left to do.
+class Matched {
  public:
   /// `request` must outlive it.
-  explicit Matching(const Request& request) : request_(request), side_(request) {
-    data_ = request.output.data;
-    side_.observer = nullptr;
-    side_.stands_for = &request;
-    side_.matched = &info_;
-    if (request.make_room == nullptr) return;
-    side_.room_context = this;
-    side_.make_room = [](void* context, std::size_t count) {
-      auto& self = *static_cast<Matching*>(context);
-      return self.data_ = self.request_.make_room(self.request_.room_context, count);
-    };
-  }
-  Matching(const Matching&) = delete;
-  Matching& operator=(const Matching&) = delete;
+  explicit Matched(const Request& request) : request_(request) {}
+  Matched(const Matched&) = delete;
+  Matched& operator=(const Matched&) = delete;
 
-  const Request& side() const noexcept { return side_; }
-  /// Once matched: whether that was all.
-  bool moved() const noexcept { return info_.moved; }
+  Match& match() noexcept { return match_; }
+  bool has_moved() const noexcept { return match_.moved; }
   /// What the backend is to move.
   Request real() const {
     Request real = request_;
     real.observer = nullptr;
-    real.matched = nullptr;
-    real.make_room = nullptr;
-    real.root_or_peer = info_.rank;
-    real.seq = info_.id;
-    real.count = info_.count;
+    real.count = match_.count;
+    real.message = {.peer = match_.rank, .tag = request_.message.tag, .number = match_.number};
     if (real.op == Op::recv) {
-      real.output.data = data_;
-      real.output.count = info_.count;
+      real.output.data = match_.data;
+      real.output.count = match_.count;
     }
     return real;
   }
   void tell_caller() const noexcept {
-    if (request_.matched != nullptr) *request_.matched = info_;
+    const Request::Message& message = request_.message;
+    if (message.matched == nullptr) return;
+    *message.matched = {match_.rank, message.tag, request_.dtype, match_.count};
   }
 
  private:
   const Request& request_;
-  MessageInfo info_;
-  void* data_ = nullptr;
-  Request side_;
+  Match match_;
 };
 
 }  // namespace
 
-/// What precedes a collective on the side group: a barrier, or an exchange of the counts that only
-/// pairs of ranks have in common. All ranks see all counts, so that all find the same.
+/// What precedes a collective on the side group: nothing but the meeting, or an exchange of the
+/// counts that only pairs of ranks have in common. All ranks see all counts, so that all find the
+/// same.
 class Foreign::Check {
  public:
   /// `request` must outlive it.
   Check(const Request& request, int group_size)
-      : request_(request),
-        ranks_(static_cast<std::size_t>(group_size)),
-        side_(side_request(request)) {
+      : request_(request), ranks_(static_cast<std::size_t>(group_size)) {
     const bool by_edge = request.uneven && (request.op == Op::gather || request.op == Op::scatter ||
                                             request.op == Op::all_to_all);
     if (!by_edge) return;
     own_.resize(2 * ranks_);
     all_.resize(2 * ranks_ * ranks_);
     note_edges();
-    side_.op = Op::all_gather;
-    side_.dtype = DType::u64;
-    side_.count = own_.size();
-    side_.input = own_;
-    side_.output = all_;
   }
   Check(const Check&) = delete;
   Check& operator=(const Check&) = delete;
 
-  const Request& side() const noexcept { return side_; }
+  Exchange exchange() noexcept { return {own_, all_}; }
 
   /// Fails the group and throws if the two ends of an edge differ.
   void compare(control::Membership& membership) const {
@@ -158,7 +123,7 @@ class Foreign::Check {
   }
   /// First what goes to every rank, then what comes from every rank.
   void note_edges() {
-    const auto root = static_cast<std::size_t>(std::max(request_.root_or_peer, 0));
+    const auto root = static_cast<std::size_t>(std::max(request_.root, 0));
     std::copy(request_.send_counts.begin(), request_.send_counts.end(), own_.begin());
     std::copy(request_.recv_counts.begin(), request_.recv_counts.end(),
               own_.begin() + static_cast<std::ptrdiff_t>(ranks_));
@@ -169,7 +134,6 @@ class Foreign::Check {
   const Request& request_;
   const std::size_t ranks_;
   std::vector<std::uint64_t> own_, all_;
-  Request side_;
 };
 
 /// One asynchronous operation. The thread *steps* it until it has ended.
@@ -229,7 +193,7 @@ class Foreign::Collective final : public Entry {
     if (!begun_) {
       begun_ = true;
       if (group().check_) {
-        side_ = group().side_.start(check_.side());
+        side_ = group().side_.start_meet(request(), check_.exchange());
       } else {
         group().membership_.enter(request());
       }
@@ -256,35 +220,35 @@ class Foreign::Message final : public Entry {
     group().thread_.wake();
     return true;
   }
-  bool is_tested() const noexcept override { return matched_; }
+  bool is_tested() const noexcept override { return is_matched_; }
   Message(Foreign& group, Request request)
       : Entry(group, std::move(request)),
-        matching_(WorkState::request()),
-        side_(group.side_.start(matching_.side())) {
+        matched_(WorkState::request()),
+        side_(group.side_.start_match(WorkState::request(), matched_.match())) {
     begin();
   }
 
  private:
   bool advance() override {
     if (!side_.done()) return false;
-    if (!matched_) {
+    if (!is_matched_) {
       side_.wait();
-      matched_ = true;
-      if (!matching_.moved()) real_ = group().backend_.start(matching_.real());
+      is_matched_ = true;
+      if (!matched_.has_moved()) real_ = group().backend_.start(matched_.real());
     }
     if (!real_.wait_for(kTest)) return false;
-    matching_.tell_caller();
+    matched_.tell_caller();
     return true;
   }
   /// A receive that found nothing.
-  bool is_private(const Error&) const noexcept override { return !matched_; }
+  bool is_private(const Error&) const noexcept override { return !is_matched_; }
 
-  Matching matching_;
-  bool matched_ = false;
+  Matched matched_;
+  bool is_matched_ = false;
   Work side_, real_;  // last: their ends are awaited before what they use goes
 };
 
-Foreign::Foreign(Backend& backend, Backend& side, control::Membership& membership, bool check)
+Foreign::Foreign(Backend& backend, Side& side, control::Membership& membership, bool check)
     : backend_(backend),
       side_(side),
       membership_(membership),
@@ -330,8 +294,8 @@ void Foreign::run(const Request& request) {
 void Foreign::run_collective(const Request& request) {
   wait_for_collectives(request);
   if (check_) {
-    const Check check(request, membership_.group_size());
-    side_.run(check.side());
+    Check check(request, membership_.group_size());
+    side_.meet(request, check.exchange());
     check.compare(membership_);
   } else {
     membership_.enter(request);
@@ -341,14 +305,14 @@ void Foreign::run_collective(const Request& request) {
 }
 
 void Foreign::run_message(const Request& request) {
-  Matching matching(request);
-  side_.run(matching.side());
-  if (!matching.moved()) {
-    const Request real = matching.real();
+  Matched matched(request);
+  side_.match(request, matched.match());
+  if (!matched.has_moved()) {
+    const Request real = matched.real();
     in_backend(real, [&] { backend_.start(real).wait(); });
   }
   membership_.leave(request);
-  matching.tell_caller();
+  matched.tell_caller();
 }
 
 /// The other ranks are inside by now and cannot go on without this one: whatever it throws is the

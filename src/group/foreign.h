@@ -1,10 +1,10 @@
 // What a backend that does not check itself is given to do, and when.
 //
-// Beside it stands a *side* group: a native one of the same ranks that moves no data. A collective
-// first passes a barrier there with its own number and chain (a v-variant exchanges its counts
-// instead), so that all ranks are known to be in it and to mean the same. A message is first
-// *matched* there with its other half; what the side can carry itself (a buffered message, one to
-// oneself) ends there. Deaths, deadlines, blame and abort are the side group's as well.
+// Beside it stands a *side* group of the same ranks, which native makes. For a collective the ranks
+// first *meet* there, with its number and chain (for a v-variant they exchange its counts), so that
+// all ranks are known to be in it and to mean the same. A message is first *matched* there with its
+// other half; what the side can carry itself (a buffered message, one to oneself) ends there.
+// Deaths, deadlines, blame and abort are the side group's as well.
 //
 // Blocking operations run in the caller's thread. Asynchronous ones run in a thread that this group
 // starts with the first of them: collectives in order of submission, messages when they are
@@ -20,6 +20,7 @@
 
 #include "control/membership.h"
 #include "control/progress.h"
+#include "group/side.h"
 #include "tutti/backend.h"
 
 namespace tutti::group {
@@ -28,7 +29,7 @@ namespace tutti::group {
 class Foreign final : private control::Driver {
  public:
   /// `check` false: collectives go to the backend unchecked.
-  Foreign(Backend& backend, Backend& side, control::Membership& membership, bool check);
+  Foreign(Backend& backend, Side& side, control::Membership& membership, bool check);
   ~Foreign() override;
 
   void run(const Request& request);
@@ -56,7 +57,7 @@ class Foreign final : private control::Driver {
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }
 
   Backend& backend_;
-  Backend& side_;
+  Side& side_;
   control::Membership& membership_;
   const bool check_;
   std::atomic<std::size_t> collectives_pending_{0};

@@ -40,7 +40,7 @@ struct Parts {
   bool check = true;                    ///< before each call of a backend that does not itself
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
-  std::unique_ptr<Backend> side;  ///< native, of the same ranks; null if the backend checks itself
+  std::unique_ptr<group::Side> side;  ///< null if the backend checks itself
 };
 
 /// Makes `parts.backend` and, where that does not check itself, `parts.side`.
@@ -100,7 +100,7 @@ class ProcessGroup::Impl {
   control::Membership& membership() const noexcept { return *parts_.membership; }
 
   void admit(const Request& request, bool blocking);
-  /// A message to or from kNoRank is over at once: true, and `request.matched` is told.
+  /// A message to or from kNoRank is over at once: true, and the caller's MessageInfo says so.
   static bool is_nothing(const Request& request) noexcept;
   void check_support(const Request& request);
   [[noreturn]] void throw_closed(const Request& request) const;

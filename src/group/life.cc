@@ -15,6 +15,7 @@
 #include "group/chain.h"
 #include "group/check.h"
 #include "group/group_impl.h"
+#include "group/native_spec.h"
 
 namespace tutti {
 
@@ -32,16 +33,17 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
       {parts.id, parts.name, parts.world_ranks, parts.rank, parts.asked_of, parts.call});
   control::Membership& membership = *parts.membership;
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
-  const GroupSpec spec{.id = parts.id,
-                       .rank = parts.rank,
-                       .world_ranks = parts.world_ranks,
-                       .store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr,
-                       .membership = &membership,
-                       .timeout = parts.arrive,
-                       .settings = parts.settings,
-                       .on_failure = [&membership](FailureCallback callback) {
-                         membership.on_failure(std::move(callback));
-                       }};
+  NativeSpec spec;
+  spec.id = parts.id;
+  spec.rank = parts.rank;
+  spec.world_ranks = parts.world_ranks;
+  spec.store = parts.store ? make_prefix_store(parts.store, prefix) : nullptr;
+  spec.timeout = parts.arrive;
+  spec.settings = parts.settings;
+  spec.on_failure = [&membership](FailureCallback callback) {
+    membership.on_failure(std::move(callback));
+  };
+  spec.membership = &membership;
   const auto blame = [&](const Error& error) {
     const Error cause = membership.blame(error, ends_with);
     control::Untold::of_process().told(parts.id, parts.rank, cause.code());

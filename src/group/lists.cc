@@ -213,7 +213,7 @@ ListCall gathered(const Impl& group, Op op, const ConstBuffer& input,
                   const Where& where) {
   ListCall call{.request = part_request(group, op, input, timeout, where)};
   call.request.input = input;
-  call.request.root_or_peer = root;
+  call.request.root = root;
   if (root >= 0 && root != group.rank()) return call;
   check_parts(group, call.request, outputs, input, "input");
   call.output = std::make_shared<Staged>(group, call.request, outputs);
@@ -227,7 +227,7 @@ ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const
                    const RootedOptions& options, const Where& where) {
   ListCall call{.request = part_request(group, Op::scatter, output, options.timeout, where)};
   call.request.output = output;
-  call.request.root_or_peer = options.root;
+  call.request.root = options.root;
   if (options.root != group.rank()) return call;
   check_parts(group, call.request, inputs, output, "output");
   call.input = std::make_shared<Staged>(group, call.request, inputs);

@@ -24,9 +24,7 @@ Request send_request(const Impl& group, ConstBuffer data, int to, const SendOpti
   request.dtype = data.dtype;
   request.count = data.count;
   request.input = data;
-  request.root_or_peer = to;
-  request.tag = options.tag;
-  request.buffered = options.buffered;
+  request.message = {.peer = to, .tag = options.tag, .buffered = options.buffered};
   return request;
 }
 
@@ -36,16 +34,14 @@ Request recv_request(const Impl& group, Buffer data, int from, const RecvOptions
   request.dtype = data.dtype;
   request.count = data.count;
   request.output = data;
-  request.root_or_peer = from;
-  request.tag = options.tag;
-  request.matched = options.info;
+  request.message = {.peer = from, .tag = options.tag, .matched = options.info};
   return request;
 }
 
 /// Blocking: returns what the message was.
 MessageInfo run_recv(Impl& group, Request request) {
   MessageInfo info;
-  MessageInfo* const also = std::exchange(request.matched, &info);
+  MessageInfo* const also = std::exchange(request.message.matched, &info);
   group.run(request);
   if (also != nullptr) *also = info;
   return info;
@@ -113,8 +109,8 @@ namespace {
 constexpr auto room_request = [](const Impl& group, const auto& room, int from,
                                  const RecvOptions& options, Where where) {
   Request request = recv_request(group, Buffer(nullptr, 0, room.dtype), from, options, where);
-  request.make_room = room.make;
-  request.room_context = room.context;
+  request.message.make_room = room.make;
+  request.message.room_context = room.context;
   return request;
 };
 

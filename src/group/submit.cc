@@ -147,9 +147,10 @@ Work ProcessGroup::Impl::dispatch_async(Request request) {
 }
 
 bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
-  if (!is_message(request.op) || request.root_or_peer != kNoRank) return false;
-  if (request.matched != nullptr) {
-    *request.matched = {.rank = kNoRank, .tag = request.tag, .dtype = request.dtype};
+  if (!is_message(request.op) || request.message.peer != kNoRank) return false;
+  const Request::Message& message = request.message;
+  if (message.matched != nullptr) {
+    *message.matched = {.rank = kNoRank, .tag = message.tag, .dtype = request.dtype};
   }
   return true;
 }

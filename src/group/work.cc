@@ -76,8 +76,7 @@ Work::~Work() {
     }
     if (!state_->done()) state_->help(Clock::time_point::max());
     const std::optional<Error> failure = state_->error();
-    const bool is_part_of_another = state_->request().stands_for != nullptr;  // which tells
-    if (failure && !is_part_of_another && !state_->seen()) {
+    if (failure && !state_->seen()) {
       log(LogLevel::warn, fmt::format("nobody waited for a Work that failed: {}", failure->what()));
     }
   } catch (const std::exception& caught) {

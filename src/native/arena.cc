@@ -5,6 +5,7 @@
 
 #include "control/board.h"
 #include "control/membership.h"
+#include "group/native_spec.h"
 #include "native/channel/shm.h"
 #include "native/engine/engine.h"
 #include "net/poller.h"
@@ -57,7 +58,7 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
     arena->mappings_[static_cast<std::size_t>(rank)] =
         control::map_shared(memory, kArenaBytes, false);
   };
-  const net::Interrupt interrupt{&spec.membership->abort_word()};
+  const net::Interrupt interrupt{&group::membership_of(spec).abort_word()};
   control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
                      Deadline::after(spec.timeout), take, interrupt);
   return arena;

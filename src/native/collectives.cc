@@ -38,20 +38,20 @@ Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& 
 
 Collectives::~Collectives() = default;
 
-Operation& Collectives::begin(const Request& request) {
-  request_ = &request;
+Operation& Collectives::begin(const Request& request, const Request& shown) {
+  shown_ = &shown;
   const bool engine_serves =
       request.op == Op::all_reduce || request.op == Op::broadcast || request.op == Op::barrier;
   if (engine_serves && engine_ != nullptr) {
     engine_->begin(request);
     return *engine_;
   }
-  executor_.begin(request, schedule_for(request));
+  executor_.begin(request, schedule_for(request), shown);
   return executor_;
 }
 
 const Schedule& Collectives::schedule_for(const Request& request) {
-  const int root = std::max(request.root_or_peer, 0);
+  const int root = std::max(request.root, 0);
   const bool needs_to_know =
       request.op == Op::all_to_all || request.op == Op::scan || request.op == Op::exscan;
   const bool in_place = needs_to_know && !request.uneven && request.count > 0 &&
@@ -73,9 +73,7 @@ void Collectives::notify_all() noexcept { membership_.notify_all(); }
 
 void Collectives::progressed() noexcept { membership_.progressed(); }
 
-void Collectives::disagree(int peer) noexcept {
-  membership_.fail_mismatch(*request_, peer, nullptr);
-}
+void Collectives::disagree(int peer) noexcept { membership_.fail_mismatch(*shown_, peer, nullptr); }
 
 std::byte* Collectives::open_ring() { return arena_->engine_ring().data(); }
 

@@ -17,8 +17,9 @@ class Collectives final : public EngineSignals {
   Collectives(Arena* arena, Channels& channels, control::Membership& membership);
   ~Collectives();
 
-  /// Takes up `request`, which stays where it is until the operation is done.
-  Operation& begin(const Request& request);
+  /// Takes up `request`, on behalf of `shown`, maybe the same; both stay where they are until the
+  /// operation is done.
+  Operation& begin(const Request& request, const Request& shown);
 
  private:
   class EngineOperation;
@@ -31,7 +32,7 @@ class Collectives final : public EngineSignals {
 
   Arena* const arena_;
   control::Membership& membership_;
-  const Request* request_ = nullptr;
+  const Request* shown_ = nullptr;
   Executor executor_;
   std::vector<const std::byte*> heads_, rings_;  // of all ranks, for the engine
   std::unique_ptr<EngineOperation> engine_;      // null in a group of one

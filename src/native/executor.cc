@@ -32,12 +32,13 @@ std::size_t lay_out(std::span<const std::size_t> counts, std::size_t whole,
 Executor::Executor(Channels& channels, control::Membership& membership)
     : channels_(channels), membership_(membership) {}
 
-void Executor::begin(const Request& request, const Schedule& schedule) {
+void Executor::begin(const Request& request, const Schedule& schedule, const Request& shown) {
   request_ = &request;
+  shown_ = &shown;
   schedule_ = &schedule;
   header_.type = FrameType::segment;
   header_.segment = 0;
-  header_.what = describe(request);
+  header_.what = describe(shown);
   element_bytes_ = size_of(request.dtype);
   segment_count_ = channels_.max_payload() / element_bytes_;
   const auto parts = static_cast<std::size_t>(schedule.parts);
@@ -216,13 +217,13 @@ const Frame* Executor::expect(int peer, const Place& target) {
   const FrameHeader& header = frame->header;
   if (header.what.seq != request_->seq || header.what.chain != request_->chain) {
     failed_ = true;
-    membership_.fail_mismatch(*request_, peer, &header.what);
+    membership_.fail_mismatch(*shown_, peer, &header.what);
     return nullptr;
   }
   const std::size_t count = extent_of(target).count;
   if (request_->uneven && header.what.count != count) {
     failed_ = true;
-    membership_.fail_counts(*request_, peer, header.what.count, membership_.rank(), count);
+    membership_.fail_counts(*shown_, peer, header.what.count, membership_.rank(), count);
     return nullptr;
   }
   const std::size_t byte_count = bytes_of(target);

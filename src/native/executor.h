@@ -21,8 +21,9 @@ class Executor final : public Operation {
  public:
   Executor(Channels& channels, control::Membership& membership);
 
-  /// Takes up an operation; `request` and `schedule` stay where they are until the end.
-  void begin(const Request& request, const Schedule& schedule);
+  /// Takes up an operation; all three stay where they are until the end. `shown`: the request for
+  /// which this one is carried out, maybe the same.
+  void begin(const Request& request, const Schedule& schedule, const Request& shown);
   bool step() override;
   int awaited() const noexcept override { return awaited_; }
 
@@ -52,6 +53,7 @@ class Executor final : public Operation {
   Channels& channels_;
   control::Membership& membership_;
   const Request* request_ = nullptr;
+  const Request* shown_ = nullptr;
   const Schedule* schedule_ = nullptr;
   FrameHeader header_;
   std::size_t element_bytes_ = 1;

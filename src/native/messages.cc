@@ -34,24 +34,24 @@ Messages::~Messages() {
   }
 }
 
-void Messages::run(const Request& request) {
-  Transfer transfer(*this, request);
+void Messages::run(const Request& request, group::Match* match) {
+  Transfer transfer(*this, request, match);
   membership_.enter(request);
   submit(transfer);
-  if (transfer.is_send() && request.root_or_peer == membership_.rank()) must_be_matched(transfer);
+  if (transfer.is_send() && request.message.peer == membership_.rank()) must_be_matched(transfer);
   StepPatience patience(membership_, request, transfer);
   for (;;) {
     switch (wait_among(
         crowd_, membership_.waiter(), patience, [&] { return transfer.step(); },
         [&] { return transfer.ended(); })) {
       case WaitResult::ready:
-        return membership_.leave(request);
+        return leave(transfer);
       case WaitResult::aborted:
         if (withdraw(transfer, true)) membership_.throw_cause(request);
         break;
       case WaitResult::gave_up:
         if (withdraw(transfer, false)) {
-          membership_.leave(request);
+          leave(transfer);
           membership_.throw_gave_up(request, transfer.held_back_);
         }
         break;
@@ -68,12 +68,17 @@ void Messages::must_be_matched(Transfer& send) {
   if (is_stuck) forget(send);
   give_token();
   if (!is_stuck) return;
-  membership_.leave(*send.request_);
+  leave(send);
   throw group::make_error(
       ErrorCode::kInvalidArgument, *send.request_, membership_.rank(),
       fmt::format("a blocking send to oneself (rank {}) must find its recv posted, and there is "
                   "none: call recv with tutti::async first, or send with tutti::async",
                   membership_.rank()));
+}
+
+/// On the board.
+void Messages::leave(const Transfer& transfer) noexcept {
+  if (!transfer.is_matched_only()) membership_.leave(*transfer.request_);
 }
 
 void Messages::submit(Transfer& transfer) {

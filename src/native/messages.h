@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/crowd.h"
+#include "group/side.h"
 #include "native/channels.h"
 #include "native/driver_token.h"
 #include "native/operation.h"
@@ -38,10 +39,13 @@ class Messages;
 /// One send or receive. On the stack of a blocking call; asynchronous ones derive from it.
 class Transfer : public Operation {
  public:
-  Transfer(Messages& messages, const Request& request) noexcept
+  /// With a `match` it is matched only; its content moves elsewhere, unless it is buffered or to
+  /// oneself, and the request stays on the board.
+  Transfer(Messages& messages, const Request& request, group::Match* match) noexcept
       : messages_(messages),
         request_(&request),
-        peer_(request.root_or_peer),
+        match_(match),
+        peer_(request.message.peer),
         count_(request.count),
         data_(request.output.data) {}
   bool step() override;
@@ -56,6 +60,7 @@ class Transfer : public Operation {
   virtual void on_failure(const Error&) noexcept {}
   virtual bool is_asynchronous() const noexcept { return false; }
   void set_ended() noexcept { state_.store(State::ended); }
+  bool is_matched_only() const noexcept { return match_ != nullptr; }
 
  private:
   friend class Messages;
@@ -71,6 +76,7 @@ class Transfer : public Operation {
 
   Messages& messages_;
   const Request* request_;
+  group::Match* const match_;
   std::string held_back_;    // what kept it from being matched, once it was withdrawn
   std::atomic<int> peer_;    // kAnyRank until matched
   std::size_t count_;        // of a receive of any count: once matched
@@ -104,8 +110,8 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Blocking send or recv.
-  void run(const Request& request);
+  /// Blocking send or recv; `match` as of Transfer.
+  void run(const Request& request, group::Match* match = nullptr);
 
   /// Puts a transfer in line and moves what can move. It must stay where it is until it has ended
   /// or was withdrawn.
@@ -155,6 +161,7 @@ class Messages {
   };
 
   void must_be_matched(Transfer& send);
+  void leave(const Transfer& transfer) noexcept;
   void take_token(const Transfer* own = nullptr) noexcept;
   void give_token() noexcept;
   void take_in() noexcept;

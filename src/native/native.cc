@@ -4,10 +4,12 @@
 #include <sys/mman.h>
 
 #include <cerrno>
+#include <optional>
 #include <system_error>
 
 #include "base/legality.h"
 #include "group/check.h"
+#include "group/native_spec.h"
 #include "native/helping.h"
 #include "native/messages.h"
 #include "native/queue.h"
@@ -23,19 +25,22 @@ using Clock = Deadline::Clock;
 class MessageWork final : public WorkState, private Transfer {
  public:
   static std::shared_ptr<MessageWork> start(Messages& messages, control::Membership& membership,
-                                            Request request) {
-    auto work = std::make_shared<MessageWork>(messages, membership, std::move(request));
+                                            Request request, group::Match* match) {
+    auto work = std::make_shared<MessageWork>(messages, membership, std::move(request), match);
     work->self_ = work;
     membership.enter(work->request());
     work->begin();
     messages.submit(*work);
     return work;
   }
-  MessageWork(Messages& messages, control::Membership& membership, Request request)
+  MessageWork(Messages& messages, control::Membership& membership, Request request,
+              group::Match* match)
       : WorkState(std::move(request)),
-        Transfer(messages, WorkState::request()),
+        Transfer(messages, WorkState::request(), match),
         messages_(messages),
-        membership_(membership) {}
+        membership_(membership) {
+    if (is_matched_only()) mark_seen();  // the operation that it is part of tells of a failure
+  }
 
   bool help(Clock::time_point until) override {
     return native::help(messages_, membership_, until, [this] { return done(); });
@@ -51,15 +56,19 @@ class MessageWork final : public WorkState, private Transfer {
   bool is_asynchronous() const noexcept override { return true; }
   void on_end() noexcept override {
     const std::shared_ptr<MessageWork> self = std::move(self_);
-    membership_.leave(WorkState::request());
+    leave();
     set_ended();
     end();
   }
   void on_failure(const Error& error) noexcept override {
     const std::shared_ptr<MessageWork> self = std::move(self_);
-    membership_.leave(WorkState::request());
+    leave();
     set_ended();
     end(error);
+  }
+
+  void leave() const noexcept {
+    if (!is_matched_only()) membership_.leave(WorkState::request());
   }
 
   Messages& messages_;
@@ -70,7 +79,7 @@ class MessageWork final : public WorkState, private Transfer {
 class Native final : public Backend, private control::Driver {
  public:
   explicit Native(const GroupSpec& spec)
-      : membership_(*spec.membership),
+      : membership_(group::membership_of(spec)),
         arena_(spec.world_ranks.size() > 1 ? Arena::make(spec) : nullptr),
         collective_channels_(arena_.get(), Lane::collective),
         message_channels_(arena_.get(), Lane::message),
@@ -103,15 +112,40 @@ class Native final : public Backend, private control::Driver {
   }
 
   void run(const Request& request) override {
-    is_message(request.op) ? run_message(request) : queue_.run(request);
-    if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+    is_message(request.op) ? run_message(request, nullptr) : run_collective(request, request);
+  }
+  Work start(Request request) override {
+    return is_message(request.op) ? start_message(std::move(request), nullptr)
+                                  : start_collective(std::move(request), std::nullopt);
   }
 
-  Work start(Request request) override {
+  // For a side group too: see Queue and Transfer.
+  void run_collective(const Request& request, const Request& moved) {
+    queue_.run(request, moved);
+    if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+  }
+  Work start_collective(Request request, std::optional<Request> moved) {
     ensure_driver();
-    Work work = is_message(request.op)
-                    ? Work(MessageWork::start(messages_, membership_, std::move(request)))
-                    : queue_.start(std::move(request));
+    Work work = queue_.start(std::move(request), std::move(moved));
+    wake_if_pending();
+    return work;
+  }
+  void run_message(const Request& request, group::Match* match) {
+    try {
+      messages_.run(request, match);
+    } catch (const Error&) {
+      try {
+        if (messages_.has_untold()) ensure_driver();
+      } catch (const Error&) {  // no thread: the next call tells
+      }
+      wake_if_pending();
+      throw;
+    }
+    if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+  }
+  Work start_message(Request request, group::Match* match) {
+    ensure_driver();
+    Work work(MessageWork::start(messages_, membership_, std::move(request), match));
     wake_if_pending();
     return work;
   }
@@ -166,18 +200,6 @@ class Native final : public Backend, private control::Driver {
     membership_.add_driver(*this);
     has_driver_.store(true);
   }
-  void run_message(const Request& request) {
-    try {
-      messages_.run(request);
-    } catch (const Error&) {
-      try {
-        if (messages_.has_untold()) ensure_driver();
-      } catch (const Error&) {  // no thread: the next call tells
-      }
-      wake_if_pending();
-      throw;
-    }
-  }
   void wake_if_pending() noexcept {
     if (is_busy() || messages_.has_untold()) membership_.wake_driver();
   }
@@ -209,10 +231,61 @@ class Native final : public Backend, private control::Driver {
   std::atomic<bool> has_driver_{false};
 };
 
+/// What native does beside another backend.
+class NativeSide final : public group::Side {
+ public:
+  explicit NativeSide(const GroupSpec& spec) : native_(spec) {}
+
+  void meet(const Request& collective, const group::Exchange& exchange) override {
+    native_.run_collective(collective, meeting(collective, exchange));
+  }
+  Work start_meet(const Request& collective, const group::Exchange& exchange) override {
+    return native_.start_collective(unwatched(collective), meeting(collective, exchange));
+  }
+  void match(const Request& message, group::Match& match) override {
+    native_.run_message(message, &match);
+  }
+  Work start_match(const Request& message, group::Match& match) override {
+    return native_.start_message(unwatched(message), &match);
+  }
+  std::unique_ptr<Side> make_group(const GroupSpec& spec) override { return make_side(spec); }
+  void abort(const Cause& cause) noexcept override { native_.abort(cause); }
+  void close(Deadline deadline) override { native_.close(deadline); }
+
+ private:
+  /// What the ranks do in order to meet in `collective`.
+  static Request meeting(const Request& collective, const group::Exchange& exchange) {
+    Request moved;
+    moved.op = exchange.own.empty() ? Op::barrier : Op::all_gather;
+    moved.group = collective.group;
+    moved.seq = collective.seq;
+    moved.chain = collective.chain;
+    moved.arrive = collective.arrive;
+    moved.stall = collective.stall;
+    if (exchange.own.empty()) return moved;
+    moved.dtype = DType::u64;
+    moved.count = exchange.own.size();
+    moved.input = exchange.own;
+    moved.output = exchange.all;
+    return moved;
+  }
+  /// Its observer is told of what follows.
+  static Request unwatched(Request request) {
+    request.observer = nullptr;
+    return request;
+  }
+
+  Native native_;
+};
+
 }  // namespace
 
 std::unique_ptr<Backend> make_native(const GroupSpec& spec) {
   return std::make_unique<Native>(spec);
+}
+
+std::unique_ptr<group::Side> make_side(const GroupSpec& spec) {
+  return std::make_unique<NativeSide>(spec);
 }
 
 }  // namespace tutti::native

@@ -10,7 +10,7 @@ control::Description describe(const Request& request) noexcept {
   description.op = control::op_byte(request);
   description.dtype = static_cast<std::uint8_t>(request.dtype);
   description.reduce = static_cast<std::uint8_t>(request.reduce.kind());
-  description.root_or_peer = request.root_or_peer;
+  description.root_or_peer = root_or_peer(request);
   return description;
 }
 

@@ -40,7 +40,7 @@ void Messages::take_in() noexcept {
 }
 
 Messages::Tag& Messages::tag_of(Transfer& transfer) noexcept {
-  const std::int32_t tag = transfer.request_->tag;
+  const std::int32_t tag = transfer.request_->message.tag;
   return transfer.awaited() == kAnyRank ? any_.get(tag) : peer(transfer.awaited()).tags.get(tag);
 }
 
@@ -220,7 +220,7 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
 /// The receive becomes that of one message. False: there is no room, and the group has failed.
 bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header) {
   const Request& request = *receive.request_;
-  if (request.make_room != nullptr && !make_room(receive, header.what.count)) return false;
+  if (request.message.make_room != nullptr && !make_room(receive, header.what.count)) return false;
   if (receive.awaited() == kAnyRank) {
     tag_of(receive).receives.remove(receive);
     receive.peer_.store(from.rank);
@@ -230,9 +230,11 @@ bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header)
     line.insert_after(after, receive);
   }
   receive.id_ = header.id;
-  if (request.matched != nullptr) {
-    *request.matched = {from.rank,      header.tag, request.dtype,
-                        receive.count_, header.id,  header.type != FrameType::envelope};
+  if (receive.match_ != nullptr) {
+    *receive.match_ = {from.rank, receive.count_, header.id, receive.data_,
+                       header.type != FrameType::envelope};
+  } else if (request.message.matched != nullptr) {
+    *request.message.matched = {from.rank, header.tag, request.dtype, receive.count_};
   }
   return true;
 }
@@ -240,7 +242,7 @@ bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header)
 bool Messages::make_room(Transfer& receive, std::size_t count) {
   const Request& request = *receive.request_;
   try {
-    receive.data_ = request.make_room(request.room_context, count);
+    receive.data_ = request.message.make_room(request.message.room_context, count);
     receive.count_ = count;
     return true;
   } catch (const std::exception& error) {
@@ -258,23 +260,23 @@ bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeade
   const Request& request = *receive.request_;
   const std::size_t most = std::numeric_limits<std::ptrdiff_t>::max() / size_of(request.dtype);
   const bool same = header.what.dtype == static_cast<std::uint8_t>(request.dtype) &&
-                    (request.make_room != nullptr ? header.what.count <= most
-                                                  : header.what.count == request.count);
+                    (request.message.make_room != nullptr ? header.what.count <= most
+                                                          : header.what.count == request.count);
   const bool sound = header.payload_bytes == 0 ||
                      header.payload_bytes == header.what.count * size_of(request.dtype);
   if (same && sound) return true;
-  const Request& shown = request.called();
   const auto at = [](const std::string& site) { return site.empty() ? site : " at " + site; };
   const auto dtype = static_cast<DType>(
       std::min<std::uint8_t>(header.what.dtype, static_cast<std::uint8_t>(kDTypeCount - 1)));
   membership_.fail(
       {ErrorCode::kCollectiveMismatch,
-       fmt::format("rank {} sent {} x {} with tag {} to rank {}{}, which receives {} x {}{}; make "
-                   "both ends agree in dtype and count",
-                   from.rank, name_of(dtype), header.what.count, header.tag, membership_.rank(),
-                   at(membership_.site_of(from.rank, header.what.site)), name_of(request.dtype),
-                   request.make_room != nullptr ? "any count" : std::to_string(request.count),
-                   at(name_of(shown.where))),
+       fmt::format(
+           "rank {} sent {} x {} with tag {} to rank {}{}, which receives {} x {}{}; make "
+           "both ends agree in dtype and count",
+           from.rank, name_of(dtype), header.what.count, header.tag, membership_.rank(),
+           at(membership_.site_of(from.rank, header.what.site)), name_of(request.dtype),
+           request.message.make_room != nullptr ? "any count" : std::to_string(request.count),
+           at(name_of(request.where))),
        {from.rank},
        {}});
   return false;
@@ -356,17 +358,15 @@ bool Messages::send_content(Peer& to) {
 
 // ---- announcing
 
-/// A message of the side group that is neither buffered nor to oneself.
+/// Neither buffered nor to oneself.
 bool Messages::has_envelope_only(const Transfer& send) const noexcept {
-  const bool is_eager = send.request_->buffered && send.byte_count() <= eager_bytes_;
-  return send.request_->stands_for != nullptr && !is_eager && send.awaited() != membership_.rank();
+  const bool is_eager = send.request_->message.buffered && send.byte_count() <= eager_bytes_;
+  return send.is_matched_only() && !is_eager && send.awaited() != membership_.rank();
 }
 
 void Messages::tell_sender(const Transfer& send) const noexcept {
-  const Request& request = *send.request_;
-  if (request.matched == nullptr) return;
-  *request.matched = {send.awaited(), request.tag, request.dtype,
-                      send.count_,    send.id_,    !has_envelope_only(send)};
+  if (send.match_ == nullptr) return;
+  *send.match_ = {send.awaited(), send.count_, send.id_, nullptr, !has_envelope_only(send)};
 }
 
 /// Where many are unmatched, their bytes stay here until they are asked for.
@@ -374,12 +374,12 @@ FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::ui
   const Request& request = *send.request_;
   FrameHeader header;
   header.type = has_envelope_only(send) ? FrameType::envelope : FrameType::announce;
-  header.tag = request.tag;
+  header.tag = request.message.tag;
   header.id = id;
   header.what = describe(request);
-  header.what.site = membership_.site(request.called().where);
+  header.what.site = membership_.site(request.where);
   const bool carries = send.byte_count() <= eager_bytes_ &&
-                       (request.buffered || to.announced_bytes < kMaxUnmatchedBytes / 2);
+                       (request.message.buffered || to.announced_bytes < kMaxUnmatchedBytes / 2);
   if (header.type == FrameType::announce && carries) {
     header.payload_bytes = static_cast<std::uint32_t>(send.byte_count());
   }
@@ -414,7 +414,7 @@ bool Messages::announce(Peer& to, Tag& tag) {
   send.id_ = to.next_id++;
   send.carried_ = header.type == FrameType::announce && header.payload_bytes == send.byte_count();
   send.state_.store(State::waiting);
-  if (send.request_->buffered && send.carried_) {
+  if (send.request_->message.buffered && send.carried_) {
     tell_sender(send);
     end(tag.sends, send);
   }
@@ -433,7 +433,7 @@ void Messages::announce_to_self(Peer& self) {
       send->state_.store(State::waiting);
       send->id_ = self.next_id++;
       const FrameHeader header = announcement(self, *send, send->id_);
-      const bool eager = send->request_->buffered && send->byte_count() <= eager_bytes_;
+      const bool eager = send->request_->message.buffered && send->byte_count() <= eager_bytes_;
       if (!eager || self.kept_bytes + cost_of(header) > kMaxUnmatchedBytes) continue;
       keep(self, tag, header, static_cast<const std::byte*>(send->request_->input.data));
       tell_sender(*send);

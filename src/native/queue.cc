@@ -13,7 +13,15 @@ using Clock = Deadline::Clock;
 /// One asynchronous collective.
 class Queue::Entry final : public WorkState {
  public:
-  Entry(Queue& queue, Request request) : WorkState(std::move(request)), queue_(queue) {}
+  Entry(Queue& queue, Request request, std::optional<Request> moved)
+      : WorkState(std::move(request)), queue_(queue), moved_(std::move(moved)) {
+    if (moved_) mark_seen();  // the operation that it is part of tells of a failure
+  }
+  const Request& moved() const noexcept { return moved_ ? *moved_ : request(); }
+  /// On the board, unless the request goes on elsewhere.
+  void leave() const noexcept {
+    if (!moved_) queue_.membership_.leave(request());
+  }
   bool help(Clock::time_point until) override {
     return native::help(queue_, queue_.membership_, until, [this] { return done(); });
   }
@@ -21,19 +29,20 @@ class Queue::Entry final : public WorkState {
 
  private:
   Queue& queue_;
+  const std::optional<Request> moved_;
 };
 
 Queue::~Queue() { take_token(); }  // nobody is inside any more
 
-void Queue::run(const Request& request) {
+void Queue::run(const Request& request, const Request& moved) {
   if (pending() > 0 && !drain(Clock::time_point::max())) membership_.throw_cause(request);
   membership_.enter(request);
-  run_blocking(collectives_.begin(request), request, membership_);
-  membership_.leave(request);
+  run_blocking(collectives_.begin(moved, request), request, membership_);
+  if (&moved == &request) membership_.leave(request);
 }
 
-Work Queue::start(Request request) {
-  auto entry = std::make_shared<Entry>(*this, std::move(request));
+Work Queue::start(Request request, std::optional<Request> moved) {
+  auto entry = std::make_shared<Entry>(*this, std::move(request), std::move(moved));
   {
     const std::lock_guard lock(mutex_);
     entries_.push_back(entry);
@@ -47,7 +56,7 @@ void Queue::drive() noexcept {
   if (pending() == 0 || !token_.try_take()) return;
   try {
     while (membership_.abort_word().load() == 0 && begin_head() && operation_->step()) {
-      membership_.leave(head_->request());
+      head_->leave();
       end_head(std::nullopt);
     }
   } catch (const Error& error) {
@@ -69,7 +78,7 @@ bool Queue::begin_head() {
   }
   membership_.enter(oldest->request());
   oldest->begin();
-  operation_ = &collectives_.begin(oldest->request());
+  operation_ = &collectives_.begin(oldest->moved(), oldest->request());
   head_ = std::move(oldest);
   return true;
 }

@@ -9,6 +9,8 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 #include "base/crowd.h"
 #include "native/collectives.h"
@@ -25,8 +27,11 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  void run(const Request& request);
-  Work start(Request request);
+  void run(const Request& request) { run(request, request); }
+  Work start(Request request) { return start(std::move(request), std::nullopt); }
+  /// Carries `moved` out on behalf of `request`, which stays on the board: it is not over yet.
+  void run(const Request& request, const Request& moved);
+  Work start(Request request, std::optional<Request> moved);
 
   /// Asynchronous operations that have not ended.
   std::size_t pending() const noexcept { return pending_.load(); }

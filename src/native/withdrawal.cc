@@ -129,7 +129,7 @@ std::string Messages::held_back(const Transfer& transfer) {
         "that may wait for their recv",
         membership_.rank(), other.rank, kMaxUnmatchedBytes);
   }
-  const Tag* const tag = other.tags.find(transfer.request_->tag);
+  const Tag* const tag = other.tags.find(transfer.request_->message.tag);
   if (tag == nullptr || tag->announced < kMaxUnmatchedPerTag) return {};
   return fmt::format("{} messages before it wait for a recv with this tag", tag->announced);
 }

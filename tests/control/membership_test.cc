@@ -213,8 +213,8 @@ TEST(Membership, AReceiveGivesUpAndTheGroupStaysUsable) {
   std::atomic<bool> gave_up{false};
   on_thread_ranks(2, [&](Host&, Membership& world) {
     if (world.rank() == 0) {
-      Request request = collective(Op::recv, 0, 10, 1, 55);
-      request.tag = 7;
+      Request request = collective(Op::recv, 0, 10, -1, 55);
+      request.message = {.peer = 1, .tag = 7};
       request.arrive = Deadline::after(40ms);
       world.enter(request);
       EXPECT_EQ(wait_in_vain(world, request, 1), WaitResult::gave_up);

@@ -27,7 +27,7 @@ inline Request collective(Op op, std::uint64_t seq, std::size_t count = 1000, in
   request.dtype = DType::f32;
   request.seq = seq;
   request.count = count;
-  request.root_or_peer = root;
+  request.root = root;
   request.chain = (seq * 1000003 + count) * 31 + static_cast<std::uint64_t>(op) * 7 +
                   static_cast<std::uint64_t>(root + 1);
   request.where = {"dir/train.cc", line};

@@ -15,7 +15,7 @@ Request base() {
   request.op = Op::all_reduce;
   request.dtype = DType::f32;
   request.count = 100;
-  request.root_or_peer = -1;
+  request.root = -1;
   return request;
 }
 
@@ -29,8 +29,8 @@ TEST(Chain, EveryDisagreementChangesIt) {
       [](Request& r) { r.reduce = ReduceOp::avg; },
       [](Request& r) { r.reduce = ReduceOp::premul_sum(0.5); },
       [](Request& r) { r.reduce = ReduceOp::premul_sum(0.25); },
-      [](Request& r) { r.root_or_peer = 0; },
-      [](Request& r) { r.root_or_peer = 1; },
+      [](Request& r) { r.root = 0; },
+      [](Request& r) { r.root = 1; },
       [](Request& r) { r.where.purpose = &kOnePurpose; },
       [](Request& r) { r.where.purpose = &kOtherPurpose; },
   };
@@ -46,7 +46,7 @@ TEST(Chain, EveryDisagreementChangesIt) {
 TEST(Chain, OrderCountsAndADifferenceStays) {
   Request first = base(), second = base();
   second.op = Op::broadcast;
-  second.root_or_peer = 0;
+  second.root = 0;
   std::uint64_t one = chain_next(chain_next(chain_seed(7), first), second);
   std::uint64_t other = chain_next(chain_next(chain_seed(7), second), first);
   for (int more = 0; more < 100; ++more) {

@@ -19,7 +19,7 @@ Request make(Op op, ConstBuffer input, Buffer output, std::size_t count, int roo
   request.output = output;
   request.count = count;
   request.dtype = DType::f32;
-  request.root_or_peer = root;
+  (is_message(op) ? request.message.peer : request.root) = root;
   return request;
 }
 
@@ -103,7 +103,7 @@ TEST_F(CheckTest, RankOutOfRangeIsNamed) {
 
 TEST_F(CheckTest, NegativeTagIsRefused) {
   Request request = make(Op::recv, {}, small_, 2, 0);
-  request.tag = -5;
+  request.message.tag = -5;
   expect_objection(request, "tag -5 is negative");
 }
 

@@ -58,7 +58,7 @@ class ForeignTable {
     if (round.arrived < ranks_ || sticky_) throw Error(ErrorCode::kAborted, "foreign: aborted");
     auto* const to = static_cast<float*>(request.output.data);
     for (std::size_t i = 0; i < request.output.count; ++i) {
-      to[i] = request.op == Op::broadcast ? at(round, request.root_or_peer, i) : 0;
+      to[i] = request.op == Op::broadcast ? at(round, request.root, i) : 0;
       for (int from_rank = 0; request.op == Op::all_reduce && from_rank < ranks_; ++from_rank) {
         to[i] += at(round, from_rank, i);
       }
@@ -67,13 +67,13 @@ class ForeignTable {
   void leave_message(const Request& request, int rank) {
     const std::lock_guard lock(mutex_);
     const auto* const data = static_cast<const float*>(request.input.data);
-    left_[{rank, request.root_or_peer, request.seq}].assign(data, data + request.count);
+    left_[{rank, request.message.peer, request.message.number}].assign(data, data + request.count);
     changed_.notify_all();
   }
   /// False: it has not come until then.
   bool take_message(const Request& request, int rank, Deadline::Clock::time_point until) {
     std::unique_lock lock(mutex_);
-    const std::tuple key(request.root_or_peer, rank, request.seq);
+    const std::tuple key(request.message.peer, rank, request.message.number);
     const auto come = [&] {
       return left_.contains(key) || aborted_[static_cast<std::size_t>(rank)];
     };
@@ -127,7 +127,7 @@ class ForeignBackend final : public Backend {
   }
   void run(const Request& request) override { table_->run(request, rank_, ++calls_); }
   Work start(Request request) override {
-    EXPECT_GT(request.seq, 0u);
+    EXPECT_GT(request.message.number, 0u);
     if (request.op == Op::send) {
       table_->leave_message(request, rank_);
       return {};
@@ -202,7 +202,7 @@ inline ProcessGroup make_foreign_world(const test_kit::Rank& me,
       me,
       [&](group::Parts& made, const GroupSpec& spec) {
         made.backend = std::make_shared<ForeignBackend>(table, me.rank);
-        made.side = native::make_native(spec);
+        made.side = native::make_side(spec);
         made.check = side == Side::native;
       },
       std::move(observer));

@@ -190,7 +190,7 @@ class Model {
     request.output = Buffer(one.output.data(), call.byte_count, DType::u8);
     request.dtype = DType::u8;
     request.count = call.byte_count;
-    request.root_or_peer = call.root;
+    request.root = call.root;
     request.chain = one.next + 1;
     one.busy = 1;
     one.engine->begin(request);

@@ -69,7 +69,7 @@ void Play::begin(Player& player, const Call& call) {
   } else {
     player.request = rank.all_reduce(DType::u8, ReduceOp::sum, input, output, call.byte_count);
     player.request.op = call.op;
-    player.request.root_or_peer = call.root;
+    player.request.root = call.root;
   }
   rank.begin(player.request);
   player.busy = true;

@@ -82,7 +82,7 @@ void Rank::begin(Request& request) {
   chain_ = mix(chain_, static_cast<std::uint64_t>(request.dtype));
   chain_ = mix(chain_, static_cast<std::uint64_t>(request.reduce.kind()));
   chain_ = mix(chain_, request.count);
-  chain_ = mix(chain_, static_cast<std::uint64_t>(request.root_or_peer + 1));
+  chain_ = mix(chain_, static_cast<std::uint64_t>(request.root + 1));
   request.chain = chain_;
   engine_.begin(request);
 }
@@ -112,7 +112,7 @@ Request Rank::all_reduce(DType dtype, ReduceOp op, const void* input, void* outp
 Request Rank::broadcast(DType dtype, void* data, std::size_t count, int root) {
   Request request = all_reduce(dtype, ReduceOp::sum, data, data, count);
   request.op = Op::broadcast;
-  request.root_or_peer = root;
+  request.root = root;
   return request;
 }
 

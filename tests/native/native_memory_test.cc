@@ -59,7 +59,7 @@ void on_arenas(int n, const std::function<void(Arena&)>& body) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
-      on_native_member(rank, n, board.get(), store, [&](const GroupSpec& spec) {
+      on_native_member(rank, n, board.get(), store, [&](const group::NativeSpec& spec) {
         const std::unique_ptr<Arena> arena = Arena::make(spec);
         body(*arena);
       });

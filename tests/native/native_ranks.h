@@ -9,6 +9,7 @@
 
 #include "control/host.h"
 #include "group/chain.h"
+#include "group/native_spec.h"
 #include "native/native.h"
 
 namespace tutti::native {
@@ -36,7 +37,7 @@ class NativeRank {
     Request request = blank(op, dtype, count);
     request.input = {input, count, dtype};
     request.output = {output, count, dtype};
-    request.root_or_peer = root;
+    request.root = root;
     request.reduce = reduce;
     request.seq = ++seq_;
     request.chain = chain_ = group::chain_next(chain_, request);
@@ -53,17 +54,17 @@ class NativeRank {
   Request send_of(const std::vector<T>& data, int to, int tag = 0, bool buffered = false) const {
     Request request = blank(Op::send, dtype_of<T>, data.size());
     request.input = {data.data(), data.size(), dtype_of<T>};
-    request.root_or_peer = to;
-    request.tag = tag;
-    request.buffered = buffered;
+    request.message.peer = to;
+    request.message.tag = tag;
+    request.message.buffered = buffered;
     return request;
   }
   template <class T>
   Request recv_of(std::vector<T>& data, int from, int tag = 0) const {
     Request request = blank(Op::recv, dtype_of<T>, data.size());
     request.output = {data.data(), data.size(), dtype_of<T>};
-    request.root_or_peer = from;
-    request.tag = tag;
+    request.message.peer = from;
+    request.message.tag = tag;
     return request;
   }
 
@@ -103,7 +104,7 @@ class NativeRank {
 
 /// Makes rank `rank` of n a member of the test's group and runs `body`.
 inline void on_native_member(int rank, int n, int board, const std::shared_ptr<Store>& store,
-                             const std::function<void(const GroupSpec&)>& body) {
+                             const std::function<void(const group::NativeSpec&)>& body) {
   control::HostOptions options;
   options.board_fd = board;
   options.rank = rank;
@@ -114,7 +115,7 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   for (int each = 0; each < n; ++each) ranks.push_back(each);
   const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
   membership->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
-  GroupSpec spec;
+  group::NativeSpec spec;
   spec.id = kTestGroup;
   spec.rank = rank;
   spec.world_ranks = ranks;
@@ -127,7 +128,7 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
 /// The same with a backend.
 inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
                            const std::function<void(NativeRank&)>& body) {
-  on_native_member(rank, n, board, store, [&](const GroupSpec& spec) {
+  on_native_member(rank, n, board, store, [&](const group::NativeSpec& spec) {
     const auto backend = make_native(spec);
     NativeRank me(*backend, *spec.membership);
     body(me);

@@ -125,7 +125,7 @@ int Engine::peer_at(int distance) const noexcept {
 /// Whether this rank's input matters.
 bool Engine::is_source() const noexcept {
   return request_->op == Op::all_reduce ||
-         (request_->op == Op::broadcast && request_->root_or_peer == view_.rank);
+         (request_->op == Op::broadcast && request_->root == view_.rank);
 }
 
 void Engine::begin(const Request& request) noexcept {
@@ -226,7 +226,7 @@ void Engine::tell() noexcept {
 /// Whether those whose data this rank needs have entered.
 bool Engine::met() noexcept {
   if (request_->op != Op::broadcast) return all_entered();
-  return is_source() || entered(request_->root_or_peer);
+  return is_source() || entered(request_->root);
 }
 
 // ---- line and small ----------------------------------------------------------------------------
@@ -247,7 +247,7 @@ bool Engine::finish_small() noexcept {
     kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
                          request_->output.data, nullptr, request_->count);
   } else if (request_->op == Op::broadcast && byte_count_ > 0 && !is_source()) {
-    std::memcpy(request_->output.data, small_data(request_->root_or_peer), byte_count_);
+    std::memcpy(request_->output.data, small_data(request_->root), byte_count_);
   }
   return complete();
 }
@@ -401,7 +401,7 @@ bool Engine::drain() noexcept {
   if (request_->op == Op::broadcast) {
     if (to_drain_.element == request_->count) return false;
     const Segment segment = segment_at(to_drain_);
-    const int root = request_->root_or_peer;
+    const int root = request_->root;
     if (segment.end != first_end_ &&
         head(root).staged.position.load(std::memory_order_seq_cst) < segment.end) {
       awaited_ = root;

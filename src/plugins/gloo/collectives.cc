@@ -41,7 +41,7 @@ Bytes bytes_of(const ConstBuffer& buffer) noexcept {
 }
 
 bool has_result(const Request& request, int rank) noexcept {
-  return request.op != Op::reduce || request.root_or_peer == rank;
+  return request.op != Op::reduce || request.root == rank;
 }
 
 /// Whether the output holds the slices of all, not the own one alone.
@@ -203,7 +203,7 @@ void Collectives::run(const Request& request) {
   const Range whole_input = {0, own.byte_count};
   const Range whole_output = {0, request.output.byte_count()};
   const std::vector<Range> nothing(ranks());
-  const int root = request.root_or_peer;
+  const int root = request.root;
   const bool at_root = root == mesh_.rank();
   switch (request.op) {
     case Op::barrier:
@@ -248,7 +248,7 @@ void Collectives::barrier(const Request& request) {
 
 void Collectives::broadcast(const Request& request) {
   const Range all = {0, request.output.byte_count()};
-  const int root = request.root_or_peer;
+  const int root = request.root;
   const bool at_root = root == mesh_.rank();
   if (is_mail(all) || ranks() == 1) {
     return move(request, request.input.data, std::vector<Range>(ranks(), at_root ? all : Range{}),

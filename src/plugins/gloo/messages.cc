@@ -25,9 +25,9 @@ class Messages::Transfer final : public WorkState, public std::enable_shared_fro
       void* const data = is_send() ? const_cast<void*>(message.input.data) : message.output.data;
       buffer_ = messages_.mesh_.context()->createUnboundBuffer(data, byte_count);
       if (is_send()) {
-        buffer_->send(message.root_or_peer, slot_of_message(message));
+        buffer_->send(message.message.peer, slot_of_message(message));
       } else {
-        buffer_->recv(message.root_or_peer, slot_of_message(message));
+        buffer_->recv(message.message.peer, slot_of_message(message));
       }
     });
     begin();

@@ -20,7 +20,7 @@ inline std::uint64_t slot_of_phase(const Request& collective, int phase) noexcep
   return detail::slot(0x40, collective.seq * detail::kPhases + static_cast<std::uint64_t>(phase));
 }
 inline std::uint64_t slot_of_message(const Request& message) noexcept {
-  return detail::slot(0x41, message.seq);
+  return detail::slot(0x41, message.message.number);
 }
 /// Of the messages in a Mailbox.
 inline constexpr std::uint64_t kMailSlot = detail::slot(0x42, 0);

@@ -131,8 +131,8 @@ void Collectives::broadcast(const Request& request) {
     const std::size_t count = std::min(kLargestCall, byte_count - begin);
     std::byte* const data = copies ? scratch_.at_least(count) : output + begin;
     if (copies && is_root(request)) kernels::copy(data, input + begin, count);
-    calls_(request, MPI_Bcast, MPI_Ibcast, data, static_cast<int>(count), MPI_BYTE,
-           request.root_or_peer, comm_);
+    calls_(request, MPI_Bcast, MPI_Ibcast, data, static_cast<int>(count), MPI_BYTE, request.root,
+           comm_);
     if (copies && !is_root(request)) kernels::copy(output + begin, data, count);
   }
 }
@@ -159,7 +159,7 @@ void Collectives::move(const Request& request) {
 void Collectives::move_evenly(const Request& request, const void* input, void* output) {
   const auto count = static_cast<int>(request.count * size_of(request.dtype));
   const std::size_t own = static_cast<std::size_t>(rank_) * static_cast<std::size_t>(count);
-  const int root = request.root_or_peer;
+  const int root = request.root;
   if (count == 0) return;
   if (request.op == Op::scatter) {
     void* const to = is_root(request) && output == bytes_of(input) + own ? MPI_IN_PLACE : output;
@@ -196,7 +196,7 @@ std::vector<Transfer> Collectives::parts(const Request& request, bool sent, std:
     Transfer& transfer = transfers[peer];
     transfer.peer = static_cast<int>(peer);
     const bool has_part =
-        !rooted || (sent == from_root ? is_root(request) : transfer.peer == request.root_or_peer);
+        !rooted || (sent == from_root ? is_root(request) : transfer.peer == request.root);
     if (!has_part) continue;
     const std::size_t count = !in_parts        ? whole.count
                               : request.uneven ? counts[peer]
@@ -253,7 +253,7 @@ MPI_Op Collectives::operation(const Request& request) const noexcept {
 
 void Collectives::reduce(const Request& request) {
   reduce_run(request, bytes_of(request.input.data), bytes_of(request.output.data), request.count,
-             request.op == Op::all_reduce ? -1 : request.root_or_peer);
+             request.op == Op::all_reduce ? -1 : request.root);
 }
 
 void Collectives::reduce_run(const Request& request, const std::byte* input, std::byte* output,

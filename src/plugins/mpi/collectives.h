@@ -78,7 +78,7 @@ class Collectives {
   void scan(const Request& request);
   void scan_piece(const Request& request, const void* input, void* output, std::size_t count);
 
-  bool is_root(const Request& request) const noexcept { return request.root_or_peer == rank_; }
+  bool is_root(const Request& request) const noexcept { return request.root == rank_; }
 
   Process& process_;
   Calls& calls_;

@@ -19,7 +19,7 @@ Message::Message(Request request, Calls& calls, std::shared_ptr<Gate> gate)
 void Message::start(int tag, MPI_Comm comm) {
   const Request& message = request();
   const bool sends = message.op == Op::send;
-  Transfer transfer{.peer = message.root_or_peer};
+  Transfer transfer{.peer = message.message.peer};
   transfer.byte_count = message.count * size_of(message.dtype);
   transfer.data =
       static_cast<std::byte*>(sends ? const_cast<void*>(message.input.data) : message.output.data);

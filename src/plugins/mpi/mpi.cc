@@ -104,7 +104,8 @@ void MpiBackend::run(const Request& request) {
 
 Work MpiBackend::start(Request request) {
   process_.check_thread("a message");
-  const auto tag = static_cast<int>(request.seq % static_cast<std::uint64_t>(process_.last_tag()));
+  const auto tag =
+      static_cast<int>(request.message.number % static_cast<std::uint64_t>(process_.last_tag()));
   auto message = std::make_shared<Message>(std::move(request), calls_, gate_);
   message->start(tag, communicators_.messages());
   return Work(std::move(message));

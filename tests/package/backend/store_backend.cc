@@ -120,7 +120,7 @@ class StoreBackend final : public Backend {
       if (reduces(request.op) && !first) {
         combine(request.dtype, request.reduce.kind(), part.data(), to, request.output.count);
       } else if (reduces(request.op) || !part.empty()) {
-        if (request.op == Op::broadcast && static_cast<int>(rank) != request.root_or_peer) continue;
+        if (request.op == Op::broadcast && static_cast<int>(rank) != request.root) continue;
         std::memmove(to, part.data(), part.size());
         if (!reduces(request.op)) to += part.size();
       }
@@ -131,7 +131,7 @@ class StoreBackend final : public Backend {
   /// Both ends have found each other: what is sent is left under the message's number.
   Work start(Request request) override {
     if (request.op == Op::send) {
-      store_->set(key(rank_, request.root_or_peer, request.seq), pack(request, ranks_));
+      store_->set(key(rank_, request.message.peer, request.message.number), pack(request, ranks_));
       return {};
     }
     return Work(std::make_shared<Receive>(*this, std::move(request)));
@@ -157,7 +157,8 @@ class StoreBackend final : public Backend {
     bool help(Clock::time_point until) override {
       if (done()) return true;
       try {
-        const std::string key = backend_.key(request().root_or_peer, backend_.rank_, request().seq);
+        const std::string key =
+            backend_.key(request().message.peer, backend_.rank_, request().message.number);
         const std::optional<Bytes> bytes = backend_.take(key, until);
         if (!bytes) return false;
         if (!bytes->empty()) std::memcpy(request().output.data, bytes->data(), bytes->size());
