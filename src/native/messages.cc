@@ -22,16 +22,9 @@ Messages::Messages(Channels& channels, control::Membership& membership)
     : channels_(channels),
       membership_(membership),
       eager_bytes_(std::min(kEagerBytes, channels.max_payload())),
-      peers_(static_cast<std::size_t>(membership.group_size())) {
+      peers_(static_cast<std::size_t>(membership.group_size())),
+      matcher_(membership.group_size(), kEagerBytes, *this) {
   for (int rank = 0; rank < membership.group_size(); ++rank) peer(rank).rank = rank;
-}
-
-Messages::~Messages() {
-  for (Peer& each : peers_) {
-    each.tags.each([&](Tag& tag) {
-      while (tag.first_kept != nullptr) release(each, tag, nullptr, *tag.first_kept);
-    });
-  }
 }
 
 void Messages::run(const Request& request, group::Match* match) {
@@ -123,20 +116,21 @@ void Messages::give_token() noexcept {
 // ---- asynchronous transfers
 
 template <class Visit>
-void Messages::visit_tag(const Tag& tag, Visit&& visit) {
-  for (const Line* line : {&tag.sends, &tag.receives}) {
-    Transfer* next = nullptr;
-    for (Transfer* transfer = line->first; transfer != nullptr; transfer = next) {
-      next = transfer->in_tag_.next;
-      if (transfer->is_asynchronous()) visit(*transfer);
-    }
+void Messages::visit_sends(const Tag& tag, Visit&& visit) {
+  for (Posted *send = tag.sends.first, *next = nullptr; send != nullptr; send = next) {
+    next = send->in_tag.next;
+    if (transfer_of(*send).is_asynchronous()) visit(transfer_of(*send));
   }
 }
 
 template <class Visit>
 void Messages::visit_pending(Visit&& visit) {
-  for (const Peer& each : peers_) each.tags.each([&](const Tag& tag) { visit_tag(tag, visit); });
-  any_.each([&](const Tag& tag) { visit_tag(tag, visit); });
+  for (const Peer& each : peers_) {
+    each.tags.each([&](const Tag& tag) { visit_sends(tag, visit); });
+  }
+  matcher_.each([&](Posted& receive) {
+    if (transfer_of(receive).is_asynchronous()) visit(transfer_of(receive));
+  });
 }
 
 void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept {
@@ -181,7 +175,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
 bool Messages::give_up_announced(Peer& to, Deadline::Clock::time_point now) noexcept {
   if (!freeze(to)) return false;
   to.tags.each([&](const Tag& tag) {
-    visit_tag(tag, [&](Transfer& transfer) {
+    visit_sends(tag, [&](Transfer& transfer) {
       if (!is_announced(transfer) || !transfer.clock_.arrive.expired(now)) return;
       take_back_announced(to, transfer);
       give_up(transfer);
@@ -234,14 +228,15 @@ void Messages::fail_group() noexcept {
 
 /// Ends `transfer`, and younger ones of its tag that waited for it, unless an older one is under
 /// way.
-void Messages::complete(Line& line, Transfer& transfer) {
-  transfer.state_.store(State::complete);
-  while (line.first != nullptr && line.first->state_.load() == State::complete) {
-    end(line, *line.first);
+void Messages::complete(Transfer& transfer) {
+  PostedLine& line = line_of(transfer);
+  transfer.state.store(State::complete);
+  while (line.first != nullptr && line.first->state.load() == State::complete) {
+    end(line, transfer_of(*line.first));
   }
 }
 
-void Messages::end(Line& line, Transfer& transfer) noexcept {
+void Messages::end(PostedLine& line, Transfer& transfer) noexcept {
   line.remove(transfer);
   if (&transfer != own_) others_ended_ = true;
   if (transfer.is_asynchronous()) pending_.fetch_sub(1);

@@ -1,8 +1,8 @@
 // send and recv of one rank in one group.
 //
 // A sender *announces* a message: what it is, with its bytes if they are few (*eager*). The
-// receiver *matches* it with the oldest receive posted for (peer, tag), or keeps it in a bounded
-// table until there is one; a match goes back as a frame, and the *content* of a large message
+// receiver *matches* it with a receive or keeps it in a bounded table until there is one (which
+// with which: matcher.h); a match goes back as a frame, and the *content* of a large message
 // follows it. So the channels always drain: an announcement has its place in the table, a match is
 // made only where its frame has room, and content has a posted buffer. That is why no tag ever
 // blocks another, and why one channel per pair is enough.
@@ -10,9 +10,8 @@
 // A sender may take back (*withdraw*) what nobody has matched. It *freezes* the pair for that: see
 // Messages::freeze.
 //
-// A receive from any rank belongs to no peer until it is matched. A message that *stands for* one
-// of another backend has an envelope only: both ends learn of their match, its content moves
-// elsewhere.
+// A message of another backend has an envelope only: both ends learn of their match, its content
+// moves elsewhere.
 //
 // A *transfer* is one send or receive under way. Transfers of a peer, tag and direction stand in a
 // *line* in submission order and end in that order. Whoever holds the driver token moves all
@@ -29,7 +28,9 @@
 #include "group/side.h"
 #include "native/channels.h"
 #include "native/driver_token.h"
+#include "native/matcher.h"
 #include "native/operation.h"
+#include "native/posted.h"
 #include "native/tags.h"
 
 namespace tutti::native {
@@ -37,21 +38,21 @@ namespace tutti::native {
 class Messages;
 
 /// One send or receive. On the stack of a blocking call; asynchronous ones derive from it.
-class Transfer : public Operation {
+class Transfer : public Operation, public Posted {
  public:
   /// With a `match` it is matched only; its content moves elsewhere, unless it is buffered or to
   /// oneself, and the request stays on the board.
   Transfer(Messages& messages, const Request& request, group::Match* match) noexcept
-      : messages_(messages),
+      : Posted(request.message.peer, request.message.tag),
+        messages_(messages),
         request_(&request),
         match_(match),
-        peer_(request.message.peer),
         count_(request.count),
         data_(request.output.data) {}
   bool step() override;
-  int awaited() const noexcept override { return peer_; }
-  bool matched() const noexcept override { return state_.load() >= State::matched; }
-  bool ended() const noexcept { return state_.load() == State::ended; }
+  int awaited() const noexcept override { return peer; }
+  bool matched() const noexcept override { return state.load() >= State::matched; }
+  bool ended() const noexcept { return state.load() == State::ended; }
 
  protected:
   /// Ended well. The last thing that is done to a transfer, which may be gone when this returns.
@@ -59,36 +60,24 @@ class Transfer : public Operation {
   /// Asynchronous ones: removed from their line because of a failure; the last thing as well.
   virtual void on_failure(const Error&) noexcept {}
   virtual bool is_asynchronous() const noexcept { return false; }
-  void set_ended() noexcept { state_.store(State::ended); }
+  void set_ended() noexcept { state.store(State::ended); }
   bool is_matched_only() const noexcept { return match_ != nullptr; }
 
  private:
   friend class Messages;
-  enum class State : int {
-    queued,    ///< a send that was not announced yet
-    waiting,   ///< announced, or posted
-    matched,   ///< content is moving
-    complete,  ///< all is moved, but an older transfer of the tag is under way
-    ended,
-  };
   bool is_send() const noexcept { return request_->op == Op::send; }
   std::size_t byte_count() const noexcept { return count_ * size_of(request_->dtype); }
 
   Messages& messages_;
   const Request* request_;
   group::Match* const match_;
-  std::string held_back_;    // what kept it from being matched, once it was withdrawn
-  std::atomic<int> peer_;    // kAnyRank until matched
-  std::size_t count_;        // of a receive of any count: once matched
-  void* data_;               // of a receive: where it goes
-  std::uint64_t order_ = 0;  // among all of the rank, by submission
-  std::atomic<State> state_{State::queued};
-  std::uint64_t id_ = 0;  // of the message, by its sender
+  std::string held_back_;  // what kept it from being matched, once it was withdrawn
+  std::size_t count_;      // of a receive of any count: once matched
+  void* data_;             // of a receive: where it goes
+  std::uint64_t id_ = 0;   // of the message, by its sender
   std::size_t moved_ = 0;
-  bool carried_ = false;         // of a send: its bytes went with the announcement
-  bool in_stream_line_ = false;  // its content moves
-  Link in_tag_;                  // in the line of its tag
-  Link in_stream_;               // while its content moves: in the peer's line of those
+  bool carried_ = false;                        // of a send: its bytes went with the announcement
+  bool is_moving_ = false;                      // its content moves: it stands in a line of those
   Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one, as is the clock
   control::WaitClock clock_;                    // of an asynchronous one
 };
@@ -96,17 +85,16 @@ class Transfer : public Operation {
 /// Threads   Any number; transfers of one (peer, tag, direction) by one at a time.
 /// Cost      Allocates only to keep a message that comes before its receive, and for tags that are
 ///           new.
-class Messages {
+class Messages final : private Taker {
  public:
   static constexpr std::size_t kEagerBytes = 4096;
   /// Announced and not yet matched, per tag of a peer and, with kKeptBytes for each, per peer: what
   /// the peer's table must hold.
   static constexpr std::size_t kMaxUnmatchedPerTag = 64;
-  static constexpr std::size_t kMaxUnmatchedBytes = std::size_t{64} << 20;
-  static constexpr std::size_t kKeptBytes = 128;
+  static constexpr std::size_t kMaxUnmatchedBytes = Matcher::kMaxKeptBytes;
+  static constexpr std::size_t kKeptBytes = Matcher::kKeptBytes;
 
   Messages(Channels& channels, control::Membership& membership);
-  ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
@@ -136,24 +124,28 @@ class Messages {
   void fail_pending() noexcept;
 
  private:
-  using State = Transfer::State;
-  using Line = LineOf<&Transfer::in_tag_>;
-  using Streams = LineOf<&Transfer::in_stream_>;
-  using Tag = native::Tag<Line>;
-  using Tags = TagTable<Tag>;
+  using State = Posted::State;
+  /// What goes to one peer with one tag.
+  struct Tag {
+    std::int32_t tag = 0;
+    PostedLine sends;
+    Posted* first_queued = nullptr;  ///< of `sends`: it and all behind it are to be announced
+    std::size_t announced = 0;       ///< and unmatched
+    bool ready = false;              ///< in the peer's list of tags with something to announce
+    Tag* next = nullptr;
+    bool idle() const noexcept { return sends.first == nullptr && announced == 0 && !ready; }
+  };
   struct Withdrawal {
     std::uint64_t id;
     std::int32_t tag;
   };
   struct Peer {
     int rank = 0;
-    Tags tags;
-    std::deque<Tag*> ready;       // have something to announce and may
-    std::vector<Tag*> unsettled;  // where something may match
-    Streams sending, receiving;   // State::matched
+    TagTable<Tag> tags;
+    std::deque<Tag*> ready;            // have something to announce and may
+    PostedStreams sending, receiving;  // State::matched
     std::uint64_t next_id = 1;
     std::size_t announced_bytes = 0;    // by us, unmatched
-    std::size_t kept_bytes = 0;         // of theirs, unmatched
     std::vector<Withdrawal> withdrawn;  // to be told to the peer; the first ones are told
     std::size_t told_withdrawals = 0;
     std::uint64_t withdrawals = 0;       // that we have made
@@ -162,6 +154,8 @@ class Messages {
 
   void must_be_matched(Transfer& send);
   void leave(const Transfer& transfer) noexcept;
+  static Transfer& transfer_of(Posted& posted) noexcept { return static_cast<Transfer&>(posted); }
+  static Transfer* transfer_of(Posted* posted) noexcept { return static_cast<Transfer*>(posted); }
   void take_token(const Transfer* own = nullptr) noexcept;
   void give_token() noexcept;
   void take_in() noexcept;
@@ -179,9 +173,6 @@ class Messages {
   void make_ready(Peer& peer, Tag& tag);
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
   FrameHeader announcement(const Peer& peer, const Transfer& send, std::uint64_t id) const;
-  static std::size_t cost_of(const FrameHeader& header) noexcept {
-    return kKeptBytes + header.payload_bytes;
-  }
 
   bool freeze(Peer& peer);
   void thaw(Peer& peer) noexcept;
@@ -204,28 +195,22 @@ class Messages {
   void fail_group() noexcept;
   std::string held_back(const Transfer& transfer);
 
-  Tag& tag_of(Transfer& transfer) noexcept;
+  Tag& tag_of(const Transfer& send) noexcept;
+  PostedLine& line_of(const Transfer& transfer) noexcept;
   bool has_envelope_only(const Transfer& send) const noexcept;
-  Transfer* find_receive(const Tag& tag) const noexcept;
-  void unsettle(Peer& peer, Tag& tag);
-  void settle(Peer& peer);
-  bool match_oldest(Peer& peer, Tag& tag);
-  void settle_any();
-  bool match(Peer& peer, Transfer& receive, const FrameHeader& header, const std::byte* payload);
+  bool take(int from, Posted& posted, const Offer& offer) override;
   bool claim(Peer& peer, const FrameHeader& header);
   bool agree(const Peer& peer, const Transfer& receive, const FrameHeader& header);
   bool take_up(Peer& peer, Transfer& receive, const FrameHeader& header);
   bool make_room(Transfer& receive, std::size_t count);
   void tell_sender(const Transfer& send) const noexcept;
   void announce_to_self(Peer& self);
-  bool meet_self(Peer& self, Tag& tag);
-  void keep(Peer& peer, Tag& tag, const FrameHeader& header, const std::byte* payload);
-  void release(Peer& peer, Tag& tag, Kept* before, Kept& kept) noexcept;
+  void take_own(Transfer& receive, const Offer& offer);
 
-  void complete(Line& line, Transfer& transfer);
-  void end(Line& line, Transfer& transfer) noexcept;
+  void complete(Transfer& transfer);
+  void end(PostedLine& line, Transfer& transfer) noexcept;
   template <class Visit>
-  static void visit_tag(const Tag& tag, Visit&& visit);
+  static void visit_sends(const Tag& tag, Visit&& visit);
   template <class Visit>
   void visit_pending(Visit&& visit);
 
@@ -240,14 +225,12 @@ class Messages {
   Crowd crowd_;
 
   std::mutex inbox_mutex_;
-  Line inbox_;  // inbox_mutex_
+  PostedLine inbox_;  // inbox_mutex_
   std::atomic<bool> inbox_full_{false};
 
   DriverToken token_;  // guards everything below
   std::vector<Peer> peers_;
-  Tags any_;                         // receives from any rank
-  std::vector<Tag*> unsettled_any_;  // of any_
-  std::uint64_t next_order_ = 1;
+  Matcher matcher_;
   const Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;
 };

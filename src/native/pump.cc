@@ -13,68 +13,52 @@
 
 namespace tutti::native {
 
-namespace {
-
-/// What only a bug can cause, ours or that of somebody who writes to our memory.
-[[noreturn]] void throw_broken(int peer, const std::string& what) {
-  ErrorContext context;
-  context.culprits = {peer};
-  throw Error(ErrorCode::kInternal, fmt::format("rank {} {}. Please report this", peer, what),
-              std::move(context));
-}
-
-}  // namespace
-
 void Messages::take_in() noexcept {
   if (!inbox_full_.load()) return;
-  Line taken;
+  PostedLine taken;
   {
     const std::lock_guard lock(inbox_mutex_);
-    taken = std::exchange(inbox_, Line{});
+    taken = std::exchange(inbox_, PostedLine{});
     inbox_full_.store(false);
   }
-  while (Transfer* transfer = taken.first) {
-    taken.remove(*transfer);
-    place(*transfer);
+  while (taken.first != nullptr) {
+    Transfer& transfer = transfer_of(*taken.first);
+    taken.remove(transfer);
+    place(transfer);
   }
 }
 
-Messages::Tag& Messages::tag_of(Transfer& transfer) noexcept {
-  const std::int32_t tag = transfer.request_->message.tag;
-  return transfer.awaited() == kAnyRank ? any_.get(tag) : peer(transfer.awaited()).tags.get(tag);
+Messages::Tag& Messages::tag_of(const Transfer& send) noexcept {
+  return peer(send.awaited()).tags.get(send.tag);
+}
+
+/// In which it stands until it has ended.
+PostedLine& Messages::line_of(const Transfer& transfer) noexcept {
+  return transfer.is_send() ? tag_of(transfer).sends : matcher_.line_of(transfer);
 }
 
 void Messages::place(Transfer& transfer) noexcept {
-  transfer.order_ = next_order_++;
+  if (!transfer.is_send()) return matcher_.post(transfer);
   Tag& tag = tag_of(transfer);
-  if (transfer.is_send()) {
-    tag.sends.append(transfer);
-    if (tag.first_queued == nullptr) tag.first_queued = &transfer;
-    return make_ready(peer(transfer.awaited()), tag);
-  }
-  tag.receives.append(transfer);
-  transfer.state_.store(State::waiting);
-  if (transfer.awaited() == kAnyRank) {
-    if (!std::exchange(tag.unsettled, true)) unsettled_any_.push_back(&tag);
-  } else if (tag.first_kept != nullptr || transfer.awaited() == membership_.rank()) {
-    unsettle(peer(transfer.awaited()), tag);
-  }
+  tag.sends.append(transfer);
+  if (tag.first_queued == nullptr) tag.first_queued = &transfer;
+  make_ready(peer(transfer.awaited()), tag);
 }
 
 void Messages::pump() noexcept {
   guarded([&] {
     for (Peer& each : peers_) advance(each);
-    if (!unsettled_any_.empty()) settle_any();
+    if (matcher_.has_unsettled_any()) matcher_.settle_any();
   });
 }
 
 void Messages::advance(Peer& each) {
   if (each.rank == membership_.rank()) {
     announce_to_self(each);
-    return settle(each);
+    return matcher_.settle(each.rank);
   }
   read_frames(each);
-  settle(each);
+  matcher_.settle(each.rank);
   if (tell_withdrawals(each) && send_content(each)) send_announcements(each);
 }
 
@@ -85,7 +69,7 @@ void Messages::read_frames(Peer& from) {
     switch (frame->header.type) {
       case FrameType::announce:
       case FrameType::envelope:
-        on_announce(from, *frame);
+        matcher_.offer(from.rank, {frame->header, frame->payload.data()});
         break;
       case FrameType::match:
         on_match(from, frame->header);
@@ -108,96 +92,23 @@ void Messages::read_frames(Peer& from) {
   }
 }
 
-void Messages::on_announce(Peer& from, const Frame& frame) {
-  Tag& tag = from.tags.get(frame.header.tag);
-  Transfer* const receive = find_receive(tag);
-  if (receive != nullptr && tag.first_kept == nullptr &&
-      match(from, *receive, frame.header, frame.payload.data())) {
-    return;
+bool Messages::take(int from, Posted& posted, const Offer& offer) {
+  Transfer& receive = transfer_of(posted);
+  const FrameHeader& header = offer.header;
+  const bool is_own = from == membership_.rank();
+  if (!agree(peer(from), receive, header) || !(is_own || claim(peer(from), header))) return false;
+  if (!take_up(peer(from), receive, header)) return true;
+  if (is_own) {
+    take_own(receive, offer);
+    return true;
   }
-  keep(from, tag, frame.header, frame.payload.data());
-  if (receive != nullptr) unsettle(from, tag);
-}
-
-/// The oldest receive that takes a message of this peer and tag.
-Transfer* Messages::find_receive(const Tag& tag) const noexcept {
-  Transfer* own = tag.receives.first;
-  while (own != nullptr && own->state_.load() != State::waiting) own = own->in_tag_.next;
-  const Tag* const of_any = any_.find(tag.tag);
-  Transfer* const any = of_any != nullptr ? of_any->receives.first : nullptr;
-  if (own == nullptr || any == nullptr) return own != nullptr ? own : any;
-  return own->order_ < any->order_ ? own : any;
-}
-
-void Messages::unsettle(Peer& each, Tag& tag) {
-  if (std::exchange(tag.unsettled, true)) return;
-  each.unsettled.push_back(&tag);
-}
-
-/// Matches kept messages with the receives that wait for them, as far as that goes now.
-void Messages::settle(Peer& each) {
-  std::size_t left = 0;
-  for (std::size_t i = 0; i < each.unsettled.size(); ++i) {
-    Tag& tag = *each.unsettled[i];
-    while (match_oldest(each, tag)) {
-    }
-    const bool more = tag.first_kept != nullptr && find_receive(tag) != nullptr;
-    tag.unsettled = more;
-    if (more) each.unsettled[left++] = &tag;
-  }
-  each.unsettled.resize(left);
-}
-
-/// False: there is nothing to match, or it cannot be done now.
-bool Messages::match_oldest(Peer& from, Tag& tag) {
-  if (from.rank == membership_.rank()) return meet_self(from, tag);
-  Kept* const kept = tag.first_kept;
-  Transfer* const receive = kept != nullptr ? find_receive(tag) : nullptr;
-  if (receive == nullptr || !match(from, *receive, kept->header, kept->payload())) return false;
-  release(from, tag, nullptr, *kept);
-  return true;
-}
-
-/// Receives from any rank take what came first. A tag stays listed while the oldest message cannot
-/// be matched now: others behind it wait for the same receives.
-void Messages::settle_any() {
-  std::size_t left = 0;
-  for (std::size_t i = 0; i < unsettled_any_.size(); ++i) {
-    Tag& of_any = *unsettled_any_[i];
-    Tag* oldest = nullptr;
-    for (bool matched = true; matched;) {
-      Peer* from = nullptr;
-      oldest = nullptr;
-      for (Peer& each : peers_) {
-        Tag* const tag = each.tags.find(of_any.tag);
-        if (tag == nullptr) continue;
-        if (each.rank == membership_.rank()) unsettle(each, *tag);
-        if (tag->first_kept == nullptr || each.rank == membership_.rank()) continue;
-        if (oldest != nullptr && oldest->first_kept->order < tag->first_kept->order) continue;
-        from = &each;
-        oldest = tag;
-      }
-      matched = oldest != nullptr && match_oldest(*from, *oldest);
-    }
-    of_any.unsettled = oldest != nullptr && of_any.receives.first != nullptr;
-    if (of_any.unsettled) unsettled_any_[left++] = &of_any;
-  }
-  unsettled_any_.resize(left);
-  settle(peer(membership_.rank()));
-}
-
-/// False: not now, or they do not agree and the group has failed.
-bool Messages::match(Peer& from, Transfer& receive, const FrameHeader& header,
-                     const std::byte* payload) {
-  if (!agree(from, receive, header) || !claim(from, header)) return false;
-  if (!take_up(from, receive, header)) return true;
-  receive.state_.store(State::matched);
-  kernels::copy(receive.data_, payload, header.payload_bytes);
+  receive.state.store(State::matched);
+  kernels::copy(receive.data_, offer.payload, header.payload_bytes);
   if (header.type == FrameType::envelope || header.payload_bytes == receive.byte_count()) {
-    complete(tag_of(receive).receives, receive);
+    complete(receive);
   } else {
-    from.receiving.append(receive);
-    receive.in_stream_line_ = true;
+    peer(from).receiving.append(receive);
+    receive.is_moving_ = true;
   }
   return true;
 }
@@ -208,7 +119,7 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
   header.type = FrameType::match;
   header.id = announced.id;
   header.tag = announced.tag;
-  header.what.count = cost_of(announced);
+  header.what.count = Matcher::cost_of(announced);
   std::atomic<std::uint64_t>& matching = channels_.own_words(from.rank).matching;
   matching.store(1);
   const bool mine = channels_.words_of(from.rank).withdrawn.load() == from.withdrawals_read &&
@@ -221,14 +132,7 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
 bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header) {
   const Request& request = *receive.request_;
   if (request.message.make_room != nullptr && !make_room(receive, header.what.count)) return false;
-  if (receive.awaited() == kAnyRank) {
-    tag_of(receive).receives.remove(receive);
-    receive.peer_.store(from.rank);
-    Line& line = from.tags.find(header.tag)->receives;
-    Transfer* after = line.last;
-    while (after != nullptr && after->order_ > receive.order_) after = after->in_tag_.previous;
-    line.insert_after(after, receive);
-  }
+  if (receive.awaited() == kAnyRank) matcher_.assign(receive, from.rank);
   receive.id_ = header.id;
   if (receive.match_ != nullptr) {
     *receive.match_ = {from.rank, receive.count_, header.id, receive.data_,
@@ -291,19 +195,24 @@ void Messages::on_match(Peer& to, const FrameHeader& header) {
   --tag->announced;
   to.announced_bytes -= header.what.count;
   if (tag->first_queued != nullptr) make_ready(to, *tag);
-  Transfer* send = tag->sends.first;
-  while (send != tag->first_queued && send->id_ != header.id) send = send->in_tag_.next;
-  if (send == tag->first_queued) return;  // buffered: it has ended
-  tell_sender(*send);
-  if (send->carried_ || has_envelope_only(*send)) return complete(tag->sends, *send);
-  send->state_.store(State::matched);
-  to.sending.append(*send);
-  send->in_stream_line_ = true;
+  Posted* posted = tag->sends.first;
+  while (posted != tag->first_queued && transfer_of(*posted).id_ != header.id) {
+    posted = posted->in_tag.next;
+  }
+  if (posted == tag->first_queued) return;  // buffered: it has ended
+  Transfer& send = transfer_of(*posted);
+  tell_sender(send);
+  if (send.carried_ || has_envelope_only(send)) return complete(send);
+  send.state.store(State::matched);
+  to.sending.append(send);
+  send.is_moving_ = true;
 }
 
 void Messages::on_content(Peer& from, const Frame& frame) {
-  Transfer* receive = from.receiving.first;
-  while (receive != nullptr && receive->id_ != frame.header.id) receive = receive->in_stream_.next;
+  Transfer* receive = transfer_of(from.receiving.first);
+  while (receive != nullptr && receive->id_ != frame.header.id) {
+    receive = transfer_of(receive->in_stream.next);
+  }
   if (receive == nullptr || frame.payload.size() > receive->byte_count() - receive->moved_) {
     throw_broken(from.rank, fmt::format("sent {} bytes of message {} that nothing waits for",
                                         frame.payload.size(), frame.header.id));
@@ -313,19 +222,14 @@ void Messages::on_content(Peer& from, const Frame& frame) {
   receive->moved_ += frame.payload.size();
   if (receive->moved_ < receive->byte_count()) return;
   from.receiving.remove(*receive);
-  receive->in_stream_line_ = false;
-  complete(tag_of(*receive).receives, *receive);
+  receive->is_moving_ = false;
+  complete(*receive);
 }
 
 void Messages::on_withdraw(Peer& from, const FrameHeader& header) {
-  Tag* const tag = from.tags.find(header.tag);
-  Kept* before = nullptr;
-  Kept* kept = tag != nullptr ? tag->first_kept : nullptr;
-  while (kept != nullptr && kept->header.id != header.id) before = std::exchange(kept, kept->next);
-  if (kept == nullptr) {
+  if (!matcher_.take_back(from.rank, header.tag, header.id)) {
     throw_broken(from.rank, fmt::format("took back message {}, which is not here", header.id));
   }
-  release(from, *tag, before, *kept);
   ++from.withdrawals_read;
 }
 
@@ -337,7 +241,7 @@ bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload
 }
 
 bool Messages::send_content(Peer& to) {
-  while (Transfer* const send = to.sending.first) {
+  while (Transfer* const send = transfer_of(to.sending.first)) {
     FrameHeader header;
     header.type = FrameType::content;
     header.id = send->id_;
@@ -350,8 +254,8 @@ bool Messages::send_content(Peer& to) {
       send->moved_ += byte_count;
     }
     to.sending.remove(*send);
-    send->in_stream_line_ = false;
-    complete(tag_of(*send).sends, *send);
+    send->is_moving_ = false;
+    complete(*send);
   }
   return true;
 }
@@ -404,16 +308,16 @@ void Messages::send_announcements(Peer& to) {
 
 /// False: there is no room, here or there.
 bool Messages::announce(Peer& to, Tag& tag) {
-  Transfer& send = *tag.first_queued;
+  Transfer& send = transfer_of(*tag.first_queued);
   const FrameHeader header = announcement(to, send, to.next_id);
-  if (to.announced_bytes + cost_of(header) > kMaxUnmatchedBytes) return false;
+  if (to.announced_bytes + Matcher::cost_of(header) > kMaxUnmatchedBytes) return false;
   if (!try_send(to, header, send.request_->input.data)) return false;
-  tag.first_queued = send.in_tag_.next;
+  tag.first_queued = send.in_tag.next;
   ++tag.announced;
-  to.announced_bytes += cost_of(header);
+  to.announced_bytes += Matcher::cost_of(header);
   send.id_ = to.next_id++;
   send.carried_ = header.type == FrameType::announce && header.payload_bytes == send.byte_count();
-  send.state_.store(State::waiting);
+  send.state.store(State::waiting);
   if (send.request_->message.buffered && send.carried_) {
     tell_sender(send);
     end(tag.sends, send);
@@ -428,69 +332,33 @@ void Messages::announce_to_self(Peer& self) {
     Tag& tag = *self.ready.front();
     self.ready.pop_front();
     tag.ready = false;
-    while (Transfer* const send = tag.first_queued) {
-      tag.first_queued = send->in_tag_.next;
-      send->state_.store(State::waiting);
-      send->id_ = self.next_id++;
-      const FrameHeader header = announcement(self, *send, send->id_);
-      const bool eager = send->request_->message.buffered && send->byte_count() <= eager_bytes_;
-      if (!eager || self.kept_bytes + cost_of(header) > kMaxUnmatchedBytes) continue;
-      keep(self, tag, header, static_cast<const std::byte*>(send->request_->input.data));
-      tell_sender(*send);
-      end(tag.sends, *send);
+    while (tag.first_queued != nullptr) {
+      Transfer& send = transfer_of(*tag.first_queued);
+      tag.first_queued = send.in_tag.next;
+      send.state.store(State::waiting);
+      send.id_ = self.next_id++;
+      const FrameHeader header = announcement(self, send, send.id_);
+      const auto* const data = static_cast<const std::byte*>(send.request_->input.data);
+      const bool is_kept =
+          send.request_->message.buffered && send.byte_count() <= eager_bytes_ &&
+          matcher_.kept_bytes(self.rank) + Matcher::cost_of(header) <= kMaxUnmatchedBytes;
+      matcher_.offer(self.rank, {header, data, is_kept ? nullptr : &send});
+      if (!is_kept) continue;
+      tell_sender(send);
+      end(tag.sends, send);
     }
-    unsettle(self, tag);
   }
 }
 
-/// Matches the oldest receive with the oldest message of its tag, kept or waiting.
-bool Messages::meet_self(Peer& self, Tag& tag) {
-  Transfer* const receive = find_receive(tag);
-  Kept* const first = tag.first_kept;
-  Transfer* const send = tag.sends.first;
-  if (receive == nullptr || (send == nullptr && first == nullptr)) return false;
-  const bool kept = send == nullptr || (first != nullptr && first->header.id < send->id_);
-  const FrameHeader header = kept ? first->header : announcement(self, *send, send->id_);
-  if (!agree(self, *receive, header) || !take_up(self, *receive, header)) return false;
-  kernels::copy(receive->data_,
-                kept ? static_cast<const void*>(first->payload()) : send->request_->input.data,
-                receive->byte_count());
-  if (kept) {
-    release(self, tag, nullptr, *first);
-  } else {
+void Messages::take_own(Transfer& receive, const Offer& offer) {
+  Transfer* const send = transfer_of(offer.send);
+  kernels::copy(receive.data_, send != nullptr ? send->request_->input.data : offer.payload,
+                receive.byte_count());
+  if (send != nullptr) {
     tell_sender(*send);
-    complete(tag.sends, *send);
+    complete(*send);
   }
-  complete(tag.receives, *receive);
-  return true;
-}
-
-// ---- the table
-
-void Messages::keep(Peer& from, Tag& tag, const FrameHeader& header, const std::byte* payload) {
-  if (from.kept_bytes + cost_of(header) > kMaxUnmatchedBytes ||
-      header.payload_bytes > kEagerBytes) {
-    throw_broken(from.rank,
-                 fmt::format("announced message {} of {} bytes where {} bytes are unmatched, which "
-                             "is more than it may",
-                             header.id, header.payload_bytes, from.kept_bytes));
-  }
-  Kept* const kept =
-      new (::operator new (sizeof(Kept) + header.payload_bytes, std::align_val_t{alignof(Kept)}))
-          Kept;
-  kept->header = header;
-  kept->order = next_order_++;
-  if (header.payload_bytes > 0) std::memcpy(kept->payload(), payload, header.payload_bytes);
-  (tag.first_kept == nullptr ? tag.first_kept : tag.last_kept->next) = kept;
-  tag.last_kept = kept;
-  from.kept_bytes += cost_of(header);
-}
-
-void Messages::release(Peer& from, Tag& tag, Kept* before, Kept& kept) noexcept {
-  (before != nullptr ? before->next : tag.first_kept) = kept.next;
-  if (tag.last_kept == &kept) tag.last_kept = before;
-  from.kept_bytes -= cost_of(kept.header);
-  ::operator delete (&kept, std::align_val_t{alignof(Kept)});
+  complete(receive);
 }
 
 }  // namespace tutti::native

@@ -9,68 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "native/channel/channel.h"
-
 namespace tutti::native {
 
-class Transfer;
-
-/// A place in a line.
-struct Link {
-  Transfer* previous = nullptr;
-  Transfer* next = nullptr;
-};
-
-/// Transfers one after another, chained through their `place`.
-template <Link Transfer::*place>
-struct LineOf {
-  Transfer* first = nullptr;
-  Transfer* last = nullptr;
-
-  void append(Transfer& transfer) noexcept { insert_after(last, transfer); }
-  /// `after` null: at the front.
-  void insert_after(Transfer* after, Transfer& transfer) noexcept {
-    Link& link = transfer.*place;
-    link.previous = after;
-    link.next = after != nullptr ? (after->*place).next : first;
-    (after != nullptr ? (after->*place).next : first) = &transfer;
-    (link.next != nullptr ? (link.next->*place).previous : last) = &transfer;
-  }
-  void remove(Transfer& transfer) noexcept {
-    const Link& link = transfer.*place;
-    (link.previous != nullptr ? (link.previous->*place).next : first) = link.next;
-    (link.next != nullptr ? (link.next->*place).previous : last) = link.previous;
-  }
-};
-
-/// A message that arrived before its receive; its payload follows it.
-struct Kept {
-  FrameHeader header;
-  std::uint64_t order = 0;  ///< of arrival, among those of all peers
-  Kept* next = nullptr;
-  std::byte* payload() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
-};
-
-/// One tag of one peer.
-template <class Line>
-struct Tag {
-  std::int32_t tag = 0;
-  Line sends, receives;              ///< in submission order
-  Transfer* first_queued = nullptr;  ///< of `sends`: it and all behind it are to be announced
-  std::size_t announced = 0;         ///< by us, and unmatched
-  Kept* first_kept = nullptr;
-  Kept* last_kept = nullptr;
-  bool ready = false;      ///< in the peer's list of tags with something to announce
-  bool unsettled = false;  ///< in its list of tags where something may match
-  Tag* next = nullptr;     ///< in its bucket, or among the free
-
-  bool idle() const noexcept {
-    return sends.first == nullptr && receives.first == nullptr && announced == 0 &&
-           first_kept == nullptr && !ready && !unsettled;
-  }
-};
-
-/// The tags of a peer. Idle ones go when others need their place, which is in `get` only.
+/// Things by tag. `Tag` has `tag`, `next` (for the table alone) and `idle()`: idle ones go when
+/// others need their place, which is in `get` only.
 template <class Tag>
 class TagTable {
  public:

@@ -49,7 +49,7 @@ bool Messages::take_back(Transfer& transfer) {
 
 bool Messages::is_announced(const Transfer& transfer) const noexcept {
   return transfer.is_send() && transfer.awaited() != membership_.rank() &&
-         transfer.state_.load() == State::waiting;
+         transfer.state.load() == State::waiting;
 }
 
 /// The pair is frozen.
@@ -102,10 +102,15 @@ bool Messages::tell_withdrawals(Peer& to) {
 
 /// Takes a transfer that has not ended out of everything that points to it.
 void Messages::forget(Transfer& transfer) noexcept {
-  Tag& tag = tag_of(transfer);
-  if (tag.first_queued == &transfer) tag.first_queued = transfer.in_tag_.next;
-  (transfer.is_send() ? tag.sends : tag.receives).remove(transfer);
-  if (!transfer.in_stream_line_) return;
+  if (transfer.is_send()) {
+    Tag& tag = tag_of(transfer);
+    if (tag.first_queued == &transfer) tag.first_queued = transfer.in_tag.next;
+    if (transfer.awaited() == membership_.rank() && transfer.state.load() == State::waiting) {
+      (void)matcher_.take_back(transfer.awaited(), transfer.tag, transfer.id_);
+    }
+  }
+  line_of(transfer).remove(transfer);
+  if (!transfer.is_moving_) return;
   Peer& other = peer(transfer.awaited());
   (transfer.is_send() ? other.sending : other.receiving).remove(transfer);
 }
@@ -116,20 +121,20 @@ std::string Messages::held_back(const Transfer& transfer) {
   const Peer& other = peer(transfer.awaited());
   constexpr std::size_t kAlmostAll = kMaxUnmatchedBytes - kKeptBytes - kEagerBytes;
   if (!transfer.is_send()) {
-    if (other.kept_bytes < kAlmostAll) return {};
+    if (matcher_.kept_bytes(other.rank) < kAlmostAll) return {};
     return fmt::format(
         "messages of rank {} with other tags take {} bytes here, which is the most that may wait "
         "for their recv: receive those first",
         other.rank, kMaxUnmatchedBytes);
   }
-  if (transfer.state_.load() != State::queued) return {};
+  if (transfer.state.load() != State::queued) return {};
   if (other.announced_bytes >= kAlmostAll) {
     return fmt::format(
         "it was held back: messages of rank {} to rank {} take {} bytes there, which is the most "
         "that may wait for their recv",
         membership_.rank(), other.rank, kMaxUnmatchedBytes);
   }
-  const Tag* const tag = other.tags.find(transfer.request_->message.tag);
+  const Tag* const tag = other.tags.find(transfer.tag);
   if (tag == nullptr || tag->announced < kMaxUnmatchedPerTag) return {};
   return fmt::format("{} messages before it wait for a recv with this tag", tag->announced);
 }
