@@ -28,7 +28,7 @@
 
 #include "base/cores.h"
 #include "base/wait.h"
-#include "control/hand_over.h"
+#include "control/memory/memory.h"
 #include "net/fd.h"
 #include "tutti/request.h"
 

@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/hand_over.h"
 #include "control/host_state.h"
+#include "control/memory/hand_over.h"
 #include "control/words.h"
 #include "net/system_error.h"
 #include "store/watch.h"

@@ -5,6 +5,7 @@
 
 #include "control/board.h"
 #include "control/membership.h"
+#include "control/memory/hand_over.h"
 #include "group/native_spec.h"
 #include "native/channel/shm.h"
 #include "native/engine/engine.h"

@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "control/hand_over.h"
+#include "control/memory/memory.h"
 #include "net/fd.h"
 #include "tutti/backend.h"
 

@@ -1,5 +1,5 @@
 // Making, sealing, mapping and handing over memory, between threads and between processes.
-#include "control/hand_over.h"
+#include "control/memory/hand_over.h"
 
 #include <dirent.h>
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 
+#include "control/memory/memory.h"
 #include "net/unix_socket.h"
 #include "ranks.h"
 #include "rendezvous/children.h"

@@ -1,21 +1,16 @@
-// Memory that several processes share: making it, handing it over, mapping it once per process.
+// Memory that several processes share: making it, mapping it once per process.
 //
 // A *memory* is a memfd: no name in any file system, gone with its last user. Its owner makes and
 // maps it, *seals* it (nobody can shrink, grow or, if asked, newly write it) and hands the
 // descriptor to the others, who map it and close the descriptor.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <vector>
 
 #include "net/fd.h"
-#include "net/poller.h"
-#include "tutti/store.h"
-#include "tutti/types.h"
 
 namespace tutti::control {
 
@@ -50,23 +45,5 @@ class Mapping {
 /// (device, inode), and a mapping that is writable serves those who only read. Owners map before
 /// they hand over. kInvalidArgument when the memory is smaller than `bytes` or could still shrink.
 std::shared_ptr<Mapping> map_shared(const net::Fd& memory, std::size_t bytes, bool writable);
-
-/// Called once per rank, in ascending order; the descriptor is empty where that rank handed
-/// nothing.
-using TakeMemory = std::function<void(int rank, net::Fd memory)>;
-
-/// Every rank gives one descriptor (or -1: nothing) and gets those of all ranks, its own included.
-/// Rank 0 listens on an abstract socket with a random name, published in `store` below `prefix`,
-/// which serves for one hand-over. Both ends check that the other is the same user. `interrupt`
-/// ends the wait for all to come; from then on a rank that gives up shows by the end of its socket,
-/// and what a faster rank does with the memories disturbs nobody.
-///
-/// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away.
-void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
-               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt = {});
-/// The same, all at once: for few ranks, since all descriptors are open at the same time.
-std::vector<net::Fd> hand_over(Store& store, std::string_view prefix, int rank, int group_size,
-                               int own_memory, Deadline deadline,
-                               const net::Interrupt& interrupt = {});
 
 }  // namespace tutti::control
