@@ -18,6 +18,8 @@
 
 namespace tutti::control {
 
+class Board;
+
 struct HostOptions {
   std::shared_ptr<Store> store;  ///< may be null in a world of one, or with a board_fd
   /// From the agent (borrowed), or -1: rank 0 makes the board. Used if all ranks have one and it is

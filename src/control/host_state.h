@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "control/board/board.h"
+#include "control/board/owner.h"
 #include "control/host.h"
 #include "control/membership.h"
 #include "control/process.h"

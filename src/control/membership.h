@@ -9,7 +9,7 @@
 #include <string>
 
 #include "base/wait.h"
-#include "control/board.h"
+#include "control/board/layout.h"
 #include "control/progress.h"
 #include "tutti/request.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/log.h"
 #include "base/signals.h"
-#include "control/board.h"
+#include "control/board/board.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 

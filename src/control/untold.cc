@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/board/owner.h"
 #include "control/process.h"
 
 namespace tutti::control {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "control/board.h"
+#include "control/board/board.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

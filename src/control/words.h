@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "control/board.h"
+#include "control/describe.h"
 #include "tutti/request.h"
 
 namespace tutti::control {

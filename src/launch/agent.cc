@@ -7,6 +7,7 @@
 #include <numeric>
 #include <utility>
 
+#include "control/describe.h"
 #include "net/process_info.h"
 #include "net/unix_socket.h"
 #include "tutti/error.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "control/board.h"
+#include "control/board/board.h"
 #include "control/untold.h"
 #include "net/fd.h"
 #include "net/poller.h"

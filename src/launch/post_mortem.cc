@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/rank_list.h"
-#include "control/board.h"
+#include "control/describe.h"
 #include "launch/lines.h"
 
 namespace tutti::launch {

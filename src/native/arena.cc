@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "control/board.h"
+#include "control/board/layout.h"
 #include "control/membership.h"
 #include "control/memory/hand_over.h"
 #include "group/native_spec.h"

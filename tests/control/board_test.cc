@@ -1,4 +1,4 @@
-#include "control/board.h"
+#include "control/board/board.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -6,6 +6,8 @@
 
 #include <thread>
 
+#include "control/board/owner.h"
+#include "control/describe.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

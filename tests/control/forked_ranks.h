@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "control/board/board.h"
 #include "control/host.h"
 #include "control/thread_ranks.h"
 #include "tutti/error.h"

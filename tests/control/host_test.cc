@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/cores.h"
+#include "control/board/board.h"
 #include "control/thread_ranks.h"
 #include "tutti/error.h"
 #include "tutti/store.h"

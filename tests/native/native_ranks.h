@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "control/board/board.h"
 #include "control/host.h"
 #include "group/chain.h"
 #include "group/native_spec.h"

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "control/board.h"
+#include "control/description.h"
 
 namespace tutti::native {
 

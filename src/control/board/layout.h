@@ -19,17 +19,12 @@
 #include <bit>
 #include <bitset>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/cores.h"
 #include "base/wait.h"
-#include "control/memory/memory.h"
-#include "net/fd.h"
+#include "control/description.h"
 #include "tutti/request.h"
 
 namespace tutti::control {
@@ -72,38 +67,6 @@ constexpr LineState gone_after(LineState state) noexcept {
   if (state == LineState::meeting) return LineState::unmade;
   return gave_up(state) ? LineState::gone_after_gave_up : LineState::gone;
 }
-
-/// In Description::op, beside the Op: a v-variant, a monitored_barrier.
-inline constexpr std::uint8_t kUnevenBit = 0x80;
-inline constexpr std::uint8_t kMonitoredBit = 0x40;
-static_assert(kOpCount <= kMonitoredBit);
-constexpr std::uint8_t op_byte(const Request& request) noexcept {
-  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
-                                   (request.uneven ? kUnevenBit : 0) |
-                                   (request.monitored ? kMonitoredBit : 0));
-}
-/// The Op of such a byte; kOpCount and more where it is none.
-constexpr std::size_t op_index(std::uint8_t op) noexcept {
-  return op & ~(kUnevenBit | kMonitoredBit);
-}
-
-/// What an operation is, as its rank sees it: enough to compare and to print.
-struct Description {
-  std::uint64_t seq = 0;    ///< messages: their number among the rank's messages of the group
-  std::uint64_t chain = 0;  ///< messages: the tag
-  std::uint64_t count = 0;
-  std::uint8_t op = 0;  ///< op_byte
-  std::uint8_t dtype = 0;
-  std::uint8_t reduce = 0;
-  std::uint8_t site = 0;  ///< index into the slot's table of call sites, 0: not known
-  std::int32_t root_or_peer = -1;
-};
-static_assert(sizeof(Description) == 32);
-
-/// A Description and what else the board can show of an operation.
-struct Shown : Description {
-  double factor = 1.0;  ///< of premul_sum
-};
 
 /// A Shown in shared memory. The seq, never used twice, is its version word: 0 while the
 /// owner writes.
@@ -256,129 +219,5 @@ struct BoardHeader {
   std::array<Exit, kMaxLocalRanks> exits;
 };
 static_assert(sizeof(BoardHeader) <= kSlotBytes);
-
-/// A board mapped into this process.
-class Board {
- public:
-  /// Memory for a board of `rank_count` ranks. Throws kSystem, kInvalidArgument.
-  static net::Fd make(int rank_count);
-  /// Maps a board that was made or handed over. Throws kSystem if it is not one of ours.
-  explicit Board(const net::Fd& memory);
-
-  int rank_count() const noexcept { return rank_count_; }
-  /// The same address for all boards of this process that are the same memory.
-  std::byte* data() const noexcept { return mapping_->data(); }
-  BoardHeader& header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
-  Slot& slot(int rank) const noexcept {
-    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (static_cast<std::size_t>(rank) + 1));
-  }
-  /// The line of `rank` for a group, or null. Valid while its `group` stays the same.
-  Line* find_line(int rank, GroupId group) const noexcept;
-
-  /// For the agent: how a rank ended.
-  void set_pid(int rank, int pid) noexcept;
-  void set_exit(int rank, int wait_status) noexcept;
-
- private:
-  Board(std::shared_ptr<Mapping> mapping, int rank_count) noexcept
-      : mapping_(std::move(mapping)), rank_count_(rank_count) {}
-
-  std::shared_ptr<Mapping> mapping_;
-  int rank_count_ = 0;
-};
-
-/// Wakes a control thread, also one that is just about to sleep.
-void rouse(Doorbell& control_bell) noexcept;
-/// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
-/// said goodbye to every group it made. Who ends before it has made one has not left: it dies.
-bool has_left(const Slot& slot) noexcept;
-
-/// Rouses the control thread of `rank`.
-void rouse_control(const Board& board, int rank) noexcept;
-
-/// Those of the owner, which writes them before it is running.
-void write_cores(Slot& slot, const Cores& cores) noexcept;
-/// Of all ranks that are or were running, together.
-Cores cores_of_all(const Board& board) noexcept;
-
-RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept;
-void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept;
-/// The verdict of a slot if it has one and is not being written.
-std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
-
-/// The text of the failure that the owner of `slot` found in `group`, if it is still there.
-std::optional<std::string> read_notice(const Slot& slot, GroupId group);
-/// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
-std::string read_purpose(const Slot& slot, std::uint64_t chain);
-/// For the owner, which makes a group or a world: no failure so far is why it will end.
-void outlive_failures(Slot& slot) noexcept;
-/// The lines whose failure the owner has not outlived.
-std::vector<const Line*> failed_lines(const Slot& slot);
-/// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
-/// operation, or about how many there are.
-std::optional<std::string> disagreement_of(const Board& board, int rank);
-
-/// What a process keeps beside a slot it owns: several of its threads write there.
-class SlotOwner {
- public:
-  explicit SlotOwner(Slot& slot) noexcept : slot_(slot) {}
-  Slot& slot() const noexcept { return slot_; }
-
-  /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
-  std::uint8_t site(const Where& where) noexcept;
-  /// A line for `group` in state meeting, or null if all are in use.
-  Line* open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept;
-  void free_line(Line& line) noexcept;
-  /// Writes the failure of `line` where peers find it; `text` may be empty.
-  void publish_failure(Line& line, ErrorCode code, const RankSet& culprits,
-                       std::string_view text) noexcept;
-  void publish_verdict(const RankSet& lost) noexcept;
-  /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
-  void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
-
- private:
-  struct Known {
-    std::atomic<const char*> file{nullptr};
-    std::atomic<int> line{0};
-    std::atomic<std::uint8_t> index{0};  ///< written last
-  };
-  static std::size_t bucket_of(const Where& where) noexcept {
-    return (reinterpret_cast<std::uintptr_t>(where.file) * 31 + static_cast<unsigned>(where.line)) *
-               0x9e3779b97f4a7c15u >>
-           56;
-  }
-  std::uint8_t add_site(const Where& where) noexcept;
-
-  Slot& slot_;
-  std::mutex mutex_;
-  std::array<Known, 256> known_;
-  int sites_used_ = 0;
-  std::uint32_t notices_used_ = 0;
-  std::uint32_t purposes_used_ = 0;
-};
-
-inline std::uint8_t SlotOwner::site(const Where& where) noexcept {
-  const Known& known = known_[bucket_of(where)];
-  const std::uint8_t index = known.index.load(std::memory_order_acquire);
-  if (index != 0 && known.file.load(std::memory_order_relaxed) == where.file &&
-      known.line.load(std::memory_order_relaxed) == where.line)
-    return index;
-  return add_site(where);
-}
-
-/// "killed by SIGKILL", "exit code 1".
-std::string describe_wait_status(int wait_status);
-/// "all_reduce(f32 x 1000, sum)".
-std::string describe(const Shown& shown);
-/// " for bucket 1 of 2 of ..."; "" if there is no purpose, or none that can still be read.
-std::string describe_purpose(const Slot& slot, const Shown& shown);
-/// The operation with its purpose and its call site: "... for ... at train.cc:88".
-std::string describe(const Slot& slot, const Shown& shown);
-/// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88"; where it
-/// does nothing there, also what it does in another.
-std::string describe_doing(const Board& board, int rank, GroupId group);
-/// The same for the group in which the rank was last active, with ranks of the world: for whoever
-/// is in no group with it.
-std::string describe_doing(const Board& board, int rank);
 
 }  // namespace tutti::control

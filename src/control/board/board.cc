@@ -1,0 +1,183 @@
+#include "control/board/board.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "net/system_error.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+namespace {
+
+std::size_t board_bytes(int rank_count) noexcept {
+  return kSlotBytes * (static_cast<std::size_t>(rank_count) + 1);
+}
+
+/// The mark must survive its owner and be seen by other processes.
+void init_mark(Mark& mark) {
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  const int error = pthread_mutex_init(&mark.mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  if (error != 0) throw net::system_error("status board: cannot make a robust mutex", error);
+}
+
+}  // namespace
+
+net::Fd Board::make(int rank_count) {
+  if (rank_count < 1 || rank_count > kMaxLocalRanks)
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("status board: {} ranks on one host; from 1 to {} are possible",
+                            rank_count, kMaxLocalRanks));
+  const std::size_t byte_count = board_bytes(rank_count);
+  net::Fd memory = make_memory("tutti-board", byte_count);
+  reserve_memory(memory, 0, byte_count);
+  // Fresh pages are zero, the first state of every word; only marks and header are not.
+  Board board(map_shared(memory, byte_count, true), rank_count);
+  for (int rank = 0; rank < rank_count; ++rank) init_mark(board.slot(rank).mark);
+  board.header().rank_count.store(static_cast<std::uint32_t>(rank_count));
+  board.header().version.store(kBoardVersion);
+  board.header().magic.store(kBoardMagic);
+  return memory;
+}
+
+Board::Board(const net::Fd& memory) {
+  struct stat status;
+  if (fstat(memory.get(), &status) != 0) throw net::system_error("status board: fstat", errno);
+  const auto byte_count = static_cast<std::size_t>(status.st_size);
+  if (byte_count >= board_bytes(1) && byte_count <= board_bytes(kMaxLocalRanks)) {
+    mapping_ = map_shared(memory, byte_count, true);
+    rank_count_ = static_cast<int>(header().rank_count.load());
+    if (header().magic.load() == kBoardMagic && header().version.load() != kBoardVersion)
+      throw Error(ErrorCode::kSystem,
+                  fmt::format("status board: version {} was handed over, this library has version "
+                              "{}; use the same Tutti everywhere",
+                              header().version.load(), kBoardVersion));
+  }
+  if (!mapping_ || header().magic.load() != kBoardMagic || rank_count_ < 1 ||
+      board_bytes(rank_count_) != byte_count)
+    throw Error(ErrorCode::kSystem, "status board: the descriptor handed over is not a board");
+}
+
+Line* Board::find_line(int rank, GroupId group) const noexcept {
+  for (Line& line : slot(rank).lines)
+    if (line.group.load(std::memory_order_seq_cst) == group) return &line;
+  return nullptr;
+}
+
+void Board::set_pid(int rank, int pid) noexcept {
+  header().exits[static_cast<std::size_t>(rank)].pid.store(pid, std::memory_order_release);
+}
+
+void Board::set_exit(int rank, int wait_status) noexcept {
+  BoardHeader::Exit& exit = header().exits[static_cast<std::size_t>(rank)];
+  exit.wait_status.store(wait_status, std::memory_order_relaxed);
+  exit.known.store(1, std::memory_order_release);
+}
+
+bool has_left(const Slot& slot) noexcept {
+  const RankState state = slot.state.load();
+  if (state != RankState::running) return state == RankState::left;
+  if (!slot.mark.is_known_dead()) return false;
+  // Nobody writes these lines any more: every look finds the same.
+  bool has_made_one = false;
+  for (const Line& line : slot.lines) {
+    const LineState line_state = line.state.load();
+    if (line_state == LineState::free) continue;
+    if (!has_left(line_state)) return false;
+    has_made_one = true;
+  }
+  return has_made_one;
+}
+
+void rouse(Doorbell& control_bell) noexcept {
+  control_bell.rings.fetch_add(1);
+  ring(control_bell);
+}
+
+void rouse_control(const Board& board, int rank) noexcept {
+  int target = board.slot(rank).control_slot.load();
+  if (target < 0 || target >= board.rank_count()) target = rank;
+  rouse(board.slot(target).control_bell);
+}
+
+Cores cores_of_all(const Board& board) noexcept {
+  Cores all;
+  for (int rank = 0; rank < board.rank_count(); ++rank) {
+    const Slot& slot = board.slot(rank);
+    Cores cores{.mask = {}, .quota = slot.core_quota.load()};
+    for (std::size_t i = 0; i < cores.mask.size(); ++i) cores.mask[i] = slot.cores[i].load();
+    all.join(cores);
+  }
+  return all;
+}
+
+RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept {
+  RankSet set;
+  for (std::size_t i = 4; i-- > 0;) {
+    set <<= 64;
+    set |= RankSet(words[i].load(std::memory_order_acquire));
+  }
+  return set;
+}
+
+std::optional<RankSet> read_verdict(const Slot& slot) noexcept {
+  const std::uint32_t before = slot.verdicts.load(std::memory_order_acquire);
+  if (before == 0 || before % 2 != 0) return std::nullopt;
+  const RankSet set = read_set(slot.verdict);
+  if (slot.verdicts.load(std::memory_order_relaxed) != before) return std::nullopt;
+  return set;
+}
+
+std::optional<std::string> read_notice(const Slot& slot, GroupId group) {
+  for (const Notice& notice : slot.notices) {
+    const std::uint64_t version = notice.version.load(std::memory_order_acquire);
+    if (version == 0 || version % 2 != 0 || notice.group.load(std::memory_order_acquire) != group)
+      continue;
+    std::string text = notice.text.read();
+    if (notice.version.load(std::memory_order_relaxed) == version) return text;
+  }
+  return std::nullopt;
+}
+
+std::string read_purpose(const Slot& slot, std::uint64_t chain) {
+  for (const PurposeText& purpose : slot.purposes) {
+    if (chain == 0 || purpose.chain.load(std::memory_order_acquire) != chain) continue;
+    std::string text = purpose.text.read();
+    if (purpose.chain.load(std::memory_order_relaxed) == chain) return text;
+  }
+  return {};
+}
+
+std::vector<const Line*> failed_lines(const Slot& slot) {
+  const std::uint32_t outlived = slot.outlived.load(std::memory_order_acquire);
+  std::vector<const Line*> failed;
+  for (std::size_t i = 0; i < slot.lines.size(); ++i) {
+    const bool has_failed = slot.lines[i].failure.load(std::memory_order_acquire) != 0;
+    if (has_failed && (outlived >> i & 1) == 0) failed.push_back(&slot.lines[i]);
+  }
+  return failed;
+}
+
+std::optional<std::string> disagreement_of(const Board& board, int rank) {
+  for (const Line* line : failed_lines(board.slot(rank))) {
+    const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
+    if (failure != failure_word(ErrorCode::kCollectiveMismatch) &&
+        failure != failure_word(ErrorCode::kClosed))
+      continue;
+    for (int slot = 0; slot < board.rank_count(); ++slot)
+      if (auto text = read_notice(board.slot(slot), line->group.load())) return text;
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::control

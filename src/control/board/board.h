@@ -1,0 +1,75 @@
+// A board in this process: mapping it, and reading what the ranks show there.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/cores.h"
+#include "control/board/layout.h"
+#include "control/memory/memory.h"
+#include "net/fd.h"
+
+namespace tutti::control {
+
+/// A board mapped into this process.
+class Board {
+ public:
+  /// Memory for a board of `rank_count` ranks. Throws kSystem, kInvalidArgument.
+  static net::Fd make(int rank_count);
+  /// Maps a board that was made or handed over. Throws kSystem if it is not one of ours.
+  explicit Board(const net::Fd& memory);
+
+  int rank_count() const noexcept { return rank_count_; }
+  /// The same address for all boards of this process that are the same memory.
+  std::byte* data() const noexcept { return mapping_->data(); }
+  BoardHeader& header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
+  Slot& slot(int rank) const noexcept {
+    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (static_cast<std::size_t>(rank) + 1));
+  }
+  /// The line of `rank` for a group, or null. Valid while its `group` stays the same.
+  Line* find_line(int rank, GroupId group) const noexcept;
+
+  /// For the agent: how a rank ended.
+  void set_pid(int rank, int pid) noexcept;
+  void set_exit(int rank, int wait_status) noexcept;
+
+ private:
+  Board(std::shared_ptr<Mapping> mapping, int rank_count) noexcept
+      : mapping_(std::move(mapping)), rank_count_(rank_count) {}
+
+  std::shared_ptr<Mapping> mapping_;
+  int rank_count_ = 0;
+};
+
+/// Wakes a control thread, also one that is just about to sleep.
+void rouse(Doorbell& control_bell) noexcept;
+/// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
+/// said goodbye to every group it made. Who ends before it has made one has not left: it dies.
+bool has_left(const Slot& slot) noexcept;
+
+/// Rouses the control thread of `rank`.
+void rouse_control(const Board& board, int rank) noexcept;
+
+/// Of all ranks that are or were running, together.
+Cores cores_of_all(const Board& board) noexcept;
+
+RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept;
+/// The verdict of a slot if it has one and is not being written.
+std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
+
+/// The text of the failure that the owner of `slot` found in `group`, if it is still there.
+std::optional<std::string> read_notice(const Slot& slot, GroupId group);
+/// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
+std::string read_purpose(const Slot& slot, std::uint64_t chain);
+/// The lines whose failure the owner has not outlived.
+std::vector<const Line*> failed_lines(const Slot& slot);
+/// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
+/// operation, or about how many there are.
+std::optional<std::string> disagreement_of(const Board& board, int rank);
+
+}  // namespace tutti::control

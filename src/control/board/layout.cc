@@ -1,0 +1,76 @@
+#include "control/board/layout.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+namespace tutti::control {
+
+std::optional<Shown> Entry::read() const noexcept {
+  Shown value;
+  value.seq = words_[0].load(std::memory_order_acquire);
+  if (value.seq == 0) return std::nullopt;
+  value.chain = words_[1].load(std::memory_order_acquire);
+  value.count = words_[2].load(std::memory_order_acquire);
+  value.factor = std::bit_cast<double>(words_[3].load(std::memory_order_acquire));
+  const std::uint64_t packed = words_[4].load(std::memory_order_acquire);
+  if (words_[0].load(std::memory_order_relaxed) != value.seq) return std::nullopt;
+  value.op = static_cast<std::uint8_t>(packed);
+  value.dtype = static_cast<std::uint8_t>(packed >> 8);
+  value.reduce = static_cast<std::uint8_t>(packed >> 16);
+  value.site = static_cast<std::uint8_t>(packed >> 24);
+  value.root_or_peer = static_cast<std::int32_t>(packed >> 32);
+  return value;
+}
+
+template <std::size_t Bytes>
+void Text<Bytes>::write(std::string_view text) noexcept {
+  const std::size_t used = std::min(text.size(), Bytes - 1);
+  for (std::size_t i = 0; i < Bytes / 8; ++i) {
+    std::uint64_t word = 0;
+    if (i * 8 < used)
+      std::memcpy(&word, text.data() + i * 8, std::min<std::size_t>(8, used - i * 8));
+    words_[i].store(word, std::memory_order_release);
+  }
+}
+
+template <std::size_t Bytes>
+std::string Text<Bytes>::read() const {
+  std::array<char, Bytes> bytes;
+  for (std::size_t i = 0; i < Bytes / 8; ++i) {
+    const std::uint64_t word = words_[i].load(std::memory_order_acquire);
+    std::memcpy(bytes.data() + i * 8, &word, 8);
+  }
+  std::string text(bytes.data(), strnlen(bytes.data(), Bytes));
+  // Another process wrote it: nothing in it may steer a terminal. Bytes of UTF-8 stay, but for the
+  // controls that it has as well (C2 80 to C2 9F).
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto code = static_cast<unsigned char>(text[i]);
+    const bool after_c2 = i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2;
+    if (code < 0x20 || code == 0x7f || (after_c2 && code < 0xa0)) text[i] = '?';
+  }
+  return text;
+}
+
+template class Text<kSiteBytes>;
+template class Text<kNoticeBytes>;
+template class Text<kPurposeBytes>;
+
+Mark::State Mark::look() noexcept {
+  if (owner_died.load() != 0) return State::owner_died;
+  const int error = pthread_mutex_trylock(&mutex);
+  if (error == EBUSY) return State::held;
+  if (error == EOWNERDEAD) {
+    // The word is what lasts. Leaving the mutex inconsistent, which POSIX says is final, is not:
+    // glibc's trylock keeps an irrecoverable mutex locked, and the third to look would find it
+    // held.
+    owner_died.store(1);
+    pthread_mutex_consistent(&mutex);
+  }
+  if (error == 0 || error == EOWNERDEAD) pthread_mutex_unlock(&mutex);
+  return owner_died.load() != 0 ? State::owner_died : State::free;
+}
+
+bool Mark::take() noexcept { return look() == State::free && pthread_mutex_trylock(&mutex) == 0; }
+
+}  // namespace tutti::control

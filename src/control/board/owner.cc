@@ -1,0 +1,110 @@
+#include "control/board/owner.h"
+
+#include <algorithm>
+#include <string>
+
+namespace tutti::control {
+
+void write_cores(Slot& slot, const Cores& cores) noexcept {
+  for (std::size_t i = 0; i < cores.mask.size(); ++i) slot.cores[i].store(cores.mask[i]);
+  slot.core_quota.store(cores.quota);
+}
+
+void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept {
+  const RankSet low_word(~std::uint64_t{0});
+  for (std::size_t i = 0; i < 4; ++i)
+    words[i].store(((set >> (64 * i)) & low_word).to_ullong(), std::memory_order_release);
+}
+
+void outlive_failures(Slot& slot) noexcept {
+  for (std::size_t i = 0; i < slot.lines.size(); ++i)
+    if (slot.lines[i].failure.load() != 0) slot.outlived.fetch_or(1u << i);
+}
+
+std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::size_t first = bucket_of(where);
+  for (std::size_t step = 0; step < known_.size(); ++step) {
+    Known& known = known_[(first + step) % known_.size()];
+    const std::uint8_t index = known.index.load(std::memory_order_relaxed);
+    if (index == 0) {
+      // Index 0 means unknown; so do all further sites of a program with more than kSites - 1.
+      if (sites_used_ + 1 >= kSites) return 0;
+      ++sites_used_;
+      const std::string text = name_of(where);
+      slot_.sites[static_cast<std::size_t>(sites_used_)].write(
+          {text.data(), std::min<std::size_t>(text.size(), kSiteBytes - 1)});
+      known.file.store(where.file, std::memory_order_relaxed);
+      known.line.store(where.line, std::memory_order_relaxed);
+      known.index.store(static_cast<std::uint8_t>(sites_used_), std::memory_order_release);
+      return static_cast<std::uint8_t>(sites_used_);
+    }
+    if (known.file.load(std::memory_order_relaxed) == where.file &&
+        known.line.load(std::memory_order_relaxed) == where.line)
+      return index;
+  }
+  return 0;
+}
+
+Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Line& line : slot_.lines) {
+    if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
+    for (auto* word : {&line.entered, &line.completed, &line.goodbye_seq, &line.goodbye_chain,
+                       &line.progress, &line.waiting})
+      word->store(0, std::memory_order_relaxed);
+    line.failure.store(0, std::memory_order_relaxed);
+    line.since.store(0, std::memory_order_relaxed);
+    line.message.clear();
+    for (Entry& entry : line.history) entry.clear();
+    line.asked_of.store(asked_of, std::memory_order_relaxed);
+    line.site.store(0, std::memory_order_relaxed);
+    line.core.store(0, std::memory_order_relaxed);
+    write_set(line.ranks, members);
+    outlive_failures(slot_);
+    line.state.store(LineState::meeting, std::memory_order_relaxed);
+    line.group.store(group, std::memory_order_seq_cst);
+    return &line;
+  }
+  return nullptr;
+}
+
+void SlotOwner::free_line(Line& line) noexcept {
+  line.group.store(0);
+  line.state.store(LineState::free);
+}
+
+void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culprits,
+                                std::string_view text) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (!text.empty()) {
+    Notice& notice = slot_.notices[notices_used_++ % kNotices];
+    const std::uint64_t version = notice.version.load(std::memory_order_relaxed);
+    notice.version.store(version + 1, std::memory_order_relaxed);
+    notice.group.store(line.group.load(std::memory_order_relaxed), std::memory_order_release);
+    notice.text.write(text);
+    notice.version.store(version + 2, std::memory_order_release);
+  }
+  write_set(line.ranks, culprits);
+  slot_.outlived.fetch_and(~(1u << (&line - slot_.lines.data())));
+  line.failure.store(failure_word(code));
+  slot_.failures.fetch_add(1);
+}
+
+void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {
+  const std::lock_guard lock(mutex_);
+  PurposeText& purpose = slot_.purposes[purposes_used_++ % kPurposes];
+  purpose.chain.store(0, std::memory_order_relaxed);
+  purpose.text.write(text);
+  purpose.chain.store(chain, std::memory_order_release);
+}
+
+void SlotOwner::publish_verdict(const RankSet& lost) noexcept {
+  const std::lock_guard lock(mutex_);
+  const std::uint32_t version = slot_.verdicts.load(std::memory_order_relaxed);
+  slot_.verdicts.store(version + 1, std::memory_order_relaxed);
+  write_set(slot_.verdict, lost);
+  slot_.verdicts.store(version + 2);
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,25 @@
+// What the board shows, in words for people.
+#pragma once
+
+#include <string>
+
+#include "control/board/board.h"
+
+namespace tutti::control {
+
+/// "killed by SIGKILL", "exit code 1".
+std::string describe_wait_status(int wait_status);
+/// "all_reduce(f32 x 1000, sum)".
+std::string describe(const Shown& shown);
+/// " for bucket 1 of 2 of ..."; "" if there is no purpose, or none that can still be read.
+std::string describe_purpose(const Slot& slot, const Shown& shown);
+/// The operation with its purpose and its call site: "... for ... at train.cc:88".
+std::string describe(const Slot& slot, const Shown& shown);
+/// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88"; where it
+/// does nothing there, also what it does in another.
+std::string describe_doing(const Board& board, int rank, GroupId group);
+/// The same for the group in which the rank was last active, with ranks of the world: for whoever
+/// is in no group with it.
+std::string describe_doing(const Board& board, int rank);
+
+}  // namespace tutti::control

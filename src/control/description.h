@@ -1,0 +1,44 @@
+// What an operation is, as its rank sees it: what ranks compare, show on the board and send with
+// their frames.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tutti/request.h"
+
+namespace tutti::control {
+
+/// In Description::op, beside the Op: a v-variant, a monitored_barrier.
+inline constexpr std::uint8_t kUnevenBit = 0x80;
+inline constexpr std::uint8_t kMonitoredBit = 0x40;
+static_assert(kOpCount <= kMonitoredBit);
+constexpr std::uint8_t op_byte(const Request& request) noexcept {
+  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
+                                   (request.uneven ? kUnevenBit : 0) |
+                                   (request.monitored ? kMonitoredBit : 0));
+}
+/// The Op of such a byte; kOpCount and more where it is none.
+constexpr std::size_t op_index(std::uint8_t op) noexcept {
+  return op & ~(kUnevenBit | kMonitoredBit);
+}
+
+/// What an operation is, as its rank sees it: enough to compare and to print.
+struct Description {
+  std::uint64_t seq = 0;    ///< messages: their number among the rank's messages of the group
+  std::uint64_t chain = 0;  ///< messages: the tag
+  std::uint64_t count = 0;
+  std::uint8_t op = 0;  ///< op_byte
+  std::uint8_t dtype = 0;
+  std::uint8_t reduce = 0;
+  std::uint8_t site = 0;  ///< index into the slot's table of call sites, 0: not known
+  std::int32_t root_or_peer = -1;
+};
+static_assert(sizeof(Description) == 32);
+
+/// A Description and what else the board can show of an operation.
+struct Shown : Description {
+  double factor = 1.0;  ///< of premul_sum
+};
+
+}  // namespace tutti::control
