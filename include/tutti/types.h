@@ -154,7 +154,7 @@ enum class Op : std::uint8_t {
   all_to_all,
   barrier,
   scan,
-  exscan,
+  exclusive_scan,
 };
 inline constexpr std::size_t kOpCount = 13;
 TUTTI_API std::string_view name_of(Op op) noexcept;  ///< "all_reduce"
@@ -162,7 +162,7 @@ constexpr bool is_message(Op op) noexcept { return op == Op::send || op == Op::r
 /// Whether it combines elements, so that its ReduceOp matters.
 constexpr bool reduces(Op op) noexcept {
   return op == Op::all_reduce || op == Op::reduce || op == Op::reduce_scatter || op == Op::scan ||
-         op == Op::exscan;
+         op == Op::exclusive_scan;
 }
 
 /// Where a buffer's memory lives. Only the CPU in this version.

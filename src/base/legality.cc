@@ -36,7 +36,7 @@ std::string_view why_illegal(DType dtype, ReduceOp::Kind kind) noexcept {
 
 std::string_view why_illegal(Op op, DType dtype, ReduceOp::Kind kind) noexcept {
   if (!reduces(op)) return "";
-  const bool scans = op == Op::scan || op == Op::exscan;
+  const bool scans = op == Op::scan || op == Op::exclusive_scan;
   if (scans && kind == ReduceOp::Kind::avg) {
     return "a scan has no average; use sum and divide by the number of ranks it covers";
   }

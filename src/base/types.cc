@@ -106,7 +106,7 @@ std::string_view name_of(Op op) noexcept {
       return "barrier";
     case Op::scan:
       return "scan";
-    case Op::exscan:
+    case Op::exclusive_scan:
       return "exclusive_scan";
   }
   return "?";

@@ -63,7 +63,7 @@ std::string describe(const Shown& shown) {
     case Op::reduce:
     case Op::reduce_scatter:
     case Op::scan:
-    case Op::exscan: {
+    case Op::exclusive_scan: {
       const auto kind = static_cast<ReduceOp::Kind>(shown.reduce);
       details += fmt::format(", {}", name_of(kind));
       if (kind == ReduceOp::Kind::premul_sum) details += fmt::format("({})", shown.factor);
@@ -102,7 +102,7 @@ std::string describe(const Shown& shown) {
     case Op::all_to_all:
     case Op::barrier:
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       break;
   }
   return details.empty() ? text : text + "(" + details + ")";

@@ -35,7 +35,7 @@ Parts parts_of(const Request& request, int rank, int group_size) {
     case Op::broadcast:
     case Op::all_reduce:
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       return {1, 1};
     case Op::reduce:
       return {1, at_root ? 1u : 0u};
@@ -170,7 +170,7 @@ Counted counted(const Request& request, int rank) {
     case Op::reduce:
     case Op::barrier:
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       return {};
   }
   return {};

@@ -45,7 +45,7 @@ Request all_reduce_request(const Impl& group, ConstBuffer input, Buffer output,
   return request;
 }
 
-/// `op`: scan or exscan.
+/// `op`: scan or exclusive_scan.
 Request scan_request(const Impl& group, Op op, ConstBuffer input, Buffer output,
                      const AllReduceOptions& options, Where where) {
   Request request = all_reduce_request(group, input, output, options, where);
@@ -320,19 +320,21 @@ Work Collectives::scan(ConstOperand input, Operand output, AllReduceOptions opti
 }
 
 void Collectives::exclusive_scan(Operand data, AllReduceOptions options, Where where) {
-  run(impl(where), scan_request(impl(where), Op::exscan, data, data, options, where));
+  run(impl(where), scan_request(impl(where), Op::exclusive_scan, data, data, options, where));
 }
 Work Collectives::exclusive_scan(Operand data, AllReduceOptions options, Async, Where where) {
-  return start(impl(where), scan_request(impl(where), Op::exscan, data, data, options, where));
+  return start(impl(where),
+               scan_request(impl(where), Op::exclusive_scan, data, data, options, where));
 }
 
 void Collectives::exclusive_scan(ConstOperand input, Operand output, AllReduceOptions options,
                                  Where where) {
-  run(impl(where), scan_request(impl(where), Op::exscan, input, output, options, where));
+  run(impl(where), scan_request(impl(where), Op::exclusive_scan, input, output, options, where));
 }
 Work Collectives::exclusive_scan(ConstOperand input, Operand output, AllReduceOptions options,
                                  Async, Where where) {
-  return start(impl(where), scan_request(impl(where), Op::exscan, input, output, options, where));
+  return start(impl(where),
+               scan_request(impl(where), Op::exclusive_scan, input, output, options, where));
 }
 
 void Collectives::all_gatherv(ConstBuffer input, Buffer output, CountList counts,

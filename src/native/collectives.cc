@@ -53,7 +53,7 @@ Operation& Collectives::begin(const Request& request, const Request& shown) {
 const Schedule& Collectives::schedule_for(const Request& request) {
   const int root = std::max(request.root, 0);
   const bool needs_to_know =
-      request.op == Op::all_to_all || request.op == Op::scan || request.op == Op::exscan;
+      request.op == Op::all_to_all || request.op == Op::scan || request.op == Op::exclusive_scan;
   const bool in_place = needs_to_know && !request.uneven && request.count > 0 &&
                         request.input.data == request.output.data;
   auto& by_root = schedules_[static_cast<std::size_t>(request.op)][in_place ? 1 : 0];

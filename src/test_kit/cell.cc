@@ -166,7 +166,7 @@ class Run {
       case Op::scan:
         return in_place ? group_.scan(in_, reduction, mode...)
                         : group_.scan(in_, out_, reduction, mode...);
-      case Op::exscan:
+      case Op::exclusive_scan:
         return in_place ? group_.exclusive_scan(in_, reduction, mode...)
                         : group_.exclusive_scan(in_, out_, reduction, mode...);
       case Op::barrier:
@@ -202,7 +202,7 @@ class Run {
       case Op::reduce:
       case Op::barrier:
       case Op::scan:
-      case Op::exscan:
+      case Op::exclusive_scan:
         break;
     }
     throw std::logic_error("no v-variant");
@@ -261,7 +261,7 @@ class Run {
   }
   /// How many ranks take part in this rank's result.
   std::size_t reduced_ranks() const {
-    return cell_.op == Op::scan ? self_ + 1 : cell_.op == Op::exscan ? self_ : ranks_;
+    return cell_.op == Op::scan ? self_ + 1 : cell_.op == Op::exclusive_scan ? self_ : ranks_;
   }
   /// Whether one result alone is right; else it lies within a bound.
   bool exact() const {
@@ -289,7 +289,7 @@ class Run {
         return reduced(self_, ranks_);
       case Op::scan:
         return reduced(self_, self_ + 1);
-      case Op::exscan:
+      case Op::exclusive_scan:
         return reduced(self_, self_);
       case Op::gather:
       case Op::all_gather:

@@ -33,7 +33,7 @@ const std::vector<Call>& all_calls() {
                                            {Op::all_to_all},
                                            {Op::all_to_all, true},
                                            {Op::scan},
-                                           {Op::exscan},
+                                           {Op::exclusive_scan},
                                            {Op::barrier}};
   return kCalls;
 }

@@ -315,7 +315,7 @@ Bytes expected(Op op, DType dtype, ReduceOp reduce_op, int root, int rank,
     case Op::reduce_scatter:
       return reduce(dtype, reduce_op, pointers, me * count, count);
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       pointers.resize(op == Op::scan ? me + 1 : me);
       if (pointers.empty()) return identity(dtype, reduce_op.kind(), count);
       return reduce(dtype, reduce_op, pointers, 0, count);

@@ -80,7 +80,7 @@ TEST_F(CheckTest, RightCallsPass) {
   expect_fine(make(Op::all_to_all, whole_, other_, 2));
   expect_fine(make(Op::all_to_all, whole_, whole_, 2));
   expect_fine(make(Op::scan, whole_, other_, 6));
-  expect_fine(make(Op::exscan, whole_, whole_, 6));
+  expect_fine(make(Op::exclusive_scan, whole_, whole_, 6));
   expect_fine(make(Op::barrier, {}, {}, 0));
   expect_fine(make(Op::send, small_, {}, 2, 0));
   expect_fine(make(Op::recv, {}, small_, 2, 2));

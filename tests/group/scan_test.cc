@@ -63,7 +63,7 @@ TEST(Scan, HasNoAverage) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     expect_text(error, "a scan has no average");
     world.all_reduce(x, ReduceOp::avg);  // the group stays usable
-    EXPECT_FALSE(world.supports({Op::exscan, DType::f32, ReduceOp::Kind::avg, {}}).yes);
+    EXPECT_FALSE(world.supports({Op::exclusive_scan, DType::f32, ReduceOp::Kind::avg, {}}).yes);
   });
 }
 

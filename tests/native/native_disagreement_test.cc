@@ -23,7 +23,7 @@ bool is_rooted(Op op) {
 
 constexpr Op kOps[] = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
                        Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
-                       Op::barrier,    Op::scan,       Op::exscan};
+                       Op::barrier,    Op::scan,       Op::exclusive_scan};
 constexpr std::size_t kMaxCount = 6000;
 
 Call random_call(std::mt19937& random, int n) {

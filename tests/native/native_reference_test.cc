@@ -19,7 +19,8 @@ ReduceOp reduce_op(ReduceOp::Kind kind) {
   return ops[static_cast<std::size_t>(kind)];
 }
 
-constexpr Op kReducing[] = {Op::reduce, Op::reduce_scatter, Op::all_reduce, Op::scan, Op::exscan};
+constexpr Op kReducing[] = {Op::reduce, Op::reduce_scatter, Op::all_reduce, Op::scan,
+                            Op::exclusive_scan};
 
 struct Case {
   Op op;
@@ -87,7 +88,7 @@ TEST_P(Reference, SegmentsDoNotChangeBits) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64}) {
       for (const Op op : kReducing) {
         const int root = op == Op::reduce ? me.n - 1 : -1;
-        const bool scans = op == Op::scan || op == Op::exscan;
+        const bool scans = op == Op::scan || op == Op::exclusive_scan;
         const ReduceOp reduce = scans ? ReduceOp::sum : ReduceOp::avg;
         ASSERT_EQ(
             run_case(me, {op, dtype, reduce, root, 40'003, reduce.kind() == ReduceOp::Kind::sum},

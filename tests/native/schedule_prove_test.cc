@@ -12,7 +12,7 @@ namespace {
 
 constexpr Op kOps[] = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
                        Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
-                       Op::barrier,    Op::scan,       Op::exscan};
+                       Op::barrier,    Op::scan,       Op::exclusive_scan};
 
 bool is_rooted(Op op) {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
@@ -89,7 +89,7 @@ TEST(ProveRejects, OperandsOutOfCanonicalOrder) {
 }
 
 TEST(ProveRejects, AScanThatCoversOneRankTooMany) {
-  const Shape shape{.op = Op::exscan, .group_size = 4};
+  const Shape shape{.op = Op::exclusive_scan, .group_size = 4};
   Shape inclusive = shape;
   inclusive.op = Op::scan;
   EXPECT_NE(disprove(shape, make_all(inclusive)).find("output chunk 0"), std::string::npos);

@@ -44,11 +44,11 @@ struct Call {
 };
 
 constexpr std::array kReducing = {Op::all_reduce, Op::reduce, Op::reduce_scatter, Op::scan,
-                                  Op::exscan};
+                                  Op::exclusive_scan};
 constexpr std::array kRooted = {Op::broadcast, Op::reduce, Op::gather, Op::scatter};
 constexpr std::array kAll = {Op::broadcast,  Op::all_reduce, Op::reduce,         Op::gather,
                              Op::all_gather, Op::scatter,    Op::reduce_scatter, Op::all_to_all,
-                             Op::barrier,    Op::scan,       Op::exscan};
+                             Op::barrier,    Op::scan,       Op::exclusive_scan};
 constexpr std::array kDTypes = {DType::f32, DType::f64, DType::bf16, DType::i32, DType::u8};
 constexpr std::array kReduceOps = {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
@@ -189,7 +189,7 @@ Work start(ProcessGroup& group, const Call& call, Memory& memory) {
       return group.barrier(async);
     case Op::scan:
       return group.scan(in, out, {.op = call.reduce}, async);
-    case Op::exscan:
+    case Op::exclusive_scan:
       return group.exclusive_scan(in, out, {.op = call.reduce}, async);
     case Op::send:
     case Op::recv:
@@ -232,7 +232,7 @@ bool needs_everybody(const Call& call, int rank) {
     case Op::broadcast:
     case Op::scatter:
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
     case Op::send:
     case Op::recv:
       return false;

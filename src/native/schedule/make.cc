@@ -215,8 +215,8 @@ Schedule make_schedule(const Shape& shape) {
       make_barrier(make);
       break;
     case Op::scan:
-    case Op::exscan:
-      make_scan(make, shape.in_place, shape.op == Op::exscan);
+    case Op::exclusive_scan:
+      make_scan(make, shape.in_place, shape.op == Op::exclusive_scan);
       break;
     case Op::send:
     case Op::recv:

@@ -55,7 +55,7 @@ Place location(const Shape& shape, int rank, Place place) {
     case Op::all_to_all:
     case Op::barrier:
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
     case Op::send:
     case Op::recv:
       break;
@@ -288,7 +288,7 @@ class Prover {
         return expressions_.leaf(chunk, r);
       case Op::scan:
         return first ? std::optional(reduced_below(r + 1, 0)) : std::nullopt;
-      case Op::exscan:
+      case Op::exclusive_scan:
         return first ? std::optional(reduced_below(r, 0)) : std::nullopt;
       case Op::barrier:
       case Op::send:

@@ -228,7 +228,7 @@ void Collectives::run(const Request& request) {
     case Op::reduce_scatter:
       return reduce_slices(request, parts_of(request, request.send_counts, ranks()));
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       return scan(request);
     case Op::send:
     case Op::recv:

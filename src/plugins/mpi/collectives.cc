@@ -103,7 +103,7 @@ void Collectives::run(const Request& request) try {
     case Op::reduce_scatter:
       return reduce_scatter(request);
     case Op::scan:
-    case Op::exscan:
+    case Op::exclusive_scan:
       return scan(request);
     case Op::send:
     case Op::recv:
@@ -325,7 +325,7 @@ void Collectives::scan_piece(const Request& request, const void* input, void* ou
   } else {
     calls_(request, MPI_Exscan, MPI_Iexscan, source, to, n, dtype, operation(request), comm_);
   }
-  if (request.op == Op::exscan && rank_ == 0) {  // which MPI leaves undefined
+  if (request.op == Op::exclusive_scan && rank_ == 0) {  // which MPI leaves undefined
     return fill_identity(request.dtype, request.reduce.kind(), output, count);
   }
   if (!is_staged(request)) return;

@@ -96,7 +96,8 @@ class StoreBackend final : public Backend {
 
   Support supports(const OpKey& key) const override {
     if (key.device != Device::Kind::cpu) return {false, "the sample moves CPU memory only"};
-    if (key.op == Op::scan || key.op == Op::exscan) return {false, "the sample has no scans"};
+    if (key.op == Op::scan || key.op == Op::exclusive_scan)
+      return {false, "the sample has no scans"};
     if (!reduces(key.op)) return {};
     const bool integer = key.dtype == DType::i32 || key.dtype == DType::i64;
     const bool ordered = key.reduce == ReduceOp::Kind::min || key.reduce == ReduceOp::Kind::max;
