@@ -111,7 +111,8 @@ bool Membership::State::find_mismatch(std::uint64_t seq, int peer,
                                : fmt::format(" ({}, or {})", here, before);
   }
   cause.text += ". Every rank must call the same operations in the same order";
-  return fail(std::move(cause), Tell::everybody) || abort_word.load() != kRunning;
+  fail(std::move(cause), Tell::everybody);
+  return true;
 }
 
 bool Membership::State::find_mismatch() noexcept {
@@ -181,7 +182,7 @@ class Membership::State::Farewell final : public Patience {
     // All have had a line since they met: the owner of one that is gone has made room for another.
     return theirs == nullptr || control::has_left(theirs->state.load(std::memory_order_acquire));
   }
-  /// True: a disagreement was found and the group has failed.
+  /// True: a disagreement was found, or a failure that explains it; the group has failed.
   bool compare() {
     const std::uint64_t own_seq = state_.line.goodbye_seq.load();
     for (int member = 0; member < state_.size(); ++member) {
@@ -216,7 +217,8 @@ class Membership::State::Farewell final : public Patience {
         entry && entry->seq == extra
             ? fmt::format(", on rank {} {}", more, describe(state_.slot_of(more), *entry))
             : "");
-    return state_.fail(std::move(cause), Tell::everybody) || state_.abort_word.load() != kRunning;
+    state_.fail(std::move(cause), Tell::everybody);
+    return true;
   }
 
   State& state_;

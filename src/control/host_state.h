@@ -100,9 +100,9 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
 
   /// How one rank's failure concerns the others.
   enum class Tell : std::uint8_t { everybody, nobody };
-  /// True if this cause is the first. `tell` everybody: the text goes to the board and all are
-  /// roused.
-  bool fail(Cause cause, Tell tell) noexcept;
+  /// The first cause counts; of those to tell, one that a member has published already comes first.
+  /// `tell` everybody: the text goes to the board and all are roused.
+  void fail(Cause cause, Tell tell) noexcept;
   /// Nothing moves: names those that have not ended the operation, or `only` (-1: all of them).
   void fail_stalled(const Request& request, int only) noexcept;
   /// Takes over the failure of a member whose line says so. False: none has failed.

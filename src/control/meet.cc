@@ -87,8 +87,8 @@ class Membership::State::Meeting final : public Patience {
     for (const int member : awaited)
       if (has_left(state_.slot_of(member))) left.push_back(member);
     if (left.empty()) return false;
-    // Who has left may have gone because of a failure that was published since it was looked for.
-    if (state_.adopt_failure() || parent_failed()) return true;
+    // Who has left may have gone because of a failure of the parent, published since the last look.
+    if (parent_failed()) return true;
     const std::string verb = left.size() == 1 ? "has" : "have";
     fail(ErrorCode::kClosed, left, fmt::format("{} {} left the world", ranks_text(left), verb));
     return true;

@@ -80,15 +80,18 @@ std::string Membership::State::heading_of(const Request& request) const {
 
 // ---- failing -----------------------------------------------------------------------------------
 
-bool Membership::State::fail(Cause cause, Tell tell) noexcept {
-  if (Process::forked()) return false;
+void Membership::State::fail(Cause cause, Tell tell) noexcept {
+  if (Process::forked()) return;
+  // What looks like a cause may be what a failure left behind, of a member that failed and went
+  // since failures were last looked for.
+  if (tell == Tell::everybody && adopt_failure()) return;
   RankSet culprits;
   for (const int member : cause.culprits)
     if (member >= 0 && member < size())
       culprits.set(static_cast<std::size_t>(world_ranks[static_cast<std::size_t>(member)]));
   {
     const std::lock_guard lock(mutex);
-    if (first_cause) return false;
+    if (first_cause) return;
     if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->host_name;
     first_cause = cause;
   }
@@ -104,7 +107,6 @@ bool Membership::State::fail(Cause cause, Tell tell) noexcept {
     for (const int slot : world_ranks)
       if (slot != host->rank) rouse_control(host->shared, slot);
   host->process->post([self = shared_from_this()] { self->announce(); });
-  return true;
 }
 
 bool Membership::State::comes_too_late(const Cause& cause) const noexcept {

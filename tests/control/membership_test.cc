@@ -121,6 +121,21 @@ TEST(Membership, AnAbortReachesEveryWait) {
   }
 }
 
+TEST(Membership, AFailureThatAMemberHasPublishedComesBeforeOnesOwn) {
+  std::atomic<bool> failed{false};
+  on_thread_ranks(2, [&](Host&, Membership& world) {
+    if (world.rank() == 0) {
+      world.fail({ErrorCode::kAborted, "first", {0}, {}});
+      failed.store(true);
+    } else {
+      while (!failed.load()) std::this_thread::yield();
+      // Judged from what the first has left behind, before anything here has heard of it.
+      world.fail({ErrorCode::kCollectiveMismatch, "second", {0}, {}});
+    }
+    EXPECT_EQ(world.cause()->text, "first");
+  });
+}
+
 // ---- deadlines
 // ------------------------------------------------------------------------------------
 
