@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Adds up JUnit files of several builds: the failures, the ten slowest tests, and one last line."""
+"""Adds up JUnit files of several builds: the failures with their last lines, the ten slowest tests, and one last line."""
 import pathlib
 import sys
 import xml.etree.ElementTree as ElementTree
+
+LINES_OF_A_FAILURE = 30
 
 
 def main(paths):
@@ -17,6 +19,8 @@ def main(paths):
             if state in ("fail", "timeout") or case.find("failure") is not None or case.find("error") is not None:
                 failed += 1
                 print(f"FAILED   {name}")
+                for line in (case.findtext("system-out") or "").splitlines()[-LINES_OF_A_FAILURE:]:
+                    print(f"FAILED     {line}")
             elif state in ("notrun", "disabled") or case.find("skipped") is not None:
                 skipped += 1
                 element = case.find("skipped")
