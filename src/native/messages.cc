@@ -18,6 +18,21 @@ bool Transfer::step() {
   return ended();
 }
 
+/// The patience of a blocking transfer.
+class Messages::TransferPatience final : public Patience {
+ public:
+  explicit TransferPatience(Transfer& transfer) noexcept : transfer_(transfer) {}
+  Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
+    return transfer_.messages_.ask(transfer_, now, next);
+  }
+  bool awaits_core(int core) const noexcept override {
+    return transfer_.messages_.membership_.is_on_core(core, transfer_.awaited());
+  }
+
+ private:
+  Transfer& transfer_;
+};
+
 Messages::Messages(Channels& channels, control::Membership& membership)
     : channels_(channels),
       membership_(membership),
@@ -32,7 +47,7 @@ void Messages::run(const Request& request, group::Match* match) {
   membership_.enter(request);
   submit(transfer);
   if (transfer.is_send() && request.message.peer == membership_.rank()) must_be_matched(transfer);
-  StepPatience patience(membership_, request, transfer);
+  TransferPatience patience(transfer);
   for (;;) {
     switch (wait_among(
         crowd_, membership_.waiter(), patience, [&] { return transfer.step(); },
@@ -133,12 +148,32 @@ void Messages::visit_pending(Visit&& visit) {
   });
 }
 
+// A look at a transfer comes right after everything that has come was taken in, and while no other
+// thread can be in the middle of that: what a peer that has left sent before must count.
+
+Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point now,
+                                Deadline::Clock::time_point* next) noexcept {
+  *next = now + std::chrono::milliseconds(1);
+  if (!token_.try_take()) return Patience::Verdict::keep_waiting;
+  own_ = &transfer;
+  take_in();
+  pump();
+  Patience::Verdict verdict = Patience::Verdict::keep_waiting;
+  if (!transfer.ended()) {
+    transfer.clock_.matched = transfer.matched();
+    verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next);
+  }
+  give_token();
+  return verdict;
+}
+
 void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept {
   if (!token_.try_take()) {
     *next = std::min(*next, now + std::chrono::milliseconds(1));
     return;
   }
   take_in();
+  pump();
   std::vector<int> to_freeze;
   visit_pending([&](Transfer& transfer) {
     if (now < transfer.next_look_) {

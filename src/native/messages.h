@@ -78,8 +78,8 @@ class Transfer : public Operation, public Posted {
   std::size_t moved_ = 0;
   bool carried_ = false;                        // of a send: its bytes went with the announcement
   bool is_moving_ = false;                      // its content moves: it stands in a line of those
-  Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one, as is the clock
-  control::WaitClock clock_;                    // of an asynchronous one
+  Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one
+  control::WaitClock clock_;
 };
 
 /// Threads   Any number; transfers of one (peer, tag, direction) by one at a time.
@@ -118,8 +118,10 @@ class Messages final : private Taker {
 
   /// Asynchronous transfers under way.
   std::size_t pending() const noexcept { return pending_.load(); }
-  /// The patience of all asynchronous transfers.
+  /// The patience of all asynchronous transfers; of a blocking one.
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
+  Patience::Verdict ask(Transfer& transfer, Deadline::Clock::time_point now,
+                        Deadline::Clock::time_point* next) noexcept;
   /// Ends all asynchronous transfers with the cause of the group's failure.
   void fail_pending() noexcept;
 
@@ -152,6 +154,7 @@ class Messages final : private Taker {
     std::uint64_t withdrawals_read = 0;  // of theirs
   };
 
+  class TransferPatience;
   void must_be_matched(Transfer& send);
   void leave(const Transfer& transfer) noexcept;
   static Transfer& transfer_of(Posted& posted) noexcept { return static_cast<Transfer&>(posted); }

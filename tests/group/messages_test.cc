@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -37,6 +39,31 @@ TEST(Batch, NoOrderDeadlocks) {
     for (std::size_t peer = 0; peer < ranks; ++peer) {
       EXPECT_EQ(in[peer], std::vector<int>(kCount, static_cast<int>(peer) * 10 + world.rank()));
     }
+  });
+}
+
+/// Who has left may have sent what another thread of this rank is about to take in.
+TEST(Leaving, CountsOnlyAfterEverythingThatWasSentBefore) {
+  std::atomic<bool> in_callback{false};
+  on_ranks(2, [&](ProcessGroup& world) {
+    int a = 1, b = 2;
+    if (world.rank() == 1) {
+      world.send(a, 0, {.tag = 1});
+      while (!in_callback.load()) std::this_thread::yield();
+      world.send(b, 0, {.tag = 2, .buffered = true});
+      return;  // says goodbye, and waits for that of rank 0
+    }
+    a = b = 0;
+    // While the callback runs no other thread takes anything in.
+    Work first = world.recv(a, 1, {.tag = 1}, async).then([&](const Error*) {
+      in_callback.store(true);
+      const auto began = std::chrono::steady_clock::now();
+      while (std::chrono::steady_clock::now() < began + 200ms) std::this_thread::yield();
+    });
+    while (!in_callback.load()) std::this_thread::yield();
+    world.recv(b, 1, {.tag = 2});
+    EXPECT_EQ(b, 2);
+    first.wait();
   });
 }
 
