@@ -17,8 +17,8 @@
 #include "base/log.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
+#include "control/board/describe.h"
 #include "control/board/owner.h"
-#include "control/describe.h"
 #include "control/host.h"
 #include "control/process.h"
 #include "control/untold.h"
@@ -231,9 +231,8 @@ std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size
   if (!memory) return ended;
   const control::Board board(memory);
   for (int rank = 0; rank < world_size && board.rank_count() == world_size; ++rank) {
-    const auto& exit = board.header().exits[static_cast<std::size_t>(rank)];
-    if (exit.known.load(std::memory_order_acquire) == 0) continue;
-    ended.push_back({rank, control::describe_wait_status(exit.wait_status.load())});
+    if (const auto wait_status = board.exit_of(rank))
+      ended.push_back({rank, control::describe_wait_status(*wait_status)});
   }
   return ended;
 }

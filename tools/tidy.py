@@ -11,7 +11,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Folder -> what it may include, besides itself and the public headers below it (docs/architecture.md).
+# Folder -> what it may include, besides itself, the folders in it and the public headers below it (docs/architecture.md).
 LAYERS = {
     "src/base": [],
     "src/kernels": ["base"],
@@ -19,6 +19,9 @@ LAYERS = {
     "src/store": ["base", "net"],
     "src/rendezvous": ["base", "net", "store"],
     "src/control": ["base", "net", "store"],
+    "src/control/judge": ["base"],
+    "src/control/memory": ["base", "net", "store"],
+    "src/control/board": ["base", "net", "control/judge", "control/memory"],
     "src/group": ["base", "store", "rendezvous", "control"],
     "src/observe": ["base", "group"],
     "src/native": ["base", "kernels", "net", "store", "control", "group"],
@@ -48,6 +51,9 @@ THREAD_HOME = ("src/base/", "src/control/", "src/native/", "src/launch/", "src/t
                "src/plugins/", "src/world.cc")
 GETENV = re.compile(r"\b(getenv|secure_getenv)\s*\(|\benviron\b")
 GETENV_HOME = ("src/base/config",)
+IMPURE = re.compile(r"\bnow\(\)|\bstd::(?:thread|mutex|atomic|lock_guard|unique_lock)\b")
+IMPURE_NOT = ("src/control/judge/",)
+LAYOUT = "control/board/layout.h"
 WORK_LEFT = re.compile(r"\bTBD\b|\bFIXME\b|\bXXX\b|\bTODO\b(?!\((?:perf|hosts|cuda|backend|docs)\))")
 
 
@@ -68,7 +74,13 @@ ALL = [module_of(path) for path in LAYERS]
 
 
 def layer_of(name):
-    return next((path for path in LAYERS if name == path or name.startswith(path + "/")), None)
+    """The innermost folder of the layout that holds a file."""
+    return max((path for path in LAYERS if name == path or name.startswith(path + "/")), key=len, default=None)
+
+
+def may_include(module, allowed, owner):
+    """Who may include a folder may include those in it; a folder in another one has a row of its own."""
+    return owner == module or owner in allowed or any(owner.startswith(each + "/") for each in [*allowed, module])
 
 
 def check_includes(name, text, report):
@@ -93,9 +105,11 @@ def check_includes(name, text, report):
             elif owner not in allowed:
                 report(name, number, f"{module} may not include <{path}> ({owner})")
             continue
-        owner = path.split("/")[0]
-        if owner in ALL and "/" in path and owner not in allowed:
+        owner = max((each for each in ALL if path.startswith(each + "/")), key=len, default=None)
+        if owner is not None and not may_include(module, allowed, owner):
             report(name, number, f"{module} may not include {owner} (may: {', '.join(sorted(allowed))})")
+        if path == LAYOUT and layer != "src/control/board" and not name.startswith("tests/"):
+            report(name, number, "the layout of the board is read and written in control/board only")
         if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h") and not name.startswith("tests/"):
             report(name, number, f"{path} is included by .cc files only")
 
@@ -115,6 +129,8 @@ def check_lines(name, text, report):
             report(name, number, "blocking call outside base/wait and net/poller")
         if THREAD.search(code) and not name.startswith(THREAD_HOME) and "hardware_concurrency" not in code:
             report(name, number, "std::thread outside base, control, native, plugins, launch, test_kit, world.cc")
+        if IMPURE.search(code) and name.startswith(IMPURE_NOT):
+            report(name, number, "a judge knows no clock, thread or memory of others: it is given facts and the time")
         if GETENV.search(code) and not name.startswith(GETENV_HOME):
             report(name, number, "the environment is read in base/config only")
         if re.search(r"\bstd::(cout|printf)\b|\bprintf\s*\(|\bputs\s*\(", code) and "snprintf" not in code:

@@ -20,4 +20,8 @@ std::string format_ranks(std::span<const int> ascending) {
   return text;
 }
 
+std::string ranks_text(std::span<const int> ascending) {
+  return fmt::format("{} {}", ascending.size() == 1 ? "rank" : "ranks", format_ranks(ascending));
+}
+
 }  // namespace tutti

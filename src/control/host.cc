@@ -12,9 +12,12 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/rank_list.h"
+#include "control/board/describe.h"
+#include "control/board/words.h"
 #include "control/host_state.h"
+#include "control/judge/standing.h"
 #include "control/memory/hand_over.h"
-#include "control/words.h"
 #include "net/system_error.h"
 #include "store/watch.h"
 #include "tutti/error.h"
@@ -146,14 +149,11 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       verdicts_seen(static_cast<std::size_t>(rank_count)) {}
 
 std::string Host::State::person(int slot, int shown_as) const {
-  const BoardHeader::Exit& exit = shared.header().exits[static_cast<std::size_t>(slot)];
-  int pid = exit.pid.load(std::memory_order_acquire);
-  if (pid == 0) pid = shared.slot(slot).pid.load();
-  const std::string how = exit.known.load(std::memory_order_acquire) != 0
-                              ? ", " + describe_wait_status(exit.wait_status.load())
-                              : "";
+  const auto exit = shared.exit_of(slot);
+  const std::string how = exit ? ", " + describe_wait_status(*exit) : "";
   const std::string elsewhere = slot != shown_as ? fmt::format("world rank {}, ", slot) : "";
-  return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, pid, host_name, how);
+  return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, shared.pid_of(slot),
+                     host_name, how);
 }
 
 void Host::State::rouse_others() noexcept {
@@ -383,28 +383,26 @@ Host::~Host() {
 
 const Board& Host::board() const noexcept { return state_->shared; }
 
-Line* Host::State::open_line(const MembershipOptions& options) {
+std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) {
   RankSet members;
   for (const int slot : options.world_ranks) members.set(static_cast<std::size_t>(slot));
-  if (Line* line = own.open_line(options.id, options.asked_of, members)) return line;
+  if (const auto line = own.open_line(options.id, options.asked_of, members)) return line;
   // Lines of closed groups are kept for members that have not compared yet; take back one that
   // nobody needs.
   for (std::size_t i = 0; i < closed_lines.size(); ++i) {
     const ClosedLine& closed = closed_lines[i];
-    const bool needed =
-        std::any_of(closed.world_ranks.begin(), closed.world_ranks.end(), [&](int slot) {
-          if (slot == rank || lost.test(static_cast<std::size_t>(slot)) ||
-              has_left(shared.slot(slot)))
-            return false;
-          const Line* theirs = shared.find_line(slot, closed.group);
-          return theirs != nullptr && !has_left(theirs->state.load());
-        });
-    if (needed) continue;
-    own.free_line(*closed.line);
+    GroupFacts facts = BoardMembers(shared, closed.group, closed.world_ranks, closed.rank).read();
+    for (int member = 0; member < facts.size(); ++member) {
+      const auto world_rank = closed.world_ranks[static_cast<std::size_t>(member)];
+      facts.members[static_cast<std::size_t>(member)].is_lost =
+          lost.test(static_cast<std::size_t>(world_rank));
+    }
+    if (is_line_needed(facts)) continue;
+    own.free_line(closed.line);
     closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
     return own.open_line(options.id, options.asked_of, members);
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
@@ -414,14 +412,14 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   RankSet lost;
   {
     const std::lock_guard lock(state.mutex);
-    Line* line = state.open_line(options);
-    if (line == nullptr)
+    const std::optional<OwnLine> line = state.open_line(options);
+    if (!line)
       throw Error(
           ErrorCode::kSystem,
           fmt::format("group {}: the rank is in {} groups already, and there is no room for "
                       "more at a time; close some",
                       options.name, kLinesPerSlot));
-    membership = std::make_shared<Membership::State>(state_, std::move(options), line);
+    membership = std::make_shared<Membership::State>(state_, std::move(options), *line);
     state.memberships.push_back(membership);
     lost = state.lost;
   }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "control/board/board.h"
+#include "control/board/members.h"
 #include "control/board/owner.h"
 #include "control/host.h"
 #include "control/membership.h"
@@ -43,8 +44,9 @@ struct Host::State final : Watched {
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
   void wait_for_all(Deadline& deadline, const std::function<void()>& look);
-  /// A line for a new group, if need be that of a closed one; null if all are in use. Under mutex.
-  Line* open_line(const MembershipOptions& options);
+  /// A line for a new group, if need be that of a closed one; nothing if all are in use. Under
+  /// mutex.
+  std::optional<OwnLine> open_line(const MembershipOptions& options);
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
   std::string person(int slot, int shown_as) const;
 
@@ -68,9 +70,10 @@ struct Host::State final : Watched {
   RankSet lost;                                                 // mutex; by verdict
 
   struct ClosedLine {
-    Line* line;
+    OwnLine line;
     GroupId group;
     std::vector<int> world_ranks;
+    int rank;
   };
   std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
 
@@ -83,51 +86,43 @@ struct Host::State final : Watched {
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
-  State(std::shared_ptr<Host::State> host, MembershipOptions options, Line* line);
+  State(std::shared_ptr<Host::State> host, MembershipOptions options, OwnLine line);
   ~State();
   class Meeting;
   class Blame;
-  class Look;
   class Farewell;
 
-  int size() const noexcept { return static_cast<int>(world_ranks.size()); }
-  const Slot& slot_of(int member) const noexcept {
-    return host->shared.slot(world_ranks[static_cast<std::size_t>(member)]);
-  }
-  /// A member's line, or null while it has not made the group (or has made room for another).
-  const Line* line_of(int member) const noexcept;
-  int member_of(int slot) const noexcept;
+  int size() const noexcept { return members.size(); }
 
+  // ---- failing.cc
   /// How one rank's failure concerns the others.
   enum class Tell : std::uint8_t { everybody, nobody };
   /// The first cause counts; of those to tell, one that a member has published already comes first.
   /// `tell` everybody: the text goes to the board and all are roused.
   void fail(Cause cause, Tell tell) noexcept;
-  /// Nothing moves: names those that have not ended the operation, or `only` (-1: all of them).
-  void fail_stalled(const Request& request, int only) noexcept;
-  /// Takes over the failure of a member whose line says so. False: none has failed.
+  /// The same for a judge's finding; `request`: the operation it is about, or null.
+  void fail(const Finding& finding, const Request* request) noexcept;
+  /// Takes over the failure of a member whose line says so. False: the group has not failed.
   bool adopt_failure() noexcept;
-  /// Whether a member that `cause` concerns has left the group for good, so that it will never
-  /// hear of it.
-  bool comes_too_late(const Cause& cause) const noexcept;
-  /// A group that is being made ends with the one that was asked for it. False: that one runs.
-  bool adopt_parent(State& parent);
+  /// A group that is being made ends with the one that was asked for it.
+  void adopt_parent(State& parent) noexcept;
+  /// Whether the group has failed, here or elsewhere.
+  bool has_failed() noexcept;
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
   void peers_lost(const RankSet& lost) noexcept;
+  void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
 
-  /// Compares the histories of all members; fails the group if they differ.
-  bool find_mismatch() noexcept;
-  /// The same for one seq; `seen`: what `peer` was seen to have there, if its line has moved on.
-  bool find_mismatch(std::uint64_t seq, int peer, const Description* seen) noexcept;
-  /// Whether two members' chains after the operation `seq` do; nothing if one cannot be read.
-  std::optional<bool> differ(std::uint64_t seq, int one, int other) const noexcept;
+  // ---- wording.cc
+  std::string words_of(const Finding& finding, const Request* request) const;
   std::string doing(int member) const;
+  /// "rank 1 (pid 77 on host), which is in ...; rank 2 ...": about members that are awaited.
+  std::string doings(const std::vector<int>& awaited, std::string_view link) const;
+  /// The same about members that may be in no group with this rank.
+  std::string doings_anywhere(const std::vector<int>& awaited) const;
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
   std::string call_of(int member, const Request& request) const;
-  /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
-  std::string calls_text() const;
   std::string person(int member) const;
   /// " of group world/0-2"; "" of a world.
   std::string of_group() const;
@@ -142,27 +137,23 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
 
   const std::shared_ptr<Host::State> host;
   const GroupId id;
+  const GroupId asked_of;  ///< 0: a world
   const std::string name;
-  const bool is_world;
   const std::string call;  ///< that asked for it; "" for a world
-  const std::vector<int> world_ranks;
   const int rank;
-  Line& line;
+  const BoardMembers members;
+  OwnLine line;
   WaitAccount account;
   Waiter waiter;
   std::atomic<std::uint64_t> abort_word{kRunning};
-  std::atomic_flag message_busy =
-      ATOMIC_FLAG_INIT;        ///< taken by the thread that writes line.message
-  std::uint64_t messages = 0;  ///< by the holder of message_busy
-
-  mutable std::vector<std::atomic<const Line*>> lines;  ///< by member, once found
+  std::atomic_flag message_busy = ATOMIC_FLAG_INIT;  ///< taken by the thread that shows a message
+  std::uint64_t messages = 0;                        ///< by the holder of message_busy
 
   mutable std::mutex mutex;
   std::optional<Cause> first_cause;                          // mutex
   std::vector<std::function<void(const Error&)>> callbacks;  // mutex
   bool announced = false;                                    // mutex
-  std::uint64_t arrive_seq = 0;                              // mutex: the clock below is this one's
-  Deadline arrive;                                           // mutex
+  ArriveClock arrive;                                        // mutex
 };
 
 }  // namespace tutti::control

@@ -9,21 +9,11 @@
 #include <string>
 
 #include "base/wait.h"
-#include "control/board/layout.h"
+#include "control/judge/look.h"
 #include "control/progress.h"
 #include "tutti/request.h"
 
 namespace tutti::control {
-
-/// What one wait of one operation remembers between two looks of its patience.
-struct WaitClock {
-  Deadline arrive, stall;
-  std::uint64_t progress_seen = 0;
-  Deadline::Clock::time_point began = {}, next_line = {};
-  std::chrono::nanoseconds backoff{5'000'000};
-  bool matched = false;    ///< messages: the peer is there; from now on `stall` counts
-  bool peer_left = false;  ///< seen once: look at the data again before saying so
-};
 
 /// Everything that lets an operation wait, be watched, fail and be blamed. Made by the Host for
 /// each group; the group, its backend and its Works use it.

@@ -60,7 +60,7 @@ std::optional<UntoldFailure> read_untold(const Board& board, int rank) {
   const UntoldNotice& notice = board.slot(rank).untold;
   const std::uint32_t failure = notice.failure.load();
   if (failure == 0) return std::nullopt;
-  UntoldFailure found{static_cast<ErrorCode>(failure - 1), {}, notice.text.read()};
+  UntoldFailure found{failure_code(failure), {}, notice.text.read()};
   const RankSet culprits = read_set(notice.culprits);
   for (int other = 0; other < board.rank_count(); ++other)
     if (culprits.test(static_cast<std::size_t>(other))) found.culprits.push_back(other);

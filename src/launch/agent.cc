@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-#include "control/describe.h"
+#include "control/board/describe.h"
 #include "net/process_info.h"
 #include "net/unix_socket.h"
 #include "tutti/error.h"
@@ -50,7 +50,7 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
       hello.rank < board_.rank_count()) {
     const auto rank = static_cast<std::size_t>(started_as(peer.pid, hello.rank));
     // The board shows the first world; later ones may number as they like.
-    if (board_.slot(slots_[rank]).state.load() == control::RankState::absent) {
+    if (board_.state_of(slots_[rank]) == control::RankState::absent) {
       slots_[rank] = hello.rank;
       if (pids_[rank] != 0) board_.set_pid(hello.rank, pids_[rank]);
     }
@@ -76,7 +76,7 @@ void Agent::fail(const std::string& reason, int lost) {
 }
 
 bool Agent::is_in_world(int rank) const {
-  const auto state = board_.slot(slot_of(rank)).state.load(std::memory_order_acquire);
+  const auto state = board_.state_of(slot_of(rank));
   return state == control::RankState::running || state == control::RankState::left;
 }
 
@@ -89,15 +89,7 @@ std::vector<int> Agent::ranks_of(const control::RankSet& slots) const {
 }
 
 std::vector<int> Agent::blamed_by(int rank) const {
-  control::RankSet blamed;
-  for (const control::Line* line : control::failed_lines(board_.slot(slot_of(rank)))) {
-    const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
-    const auto code = static_cast<ErrorCode>(failure - 1);
-    const bool blames = code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
-                        code == ErrorCode::kAborted || code == ErrorCode::kClosed;
-    if (blames) blamed |= control::read_set(line->ranks);
-  }
-  return ranks_of(blamed);
+  return ranks_of(control::blamed_by(board_, slot_of(rank)));
 }
 
 std::optional<control::UntoldFailure> Agent::untold_by(int rank) const {
@@ -114,10 +106,7 @@ std::string Agent::disagreement_of(int rank) const {
 }
 
 std::string Agent::doing_of(int rank) const {
-  if (board_.slot(slot_of(rank)).state.load(std::memory_order_acquire) ==
-      control::RankState::absent) {
-    return {};
-  }
+  if (board_.state_of(slot_of(rank)) == control::RankState::absent) return {};
   return control::describe_doing(board_, slot_of(rank));
 }
 

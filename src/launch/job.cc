@@ -20,7 +20,7 @@
 #include <cstring>
 
 #include "base/rank_list.h"
-#include "control/describe.h"
+#include "control/board/describe.h"
 #include "launch/agent.h"
 #include "launch/arguments.h"
 #include "launch/keeper.h"

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/rank_list.h"
-#include "control/describe.h"
+#include "control/board/describe.h"
 #include "launch/lines.h"
 
 namespace tutti::launch {
@@ -92,10 +92,6 @@ void append_last_lines(const RankReport& culprit, std::vector<std::string>& line
 }
 
 }  // namespace
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", format_ranks(ranks));
-}
 
 std::string format_span(std::chrono::nanoseconds span) {
   const double seconds = std::chrono::duration<double>(span).count();

@@ -28,8 +28,6 @@ struct JobReport {
 /// Lines without line ends; empty for a job that ended well.
 std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome);
 
-/// "rank 3", "ranks 0-2, 5".
-std::string ranks_text(const std::vector<int>& ranks);
 /// "2.3 s", "1 h 04 min".
 std::string format_span(std::chrono::nanoseconds span);
 

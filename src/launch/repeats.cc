@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "launch/post_mortem.h"
+#include "base/rank_list.h"
 
 namespace tutti::launch {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "control/board/layout.h"
+#include "control/board/limits.h"
 #include "control/membership.h"
 #include "control/memory/hand_over.h"
 #include "group/native_spec.h"

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "control/board/limits.h"
+
 namespace tutti::native {
 
 class Collectives::EngineOperation final : public Operation {

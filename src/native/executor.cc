@@ -181,6 +181,7 @@ bool Executor::reduce(const Step& step) {
   const std::size_t byte_count = bytes_of(step.target);
   if (byte_count == 0 && segment_begin_ > 0) return true;
   const std::span<const Operand> operands = schedule_->operands_of(step);
+  operands_.resize(operands.size());
   for (std::size_t i = 0; i < operands.size(); ++i) {
     if (operands[i].peer < 0) {
       operands_[i] = source(operands[i].place);

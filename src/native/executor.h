@@ -5,7 +5,6 @@
 // if there is nothing to move, so that (seq, chain) is compared on every edge that is used.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <vector>
 
@@ -68,7 +67,7 @@ class Executor final : public Operation {
       output_firsts_;           // uneven: where each chunk begins, and the end
   std::vector<bool> finished_;  // by step of the round
   std::vector<std::byte> scratch_;
-  std::array<const void*, control::kMaxLocalRanks> operands_;
+  std::vector<const void*> operands_;
 };
 
 }  // namespace tutti::native

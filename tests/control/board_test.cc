@@ -6,8 +6,8 @@
 
 #include <thread>
 
+#include "control/board/describe.h"
 #include "control/board/owner.h"
-#include "control/describe.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -50,6 +50,12 @@ TEST(Board, TextsOfOthersSteerNoTerminal) {
   EXPECT_EQ(site.read(), "a?[31m?b?\xc2?c \xc3\xa9.cc:7");
 }
 
+/// The words of a line that is opened for `group`.
+Line* opened(const Board& board, SlotOwner& owner, GroupId group, GroupId asked_of) {
+  EXPECT_TRUE(owner.open_line(group, asked_of, {}));
+  return board.find_line(0, group);
+}
+
 TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
@@ -59,8 +65,8 @@ TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
   slot.state.store(RankState::running);
   slot.mark.owner_died.store(1);
   EXPECT_FALSE(has_left(slot)) << "died before it had made a group";
-  Line* first = owner.open_line(1, 0, {});
-  Line* second = owner.open_line(2, 1, {});
+  Line* first = opened(board, owner, 1, 0);
+  Line* second = opened(board, owner, 2, 1);
   first->state.store(LineState::closed);
   EXPECT_FALSE(has_left(slot)) << "died while it made its second group";
   second->state.store(LineState::open);
@@ -147,11 +153,11 @@ TEST(Board, SetsAndNoticesRoundTrip) {
   owner->publish_verdict(lost);
   EXPECT_EQ(read_verdict(board.slot(0)), lost);
 
-  Line* line = owner->open_line(77, 0, {});
+  Line* line = opened(board, *owner, 77, 0);
   ASSERT_NE(line, nullptr);
   EXPECT_EQ(board.find_line(0, 77), line);
   EXPECT_EQ(board.find_line(0, 78), nullptr);
-  owner->publish_failure(*line, ErrorCode::kAborted, lost, std::string(2000, 'x'));
+  owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost, std::string(2000, 'x'));
   EXPECT_EQ(line->failure.load(), static_cast<std::uint32_t>(ErrorCode::kAborted) + 1);
   EXPECT_EQ(board.slot(0).notices[0].text.read(), std::string(kNoticeBytes - 1, 'x'));
 }
@@ -183,7 +189,7 @@ TEST(Board, SaysWhatARankIsDoing) {
   const Board board(memory);
   const auto owner = std::make_unique<SlotOwner>(board.slot(0));
   EXPECT_EQ(describe_doing(board, 0, 7), "has not made this group");
-  Line* line = owner->open_line(7, 3, {});
+  Line* line = opened(board, *owner, 7, 3);
   EXPECT_EQ(describe_doing(board, 0, 7), "is in new_group");
   line->site.store(owner->site({"src/train.cc", 12}));
   EXPECT_EQ(describe_doing(board, 0), "is in new_group at train.cc:12");
@@ -205,7 +211,7 @@ TEST(Board, SaysWhatARankIsDoing) {
             "completed all_reduce #40(f32 x 1000, sum) at train.cc:88");
 
   // Whoever awaits it in another group reads what it does here, with ranks of the world.
-  Line* other = owner->open_line(8, 3, {});
+  Line* other = opened(board, *owner, 8, 3);
   other->state.store(LineState::open);
   line->asked_of.store(3);
   EXPECT_EQ(describe_doing(board, 0, 8),
@@ -222,17 +228,17 @@ TEST(Board, SaysWhatARankIsDoing) {
             "failed");
 
   // A group that could not be made is shown until the next one is asked for.
-  Line* unmade = owner->open_line(9, 3, {});
+  Line* unmade = opened(board, *owner, 9, 3);
   EXPECT_EQ(describe_doing(board, 0, 8),
             "has completed no collective yet and meanwhile is in new_group");
   owner->publish_purpose(9, "new_group({1, 0})");
-  owner->publish_failure(*unmade, ErrorCode::kTimeout, {}, "");
+  owner->publish_failure(OwnLine(*unmade), ErrorCode::kTimeout, {}, "");
   unmade->state.store(LineState::unmade);
   EXPECT_EQ(describe_doing(board, 0, 8),
             "has completed no collective yet and was in new_group({1, 0}), which failed");
   EXPECT_EQ(describe_doing(board, 0), "was in new_group({1, 0}), which failed");
 
-  owner->open_line(10, 3, {})->state.store(LineState::gone);
+  opened(board, *owner, 10, 3)->state.store(LineState::gone);
   EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
   other->state.store(LineState::closing);
   other->site.store(owner->site({"src/train.cc", 13}));

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "control/board/limits.h"
 #include "native/arena.h"
 #include "native_ranks.h"
 

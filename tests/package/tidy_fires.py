@@ -17,6 +17,18 @@ PLANTED = {
     ],
     "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
     "src/group/planted.cc": [('#include "launch/job.h"\n', "group may not include launch")],
+    "src/control/planted.cc": [
+        ('#include "native/native.h"\n', "control may not include native"),
+        ('#include "control/board/layout.h"\n', "the layout of the board"),
+    ],
+    "src/control/judge/planted.cc": [
+        ('#include "control/host.h"\n', "control/judge may not include control"),
+        ('#include "control/board/board.h"\n', "control/judge may not include control/board"),
+        ('#include "net/fd.h"\n', "control/judge may not include net"),
+        ("auto f() { return Clock::now(); }\n", "a judge knows no clock"),
+        ("std::mutex mutex;\n", "a judge knows no clock"),
+    ],
+    "src/control/board/planted.cc": [('#include "control/membership.h"\n', "control/board may not include control")],
     "src/world.cc": [('#include "launch/job.h"\n', "world may not include launch")],
     "cli/planted.cc": [('#include "native/native.h"\n', "cli may not include native")],
     "src/new_folder/planted.cc": [("int x;\n", "stands in no folder of the layout")],

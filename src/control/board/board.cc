@@ -74,6 +74,22 @@ Line* Board::find_line(int rank, GroupId group) const noexcept {
   return nullptr;
 }
 
+RankState Board::state_of(int rank) const noexcept {
+  return slot(rank).state.load(std::memory_order_acquire);
+}
+
+std::optional<int> Board::exit_of(int rank) const noexcept {
+  const BoardHeader::Exit& exit = header().exits[static_cast<std::size_t>(rank)];
+  if (exit.known.load(std::memory_order_acquire) == 0) return std::nullopt;
+  return exit.wait_status.load();
+}
+
+int Board::pid_of(int rank) const noexcept {
+  const int told =
+      header().exits[static_cast<std::size_t>(rank)].pid.load(std::memory_order_acquire);
+  return told != 0 ? told : slot(rank).pid.load();
+}
+
 void Board::set_pid(int rank, int pid) noexcept {
   header().exits[static_cast<std::size_t>(rank)].pid.store(pid, std::memory_order_release);
 }
@@ -138,6 +154,10 @@ std::optional<RankSet> read_verdict(const Slot& slot) noexcept {
   return set;
 }
 
+std::string read_site(const Slot& slot, std::uint32_t site) {
+  return site != 0 && site < kSites ? slot.sites[site].read() : std::string();
+}
+
 std::optional<std::string> read_notice(const Slot& slot, GroupId group) {
   for (const Notice& notice : slot.notices) {
     const std::uint64_t version = notice.version.load(std::memory_order_acquire);
@@ -168,12 +188,21 @@ std::vector<const Line*> failed_lines(const Slot& slot) {
   return failed;
 }
 
+RankSet blamed_by(const Board& board, int rank) noexcept {
+  RankSet blamed;
+  for (const Line* line : failed_lines(board.slot(rank))) {
+    const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
+    if (code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
+        code == ErrorCode::kAborted || code == ErrorCode::kClosed)
+      blamed |= read_set(line->ranks);
+  }
+  return blamed;
+}
+
 std::optional<std::string> disagreement_of(const Board& board, int rank) {
   for (const Line* line : failed_lines(board.slot(rank))) {
-    const std::uint32_t failure = line->failure.load(std::memory_order_acquire);
-    if (failure != failure_word(ErrorCode::kCollectiveMismatch) &&
-        failure != failure_word(ErrorCode::kClosed))
-      continue;
+    const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
+    if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) continue;
     for (int slot = 0; slot < board.rank_count(); ++slot)
       if (auto text = read_notice(board.slot(slot), line->group.load())) return text;
   }

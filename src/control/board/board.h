@@ -34,6 +34,11 @@ class Board {
   /// The line of `rank` for a group, or null. Valid while its `group` stays the same.
   Line* find_line(int rank, GroupId group) const noexcept;
 
+  RankState state_of(int rank) const noexcept;
+  /// How a rank ended, as waitpid says it, once the agent has told.
+  std::optional<int> exit_of(int rank) const noexcept;
+  /// The process of a rank; 0 while it has none.
+  int pid_of(int rank) const noexcept;
   /// For the agent: how a rank ended.
   void set_pid(int rank, int pid) noexcept;
   void set_exit(int rank, int wait_status) noexcept;
@@ -62,12 +67,16 @@ RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcep
 /// The verdict of a slot if it has one and is not being written.
 std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
 
+/// A call site out of the table of `slot`; "" if it is not known.
+std::string read_site(const Slot& slot, std::uint32_t site);
 /// The text of the failure that the owner of `slot` found in `group`, if it is still there.
 std::optional<std::string> read_notice(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// The lines whose failure the owner has not outlived.
 std::vector<const Line*> failed_lines(const Slot& slot);
+/// Those whom failures blame that `rank` has not outlived, but for disagreements.
+RankSet blamed_by(const Board& board, int rank) noexcept;
 /// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
 /// operation, or about how many there are.
 std::optional<std::string> disagreement_of(const Board& board, int rank);

@@ -24,15 +24,15 @@
 #include <string_view>
 
 #include "base/wait.h"
-#include "control/description.h"
+#include "control/board/limits.h"
+#include "control/judge/description.h"
+#include "control/judge/facts.h"
 #include "tutti/request.h"
 
 namespace tutti::control {
 
 inline constexpr std::size_t kSlotBytes = 20 * 1024;
 inline constexpr int kLinesPerSlot = 32;
-inline constexpr int kHistory = 4;
-inline constexpr int kMaxLocalRanks = 256;
 inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kNotices = 4;
@@ -46,27 +46,6 @@ inline constexpr std::uint32_t kBoardVersion = 6;
 using RankSet = std::bitset<kMaxLocalRanks>;
 
 enum class RankState : std::uint32_t { absent, starting, running, left };
-enum class LineState : std::uint32_t {
-  free,
-  meeting,  ///< the owner has begun to make the group and awaits the other members there
-  open,
-  closing,  ///< it has said goodbye and awaits that of the others
-  closed,   ///< all have said it, or the group has failed
-  gave_up,  ///< some have not until the deadline
-  gone,     ///< it has no such group any more
-  gone_after_gave_up,
-  unmade,  ///< nor ever had: the meeting failed
-};
-constexpr bool has_left(LineState state) noexcept { return state > LineState::open; }
-constexpr bool is_gone(LineState state) noexcept { return state >= LineState::gone; }
-constexpr bool gave_up(LineState state) noexcept {
-  return state == LineState::gave_up || state == LineState::gone_after_gave_up;
-}
-/// What becomes of the line when its group is destroyed.
-constexpr LineState gone_after(LineState state) noexcept {
-  if (state == LineState::meeting) return LineState::unmade;
-  return gave_up(state) ? LineState::gone_after_gave_up : LineState::gone;
-}
 
 /// A Shown in shared memory. The seq, never used twice, is its version word: 0 while the
 /// owner writes.
@@ -145,6 +124,11 @@ constexpr std::uint64_t closing_key(GroupId group) noexcept { return ~group; }
 /// In Line::failure.
 constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
   return static_cast<std::uint32_t>(code) + 1;
+}
+/// Of a word that is not 0.
+constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
+  const bool is_known = word <= failure_word(ErrorCode::kCancelled);
+  return is_known ? static_cast<ErrorCode>(word - 1) : ErrorCode::kInternal;
 }
 
 struct Notice {

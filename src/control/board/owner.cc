@@ -46,7 +46,8 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
   return 0;
 }
 
-Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept {
+std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
+                                            const RankSet& members) noexcept {
   const std::lock_guard lock(mutex_);
   for (Line& line : slot_.lines) {
     if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
@@ -64,18 +65,20 @@ Line* SlotOwner::open_line(GroupId group, GroupId asked_of, const RankSet& membe
     outlive_failures(slot_);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);
-    return &line;
+    return OwnLine(line);
   }
-  return nullptr;
+  return std::nullopt;
 }
 
-void SlotOwner::free_line(Line& line) noexcept {
+void SlotOwner::free_line(OwnLine own) noexcept {
+  Line& line = *own.line_;
   line.group.store(0);
   line.state.store(LineState::free);
 }
 
-void SlotOwner::publish_failure(Line& line, ErrorCode code, const RankSet& culprits,
+void SlotOwner::publish_failure(OwnLine own, ErrorCode code, const RankSet& culprits,
                                 std::string_view text) noexcept {
+  Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
   if (!text.empty()) {
     Notice& notice = slot_.notices[notices_used_++ % kNotices];

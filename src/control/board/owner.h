@@ -5,10 +5,12 @@
 #include <atomic>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string_view>
 
 #include "base/cores.h"
 #include "control/board/layout.h"
+#include "control/judge/clock.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -19,6 +21,54 @@ void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& 
 /// For the owner, which makes a group or a world: no failure so far is why it will end.
 void outlive_failures(Slot& slot) noexcept;
 
+/// The own line of a group. Words that several threads write take one value or the other.
+class OwnLine {
+ public:
+  explicit OwnLine(Line& line) noexcept : line_(&line) {}
+
+  LineState state() const noexcept { return line_->state.load(); }
+  void set_state(LineState state) noexcept { line_->state.store(state); }
+  void set_site(std::uint8_t site) noexcept { line_->site.store(site, std::memory_order_release); }
+  void set_core(int core) noexcept { line_->core.store(core + 1, std::memory_order_relaxed); }
+  /// Collectives, by one thread at a time.
+  void enter(const Shown& shown) noexcept {
+    line_->history[shown.seq % kHistory].write(shown);
+    line_->entered.store(shown.seq, std::memory_order_release);
+  }
+  void leave(std::uint64_t seq) noexcept { line_->completed.store(seq, std::memory_order_release); }
+  /// Messages, by one thread at a time.
+  void enter_message(const Shown& shown) noexcept { line_->message.write(shown); }
+  void leave_message() noexcept { line_->message.clear(); }
+  void progressed() noexcept {
+    line_->progress.store(line_->progress.load(std::memory_order_relaxed) + 1,
+                          std::memory_order_relaxed);
+  }
+  /// A meeting has begun another look.
+  void looks() noexcept { line_->progress.fetch_add(1); }
+  void meeting_failed(Clock::time_point now) noexcept {
+    line_->since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  /// The operation of `awaited` has been waiting since then.
+  void waits(const Awaited& awaited, Clock::time_point since) noexcept {
+    line_->since.store(since.time_since_epoch().count(), std::memory_order_relaxed);
+    line_->waiting.store(awaited.pack(), std::memory_order_release);
+  }
+  void say_goodbye(std::uint64_t seq, std::uint64_t chain) noexcept {
+    line_->goodbye_seq.store(seq);
+    line_->goodbye_chain.store(chain);
+  }
+  /// The same for the last collective that has ended.
+  void say_goodbye() noexcept {
+    const std::uint64_t last = line_->completed.load();
+    const auto shown = line_->history[last % kHistory].read();
+    say_goodbye(last, shown && shown->seq == last ? shown->chain : 0);
+  }
+
+ private:
+  friend class SlotOwner;
+  Line* line_;
+};
+
 /// What a process keeps beside a slot it owns: several of its threads write there.
 class SlotOwner {
  public:
@@ -27,11 +77,12 @@ class SlotOwner {
 
   /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
   std::uint8_t site(const Where& where) noexcept;
-  /// A line for `group` in state meeting, or null if all are in use.
-  Line* open_line(GroupId group, GroupId asked_of, const RankSet& members) noexcept;
-  void free_line(Line& line) noexcept;
+  /// A line for `group` in state meeting, or nothing if all are in use.
+  std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
+                                   const RankSet& members) noexcept;
+  void free_line(OwnLine line) noexcept;
   /// Writes the failure of `line` where peers find it; `text` may be empty.
-  void publish_failure(Line& line, ErrorCode code, const RankSet& culprits,
+  void publish_failure(OwnLine line, ErrorCode code, const RankSet& culprits,
                        std::string_view text) noexcept;
   void publish_verdict(const RankSet& lost) noexcept;
   /// Writes what the operation with this chain is for; the last kPurposes of them can be read.

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "control/description.h"
+#include "control/judge/description.h"
 
 namespace tutti::native {
 

@@ -36,9 +36,25 @@ struct Description {
 };
 static_assert(sizeof(Description) == 32);
 
-/// A Description and what else the board can show of an operation.
+/// A Description and what else a rank can show of an operation.
 struct Shown : Description {
   double factor = 1.0;  ///< of premul_sum
 };
+
+/// What a rank shows of `request`; of a message its tag stands where others have their chain.
+inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
+  Shown value;
+  value.seq = request.seq;
+  value.chain =
+      is_message(request.op) ? static_cast<std::uint64_t>(request.message.tag) : request.chain;
+  value.count = request.count;
+  value.factor = request.reduce.factor();
+  value.op = op_byte(request);
+  value.dtype = static_cast<std::uint8_t>(request.dtype);
+  value.reduce = static_cast<std::uint8_t>(request.reduce.kind());
+  value.site = site;
+  value.root_or_peer = root_or_peer(request);
+  return value;
+}
 
 }  // namespace tutti::control

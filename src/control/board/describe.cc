@@ -1,4 +1,5 @@
-// Facts in words for people.
+#include "control/board/describe.h"
+
 #include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
@@ -6,27 +7,10 @@
 
 #include <algorithm>
 
-#include "base/rank_list.h"
-#include "control/words.h"
+#include "control/board/words.h"
+#include "control/judge/clock.h"
 
 namespace tutti::control {
-
-std::string seconds(std::chrono::nanoseconds duration) {
-  return fmt::format("{:.3g} s", std::chrono::duration<double>(duration).count());
-}
-
-std::string budget_text(const Deadline& deadline) {
-  const bool unknown = deadline.budget() == std::chrono::nanoseconds::max();
-  return unknown ? "the time it was given" : seconds(deadline.budget());
-}
-
-std::string ranks_text(const std::vector<int>& ranks) {
-  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", format_ranks(ranks));
-}
-
-std::string times_text(std::uint64_t count, std::string_view what) {
-  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
-}
 
 std::string describe_wait_status(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
@@ -45,6 +29,12 @@ std::string name_of_call(const Shown& shown) {
   request.uneven = (shown.op & kUnevenBit) != 0;
   request.monitored = (shown.op & kMonitoredBit) != 0;
   return call_name(request);
+}
+
+/// " at train.cc:88"; "" if the site is not known.
+std::string at_site(const Slot& slot, std::uint32_t site) {
+  const std::string text = read_site(slot, site);
+  return text.empty() ? text : " at " + text;
 }
 
 }  // namespace
@@ -117,16 +107,19 @@ std::string describe_purpose(const Slot& slot, const Shown& shown) {
 
 std::string describe(const Slot& slot, const Shown& shown) {
   std::string text = describe(shown) + describe_purpose(slot, shown);
-  if (shown.site != 0 && shown.site < kSites) text += " at " + slot.sites[shown.site].read();
-  return text;
+  return text + at_site(slot, shown.site);
+}
+
+std::string describe_making(const Board& board, int rank, GroupId group) {
+  const Line* const line = board.find_line(rank, group);
+  return line != nullptr ? describe_making(board.slot(rank), *line) : "another group";
 }
 
 std::string describe_making(const Slot& slot, const Line& line) {
   const bool is_world = line.asked_of.load(std::memory_order_relaxed) == 0;
-  const std::uint32_t site = line.site.load(std::memory_order_acquire);
   std::string call = read_purpose(slot, line.group.load(std::memory_order_relaxed));
   if (call.empty()) call = is_world ? "init_process_group" : "new_group";
-  return call + (site != 0 && site < kSites ? " at " + slot.sites[site].read() : "");
+  return call + at_site(slot, line.site.load(std::memory_order_acquire));
 }
 
 std::string describe_numbered(const Slot& slot, const Shown& shown) {
@@ -145,9 +138,8 @@ enum class Names { of_group, of_world };
 /// " of the group made at role.cc:5", in a text that otherwise speaks of the world.
 std::string group_text(const Slot& slot, const Line& line, Names names) {
   if (names == Names::of_group || line.asked_of.load(std::memory_order_relaxed) == 0) return {};
-  const std::uint32_t site = line.site.load(std::memory_order_acquire);
-  return site != 0 && site < kSites ? " of the group made at " + slot.sites[site].read()
-                                    : " of another group";
+  const std::string site = read_site(slot, line.site.load(std::memory_order_acquire));
+  return site.empty() ? " of another group" : " of the group made at " + site;
 }
 
 /// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet.

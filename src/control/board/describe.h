@@ -15,6 +15,11 @@ std::string describe(const Shown& shown);
 std::string describe_purpose(const Slot& slot, const Shown& shown);
 /// The operation with its purpose and its call site: "... for ... at train.cc:88".
 std::string describe(const Slot& slot, const Shown& shown);
+/// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
+std::string describe_numbered(const Slot& slot, const Shown& shown);
+/// "new_group({0, 1}) at train.cc:88": the call that makes the group of a line.
+std::string describe_making(const Slot& slot, const Line& line);
+std::string describe_making(const Board& board, int rank, GroupId group);
 /// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88"; where it
 /// does nothing there, also what it does in another.
 std::string describe_doing(const Board& board, int rank, GroupId group);

@@ -1,0 +1,139 @@
+#include "control/board/members.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::control {
+
+namespace {
+
+constexpr std::uint32_t kDisagreed = failure_word(ErrorCode::kCollectiveMismatch);
+
+std::vector<int> ranks_in(const RankSet& set, int rank_count) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < rank_count; ++rank)
+    if (set.test(static_cast<std::size_t>(rank))) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace
+
+BoardMembers::BoardMembers(const Board& board, GroupId group, std::vector<int> world_ranks,
+                           int rank)
+    : board_(board),
+      group_(group),
+      world_ranks_(std::move(world_ranks)),
+      rank_(rank),
+      lines_(world_ranks_.size()) {}
+
+int BoardMembers::member_of(int world_rank) const noexcept {
+  const auto place = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+  return place == world_ranks_.end() ? -1 : static_cast<int>(place - world_ranks_.begin());
+}
+
+const Line* BoardMembers::line_of(int member) const noexcept {
+  auto& known = lines_[static_cast<std::size_t>(member)];
+  const Line* found = known.load(std::memory_order_relaxed);
+  if (found != nullptr && found->group.load(std::memory_order_acquire) == group_) return found;
+  found = board_.find_line(world_rank_of(member), group_);
+  known.store(found, std::memory_order_relaxed);
+  return found;
+}
+
+GroupFacts BoardMembers::read() const {
+  GroupFacts facts{rank_, {}};
+  facts.members.reserve(world_ranks_.size());
+  for (int each = 0; each < size(); ++each) facts.members.push_back(member(each));
+  return facts;
+}
+
+GroupFacts BoardMembers::read_meetings() const {
+  GroupFacts facts = read();
+  for (int each = 0; each < size(); ++each) {
+    MemberFacts& absent = facts.members[static_cast<std::size_t>(each)];
+    if (!absent.line) absent.meetings = meetings_of(each);
+  }
+  return facts;
+}
+
+MemberFacts BoardMembers::member(int member) const {
+  MemberFacts facts;
+  // In this order: a member that has left makes no group any more.
+  facts.has_left_world = has_left(slot_of(member));
+  facts.line = read_line(member);
+  return facts;
+}
+
+std::optional<LineFacts> BoardMembers::read_line(int member) const {
+  const Line* const line = line_of(member);
+  if (line == nullptr) return std::nullopt;
+  LineFacts facts;
+  facts.state = line->state.load(std::memory_order_acquire);
+  facts.goodbye_seq = line->goodbye_seq.load(std::memory_order_acquire);
+  facts.goodbye_chain = line->goodbye_chain.load(std::memory_order_acquire);
+  facts.entered = line->entered.load(std::memory_order_acquire);
+  facts.completed = line->completed.load(std::memory_order_acquire);
+  facts.progress = line->progress.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < kHistory; ++i) facts.history[i] = line->history[i].read();
+  // After the state: the owner tells of a failure before it goes.
+  if (const std::uint32_t failure = line->failure.load(std::memory_order_acquire); failure != 0) {
+    facts.failure = FailureFacts{.code = failure_code(failure)};
+    for (const int rank : ranks_in(read_set(line->ranks), board_.rank_count()))
+      if (const int culprit = member_of(rank); culprit >= 0)
+        facts.failure->culprits.push_back(culprit);
+    facts.failure->text = read_notice(slot_of(member), group_).value_or("");
+  }
+  // Its owner may have made room for another group meanwhile.
+  if (line->group.load(std::memory_order_acquire) != group_) return std::nullopt;
+  return facts;
+}
+
+std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
+  std::vector<MeetingFacts> meetings;
+  for (const Line& line : slot_of(member).lines) {
+    const GroupId group = line.group.load(std::memory_order_acquire);
+    if (group == 0 || group == group_ || line.entered.load() != 0) continue;
+    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
+    const bool meets = failure == 0 && line.state.load() == LineState::meeting;
+    if (!meets && failure != kDisagreed) continue;
+    MeetingFacts facts{.group = group,
+                       .asked_of = line.asked_of.load(std::memory_order_relaxed),
+                       .world_ranks = ranks_in(read_set(line.ranks), board_.rank_count()),
+                       .has_disagreed = !meets,
+                       .failed = Clock::time_point(Clock::duration(line.since.load())),
+                       .looks = line.progress.load(std::memory_order_acquire)};
+    if (line.group.load(std::memory_order_acquire) == group) meetings.push_back(std::move(facts));
+  }
+  return meetings;
+}
+
+bool BoardMembers::shows_failure() const noexcept {
+  for (int member = 0; member < size(); ++member) {
+    const Line* const line = member != rank_ ? line_of(member) : nullptr;
+    if (line != nullptr && line->failure.load(std::memory_order_acquire) != 0) return true;
+  }
+  return false;
+}
+
+std::optional<LineState> BoardMembers::state_of(int member) const noexcept {
+  const Line* const line = line_of(member);
+  if (line == nullptr) return std::nullopt;
+  return line->state.load(std::memory_order_acquire);
+}
+
+bool BoardMembers::is_on_core(int core, int member) const noexcept {
+  const auto is_there = [&](int each) {
+    const Line* const line = line_of(each);
+    return line != nullptr && line->core.load(std::memory_order_relaxed) == core + 1;
+  };
+  if (member >= 0) return is_there(member);
+  for (int each = 0; each < size(); ++each)
+    if (each != rank_ && is_there(each)) return true;
+  return false;
+}
+
+std::string BoardMembers::site_of(int member, std::uint8_t site) const {
+  return read_site(slot_of(member), site);
+}
+
+}  // namespace tutti::control

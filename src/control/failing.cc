@@ -1,0 +1,148 @@
+// How a group fails: the first cause, telling the others, taking over what others tell.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/log.h"
+#include "control/host_state.h"
+#include "control/judge/standing.h"
+#include "control/untold.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+void Membership::State::fail(Cause cause, Tell tell) noexcept {
+  if (Process::forked()) return;
+  // What looks like a cause may be what a failure left behind, of a member that failed and went
+  // since failures were last looked for.
+  if (tell == Tell::everybody && adopt_failure()) return;
+  RankSet culprits;
+  for (const int member : cause.culprits)
+    if (member >= 0 && member < size())
+      culprits.set(static_cast<std::size_t>(members.world_rank_of(member)));
+  {
+    const std::lock_guard lock(mutex);
+    if (first_cause) return;
+    if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->host_name;
+    first_cause = cause;
+  }
+  Untold::of_process().add({id, rank, cause.code, culprits, host->rank_count, cause.text, false});
+  // On the board first: whoever finds that this rank has gone away must also find why.
+  host->own.publish_failure(line, cause.code, culprits,
+                            tell == Tell::everybody ? cause.text : std::string());
+  if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
+  std::uint64_t running = kRunning;
+  abort_word.compare_exchange_strong(running, kFailed);
+  ring(host->own.slot().bell);
+  if (tell == Tell::everybody)
+    for (const int world_rank : members.world_ranks())
+      if (world_rank != host->rank) rouse_control(host->shared, world_rank);
+  host->process->post([self = shared_from_this()] { self->announce(); });
+}
+
+void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
+  fail({finding.code, words_of(finding, request), finding.culprits, {}}, Tell::everybody);
+}
+
+void Membership::State::announce() noexcept {
+  std::vector<std::function<void(const Error&)>> due;
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex);
+    first = !std::exchange(announced, true);
+    due.swap(callbacks);
+  }
+  const Error error = make_error(nullptr);
+  // The program first: a line may have to wait for whoever reads it.
+  for (auto& callback : due) {
+    try {
+      callback(error);
+    } catch (const std::exception& thrown) {
+      log(LogLevel::error, fmt::format("a failure callback threw: {}", thrown.what()));
+    } catch (...) {
+      log(LogLevel::error, "a failure callback threw something that is not an exception");
+    }
+  }
+  if (first) log(LogLevel::error, error.what());
+}
+
+void Membership::State::peers_lost(const RankSet& lost) noexcept {
+  std::vector<int> concerned;
+  for (int member = 0; member < size(); ++member)
+    if (lost.test(static_cast<std::size_t>(members.world_rank_of(member))))
+      concerned.push_back(member);
+  if (!concerned.empty()) members_lost(members.read(), concerned);
+}
+
+void Membership::State::members_lost(const GroupFacts& facts,
+                                     const std::vector<int>& lost) noexcept {
+  Cause cause;
+  cause.code = ErrorCode::kPeerLost;
+  cause.culprits = lost_to(facts, lost);
+  if (cause.culprits.empty()) return;
+  cause.text = doings(cause.culprits, " was lost: ") +
+               ". The group is closed: make a group or a world without it, or start the job again";
+  fail(std::move(cause), Tell::nobody);
+}
+
+bool Membership::State::adopt_failure() noexcept {
+  if (!members.shows_failure()) return false;
+  const GroupFacts facts = members.read();
+  const std::optional<Told> told = find_failure(facts);
+  if (!told) return false;
+  const FailureFacts& failure = told->failure;
+  if (failure.code == ErrorCode::kPeerLost && failure.text.empty()) {
+    members_lost(facts, failure.culprits);
+  } else {
+    const std::string text =
+        failure.text.empty()
+            ? fmt::format("{} has failed ({})", person(told->member), name_of(failure.code))
+            : failure.text;
+    fail({failure.code, text, failure.culprits, {}}, Tell::nobody);
+  }
+  const std::lock_guard lock(mutex);
+  return first_cause.has_value();
+}
+
+bool Membership::State::has_failed() noexcept {
+  return abort_word.load() != kRunning || adopt_failure();
+}
+
+void Membership::State::adopt_parent(State& parent) noexcept {
+  const Error failure = parent.make_error(nullptr);
+  std::vector<int> culprits;
+  for (const int of_parent : failure.context().culprits) {
+    const int member = members.member_of(parent.members.world_rank_of(of_parent));
+    if (member >= 0) culprits.push_back(member);
+  }
+  line.meeting_failed(Clock::now());
+  fail({failure.code(),
+        fmt::format("its parent failed meanwhile: {}", failure.what()),
+        std::move(culprits),
+        {}},
+       Tell::everybody);
+}
+
+Error Membership::State::make_error(const Request* request) const {
+  Cause cause;
+  if (abort_word.load() == kForked) {
+    cause.code = ErrorCode::kInvalidArgument;
+    cause.text =
+        "used in a forked child; groups belong to the process that made them. Start the child with "
+        "exec, or fork before the first init_process_group";
+  } else {
+    const std::lock_guard lock(mutex);
+    if (first_cause) cause = *first_cause;
+  }
+  ErrorContext context = request != nullptr ? context_of(*request) : ErrorContext{.rank = rank};
+  context.culprits = cause.culprits;
+  context.host = cause.host;
+  const std::string who =
+      request != nullptr ? heading_of(*request) : fmt::format("group {} (rank {})", name, rank);
+  // A backend's own error begins with the operation, for all to read.
+  const bool is_told = cause.text.starts_with(who + ": ");
+  return Error(cause.code, is_told ? cause.text : fmt::format("{}: {}", who, cause.text),
+               std::move(context));
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,157 @@
+#include "control/judge/agree.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace tutti::control {
+
+std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept {
+  const std::optional<Shown>& shown = line.history[seq % kHistory];
+  return shown && shown->seq == seq ? shown : std::nullopt;
+}
+
+std::optional<std::uint64_t> chain_at(const LineFacts& line, std::uint64_t seq) noexcept {
+  if (const auto shown = shown_at(line, seq)) return shown->chain;
+  if (line.goodbye_seq == seq && has_left(line.state)) return line.goodbye_chain;
+  return std::nullopt;
+}
+
+namespace {
+
+/// Whether two members had different chains after the operation `seq`; nothing if one does not
+/// show that.
+std::optional<bool> differ(const GroupFacts& facts, std::uint64_t seq, int one, int other) {
+  const auto chain_of = [&](int member) {
+    const auto& line = facts.line_of(member);
+    return line ? chain_at(*line, seq) : std::nullopt;
+  };
+  const auto one_chain = chain_of(one), other_chain = chain_of(other);
+  if (!one_chain || !other_chain) return std::nullopt;
+  return *one_chain != *other_chain;
+}
+
+std::vector<Side> sides_at(const GroupFacts& facts, std::uint64_t seq, const Sighting& sighting) {
+  std::vector<Side> sides;
+  for (int member = 0; member < facts.size(); ++member) {
+    const auto& line = facts.line_of(member);
+    if (!line) continue;
+    std::optional<Shown> shown = shown_at(*line, seq);
+    if (!shown && member == sighting.member && sighting.shown && sighting.shown->seq == seq)
+      shown = sighting.shown;
+    const auto chain = shown ? std::optional(shown->chain) : chain_at(*line, seq);
+    if (!chain) continue;
+    auto side = std::find_if(sides.begin(), sides.end(),
+                             [&](const Side& each) { return each.chain == *chain; });
+    if (side == sides.end()) side = sides.insert(sides.end(), Side{.chain = *chain});
+    side->members.push_back(member);
+    if (!side->shown && shown) {
+      side->shown = shown;
+      side->shown_by = member;
+    }
+  }
+  return sides;
+}
+
+/// The smaller sides; of equals nobody can say which of them is wrong.
+std::vector<int> culprits_of(const std::vector<Side>& sides) {
+  std::size_t most = 0;
+  for (const Side& side : sides) most = std::max(most, side.members.size());
+  const auto with_most = std::count_if(
+      sides.begin(), sides.end(), [&](const Side& side) { return side.members.size() == most; });
+  std::vector<int> culprits;
+  for (const Side& side : sides)
+    if (side.members.size() < most || with_most > 1)
+      culprits.insert(culprits.end(), side.members.begin(), side.members.end());
+  std::sort(culprits.begin(), culprits.end());
+  return culprits;
+}
+
+bool have_same_past(const GroupFacts& facts, std::uint64_t seq, const std::vector<Side>& sides) {
+  return std::all_of(sides.begin(), sides.end(), [&](const Side& side) {
+    return seq == 1 || !differ(facts, seq - 1, side.members[0], sides[0].members[0]).value_or(true);
+  });
+}
+
+/// One side has called more operations than the other.
+Finding unequal_calls(const GroupFacts& facts, int member) {
+  const std::uint64_t seq = facts.line_of(member)->goodbye_seq;
+  const std::uint64_t own_seq = facts.line_of(facts.rank)->goodbye_seq;
+  const int more = seq > own_seq ? member : facts.rank;
+  const int fewer = seq > own_seq ? facts.rank : member;
+  const std::uint64_t extra = std::min(seq, own_seq) + 1;
+  return {ErrorCode::kCollectiveMismatch,
+          {fewer},
+          UnequalCalls{.extra = extra,
+                       .more = more,
+                       .fewer = fewer,
+                       .shown = shown_at(*facts.line_of(more), extra),
+                       .calls = calls_of(facts)}};
+}
+
+/// The earliest operation in which a member and this rank are known to differ; 0: none.
+std::uint64_t first_difference(const GroupFacts& facts, int member) {
+  const std::uint64_t last =
+      std::min(facts.line_of(member)->goodbye_seq, facts.line_of(facts.rank)->goodbye_seq);
+  std::uint64_t first = 0;
+  for (std::uint64_t seq = last; seq > 0 && seq + kHistory > last; --seq)
+    if (differ(facts, seq, member, facts.rank).value_or(false)) first = seq;
+  return first;
+}
+
+}  // namespace
+
+std::optional<Finding> disagreement_at(const GroupFacts& facts, std::uint64_t seq,
+                                       const Sighting& sighting) {
+  std::vector<Side> sides = sides_at(facts, seq, sighting);
+  if (sides.size() < 2) return std::nullopt;
+  const bool same_past = have_same_past(facts, seq, sides);
+  std::vector<int> culprits = culprits_of(sides);
+  return Finding{ErrorCode::kCollectiveMismatch, std::move(culprits),
+                 Disagreement{seq, std::move(sides), same_past}};
+}
+
+std::optional<Finding> find_disagreement(const GroupFacts& facts) {
+  const std::uint64_t entered = facts.entered(facts.rank);
+  const std::uint64_t first = entered >= kHistory ? entered - kHistory + 1 : 1;
+  for (std::uint64_t seq = first; seq <= entered; ++seq)
+    if (auto finding = disagreement_at(facts, seq)) return finding;
+  return std::nullopt;
+}
+
+Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sighting& sighting) {
+  if (auto finding = find_disagreement(facts)) return *std::move(finding);
+  if (auto finding = disagreement_at(facts, own.seq, sighting)) return *std::move(finding);
+  Side own_side = {own.chain, {facts.rank}, own, facts.rank};
+  Side other = {.members = {sighting.member}};
+  if (sighting.shown) {
+    other.shown = sighting.shown;
+    other.shown_by = sighting.member;
+  }
+  std::vector<Side> sides = {std::move(own_side), std::move(other)};
+  std::vector<int> culprits = culprits_of(sides);
+  return {ErrorCode::kCollectiveMismatch, std::move(culprits),
+          Disagreement{own.seq, std::move(sides), false}};
+}
+
+std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
+  const LineFacts& own = *facts.line_of(facts.rank);
+  for (int member = 0; member < facts.size(); ++member) {
+    const auto& theirs = facts.line_of(member);
+    if (member == facts.rank || !theirs || !has_left(theirs->state)) continue;
+    const bool same_chain = theirs->goodbye_chain == own.goodbye_chain;
+    if (theirs->goodbye_seq == own.goodbye_seq && (same_chain || own.goodbye_seq == 0)) continue;
+    if (const std::uint64_t seq = first_difference(facts, member); seq != 0)
+      return disagreement_at(facts, seq);
+    return unequal_calls(facts, member);
+  }
+  return std::nullopt;
+}
+
+std::vector<std::uint64_t> calls_of(const GroupFacts& facts) {
+  std::vector<std::uint64_t> calls;
+  for (const MemberFacts& member : facts.members)
+    calls.push_back(member.line ? std::max(member.line->entered, member.line->goodbye_seq) : 0);
+  return calls;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,20 @@
+// Times as the judges count them: `now` is always given.
+#pragma once
+
+#include <chrono>
+
+#include "tutti/types.h"
+
+namespace tutti::control {
+
+using Clock = Deadline::Clock;
+
+/// The longest pause between two looks of a wait, and after a failure was found.
+inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::milliseconds(100);
+
+/// `now + duration` without overflow.
+inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {
+  return duration > Clock::time_point::max() - now ? Clock::time_point::max() : now + duration;
+}
+
+}  // namespace tutti::control

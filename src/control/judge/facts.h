@@ -1,0 +1,113 @@
+// What is known of the members of a group: plain values, which the judges read and nothing else.
+//
+// A fact was true when it was read, and a later fact of the same member is never older. Two facts
+// of one member may come from different moments, but in one order: the failure of a member that is
+// seen to have gone was read after that. Of a member on another host the operations may be older
+// than the question (`Knowledge`): what has happened stays so, but nothing follows from what has
+// not.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "control/judge/clock.h"
+#include "control/judge/description.h"
+#include "tutti/error.h"
+#include "tutti/request.h"
+
+namespace tutti::control {
+
+/// How many of its last collectives a member shows; collective seq is at seq % kHistory.
+inline constexpr std::size_t kHistory = 4;
+
+/// What a member does with a group.
+enum class LineState : std::uint32_t {
+  free,
+  meeting,  ///< the owner has begun to make the group and awaits the other members there
+  open,
+  closing,  ///< it has said goodbye and awaits that of the others
+  closed,   ///< all have said it, or the group has failed
+  gave_up,  ///< some have not until the deadline
+  gone,     ///< it has no such group any more
+  gone_after_gave_up,
+  unmade,  ///< nor ever had: the meeting failed
+};
+constexpr bool has_left(LineState state) noexcept { return state > LineState::open; }
+/// The owner compares its goodbye with nobody's any more.
+constexpr bool has_compared(LineState state) noexcept { return state >= LineState::closed; }
+constexpr bool is_gone(LineState state) noexcept { return state >= LineState::gone; }
+constexpr bool gave_up(LineState state) noexcept {
+  return state == LineState::gave_up || state == LineState::gone_after_gave_up;
+}
+/// The state of a line whose group is destroyed.
+constexpr LineState gone_after(LineState state) noexcept {
+  if (state == LineState::meeting) return LineState::unmade;
+  return gave_up(state) ? LineState::gone_after_gave_up : LineState::gone;
+}
+
+/// Why a member's group has failed, as that member tells it.
+struct FailureFacts {
+  ErrorCode code = ErrorCode::kInternal;
+  std::vector<int> culprits = {};  ///< ranks of the group
+  std::string text = {};           ///< "" if it is told elsewhere, or no longer
+};
+
+/// A member's line: what it does in the group.
+struct LineFacts {
+  LineState state = LineState::open;
+  std::uint64_t entered = 0, completed = 0;  ///< seq of the latest collective begun, ended
+  std::uint64_t goodbye_seq = 0, goodbye_chain = 0;
+  std::uint64_t progress = 0;  ///< grows with the bytes moved
+  std::array<std::optional<Shown>, kHistory> history = {};
+  std::optional<FailureFacts> failure = {};
+};
+
+/// Another group that a member makes, or has failed to make.
+struct MeetingFacts {
+  GroupId group = 0;
+  GroupId asked_of = 0;          ///< the group that was asked for it
+  std::vector<int> world_ranks;  ///< its members
+  bool has_disagreed = false;    ///< it has failed because a member asked for another one
+  Clock::time_point failed = {};
+  std::uint64_t looks = 0;  ///< begun since it meets there
+};
+
+/// Of what a member tells only if it is asked: LineFacts but for state, goodbye and failure.
+enum class Knowledge : std::uint8_t {
+  current,  ///< as of the question or later
+  old,
+};
+
+struct MemberFacts {
+  bool has_left_world = false;         ///< in order
+  bool is_lost = false;                ///< by verdict
+  std::optional<LineFacts> line = {};  ///< none: it has not made the group, or made room since
+  Knowledge operations = Knowledge::current;
+  std::vector<MeetingFacts> meetings = {};  ///< only where they were asked for
+};
+
+/// All members of one group, as one of them knows them.
+struct GroupFacts {
+  int rank = 0;  ///< own rank in the group
+  std::vector<MemberFacts> members;
+
+  int size() const noexcept { return static_cast<int>(members.size()); }
+  const MemberFacts& of(int member) const noexcept {
+    return members[static_cast<std::size_t>(member)];
+  }
+  const std::optional<LineFacts>& line_of(int member) const noexcept { return of(member).line; }
+  std::uint64_t entered(int member) const noexcept {
+    return line_of(member) ? line_of(member)->entered : 0;
+  }
+};
+
+/// The chain that a member had after the operation `seq`, if it still shows that.
+std::optional<std::uint64_t> chain_at(const LineFacts& line, std::uint64_t seq) noexcept;
+/// The operation `seq` itself.
+std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
+
+}  // namespace tutti::control

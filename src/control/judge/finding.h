@@ -1,0 +1,82 @@
+// What a judge has found: why a group must fail, as values. `control/wording` puts it into words.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "control/judge/facts.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+/// Those members that have the same chain at one seq.
+struct Side {
+  std::uint64_t chain = 0;
+  std::vector<int> members = {};
+  std::optional<Shown> shown = {};
+  int shown_by = -1;  ///< the member that shows it
+};
+
+/// The members have called different operations as number `seq`, or on top of different pasts.
+struct Disagreement {
+  std::uint64_t seq = 0;
+  std::vector<Side> sides;
+  bool same_past = false;  ///< they are known to have agreed on everything before
+};
+
+/// `fewer` has said goodbye before the operation `extra`, which `more` has called.
+struct UnequalCalls {
+  std::uint64_t extra = 0;
+  int more = 0, fewer = 0;
+  std::optional<Shown> shown = {};   ///< that operation
+  std::vector<std::uint64_t> calls;  ///< of each member, how many collectives
+};
+
+/// `member`, whom a collective needs, has left the group after its collective `last`.
+struct LeftEarly {
+  int member = 0;
+  std::uint64_t last = 0;
+  std::vector<std::uint64_t> calls;
+};
+
+/// A message awaits a member that has left the group, or (-1) all others have.
+struct LeftUnmatched {
+  int member = 0;
+};
+
+/// The culprits have not entered a collective within the time they were given.
+struct NotEntered {
+  Deadline given;
+};
+
+/// All are in, and no byte has moved for the time it was given.
+struct Stalled {
+  Deadline given;
+};
+
+/// While a group is made: `member` makes another one and awaits this rank there.
+struct AskedOtherwise {
+  int member = 0;
+  GroupId group = 0;
+};
+
+/// The culprits have not come to make the group within the time they were given.
+struct NotCome {
+  Deadline given;
+};
+
+/// The culprits, who have not made the group, have left the world.
+struct LeftWorld {};
+
+struct Finding {
+  ErrorCode code = ErrorCode::kInternal;
+  std::vector<int> culprits;  ///< ranks of the group, ascending
+  std::variant<Disagreement, UnequalCalls, LeftEarly, LeftUnmatched, NotEntered, Stalled,
+               AskedOtherwise, NotCome, LeftWorld>
+      what;
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,82 @@
+#include "control/judge/meeting.h"
+
+#include <algorithm>
+
+namespace tutti::control {
+
+namespace {
+
+/// How often a meeting looks, at least.
+constexpr std::chrono::milliseconds kLook{20};
+
+std::vector<int> absent(const GroupFacts& facts) {
+  std::vector<int> members;
+  for (int member = 0; member < facts.size(); ++member)
+    if (!facts.line_of(member)) members.push_back(member);
+  return members;
+}
+
+/// Another group that `member` makes with this rank, of the same parent; null if there is none.
+const MeetingFacts* find_other(const MeetingQuestion& question, const MemberFacts& member,
+                               Clock::time_point began) {
+  for (const MeetingFacts& other : member.meetings) {
+    if (other.group == question.group || other.asked_of != question.asked_of) continue;
+    if (other.has_disagreed && other.failed < began) continue;
+    const auto& ranks = other.world_ranks;
+    if (std::find(ranks.begin(), ranks.end(), question.world_rank) != ranks.end()) return &other;
+  }
+  return nullptr;
+}
+
+/// Whether `member` has begun and ended a look since its other meeting was first seen here.
+bool has_looked(int member, const MeetingFacts& other, MeetingClock& clock) {
+  constexpr std::uint64_t kUnderWay = 1;
+  const MeetingClock::Seen now = {other.group, other.looks};
+  MeetingClock::Seen& first = clock.seen.try_emplace(member, now).first->second;
+  if (first.group != now.group) first = now;
+  return now.looks > first.looks + kUnderWay;
+}
+
+std::optional<Finding> asked_otherwise(const MeetingQuestion& question, const GroupFacts& facts,
+                                       const std::vector<int>& awaited, MeetingClock& clock) {
+  if (question.asked_of == 0) return std::nullopt;
+  for (const int member : awaited) {
+    const MeetingFacts* const other = find_other(question, facts.of(member), clock.began);
+    if (other == nullptr || (!other->has_disagreed && !has_looked(member, *other, clock))) continue;
+    return Finding{ErrorCode::kCollectiveMismatch, {member}, AskedOtherwise{member, other->group}};
+  }
+  return std::nullopt;
+}
+
+std::optional<Finding> left_world(const GroupFacts& facts, const std::vector<int>& awaited) {
+  Finding finding{ErrorCode::kClosed, {}, LeftWorld{}};
+  for (const int member : awaited)
+    if (facts.of(member).has_left_world) finding.culprits.push_back(member);
+  if (finding.culprits.empty()) return std::nullopt;
+  return finding;
+}
+
+}  // namespace
+
+MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& facts,
+                            MeetingClock& clock, Clock::time_point now) {
+  MeetingLook look;
+  look.next = std::min(after(now, clock.deadline.left(now)), now + kLook);
+  const std::vector<int> awaited = absent(facts);
+  if (awaited.empty()) return look;
+  // A member that asked for another group may have failed the parent on its way out.
+  look.finding = asked_otherwise(question, facts, awaited, clock);
+  look.ends_with_parent = !look.finding && question.parent_failed;
+  if (look.finding || look.ends_with_parent) return look;
+  look.finding = left_world(facts, awaited);
+  if (look.finding) return look;
+  if (clock.deadline.expired(now)) {
+    look.finding = {ErrorCode::kTimeout, awaited, NotCome{clock.deadline}};
+  } else if (now >= clock.next_line) {
+    look.awaited = awaited;
+    clock.next_line = after(now, now - clock.began);
+  }
+  return look;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,44 @@
+#include "control/judge/standing.h"
+
+#include <algorithm>
+
+namespace tutti::control {
+
+std::optional<Told> find_failure(const GroupFacts& facts) {
+  std::optional<Told> found;
+  for (int member = 0; member < facts.size(); ++member) {
+    const auto& line = facts.line_of(member);
+    if (member == facts.rank || !line || !line->failure) continue;
+    if (!line->failure->text.empty()) return Told{member, *line->failure};
+    if (!found) found = Told{member, *line->failure};
+  }
+  return found;
+}
+
+std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost) {
+  std::vector<int> members;
+  for (const int member : lost) {
+    const auto& line = facts.line_of(member);
+    if (!line || !has_left(line->state)) members.push_back(member);
+  }
+  return members;
+}
+
+bool comes_too_late(const GroupFacts& facts, ErrorCode code) {
+  if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) return false;
+  return std::any_of(facts.members.begin(), facts.members.end(), [](const MemberFacts& member) {
+    return member.line ? is_gone(member.line->state) && !member.line->failure
+                       : member.has_left_world;
+  });
+}
+
+bool is_line_needed(const GroupFacts& facts) {
+  for (int member = 0; member < facts.size(); ++member) {
+    const MemberFacts& other = facts.of(member);
+    const bool reads = other.line && !has_compared(other.line->state);
+    if (member != facts.rank && reads && !other.has_left_world && !other.is_lost) return true;
+  }
+  return false;
+}
+
+}  // namespace tutti::control

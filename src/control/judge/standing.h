@@ -1,0 +1,32 @@
+// The judges of how the members of a group stand: has the group failed, whom concerns a loss, who
+// may never hear of a failure, is a line still needed.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "control/judge/facts.h"
+
+namespace tutti::control {
+
+/// A failure that a member tells of.
+struct Told {
+  int member = -1;
+  FailureFacts failure;
+};
+
+/// The failure that this rank takes over: the first that has a text, or the first. None: no other
+/// member has failed.
+std::optional<Told> find_failure(const GroupFacts& facts);
+
+/// Those of `lost` (ranks of the group) that are a loss for it: they had not said goodbye.
+std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost);
+
+/// Whether some member, whom a failure of this kind concerns, has left the group for good, so that
+/// it will never hear of it.
+bool comes_too_late(const GroupFacts& facts, ErrorCode code);
+
+/// Whether the line of a group that this rank has closed may still be read by a member of it.
+bool is_line_needed(const GroupFacts& facts);
+
+}  // namespace tutti::control

@@ -1,0 +1,285 @@
+// The waits of a group: those of operations that have become long, for members of a new group, for
+// goodbyes. Each reads the facts, asks its judge and does what that says.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/rank_list.h"
+#include "control/board/describe.h"
+#include "control/board/words.h"
+#include "control/host_state.h"
+#include "control/judge/agree.h"
+#include "control/judge/meeting.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+// ---- operations --------------------------------------------------------------------------------
+
+Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
+                                  Clock::time_point now, Clock::time_point* next) {
+  State& state = *state_;
+  *next = now + kLongestBackoff;
+  if (state.abort_word.load() != kRunning) return Patience::Verdict::keep_waiting;
+  clock.begin(request, now, state.host->first_line_after);
+  if (request.seq != 0)
+    state.line.waits({static_cast<std::uint32_t>(request.seq), awaited,
+                      awaited < 0 ? 0 : state.members.world_rank_of(awaited)},
+                     clock.began);
+  if (state.adopt_failure()) return Patience::Verdict::keep_waiting;
+  const GroupFacts facts = state.members.read();
+  Look found;
+  {
+    const std::lock_guard lock(state.mutex);
+    found = look(request, awaited, facts, clock, state.arrive, now);
+  }
+  if (found.finding) state.fail(*found.finding, &request);
+  if (!found.awaited.empty())
+    log(LogLevel::warn,
+        fmt::format("{}: waiting {} for {}", state.heading_of(request), seconds(now - clock.began),
+                    state.doings(found.awaited, ", which ")));
+  *next = found.next;
+  return found.verdict;
+}
+
+void Membership::fail_stalled(const Request& request) noexcept {
+  const int only = is_message(request.op) ? request.message.peer : -1;
+  state_->fail(stalled_in(request, only, state_->members.read()), &request);
+}
+
+void Membership::fail_mismatch(const Request& own, int peer, const Description* seen) noexcept {
+  Sighting sighting{.member = peer};
+  if (seen != nullptr) sighting.shown = Shown{*seen};
+  const Shown shown = shown_of(own, site(own.where));
+  state_->fail(disagreement_with(state_->members.read(), shown, sighting), &own);
+}
+
+void Membership::fail_counts(const Request& request, int from, std::uint64_t sent, int to,
+                             std::uint64_t awaited) noexcept {
+  fail({.code = ErrorCode::kCollectiveMismatch,
+        .text = fmt::format(
+            "rank {}'s {} sends {} elements to rank {}, whose {} has a count of {} for them. The "
+            "counts of both ends must agree",
+            from, state_->call_of(from, request), sent, to, state_->call_of(to, request), awaited),
+        .culprits = {from},
+        .host = {}});
+}
+
+void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
+  const int peer = request.message.peer;
+  ErrorContext context = state_->context_of(request);
+  if (peer != kAnyRank) context.culprits = {peer};
+  context.host = state_->host->host_name;
+  const std::string waited =
+      request.op == Op::send
+          ? fmt::format("{} has posted no recv with tag {}", state_->person(peer),
+                        request.message.tag)
+          : fmt::format("nothing came from {} with tag {}",
+                        peer != kAnyRank ? state_->person(peer) : "any rank", request.message.tag);
+  const std::string text = fmt::format(
+      "{}: {} for {} in {}{}{}. Nothing was {} and the group stays usable",
+      state_->heading_of(request), waited, describe(shown_of(request, 0)),
+      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "",
+      detail.empty() ? "" : "; " + detail, request.op == Op::send ? "sent" : "received");
+  throw Error(ErrorCode::kTimeout, text, std::move(context));
+}
+
+// ---- making a group ----------------------------------------------------------------------------
+
+class Membership::State::Meeting final : public Patience {
+ public:
+  Meeting(State& state, State* ends_with, Deadline deadline) noexcept
+      : state_(state), ends_with_(ends_with), clock_{.deadline = deadline} {
+    clock_.began = Clock::now();
+    clock_.next_line = after(clock_.began, state.host->first_line_after);
+    clock_.deadline.start(clock_.began);
+  }
+
+  bool all_have_come() const noexcept {
+    for (int member = 0; member < state_.size(); ++member)
+      if (!state_.members.state_of(member)) return false;
+    return true;
+  }
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    state_.line.looks();
+    *next = now + kLongestBackoff;
+    if (state_.adopt_failure()) return Verdict::keep_waiting;
+    const GroupFacts facts = state_.members.read_meetings();
+    const MeetingQuestion question = {
+        .group = state_.id,
+        .asked_of = state_.asked_of,
+        .world_rank = state_.host->rank,
+        .parent_failed = ends_with_ != nullptr && ends_with_->has_failed()};
+    const MeetingLook found = look_at_meeting(question, facts, clock_, now);
+    *next = found.next;
+    if (found.ends_with_parent) state_.adopt_parent(*ends_with_);
+    if (found.finding) {
+      state_.line.meeting_failed(now);
+      state_.fail(*found.finding, nullptr);
+    }
+    if (!found.awaited.empty())
+      log(LogLevel::warn,
+          fmt::format("making group {} (rank {}): waiting {} for {}", state_.name, state_.rank,
+                      seconds(now - clock_.began), state_.doings_anywhere(found.awaited)));
+    return Verdict::keep_waiting;
+  }
+
+ private:
+  State& state_;
+  State* const ends_with_;
+  MeetingClock clock_;
+};
+
+void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
+  State& state = *state_;
+  if (!state.call.empty()) state.host->own.publish_purpose(state.id, state.call);
+  state.line.set_site(state.host->own.site(where));
+  notify_all();
+  State::Meeting meeting(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);
+  // Once all have come the group is there, even if it has failed by now: its first call says so.
+  if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
+    throw state.make_error(nullptr);
+  state.line.set_state(LineState::open);
+}
+
+/// Whoever fails to make a group because of somebody else is about to learn why. A connection ends
+/// after the mark of its process has fallen, and before a rank that failed has said so.
+class Membership::State::Blame final : public Patience {
+ public:
+  Blame(State& state, State* ends_with, std::chrono::nanoseconds budget) noexcept
+      : state_(state), ends_with_(ends_with), budget_(budget) {}
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = now + kPause;
+    if (state_.adopt_failure()) return Verdict::keep_waiting;
+    if (ends_with_ != nullptr && ends_with_->has_failed()) {
+      state_.adopt_parent(*ends_with_);
+      return Verdict::keep_waiting;
+    }
+    const auto waited = looks_++ * kPause;
+    if (waited < budget_ || (waited < kVerdictBudget && somebody_died()))
+      return Verdict::keep_waiting;
+    return Verdict::give_up;
+  }
+
+ private:
+  /// Time is counted in looks: this process may have been stopped meanwhile, with the thread that
+  /// reaches verdicts.
+  static constexpr std::chrono::milliseconds kPause{5};
+  /// The verdict takes 40 ms; longer if the decider is stopped or the machine is busy.
+  static constexpr std::chrono::seconds kVerdictBudget{3};
+
+  bool somebody_died() const noexcept {
+    const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
+    const std::vector<int>& ranks = concerned.members.world_ranks();
+    return std::any_of(ranks.begin(), ranks.end(), [&](int slot) {
+      Slot& other = state_.host->shared.slot(slot);
+      return slot != state_.host->rank && other.state.load() == RankState::running &&
+             other.mark.look() == Mark::State::owner_died;
+    });
+  }
+
+  State& state_;
+  State* const ends_with_;
+  const std::chrono::nanoseconds budget_;
+  int looks_ = 0;
+};
+
+Error Membership::blame(const Error& error, const Membership* ends_with) {
+  State& state = *state_;
+  using std::chrono::milliseconds;
+  // Whoever has seen another rank go waits longer than that rank does with an error of its own.
+  const bool may_follow = error.code() == ErrorCode::kSystem ||
+                          error.code() == ErrorCode::kTimeout ||
+                          error.code() == ErrorCode::kAborted;
+  const milliseconds budget = error.code() == ErrorCode::kPeerLost ? milliseconds(1500)
+                              : may_follow                         ? milliseconds(500)
+                                                                   : milliseconds(0);
+  state.host->process->rouse_self();
+  State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, budget);
+  wait(state.waiter, blame, [] { return false; });
+  // Nobody waits for a rank that could not make the group; what failed first counts.
+  std::vector<int> culprits = error.context().culprits;
+  const bool is_own = culprits.empty() && error.context().op != "store";  // which somebody served
+  if (is_own) culprits = {rank()};
+  fail({error.code(), error.what(), std::move(culprits), {}});
+  return state.make_error(nullptr);
+}
+
+// ---- closing -----------------------------------------------------------------------------------
+
+/// Waits for the goodbyes of all; compares each as soon as it is there.
+class Membership::State::Farewell final : public Patience {
+ public:
+  Farewell(State& state, Deadline deadline) noexcept : state_(state), deadline_(deadline) {}
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = now + kLongestBackoff;
+    if (state_.adopt_failure() || find_difference()) return Verdict::keep_waiting;
+    if (deadline_.expired(now)) return Verdict::give_up;
+    *next = std::min(after(now, deadline_.left(now)), now + kLook);
+    return Verdict::keep_waiting;
+  }
+  bool all_have_left() const noexcept {
+    for (int member = 0; member < state_.size(); ++member)
+      if (!has_left(member)) return false;
+    return true;
+  }
+  bool has_left(int member) const noexcept {
+    // All have had a line since they met: the owner of one that is gone has made room for another.
+    const auto theirs = state_.members.state_of(member);
+    return !theirs || control::has_left(*theirs);
+  }
+  /// True: a disagreement was found, or a failure that explains it; the group has failed.
+  bool find_difference() {
+    const auto finding = compare_goodbyes(state_.members.read());
+    if (finding) state_.fail(*finding, nullptr);
+    return finding.has_value();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLook{20};
+
+  State& state_;
+  Deadline deadline_;
+};
+
+void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
+                       const Where& where) {
+  State& state = *state_;
+  if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  const std::string site = name_of(where);
+  state.host->own.publish_purpose(closing_key(state.id),
+                                  site.empty() ? "the destructor" : "close at " + site);
+  state.line.say_goodbye(last_seq, chain);
+  state.line.set_state(LineState::closing);
+  notify_all();
+
+  State::Farewell farewell(state, deadline);
+  const WaitResult result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
+  // What these two return counts, not the abort word alone: the control thread may be about to set
+  // it.
+  const bool failed =
+      result == WaitResult::ready && (state.adopt_failure() || farewell.find_difference());
+  // Only now: a member that sees this makes room for another group.
+  state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
+  if (failed || state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  if (result == WaitResult::ready) return;
+
+  ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
+  for (int member = 0; member < state.size(); ++member)
+    if (!farewell.has_left(member)) context.culprits.push_back(member);
+  context.host = state.host->host_name;
+  const std::string who =
+      ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");
+  const std::string doings = state.doings(context.culprits, " ");
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("{}: {} not left after {}{}{}", heading(context, state.name), who,
+                          budget_text(deadline), doings.empty() ? "" : "; ", doings),
+              context);
+}
+
+}  // namespace tutti::control

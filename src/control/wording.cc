@@ -1,0 +1,216 @@
+// What is known of a group's members, and what a judge has found, in words for people.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include "base/rank_list.h"
+#include "control/board/describe.h"
+#include "control/board/words.h"
+#include "control/host_state.h"
+
+namespace tutti::control {
+
+std::string Membership::State::person(int member) const {
+  return host->person(members.world_rank_of(member), member);
+}
+
+std::string Membership::State::of_group() const {
+  return asked_of == 0 ? std::string() : " of group " + name;
+}
+
+std::string Membership::State::own(const Request& request) const {
+  return fmt::format("rank {}'s {}", rank, in_words(request));
+}
+
+std::string Membership::State::in_words(const Request& request) const {
+  return describe_numbered(host->own.slot(), shown_of(request, host->own.site(request.where)));
+}
+
+std::string Membership::State::doing(int member) const {
+  return describe_doing(host->shared, members.world_rank_of(member), id);
+}
+
+std::string Membership::State::doings(const std::vector<int>& awaited,
+                                      std::string_view link) const {
+  std::string text;
+  for (const int member : awaited)
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", person(member), link, doing(member));
+  return text;
+}
+
+std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) const {
+  std::string text;
+  for (const int member : awaited)
+    text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", person(member),
+                        describe_doing(host->shared, members.world_rank_of(member)));
+  return text;
+}
+
+std::string Membership::State::call_of(int member, const Request& request) const {
+  const GroupFacts facts = members.read();
+  const auto& theirs = facts.line_of(member);
+  const auto shown = theirs ? shown_at(*theirs, request.seq) : std::nullopt;
+  const std::string site = shown ? members.site_of(member, shown->site) : "";
+  return fmt::format("{} #{}{}{}", call_name(request), request.seq, site.empty() ? "" : " at ",
+                     site);
+}
+
+ErrorContext Membership::State::context_of(const Request& request) const {
+  return {.op = call_name(request),
+          .seq = request.seq,
+          .rank = rank,
+          .culprits = {},
+          .host = {},
+          .call_site = name_of(request.where)};
+}
+
+std::string Membership::State::heading_of(const Request& request) const {
+  return heading(context_of(request), asked_of == 0 ? std::string() : name,
+                 purpose_of(request.where));
+}
+
+// ---- findings ----------------------------------------------------------------------------------
+
+namespace {
+
+constexpr std::string_view kSameCalls =
+    "Every rank must call the same operations in the same order";
+
+/// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
+std::string calls_text(const std::vector<std::uint64_t>& calls) {
+  std::map<std::uint64_t, std::vector<int>, std::greater<>> by_count;
+  for (std::size_t member = 0; member < calls.size(); ++member)
+    by_count[calls[member]].push_back(static_cast<int>(member));
+  std::string text;
+  for (const auto& [count, ranks] : by_count)
+    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, ranks_text(ranks));
+  return text;
+}
+
+/// In what operations that look alike differ.
+std::string_view hidden_difference(const Side& side) noexcept {
+  const std::uint8_t op = side.shown ? side.shown->op : 0;
+  if ((op & kUnevenBit) != 0) return "their counts differ";
+  if (op_index(op) == static_cast<std::size_t>(Op::all_reduce))
+    return "they differ in the buffers of a list";
+  return {};
+}
+
+/// A finding about a group, in words.
+class Words {
+ public:
+  Words(const Membership::State& group, const Finding& finding, const Request* request) noexcept
+      : group_(group), finding_(finding), request_(request) {}
+
+  std::string operator()(const Disagreement& found) const {
+    std::string text =
+        fmt::format("the ranks{} disagree about operation #{}", group_.of_group(), found.seq);
+    bool look_alike = true;
+    for (std::size_t i = 0; i < found.sides.size(); ++i) {
+      text += fmt::format("{} {} called {}", i == 0 ? ":" : ";", ranks_text(found.sides[i].members),
+                          call_of(found.sides[i]));
+      look_alike = look_alike && alike(found.sides[i], found.sides[0]);
+    }
+    if (look_alike) text += fmt::format(" ({})", hidden_reason(found));
+    return fmt::format("{}. {}", text, kSameCalls);
+  }
+
+  std::string operator()(const UnequalCalls& found) const {
+    const std::string what =
+        found.shown ? fmt::format(", on rank {} {}", found.more,
+                                  describe(group_.members.slot_of(found.more), *found.shown))
+                    : "";
+    return fmt::format(
+        "the ranks did not call the same number of collectives: {}. Rank {} left without #{}{}. {}",
+        calls_text(found.calls), found.fewer, found.extra, what, kSameCalls);
+  }
+
+  std::string operator()(const LeftEarly& found) const {
+    return fmt::format(
+        "{} left the group {}, while rank {} is in {}. Collectives called so far: {}. Every rank "
+        "must call the same operations before it leaves",
+        group_.person(found.member),
+        found.last == 0 ? "before its first collective"
+                        : "after " + times_text(found.last, "collective"),
+        group_.rank, group_.in_words(*request_), calls_text(found.calls));
+  }
+
+  std::string operator()(const LeftUnmatched& found) const {
+    return fmt::format(
+        "{} left the group, while {} was unmatched. {} before any rank closes, or take it "
+        "back with Work::cancel",
+        found.member < 0 ? "every other rank" : group_.person(found.member), group_.own(*request_),
+        request_->op == Op::send ? "Receive it" : "Send what it waits for");
+  }
+
+  std::string operator()(const NotEntered& found) const {
+    return fmt::format("after {} in {}: {}. If it is only slow, give a longer timeout",
+                       budget_text(found.given), group_.own(*request_),
+                       group_.doings(finding_.culprits, " had not entered; it "));
+  }
+
+  std::string operator()(const Stalled& found) const {
+    const std::string doings = group_.doings(finding_.culprits, " ");
+    return fmt::format("no byte has moved for {} (setting stall_timeout) in {}{}{}",
+                       budget_text(found.given), group_.own(*request_), doings.empty() ? "" : "; ",
+                       doings);
+  }
+
+  std::string operator()(const AskedOtherwise& found) const {
+    const Board& board = group_.host->shared;
+    return fmt::format(
+        "{} is in {} while {} is in {}, and each awaits the other. All ranks must make the same "
+        "groups, of the same ranks in the same order",
+        group_.person(group_.rank), describe_making(board, group_.host->rank, group_.id),
+        group_.person(found.member),
+        describe_making(board, group_.members.world_rank_of(found.member), found.group));
+  }
+
+  std::string operator()(const NotCome& found) const {
+    return fmt::format(
+        "not called after {} by {}. If it is only slow, give the world a longer timeout",
+        budget_text(found.given), group_.doings_anywhere(finding_.culprits));
+  }
+
+  std::string operator()(const LeftWorld&) const {
+    return fmt::format("{} {} left the world", ranks_text(finding_.culprits),
+                       finding_.culprits.size() == 1 ? "has" : "have");
+  }
+
+ private:
+  std::string call_of(const Side& side) const {
+    if (!side.shown) return "an operation that the board no longer shows";
+    return describe(group_.members.slot_of(side.shown_by), *side.shown);
+  }
+
+  std::string purpose_of(const Side& side) const {
+    return describe_purpose(group_.members.slot_of(side.shown_by), *side.shown);
+  }
+
+  /// The same operation, called on top of different pasts.
+  bool alike(const Side& one, const Side& other) const {
+    return one.shown && other.shown && purpose_of(one) == purpose_of(other) &&
+           describe(*one.shown) == describe(*other.shown);
+  }
+
+  static std::string hidden_reason(const Disagreement& found) {
+    const std::string_view here = hidden_difference(found.sides[0]);
+    const std::string before = fmt::format("they differ in an operation before #{}", found.seq);
+    if (here.empty()) return before;
+    return found.same_past ? std::string(here) : fmt::format("{}, or {}", here, before);
+  }
+
+  const Membership::State& group_;
+  const Finding& finding_;
+  const Request* const request_;
+};
+
+}  // namespace
+
+std::string Membership::State::words_of(const Finding& finding, const Request* request) const {
+  return std::visit(Words(*this, finding, request), finding.what);
+}
+
+}  // namespace tutti::control

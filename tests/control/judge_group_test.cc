@@ -1,0 +1,457 @@
+// The judges of a group as a whole: agreement, goodbyes, failures, meetings; in made-up situations.
+#include <gtest/gtest.h>
+
+#include "control/scene.h"
+
+namespace tutti::control {
+namespace {
+
+const std::vector<int> kSizes = {2, 3, 5, 8, 64, 1000};
+
+// ---- agreement ---------------------------------------------------------------------------------
+
+TEST(JudgeAgreement, ThoseThatDoTheSameAgree) {
+  for (const int size : kSizes)
+    for (const std::uint64_t seq : {0u, 1u, 3u, 4u, 5u, 100u}) {
+      Scene scene(size);
+      scene.all_enter(seq);
+      EXPECT_FALSE(find_disagreement(scene.facts)) << size << " ranks, #" << seq;
+      EXPECT_FALSE(disagreement_at(scene.facts, seq == 0 ? 1 : seq));
+    }
+}
+
+TEST(JudgeAgreement, TheSmallerSideIsNamedAndOfEqualsBoth) {
+  for (const int size : kSizes)
+    for (const int wrong : {1, size / 2, size - 1}) {
+      if (wrong < 1) continue;
+      SCOPED_TRACE(testing::Message() << wrong << " of " << size);
+      Scene scene(size);
+      for (int member = 0; member < size; ++member)
+        scene.enters(member, 2, member >= size - wrong ? 9 : 0);
+      const auto finding = find_disagreement(scene.facts);
+      ASSERT_NE(as<Disagreement>(finding), nullptr);
+      const Disagreement& found = *as<Disagreement>(finding);
+      EXPECT_EQ(finding->code, ErrorCode::kCollectiveMismatch);
+      EXPECT_EQ(found.seq, 2u);
+      EXPECT_TRUE(found.same_past);
+      ASSERT_EQ(found.sides.size(), 2u);
+      EXPECT_EQ(found.sides[0].members, range(0, size - wrong));
+      EXPECT_EQ(found.sides[1].members, range(size - wrong, size));
+      EXPECT_EQ(found.sides[1].shown->count, operation(2, 9).count);
+      EXPECT_EQ(found.sides[1].shown_by, size - wrong);
+      const std::vector<int> culprits = wrong * 2 < size    ? range(size - wrong, size)
+                                        : wrong * 2 == size ? range(0, size)
+                                                            : range(0, size - wrong);
+      EXPECT_EQ(finding->culprits, culprits);
+    }
+}
+
+TEST(JudgeAgreement, EverySideButOneLargestIsNamed) {
+  Scene scene(7);
+  const std::vector<std::uint64_t> programs = {0, 1, 0, 2, 0, 1, 3};
+  for (int member = 0; member < 7; ++member)
+    scene.enters(member, 1, programs[static_cast<std::size_t>(member)]);
+  EXPECT_EQ(find_disagreement(scene.facts)->culprits, (std::vector<int>{1, 3, 5, 6}));
+}
+
+TEST(JudgeAgreement, TheFirstDifferenceThatIsShownCounts) {
+  for (std::uint64_t seq = 1; seq <= 12; ++seq)
+    for (std::uint64_t different = 1; different <= seq; ++different) {
+      SCOPED_TRACE(testing::Message() << "#" << different << " of " << seq);
+      Scene scene(2);
+      scene.enters(0, seq);
+      scene.enters(1, different - 1).enters(1, different, 5).with_past(5).enters(1, seq, 5);
+      const auto finding = find_disagreement(scene.facts);
+      ASSERT_TRUE(finding);
+      const std::uint64_t oldest = seq < kHistory ? 1 : seq - kHistory + 1;
+      const std::uint64_t told = std::max(different, oldest);
+      EXPECT_EQ(as<Disagreement>(finding)->seq, told);
+      EXPECT_EQ(as<Disagreement>(finding)->same_past, told == 1 || different > oldest);
+    }
+}
+
+TEST(JudgeAgreement, OneThatIsAheadIsComparedWhereItStillShows) {
+  for (std::uint64_t ahead = 0; ahead <= 6; ++ahead) {
+    Scene scene(2);
+    scene.enters(0, 1).enters(1, 1, 5).with_past(5).enters(1, 1 + ahead, 5);
+    EXPECT_EQ(find_disagreement(scene.facts).has_value(), ahead < kHistory) << ahead;
+  }
+}
+
+TEST(JudgeAgreement, AGoodbyeShowsTheLastChain) {
+  Scene scene(2);
+  scene.enters(0, 2).enters(1, 2, 4).leaves(1);
+  scene.line(1).history = {};
+  const auto finding = find_disagreement(scene.facts);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(as<Disagreement>(finding)->seq, 2u);
+  EXPECT_FALSE(as<Disagreement>(finding)->sides[1].shown);
+  EXPECT_EQ(as<Disagreement>(finding)->sides[1].shown_by, -1);
+  EXPECT_FALSE(as<Disagreement>(finding)->same_past) << "nobody knows";
+}
+
+TEST(JudgeAgreement, AGoodbyeCountsOnlyOnceItIsSaid) {
+  Scene scene(2);
+  scene.enters(0, 2).enters(1, 2, 4).leaves(1, LineState::open);
+  scene.line(1).history = {};
+  EXPECT_FALSE(find_disagreement(scene.facts));
+}
+
+TEST(JudgeAgreement, WhatWasSeenElsewhereStandsForALineThatHasMovedOn) {
+  for (const int size : kSizes) {
+    SCOPED_TRACE(size);
+    Scene scene(size);
+    scene.all_enter(1);
+    scene.line(size - 1).history = {};
+    const Sighting sighting = {size - 1, operation(1, 6)};
+    const auto finding = disagreement_at(scene.facts, 1, sighting);
+    ASSERT_TRUE(finding);
+    EXPECT_EQ(as<Disagreement>(finding)->sides.back().members, std::vector<int>{size - 1});
+    EXPECT_EQ(as<Disagreement>(finding)->sides.back().shown_by, size - 1);
+    EXPECT_FALSE(disagreement_at(scene.facts, 1, {size - 1, operation(2, 6)})) << "another seq";
+    EXPECT_FALSE(disagreement_at(scene.facts, 1)) << "nothing was seen";
+  }
+}
+
+TEST(JudgeAgreement, ALineCountsMoreThanWhatWasSeen) {
+  Scene scene(2);
+  scene.all_enter(1);
+  EXPECT_FALSE(disagreement_at(scene.facts, 1, {1, operation(1, 6)}));
+}
+
+TEST(JudgeAgreement, AKnownDifferenceIsToldEvenIfNobodyShowsItAnyMore) {
+  for (const bool was_seen : {true, false})
+    for (const int rank : {0, 1, 2}) {
+      Scene scene(3, rank);
+      const int peer = (rank + 1) % 3;
+      Sighting sighting{.member = peer};
+      if (was_seen) sighting.shown = operation(9, 1);
+      const Finding finding = disagreement_with(scene.facts, operation(9), sighting);
+      const auto& found = std::get<Disagreement>(finding.what);
+      EXPECT_EQ(finding.culprits, (std::vector<int>{std::min(rank, peer), std::max(rank, peer)}));
+      EXPECT_EQ(found.seq, 9u);
+      ASSERT_EQ(found.sides.size(), 2u);
+      EXPECT_EQ(found.sides[0].members, std::vector<int>{rank});
+      EXPECT_EQ(found.sides[1].shown.has_value(), was_seen);
+      EXPECT_FALSE(found.same_past);
+    }
+}
+
+TEST(JudgeAgreement, AnEarlierDifferenceComesBeforeTheOneThatWasSeen) {
+  Scene scene(2);
+  scene.enters(0, 2).enters(1, 1, 3).with_past(3).enters(1, 2, 3);
+  const Finding finding = disagreement_with(scene.facts, operation(2), {1, operation(2, 3)});
+  EXPECT_EQ(std::get<Disagreement>(finding.what).seq, 1u);
+}
+
+// ---- goodbyes ----------------------------------------------------------------------------------
+
+TEST(JudgeGoodbye, EqualOnesEndWell) {
+  for (const int size : kSizes)
+    for (const std::uint64_t seq : {0u, 1u, 7u}) {
+      Scene scene(size);
+      scene.all_enter(seq);
+      for (int member = 0; member < size; ++member) scene.leaves(member);
+      EXPECT_FALSE(compare_goodbyes(scene.facts));
+    }
+}
+
+TEST(JudgeGoodbye, OneThatIsStillThereIsNotCompared) {
+  Scene scene(3);
+  scene.all_enter(2).leaves(0).leaves(1);
+  scene.enters(2, 3);
+  EXPECT_FALSE(compare_goodbyes(scene.facts));
+  scene.absent(2);
+  EXPECT_FALSE(compare_goodbyes(scene.facts)) << "it has made room, so it has compared";
+}
+
+TEST(JudgeGoodbye, MoreCallsOfOneAreToldAsFewerOfTheOther) {
+  for (const int size : kSizes)
+    for (const int rank : {0, size - 1})
+      for (const std::uint64_t more : {1u, 2u, 3u, 9u}) {
+        SCOPED_TRACE(testing::Message() << more << " more, rank " << rank << " of " << size);
+        Scene scene(size, rank);
+        scene.all_enter(2).enters(size - 1, 2 + more);
+        for (int member = 0; member < size; ++member) scene.leaves(member);
+        const auto finding = compare_goodbyes(scene.facts);
+        ASSERT_NE(as<UnequalCalls>(finding), nullptr);
+        const UnequalCalls& found = *as<UnequalCalls>(finding);
+        EXPECT_EQ(finding->code, ErrorCode::kCollectiveMismatch);
+        EXPECT_EQ(found.extra, 3u);
+        EXPECT_EQ(found.more, size - 1);
+        EXPECT_EQ(found.fewer, rank == 0 ? 0 : found.fewer);
+        EXPECT_NE(found.fewer, size - 1);
+        EXPECT_EQ(finding->culprits, std::vector<int>{found.fewer});
+        EXPECT_EQ(found.shown.has_value(), more <= kHistory) << "as long as it is shown";
+        EXPECT_EQ(found.calls.back(), 2 + more);
+      }
+}
+
+TEST(JudgeGoodbye, AnOtherPastIsToldAtItsFirstDifference) {
+  for (std::uint64_t different = 1; different <= 6; ++different)
+    for (const std::uint64_t more : {0u, 1u}) {
+      SCOPED_TRACE(testing::Message() << "#" << different << ", " << more << " more");
+      Scene scene(2);
+      scene.enters(0, 6);
+      scene.enters(1, different - 1).enters(1, different, 5).with_past(5).enters(1, 6 + more, 5);
+      scene.leaves(0).leaves(1);
+      const auto finding = compare_goodbyes(scene.facts);
+      ASSERT_TRUE(finding);
+      const std::uint64_t oldest = 3 + more;
+      EXPECT_EQ(as<Disagreement>(finding)->seq, std::max(different, oldest));
+    }
+}
+
+// ---- failures that others tell -----------------------------------------------------------------
+
+TEST(JudgeFailure, TheFirstWithATextIsTakenOver) {
+  for (const int size : kSizes)
+    for (const int told : {1, size - 1}) {
+      Scene scene(size);
+      EXPECT_FALSE(find_failure(scene.facts));
+      for (int member = 1; member < size; ++member)
+        scene.fails(member, ErrorCode::kAborted, {0}, member >= told ? "enough" : "");
+      const auto found = find_failure(scene.facts);
+      ASSERT_TRUE(found);
+      EXPECT_EQ(found->member, told);
+      EXPECT_EQ(found->failure.text, "enough");
+      EXPECT_EQ(found->failure.culprits, std::vector<int>{0});
+    }
+}
+
+TEST(JudgeFailure, OneWithoutATextIsBetterThanNone) {
+  Scene scene(4, 1);
+  scene.fails(1, ErrorCode::kTimeout, {3}, "own");
+  EXPECT_FALSE(find_failure(scene.facts)) << "the own one is no news";
+  scene.fails(2, ErrorCode::kPeerLost, {3}, "").fails(3, ErrorCode::kTimeout, {0}, "");
+  EXPECT_EQ(find_failure(scene.facts)->member, 2);
+  EXPECT_EQ(find_failure(scene.facts)->failure.code, ErrorCode::kPeerLost);
+}
+
+TEST(JudgeFailure, ALossIsNoneForAGroupThatTheLostHadLeft) {
+  for (const int size : kSizes)
+    for (const LineState state : {LineState::meeting, LineState::open, LineState::closing,
+                                  LineState::closed, LineState::gave_up, LineState::gone}) {
+      Scene scene(size);
+      scene.line(size - 1).state = state;
+      const bool is_loss = !has_left(state);
+      EXPECT_EQ(lost_to(scene.facts, {size - 1}),
+                is_loss ? std::vector<int>{size - 1} : std::vector<int>{});
+      scene.absent(size - 1);
+      EXPECT_EQ(lost_to(scene.facts, {size - 1}), std::vector<int>{size - 1});
+    }
+}
+
+TEST(JudgeFailure, OneThatHasGoneWellNeverHearsOfADisagreement) {
+  for (const ErrorCode code : {ErrorCode::kCollectiveMismatch, ErrorCode::kClosed,
+                               ErrorCode::kTimeout, ErrorCode::kPeerLost, ErrorCode::kAborted}) {
+    const bool concerns = code == ErrorCode::kCollectiveMismatch || code == ErrorCode::kClosed;
+    Scene scene(3);
+    scene.all_enter(1).leaves(1, LineState::closed);
+    EXPECT_FALSE(comes_too_late(scene.facts, code)) << "its group is still there";
+    scene.leaves(1, LineState::gone);
+    EXPECT_EQ(comes_too_late(scene.facts, code), concerns);
+    scene.fails(1, ErrorCode::kTimeout, {}, "");
+    EXPECT_FALSE(comes_too_late(scene.facts, code)) << "it has failed as well";
+    scene.absent(1);
+    EXPECT_FALSE(comes_too_late(scene.facts, code));
+    scene.of(1).has_left_world = true;
+    EXPECT_EQ(comes_too_late(scene.facts, code), concerns);
+  }
+}
+
+TEST(JudgeLine, IsKeptUntilAllHaveCompared) {
+  for (const LineState state :
+       {LineState::meeting, LineState::open, LineState::closing, LineState::closed,
+        LineState::gave_up, LineState::gone, LineState::gone_after_gave_up, LineState::unmade}) {
+    Scene scene(3);
+    for (int member = 0; member < 3; ++member) scene.leaves(member, LineState::gone);
+    EXPECT_FALSE(is_line_needed(scene.facts));
+    scene.line(2).state = state;
+    const bool reads = state < LineState::closed;
+    EXPECT_EQ(is_line_needed(scene.facts), reads);
+    scene.of(2).has_left_world = true;
+    EXPECT_FALSE(is_line_needed(scene.facts));
+    scene.of(2).has_left_world = false;
+    scene.of(2).is_lost = true;
+    EXPECT_FALSE(is_line_needed(scene.facts));
+    scene.of(2).is_lost = false;
+    scene.absent(2);
+    EXPECT_FALSE(is_line_needed(scene.facts));
+  }
+}
+
+// ---- meetings ----------------------------------------------------------------------------------
+
+constexpr GroupId kGroup = 77, kParent = 5;
+
+/// A group of ranks 0 to size - 1 of the world, made by rank 0, to which nobody else has come.
+struct Making {
+  explicit Making(int size) : scene(size) {
+    for (int member = 1; member < size; ++member) scene.absent(member);
+    clock.began = kStart;
+    clock.next_line = kStart + 30s;
+    clock.deadline = Deadline::after(100s);
+    clock.deadline.start(kStart);
+  }
+  MeetingLook look_after(std::chrono::nanoseconds waited) {
+    return look_at_meeting(question, scene.facts, clock, kStart + waited);
+  }
+  /// `member` makes another group that awaits rank 0 as well.
+  MeetingFacts& meets_elsewhere(int member) {
+    scene.of(member).meetings = {
+        {.group = 88, .asked_of = kParent, .world_ranks = {0, member}, .looks = 1}};
+    return scene.of(member).meetings[0];
+  }
+
+  Scene scene;
+  MeetingQuestion question = {.group = kGroup, .asked_of = kParent};
+  MeetingClock clock;
+};
+
+TEST(JudgeMeeting, EndsWhenAllHaveCome) {
+  for (const int size : kSizes) {
+    Making making(size);
+    for (int member = 1; member < size; ++member) making.scene.of(member).line.emplace();
+    const MeetingLook found = making.look_after(200s);
+    EXPECT_FALSE(found.finding) << "however late";
+    EXPECT_FALSE(found.ends_with_parent);
+  }
+}
+
+TEST(JudgeMeeting, NamesAllWhoHaveNotCome) {
+  for (const int size : kSizes) {
+    SCOPED_TRACE(size);
+    Making making(size);
+    making.scene.of(1).line.emplace();
+    if (size == 2) making.scene.absent(1);
+    EXPECT_FALSE(making.look_after(99s).finding);
+    const MeetingLook due = making.look_after(100s);
+    ASSERT_NE(as<NotCome>(due.finding), nullptr);
+    EXPECT_EQ(due.finding->code, ErrorCode::kTimeout);
+    EXPECT_EQ(due.finding->culprits, range(size == 2 ? 1 : 2, size));
+  }
+}
+
+TEST(JudgeMeeting, SaysNowAndThenWhoIsAwaited) {
+  Making making(3);
+  making.clock.deadline = Deadline();
+  std::vector<int> said;
+  for (int second = 1; second < 300; ++second) {
+    const MeetingLook found = making.look_after(std::chrono::seconds(second));
+    EXPECT_EQ(found.next, kStart + std::chrono::seconds(second) + 20ms);
+    if (!found.awaited.empty()) said.push_back(second);
+  }
+  EXPECT_EQ(said, (std::vector<int>{30, 60, 120, 240}));
+}
+
+TEST(JudgeMeeting, OneThatLeftTheWorldWillNotCome) {
+  for (const int size : kSizes) {
+    Making making(size);
+    making.scene.of(size - 1).has_left_world = true;
+    const MeetingLook found = making.look_after(5ms);
+    ASSERT_NE(as<LeftWorld>(found.finding), nullptr);
+    EXPECT_EQ(found.finding->code, ErrorCode::kClosed);
+    EXPECT_EQ(found.finding->culprits, std::vector<int>{size - 1});
+    making.question.parent_failed = true;
+    EXPECT_TRUE(making.look_after(6ms).ends_with_parent) << "it may have gone because of that";
+    EXPECT_FALSE(making.look_after(7ms).finding);
+  }
+}
+
+TEST(JudgeMeeting, OneThatCameAndLeftHasCome) {
+  Making making(2);
+  making.scene.of(1).line.emplace();
+  making.scene.of(1).has_left_world = true;
+  EXPECT_FALSE(making.look_after(5ms).finding);
+}
+
+TEST(JudgeMeeting, TwoThatAwaitEachOtherElsewhereAreTold) {
+  for (const int size : kSizes) {
+    SCOPED_TRACE(size);
+    const int member = size - 1;
+    Making making(size);
+    MeetingFacts& other = making.meets_elsewhere(member);
+    EXPECT_FALSE(making.look_after(20ms).finding) << "it may not have looked at what has happened";
+    other.looks = 2;
+    EXPECT_FALSE(making.look_after(40ms).finding) << "that look began before";
+    other.looks = 3;
+    const MeetingLook found = making.look_after(60ms);
+    ASSERT_NE(as<AskedOtherwise>(found.finding), nullptr);
+    EXPECT_EQ(found.finding->code, ErrorCode::kCollectiveMismatch);
+    EXPECT_EQ(found.finding->culprits, std::vector<int>{member});
+    EXPECT_EQ(as<AskedOtherwise>(found.finding)->group, 88u);
+  }
+}
+
+TEST(JudgeMeeting, LooksCountFromWhereThatMeetingWasFirstSeen) {
+  Making making(2);
+  making.meets_elsewhere(1).looks = 50;
+  EXPECT_FALSE(making.look_after(20ms).finding);
+  making.scene.of(1).meetings[0].group = 99;
+  making.scene.of(1).meetings[0].looks = 90;
+  EXPECT_FALSE(making.look_after(40ms).finding) << "another meeting";
+  making.scene.of(1).meetings[0].looks = 92;
+  EXPECT_TRUE(making.look_after(60ms).finding);
+}
+
+TEST(JudgeMeeting, OneThatGaveUpForThisReasonIsBelievedAtOnce) {
+  for (const auto before : {-1ms, 0ms, 1ms}) {
+    Making making(2);
+    MeetingFacts& other = making.meets_elsewhere(1);
+    other.has_disagreed = true;
+    other.failed = kStart - before;
+    EXPECT_EQ(making.look_after(20ms).finding.has_value(), before <= 0ms)
+        << "one that failed before this meeting began is an older story";
+  }
+}
+
+TEST(JudgeMeeting, OtherMeetingsThatDoNotConcernThisRankAreNone) {
+  struct Case {
+    const char* name;
+    void (*change)(Making&, MeetingFacts&);
+  };
+  for (const Case& each : {
+           Case{"of another parent", [](Making&, MeetingFacts&other) { other.asked_of = 6; }},
+           Case{"without this rank",
+                [](Making&, MeetingFacts&other) {
+                  other.world_ranks = {1, 2};
+                }},
+           Case{"the same group", [](Making&, MeetingFacts&other) { other.group = kGroup; }},
+           Case{"this is a world",
+                [](Making&making, MeetingFacts&) { making.question.asked_of = 0; }},
+           Case{"it has come here as well",
+                [](Making&making, MeetingFacts&) { making.scene.of(1).line.emplace(); }},
+       }) {
+    Making making(2);
+    MeetingFacts& other = making.meets_elsewhere(1);
+    each.change(making, other);
+    making.look_after(20ms);
+    other.looks = 10;
+    EXPECT_FALSE(making.look_after(40ms).finding) << each.name;
+  }
+}
+
+TEST(JudgeMeeting, AskingOtherwiseComesBeforeTheParentsFailureWhichThatMayHaveCaused) {
+  Making making(2);
+  making.meets_elsewhere(1);
+  making.look_after(20ms);
+  making.scene.of(1).meetings[0].looks = 9;
+  making.question.parent_failed = true;
+  const MeetingLook found = making.look_after(40ms);
+  EXPECT_NE(as<AskedOtherwise>(found.finding), nullptr);
+  EXPECT_FALSE(found.ends_with_parent);
+}
+
+TEST(JudgeMeeting, EndsWithItsParent) {
+  for (const int size : kSizes) {
+    Making making(size);
+    making.question.parent_failed = true;
+    const MeetingLook found = making.look_after(200s);
+    EXPECT_TRUE(found.ends_with_parent) << "whatever the time";
+    EXPECT_FALSE(found.finding);
+  }
+}
+
+}  // namespace
+}  // namespace tutti::control
