@@ -11,15 +11,38 @@
 
 namespace tutti::control {
 
-void Membership::State::fail(Cause cause, Tell tell) noexcept {
+void Membership::State::fail(Cause cause) noexcept {
   if (Process::forked()) return;
-  // What looks like a cause may be what a failure left behind, of a member that failed and went
-  // since failures were last looked for.
-  if (tell == Tell::everybody && adopt_failure()) return;
+  const auto self = shared_from_this();  // a callback may destroy the group and its world at once
+  Verdict verdict{
+      .code = cause.code, .group = id, .text = std::move(cause.text), .finder = host->rank};
+  for (const int member : cause.culprits)
+    if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
+  const bool entered = host->enter([&]() -> std::optional<Verdict> {
+    if (abort_word.load() != kRunning || adopt_from_lines()) return std::nullopt;
+    return verdict;
+  });
+  if (!entered) return;
+  for (const int world_rank : members.world_ranks())
+    if (world_rank != host->rank) rouse_control(host->shared, world_rank);
+}
+
+void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
+  fail({finding.code, words_of(finding, request), finding.culprits, {}});
+}
+
+void Membership::State::fail_by(const Verdict& verdict) noexcept {
+  Cause cause{verdict.code, verdict.text, {}, {}};
+  for (const int world_rank : verdict.culprits)
+    if (const int member = members.member_of(world_rank); member >= 0)
+      cause.culprits.push_back(member);
+  settle(std::move(cause));
+}
+
+void Membership::State::settle(Cause cause) noexcept {
   RankSet culprits;
   for (const int member : cause.culprits)
-    if (member >= 0 && member < size())
-      culprits.set(static_cast<std::size_t>(members.world_rank_of(member)));
+    culprits.set(static_cast<std::size_t>(members.world_rank_of(member)));
   {
     const std::lock_guard lock(mutex);
     if (first_cause) return;
@@ -28,20 +51,12 @@ void Membership::State::fail(Cause cause, Tell tell) noexcept {
   }
   Untold::of_process().add({id, rank, cause.code, culprits, host->rank_count, cause.text, false});
   // On the board first: whoever finds that this rank has gone away must also find why.
-  host->own.publish_failure(line, cause.code, culprits,
-                            tell == Tell::everybody ? cause.text : std::string());
+  host->own.publish_failure(line, cause.code, culprits);
   if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
   std::uint64_t running = kRunning;
   abort_word.compare_exchange_strong(running, kFailed);
   ring(host->own.slot().bell);
-  if (tell == Tell::everybody)
-    for (const int world_rank : members.world_ranks())
-      if (world_rank != host->rank) rouse_control(host->shared, world_rank);
   host->process->post([self = shared_from_this()] { self->announce(); });
-}
-
-void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
-  fail({finding.code, words_of(finding, request), finding.culprits, {}}, Tell::everybody);
 }
 
 void Membership::State::announce() noexcept {
@@ -66,11 +81,10 @@ void Membership::State::announce() noexcept {
   if (first) log(LogLevel::error, error.what());
 }
 
-void Membership::State::peers_lost(const RankSet& lost) noexcept {
+void Membership::State::peers_lost(const std::set<int>& lost) noexcept {
   std::vector<int> concerned;
   for (int member = 0; member < size(); ++member)
-    if (lost.test(static_cast<std::size_t>(members.world_rank_of(member))))
-      concerned.push_back(member);
+    if (lost.contains(members.world_rank_of(member))) concerned.push_back(member);
   if (!concerned.empty()) members_lost(members.read(), concerned);
 }
 
@@ -82,10 +96,15 @@ void Membership::State::members_lost(const GroupFacts& facts,
   if (cause.culprits.empty()) return;
   cause.text = doings(cause.culprits, " was lost: ") +
                ". The group is closed: make a group or a world without it, or start the job again";
-  fail(std::move(cause), Tell::nobody);
+  settle(std::move(cause));
 }
 
 bool Membership::State::adopt_failure() noexcept {
+  host->apply_log();
+  return abort_word.load() != kRunning || adopt_from_lines();
+}
+
+bool Membership::State::adopt_from_lines() noexcept {
   if (!members.shows_failure()) return false;
   const GroupFacts facts = members.read();
   const std::optional<Told> told = find_failure(facts);
@@ -98,7 +117,7 @@ bool Membership::State::adopt_failure() noexcept {
         failure.text.empty()
             ? fmt::format("{} has failed ({})", person(told->member), name_of(failure.code))
             : failure.text;
-    fail({failure.code, text, failure.culprits, {}}, Tell::nobody);
+    settle({failure.code, text, failure.culprits, {}});
   }
   const std::lock_guard lock(mutex);
   return first_cause.has_value();
@@ -119,8 +138,7 @@ void Membership::State::adopt_parent(State& parent) noexcept {
   fail({failure.code(),
         fmt::format("its parent failed meanwhile: {}", failure.what()),
         std::move(culprits),
-        {}},
-       Tell::everybody);
+        {}});
 }
 
 Error Membership::State::make_error(const Request* request) const {

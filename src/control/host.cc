@@ -145,8 +145,17 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       own_cores(tutti::own_cores()),
       own(shared.slot(options.rank)),
       progress(own.slot().bell),
-      failures_seen(static_cast<std::size_t>(rank_count)),
-      verdicts_seen(static_cast<std::size_t>(rank_count)) {}
+      log(shared, own, rank) {}
+
+std::vector<std::shared_ptr<Membership::State>> Host::State::all_memberships() const {
+  const std::lock_guard lock(mutex);
+  return memberships;
+}
+
+bool Host::State::is_lost(int slot) const noexcept {
+  const std::lock_guard lock(mutex);
+  return lost.contains(slot);
+}
 
 std::string Host::State::person(int slot, int shown_as) const {
   const auto exit = shared.exit_of(slot);
@@ -166,9 +175,11 @@ void Host::State::rouse_others() noexcept {
 
 void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept {
   look_for_deaths(now);
-  adopt_verdicts();
+  apply_log();
   decide(now, next);
-  adopt_failures();
+  if (!has_missed_entries.load()) return;
+  for (const auto& membership : all_memberships())
+    if (membership->abort_word.load() == kRunning) membership->adopt_from_lines();
 }
 
 void Host::State::look_for_deaths(Clock::time_point now) noexcept {
@@ -178,29 +189,17 @@ void Host::State::look_for_deaths(Clock::time_point now) noexcept {
     if (slot == rank || ended.test(bit) || other.state.load() != RankState::running) continue;
     if (other.mark.look() != Mark::State::owner_died) continue;
     ended.set(bit);
-    if (has_left(other)) continue;  // no loss: nobody needed it any more
-    if (dead.none() || (dead & ~lost).none()) first_death = now;
-    dead.set(bit);
-  }
-}
-
-void Host::State::adopt_verdicts() noexcept {
-  // Those of the dead and of those who left count as well: some have acted on them.
-  for (int slot = 0; slot < rank_count; ++slot) {
-    const std::uint32_t version = shared.slot(slot).verdicts.load(std::memory_order_acquire);
-    std::uint32_t& seen = verdicts_seen[static_cast<std::size_t>(slot)];
-    if (version == seen) continue;
-    if (const auto verdict = read_verdict(shared.slot(slot))) {
-      seen = version;
-      apply(*verdict);
-    }
+    if (has_left(other) || is_lost(slot)) continue;  // no loss: nobody needed it any more
+    if (undecided.empty()) first_death = now;
+    undecided.insert(slot);
   }
 }
 
 void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
-  if ((dead & ~lost).none()) return;
+  std::erase_if(undecided, [this](int slot) { return is_lost(slot); });
+  if (undecided.empty()) return;
   int decider = 0;
-  while (decider != rank && (ended.test(static_cast<std::size_t>(decider)) ||
+  while (decider != rank && (ended.test(static_cast<std::size_t>(decider)) || is_lost(decider) ||
                              shared.slot(decider).state.load() != RankState::running))
     ++decider;
   const Clock::time_point due = first_death + (decider == rank ? kFreeze : kOvertake);
@@ -208,39 +207,14 @@ void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcep
     *next = std::min(*next, due);
     return;
   }
-  own.publish_verdict(dead | lost);
-  adopt_verdicts();
-  rouse_others();
-}
-
-void Host::State::apply(const RankSet& verdict) noexcept {
-  std::vector<std::shared_ptr<Membership::State>> concerned;
-  {
-    const std::lock_guard lock(mutex);
-    lost |= verdict;
-    concerned = memberships;
-  }
-  dead |= verdict;
-  ended |= verdict;
-  loss_word.store(kFailed);
-  ring(own.slot().bell);
-  for (const auto& membership : concerned) membership->peers_lost(verdict);
-}
-
-void Host::State::adopt_failures() noexcept {
-  std::vector<std::shared_ptr<Membership::State>> all;
-  for (int slot = 0; slot < rank_count; ++slot) {
-    const std::uint32_t failures = shared.slot(slot).failures.load();
-    std::uint32_t& seen = failures_seen[static_cast<std::size_t>(slot)];
-    if (slot == rank || failures == seen) continue;
-    seen = failures;
-    if (all.empty()) {
-      const std::lock_guard lock(mutex);
-      all = memberships;
-    }
-  }
-  for (const auto& membership : all)
-    if (membership->abort_word.load() == kRunning) membership->adopt_failure();
+  const bool entered = enter([this]() -> std::optional<Verdict> {
+    Verdict verdict{.finder = rank};
+    for (const int slot : undecided)
+      if (!is_lost(slot)) verdict.culprits.push_back(slot);
+    if (verdict.culprits.empty()) return std::nullopt;
+    return verdict;
+  });
+  if (entered) rouse_others();
 }
 
 // ---- joining and leaving
@@ -334,7 +308,7 @@ void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& 
   std::string text;
   const std::lock_guard lock(mutex);
   for (int slot = 0; slot < rank_count; ++slot) {
-    if (!lost.test(static_cast<std::size_t>(slot))) continue;
+    if (!lost.contains(slot)) continue;
     context.culprits.push_back(slot);
     text += fmt::format("{}{}", text.empty() ? "" : ", ", person(slot, slot));
   }
@@ -394,8 +368,7 @@ std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) 
     GroupFacts facts = BoardMembers(shared, closed.group, closed.world_ranks, closed.rank).read();
     for (int member = 0; member < facts.size(); ++member) {
       const auto world_rank = closed.world_ranks[static_cast<std::size_t>(member)];
-      facts.members[static_cast<std::size_t>(member)].is_lost =
-          lost.test(static_cast<std::size_t>(world_rank));
+      facts.members[static_cast<std::size_t>(member)].is_lost = lost.contains(world_rank);
     }
     if (is_line_needed(facts)) continue;
     own.free_line(closed.line);
@@ -409,7 +382,6 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   State& state = *state_;
   Process::refuse_in_child();
   std::shared_ptr<Membership::State> membership;
-  RankSet lost;
   {
     const std::lock_guard lock(state.mutex);
     const std::optional<OwnLine> line = state.open_line(options);
@@ -420,13 +392,9 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
                       "more at a time; close some",
                       options.name, kLinesPerSlot));
     membership = std::make_shared<Membership::State>(state_, std::move(options), *line);
-    state.memberships.push_back(membership);
-    lost = state.lost;
   }
   auto handle = std::make_unique<Membership>(membership);
-  // What happened before there was a group to tell.
-  membership->peers_lost(lost);
-  membership->adopt_failure();
+  state.tell_from_now_on(membership);
   return handle;
 }
 

@@ -1,10 +1,10 @@
 // A rank's place on its host: who else is here, the board they share, who has died.
 //
 // Every control thread looks at the *marks* of the others. The *decider* is the lowest living rank:
-// 20 ms after it has learned of a death it publishes its *verdict*, the set of lost ranks, in its
-// own slot and rouses everybody; the others act on verdicts only, so that all name the same
-// culprits. A decider that says nothing for long (it may be stopped: slow is not dead) is overtaken
-// by the next lowest; whoever is about to decide adopts what is published already.
+// 20 ms after it has learned of a death it enters the lost ranks into the world's log of verdicts
+// and rouses everybody; all act on that log only, so that all name the same culprits. A decider
+// that says nothing for long (it may be stopped: slow is not dead) is overtaken by the next lowest;
+// whoever is about to decide applies what is in the log already.
 #pragma once
 
 #include <chrono>

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "control/board/board.h"
+#include "control/board/log.h"
 #include "control/board/members.h"
 #include "control/board/owner.h"
 #include "control/host.h"
@@ -37,10 +40,23 @@ struct Host::State final : Watched {
 
   void look_for_deaths(Deadline::Clock::time_point now) noexcept;
   void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
-  void adopt_verdicts() noexcept;
-  void adopt_failures() noexcept;
-  void apply(const RankSet& verdict) noexcept;
   void rouse_others() noexcept;
+  bool is_lost(int slot) const noexcept;
+  std::vector<std::shared_ptr<Membership::State>> all_memberships() const;
+
+  // ---- verdicts.cc
+  /// Applies those entries of the log that are new. Any thread.
+  void apply_log() noexcept;
+  /// Enters what `verdict()` returns into the log and applies it. It is asked whenever all entries
+  /// so far are applied; nothing: they have settled it. False: they have.
+  bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
+  /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
+  void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
+  void apply_new_entries() noexcept;                           // log_mutex
+  void apply(const Verdict& verdict) noexcept;                 // log_mutex
+  void apply_loss(const std::vector<int>& culprits) noexcept;  // log_mutex
+  void catch_up() noexcept;                                    // log_mutex
+
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
   void wait_for_all(Deadline& deadline, const std::function<void()>& look);
@@ -65,9 +81,14 @@ struct Host::State final : Watched {
   /// Nonzero once any rank was declared lost: ends the wait for the others while joining.
   std::atomic<std::uint64_t> loss_word{0};
 
-  std::mutex mutex;
+  std::mutex log_mutex;                         ///< before `mutex`, where both are taken
+  BoardLog log;                                 // log_mutex
+  std::uint64_t next_entry = 1;                 // log_mutex
+  std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
+
+  mutable std::mutex mutex;
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
-  RankSet lost;                                                 // mutex; by verdict
+  std::set<int> lost;                                           // mutex; ranks of the world
 
   struct ClosedLine {
     OwnLine line;
@@ -78,11 +99,9 @@ struct Host::State final : Watched {
   std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
 
   // Control thread only.
-  RankSet ended;  ///< by mark, whether lost or after their last goodbye
-  RankSet dead;   ///< those of them that are a loss
+  RankSet ended;            ///< by mark, whether lost or after their last goodbye
+  std::set<int> undecided;  ///< those of them that are a loss, and not yet in the log
   Deadline::Clock::time_point first_death = {};
-  std::vector<std::uint32_t> failures_seen;
-  std::vector<std::uint32_t> verdicts_seen;
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
@@ -95,21 +114,26 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   int size() const noexcept { return members.size(); }
 
   // ---- failing.cc
-  /// How one rank's failure concerns the others.
-  enum class Tell : std::uint8_t { everybody, nobody };
-  /// The first cause counts; of those to tell, one that a member has published already comes first.
-  /// `tell` everybody: the text goes to the board and all are roused.
-  void fail(Cause cause, Tell tell) noexcept;
+  /// Enters the cause into the log, unless the group has failed by then: the first verdict counts,
+  /// on all members.
+  void fail(Cause cause) noexcept;
   /// The same for a judge's finding; `request`: the operation it is about, or null.
   void fail(const Finding& finding, const Request* request) noexcept;
-  /// Takes over the failure of a member whose line says so. False: the group has not failed.
+  /// The verdict on this group is in the log.
+  void fail_by(const Verdict& verdict) noexcept;
+  /// What the group has failed with, for the threads of this rank and on the own line. The first
+  /// cause counts.
+  void settle(Cause cause) noexcept;
+  /// Takes over what others have found. False: the group has not failed.
   bool adopt_failure() noexcept;
+  /// The same from a member whose line says so.
+  bool adopt_from_lines() noexcept;
   /// A group that is being made ends with the one that was asked for it.
   void adopt_parent(State& parent) noexcept;
   /// Whether the group has failed, here or elsewhere.
   bool has_failed() noexcept;
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
-  void peers_lost(const RankSet& lost) noexcept;
+  void peers_lost(const std::set<int>& lost) noexcept;
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;

@@ -112,9 +112,7 @@ const std::atomic<std::uint64_t>& Membership::abort_word() const noexcept {
   return state_->abort_word;
 }
 
-void Membership::fail(Cause cause) noexcept {
-  state_->fail(std::move(cause), State::Tell::everybody);
-}
+void Membership::fail(Cause cause) noexcept { state_->fail(std::move(cause)); }
 
 std::optional<Cause> Membership::cause() const {
   if (state_->abort_word.load() == kForked)

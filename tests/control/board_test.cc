@@ -143,23 +143,22 @@ TEST(Board, AMarkOutlivesItsHolder) {
   close(ready[1]);
 }
 
-TEST(Board, SetsAndNoticesRoundTrip) {
+TEST(Board, SetsAndFailuresRoundTrip) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
   const auto owner = std::make_unique<SlotOwner>(board.slot(0));
-  EXPECT_FALSE(read_verdict(board.slot(0)));
   RankSet lost;
   for (const std::size_t rank : {0, 63, 64, 200, 255}) lost.set(rank);
-  owner->publish_verdict(lost);
-  EXPECT_EQ(read_verdict(board.slot(0)), lost);
+  owner->publish_lost(lost);
+  EXPECT_EQ(read_set(board.slot(0).lost), lost);
 
   Line* line = opened(board, *owner, 77, 0);
   ASSERT_NE(line, nullptr);
   EXPECT_EQ(board.find_line(0, 77), line);
   EXPECT_EQ(board.find_line(0, 78), nullptr);
-  owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost, std::string(2000, 'x'));
+  owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost);
   EXPECT_EQ(line->failure.load(), static_cast<std::uint32_t>(ErrorCode::kAborted) + 1);
-  EXPECT_EQ(board.slot(0).notices[0].text.read(), std::string(kNoticeBytes - 1, 'x'));
+  EXPECT_EQ(read_set(line->ranks), lost);
 }
 
 TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
@@ -232,7 +231,7 @@ TEST(Board, SaysWhatARankIsDoing) {
   EXPECT_EQ(describe_doing(board, 0, 8),
             "has completed no collective yet and meanwhile is in new_group");
   owner->publish_purpose(9, "new_group({1, 0})");
-  owner->publish_failure(OwnLine(*unmade), ErrorCode::kTimeout, {}, "");
+  owner->publish_failure(OwnLine(*unmade), ErrorCode::kTimeout, {});
   unmade->state.store(LineState::unmade);
   EXPECT_EQ(describe_doing(board, 0, 8),
             "has completed no collective yet and was in new_group({1, 0}), which failed");

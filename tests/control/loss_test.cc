@@ -230,6 +230,53 @@ TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
   for (const int rank : {0, 1, 2}) EXPECT_EQ(ranks.reap(rank), 0);
 }
 
+/// More verdicts than the log has room for, while one rank is stopped.
+TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
+  constexpr int kGroups = static_cast<int>(kLogEntries) + 40;
+  ForkedRanks ranks(4, [](Host& host, Membership& world, Report& report) {
+    const int rank = world.rank();
+    std::unique_ptr<Membership> three;
+    if (rank < 3) {
+      three = host.make_membership({10, "three", {0, 1, 2}, rank});
+      three->meet(nullptr, Where::current(), Deadline::after(20s));
+    }
+    report.stage.store(1);
+    while (rank == 3) pause();
+    while (world.abort_word().load() == 0) usleep(1000);
+    if (rank == 0) three->fail({ErrorCode::kAborted, "enough", {0}, {}});
+    while (three->abort_word().load() == 0) usleep(1000);
+    for (int group = 0; rank < 2 && group < kGroups; ++group) {
+      const GroupId id = 100 + static_cast<GroupId>(group);
+      const auto two = host.make_membership({id, "two", {0, 1}, rank});
+      two->meet(nullptr, Where::current(), Deadline::after(20s));
+      if (rank == 0) two->fail({ErrorCode::kAborted, "one of many", {0}, {}});
+      while (two->abort_word().load() == 0) usleep(100);
+    }
+    report.stage.store(2);
+    while (report.told.load() == 0) usleep(1000);
+    EXPECT_EQ(world.cause()->code, ErrorCode::kPeerLost);
+    EXPECT_EQ(world.cause()->culprits, std::vector<int>{3});
+    EXPECT_EQ(three->cause()->code, ErrorCode::kAborted);
+    EXPECT_EQ(three->cause()->culprits, std::vector<int>{0});
+    // It goes on hearing of what comes.
+    const auto last = host.make_membership({20, "last", {0, 1, 2}, rank});
+    last->meet(nullptr, Where::current(), Deadline::after(20s));
+    if (rank == 1) last->fail({ErrorCode::kTimeout, "the last one", {2}, {}});
+    while (last->abort_word().load() == 0) usleep(1000);
+    EXPECT_EQ(last->cause()->text, "the last one");
+    if (::testing::Test::HasFailure()) _exit(4);
+  });
+  ASSERT_TRUE(ranks.all_reach(1));
+  kill(ranks.pid(2), SIGSTOP);
+  ranks.kill_now(3);
+  for (const int rank : {0, 1})
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).stage.load() == 2; }, 60s));
+  kill(ranks.pid(2), SIGCONT);
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(2).stage.load() == 2; }));
+  for (const int rank : {0, 1, 2}) ranks.report(rank).told.store(1);
+  for (const int rank : {0, 1, 2}) EXPECT_EQ(ranks.reap(rank), 0);
+}
+
 TEST(Loss, WhoLeftInOrderIsNotLost) {
   ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
     report.stage.store(1);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <array>
 #include <atomic>
 #include <latch>
 #include <memory>
@@ -134,6 +135,25 @@ TEST(Membership, AFailureThatAMemberHasPublishedComesBeforeOnesOwn) {
     }
     EXPECT_EQ(world.cause()->text, "first");
   });
+}
+
+TEST(Membership, ManyThatFindACauseAtOnceReportOne) {
+  constexpr int kRanks = 4, kRounds = 100;
+  std::array<std::atomic<int>, kRounds> come{};
+  std::array<std::array<std::string, kRounds>, kRanks> texts;
+  on_thread_ranks(kRanks, [&](Host& host, Membership& world) {
+    const int rank = world.rank();
+    for (int round = 0; round < kRounds; ++round) {
+      const GroupId id = 100 + static_cast<GroupId>(round);
+      const auto group = host.make_membership({id, "group", all_ranks(kRanks), rank});
+      group->meet(nullptr, Where::current(), Deadline::after(20s));
+      meet(come[static_cast<std::size_t>(round)], kRanks);
+      if (rank > 0) group->fail({ErrorCode::kTimeout, "found by " + std::to_string(rank), {}, {}});
+      while (group->abort_word().load() == 0) std::this_thread::yield();
+      texts[static_cast<std::size_t>(rank)][static_cast<std::size_t>(round)] = group->cause()->text;
+    }
+  });
+  for (std::size_t rank = 1; rank < kRanks; ++rank) EXPECT_EQ(texts[rank], texts[0]);
 }
 
 // ---- deadlines

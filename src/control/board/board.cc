@@ -146,25 +146,39 @@ RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcep
   return set;
 }
 
-std::optional<RankSet> read_verdict(const Slot& slot) noexcept {
-  const std::uint32_t before = slot.verdicts.load(std::memory_order_acquire);
-  if (before == 0 || before % 2 != 0) return std::nullopt;
-  const RankSet set = read_set(slot.verdict);
-  if (slot.verdicts.load(std::memory_order_relaxed) != before) return std::nullopt;
-  return set;
+std::vector<int> ranks_in(const RankSet& set) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < kMaxLocalRanks; ++rank)
+    if (set.test(static_cast<std::size_t>(rank))) ranks.push_back(rank);
+  return ranks;
+}
+
+std::optional<Verdict> read_proposal(const Board& board, int rank, std::uint64_t number) {
+  const Proposal& place =
+      board.slot(rank).proposals[number % static_cast<std::uint64_t>(kProposals)];
+  const std::uint64_t stands = place.number.load();
+  if (stands == 0 || (stands & kProposalMask) != (number & kProposalMask)) return std::nullopt;
+  Verdict verdict;
+  verdict.group = place.group.load(std::memory_order_acquire);
+  verdict.code = failure_code(place.failure.load(std::memory_order_acquire));
+  verdict.culprits = ranks_in(read_set(place.culprits));
+  std::erase_if(verdict.culprits, [&](int culprit) { return culprit >= board.rank_count(); });
+  verdict.text = place.text.read();
+  verdict.finder = rank;
+  if (place.number.load(std::memory_order_acquire) != stands) return std::nullopt;
+  return verdict;
 }
 
 std::string read_site(const Slot& slot, std::uint32_t site) {
   return site != 0 && site < kSites ? slot.sites[site].read() : std::string();
 }
 
-std::optional<std::string> read_notice(const Slot& slot, GroupId group) {
-  for (const Notice& notice : slot.notices) {
-    const std::uint64_t version = notice.version.load(std::memory_order_acquire);
-    if (version == 0 || version % 2 != 0 || notice.group.load(std::memory_order_acquire) != group)
-      continue;
-    std::string text = notice.text.read();
-    if (notice.version.load(std::memory_order_relaxed) == version) return text;
+std::optional<std::string> read_failure_text(const Slot& slot, GroupId group) {
+  for (const Proposal& place : slot.proposals) {
+    const std::uint64_t number = place.number.load(std::memory_order_acquire);
+    if (number == 0 || place.group.load(std::memory_order_acquire) != group) continue;
+    std::string text = place.text.read();
+    if (place.number.load(std::memory_order_relaxed) == number) return text;
   }
   return std::nullopt;
 }
@@ -204,7 +218,7 @@ std::optional<std::string> disagreement_of(const Board& board, int rank) {
     const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
     if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) continue;
     for (int slot = 0; slot < board.rank_count(); ++slot)
-      if (auto text = read_notice(board.slot(slot), line->group.load())) return text;
+      if (auto text = read_failure_text(board.slot(slot), line->group.load())) return text;
   }
   return std::nullopt;
 }

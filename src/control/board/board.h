@@ -11,6 +11,7 @@
 
 #include "base/cores.h"
 #include "control/board/layout.h"
+#include "control/judge/verdict.h"
 #include "control/memory/memory.h"
 #include "net/fd.h"
 
@@ -64,13 +65,15 @@ void rouse_control(const Board& board, int rank) noexcept;
 Cores cores_of_all(const Board& board) noexcept;
 
 RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept;
-/// The verdict of a slot if it has one and is not being written.
-std::optional<RankSet> read_verdict(const Slot& slot) noexcept;
+/// A proposal of the owner of `rank`'s slot, if it still stands there; of `number` the bits of
+/// kProposalMask.
+std::optional<Verdict> read_proposal(const Board& board, int rank, std::uint64_t number);
+std::vector<int> ranks_in(const RankSet& set);
 
 /// A call site out of the table of `slot`; "" if it is not known.
 std::string read_site(const Slot& slot, std::uint32_t site);
 /// The text of the failure that the owner of `slot` found in `group`, if it is still there.
-std::optional<std::string> read_notice(const Slot& slot, GroupId group);
+std::optional<std::string> read_failure_text(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// The lines whose failure the owner has not outlived.

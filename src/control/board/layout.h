@@ -4,12 +4,13 @@
 // A *slot* is written by its owner only (the doorbells excepted: peers ring them). The *mark* is a
 // robust process-shared mutex which the owner's control thread holds for life: the kernel hands it
 // over at the first step of dying. A *line* is what the rank does in one group; it keeps the last
-// descriptions so that both sides of a disagreement can be shown. A *notice* is the text of a
-// failure that the owner found, a *purpose* what the library did one of the last operations for, or
-// the call that made or closes a group. The *verdict* is the set of ranks that the owner, as the
-// decider of its host, has declared lost. Texts of call sites are copied once into a table in the
-// slot. Everything that crosses processes is an atomic word with one writer; what takes several
-// words is read under a version word and dropped if it changed meanwhile.
+// descriptions so that both sides of a disagreement can be shown. A *proposal* is a verdict that
+// the owner has come to: a failure that it found, or, as the decider of its host, ranks that are
+// lost; the *log* says which ones count (log.h). A *purpose* is what the library did one of the
+// last operations for, or the call that made or closes a group. Texts of call sites are copied once
+// into a table in the slot. Everything that crosses processes is an atomic word, with one writer
+// but for the log; what takes several words is read under a version word and dropped if it changed
+// meanwhile.
 #pragma once
 
 #include <pthread.h>
@@ -35,12 +36,15 @@ inline constexpr std::size_t kSlotBytes = 20 * 1024;
 inline constexpr int kLinesPerSlot = 32;
 inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
-inline constexpr int kNotices = 4;
+inline constexpr int kProposals = 4;
 inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 6;
+inline constexpr std::uint32_t kBoardVersion = 7;
+inline constexpr std::size_t kLogEntries = 256;
+/// As many bits of a proposal's number as the log has room for.
+inline constexpr std::uint64_t kProposalMask = 0xfffff;
 
 /// Ranks of the host by slot.
 using RankSet = std::bitset<kMaxLocalRanks>;
@@ -131,9 +135,11 @@ constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
   return is_known ? static_cast<ErrorCode>(word - 1) : ErrorCode::kInternal;
 }
 
-struct Notice {
-  std::atomic<std::uint64_t> version;  ///< odd while the owner writes
-  std::atomic<GroupId> group;
+struct Proposal {
+  std::atomic<std::uint64_t> number;  ///< of the owner's, from 1; 0: being written, or withdrawn
+  std::atomic<GroupId> group;         ///< that fails; 0: the culprits are lost
+  std::atomic<std::uint32_t> failure;
+  std::array<std::atomic<std::uint64_t>, 4> culprits;
   Text<kNoticeBytes> text;
 };
 
@@ -174,15 +180,13 @@ struct alignas(64) Slot {
   alignas(64) std::atomic<RankState> state;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int32_t>
-      control_slot;                     ///< whose control_bell the owner's control thread sleeps on
-  std::atomic<std::uint32_t> failures;  ///< grows with every line that fails
-  std::atomic<std::uint32_t> verdicts;  ///< grows with every verdict; odd while the owner writes
-  std::array<std::atomic<std::uint64_t>, 4> verdict;
+      control_slot;  ///< whose control_bell the owner's control thread sleeps on
+  std::array<std::atomic<std::uint64_t>, 4> lost;    ///< as far as the owner has applied the log
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
   std::atomic<std::uint32_t> core_quota;
   std::atomic<std::uint32_t> outlived;  ///< by line: see outlive_failures
   std::array<Text<kSiteBytes>, kSites> sites;
-  std::array<Notice, kNotices> notices;
+  std::array<Proposal, kProposals> proposals;
   std::array<PurposeText, kPurposes> purposes;
   UntoldNotice untold;
   std::array<Line, kLinesPerSlot> lines;
@@ -190,7 +194,7 @@ struct alignas(64) Slot {
 static_assert(sizeof(Slot) <= kSlotBytes);
 static_assert(kLinesPerSlot <= 32, "Slot::outlived has a bit for each");
 
-/// Ahead of the slots. The maker writes it; `exits` belongs to the agent.
+/// Ahead of the slots. The maker writes it; `exits` belongs to the agent, `log` to all ranks.
 struct BoardHeader {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint32_t> version;
@@ -201,6 +205,7 @@ struct BoardHeader {
     std::atomic<std::int32_t> wait_status;  ///< from waitpid
   };
   std::array<Exit, kMaxLocalRanks> exits;
+  std::array<std::atomic<std::uint64_t>, kLogEntries> log;  ///< see log.h
 };
 static_assert(sizeof(BoardHeader) <= kSlotBytes);
 

@@ -9,13 +9,6 @@ namespace {
 
 constexpr std::uint32_t kDisagreed = failure_word(ErrorCode::kCollectiveMismatch);
 
-std::vector<int> ranks_in(const RankSet& set, int rank_count) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < rank_count; ++rank)
-    if (set.test(static_cast<std::size_t>(rank))) ranks.push_back(rank);
-  return ranks;
-}
-
 }  // namespace
 
 BoardMembers::BoardMembers(const Board& board, GroupId group, std::vector<int> world_ranks,
@@ -78,10 +71,10 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
   // After the state: the owner tells of a failure before it goes.
   if (const std::uint32_t failure = line->failure.load(std::memory_order_acquire); failure != 0) {
     facts.failure = FailureFacts{.code = failure_code(failure)};
-    for (const int rank : ranks_in(read_set(line->ranks), board_.rank_count()))
+    for (const int rank : ranks_in(read_set(line->ranks)))
       if (const int culprit = member_of(rank); culprit >= 0)
         facts.failure->culprits.push_back(culprit);
-    facts.failure->text = read_notice(slot_of(member), group_).value_or("");
+    facts.failure->text = read_failure_text(slot_of(member), group_).value_or("");
   }
   // Its owner may have made room for another group meanwhile.
   if (line->group.load(std::memory_order_acquire) != group_) return std::nullopt;
@@ -98,7 +91,7 @@ std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
     if (!meets && failure != kDisagreed) continue;
     MeetingFacts facts{.group = group,
                        .asked_of = line.asked_of.load(std::memory_order_relaxed),
-                       .world_ranks = ranks_in(read_set(line.ranks), board_.rank_count()),
+                       .world_ranks = ranks_in(read_set(line.ranks)),
                        .has_disagreed = !meets,
                        .failed = Clock::time_point(Clock::duration(line.since.load())),
                        .looks = line.progress.load(std::memory_order_acquire)};

@@ -76,22 +76,31 @@ void SlotOwner::free_line(OwnLine own) noexcept {
   line.state.store(LineState::free);
 }
 
-void SlotOwner::publish_failure(OwnLine own, ErrorCode code, const RankSet& culprits,
-                                std::string_view text) noexcept {
+void SlotOwner::publish_failure(OwnLine own, ErrorCode code, const RankSet& culprits) noexcept {
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
-  if (!text.empty()) {
-    Notice& notice = slot_.notices[notices_used_++ % kNotices];
-    const std::uint64_t version = notice.version.load(std::memory_order_relaxed);
-    notice.version.store(version + 1, std::memory_order_relaxed);
-    notice.group.store(line.group.load(std::memory_order_relaxed), std::memory_order_release);
-    notice.text.write(text);
-    notice.version.store(version + 2, std::memory_order_release);
-  }
   write_set(line.ranks, culprits);
   slot_.outlived.fetch_and(~(1u << (&line - slot_.lines.data())));
   line.failure.store(failure_word(code));
-  slot_.failures.fetch_add(1);
+}
+
+std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
+  const std::uint64_t number = proposals_used_ + 1;
+  Proposal& place = slot_.proposals[number % kProposals];
+  RankSet culprits;
+  for (const int rank : verdict.culprits)
+    if (rank >= 0 && rank < kMaxLocalRanks) culprits.set(static_cast<std::size_t>(rank));
+  place.number.store(0, std::memory_order_relaxed);
+  place.group.store(verdict.group, std::memory_order_release);
+  place.failure.store(failure_word(verdict.code), std::memory_order_release);
+  write_set(place.culprits, culprits);
+  place.text.write(verdict.text);
+  place.number.store(number);
+  return static_cast<std::uint32_t>(number & kProposalMask);
+}
+
+void SlotOwner::withdraw_proposal() noexcept {
+  slot_.proposals[(proposals_used_ + 1) % kProposals].number.store(0);
 }
 
 void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {
@@ -100,14 +109,6 @@ void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noex
   purpose.chain.store(0, std::memory_order_relaxed);
   purpose.text.write(text);
   purpose.chain.store(chain, std::memory_order_release);
-}
-
-void SlotOwner::publish_verdict(const RankSet& lost) noexcept {
-  const std::lock_guard lock(mutex_);
-  const std::uint32_t version = slot_.verdicts.load(std::memory_order_relaxed);
-  slot_.verdicts.store(version + 1, std::memory_order_relaxed);
-  write_set(slot_.verdict, lost);
-  slot_.verdicts.store(version + 2);
 }
 
 }  // namespace tutti::control

@@ -11,6 +11,7 @@
 #include "base/cores.h"
 #include "control/board/layout.h"
 #include "control/judge/clock.h"
+#include "control/judge/verdict.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -81,10 +82,15 @@ class SlotOwner {
   std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
                                    const RankSet& members) noexcept;
   void free_line(OwnLine line) noexcept;
-  /// Writes the failure of `line` where peers find it; `text` may be empty.
-  void publish_failure(OwnLine line, ErrorCode code, const RankSet& culprits,
-                       std::string_view text) noexcept;
-  void publish_verdict(const RankSet& lost) noexcept;
+  /// Says on `line` that its group has failed.
+  void publish_failure(OwnLine line, ErrorCode code, const RankSet& culprits) noexcept;
+  /// Writes a proposal, of one verdict at a time, and returns the bits of its number that the log
+  /// has room for; then it is kept, or withdrawn.
+  std::uint32_t write_proposal(const Verdict& verdict) noexcept;
+  void keep_proposal() noexcept { ++proposals_used_; }
+  void withdraw_proposal() noexcept;
+  /// All that the log has declared lost so far.
+  void publish_lost(const RankSet& lost) noexcept { write_set(slot_.lost, lost); }
   /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
   void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
 
@@ -105,7 +111,7 @@ class SlotOwner {
   std::mutex mutex_;
   std::array<Known, 256> known_;
   int sites_used_ = 0;
-  std::uint32_t notices_used_ = 0;
+  std::uint64_t proposals_used_ = 0;
   std::uint32_t purposes_used_ = 0;
 };
 

@@ -1,0 +1,21 @@
+// What a world has decided: an entry of its log, which all ranks apply in order.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tutti/error.h"
+#include "tutti/request.h"
+
+namespace tutti::control {
+
+/// The first verdict that touches a group is its cause on every member.
+struct Verdict {
+  ErrorCode code = ErrorCode::kPeerLost;
+  GroupId group = 0;               ///< that fails; 0: the culprits are lost to all groups
+  std::vector<int> culprits = {};  ///< ranks of the world
+  std::string text = {};           ///< of a group's failure, for all members
+  int finder = -1;                 ///< the rank of the world that has found it
+};
+
+}  // namespace tutti::control

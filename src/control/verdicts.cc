@@ -1,0 +1,94 @@
+// Applying the log of the world's verdicts, and entering into it.
+#include <algorithm>
+#include <utility>
+
+#include "control/host_state.h"
+
+namespace tutti::control {
+
+void Host::State::apply_log() noexcept {
+  const std::lock_guard lock(log_mutex);
+  apply_new_entries();
+}
+
+bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) noexcept {
+  const std::lock_guard lock(log_mutex);
+  for (;;) {
+    apply_new_entries();
+    const std::optional<Verdict> wanted = verdict();
+    if (!wanted) return false;
+    if (!log.propose(next_entry, *wanted)) continue;
+    ++next_entry;
+    apply(*wanted);
+    return true;
+  }
+}
+
+void Host::State::apply_new_entries() noexcept {
+  bool missed = false;
+  for (;; ++next_entry) {
+    Verdict verdict;
+    const BoardLog::State state = log.read(next_entry, &verdict);
+    if (state == BoardLog::State::open) return;
+    if (state == BoardLog::State::entered) {
+      apply(verdict);
+    } else if (!std::exchange(missed, true)) {
+      catch_up();
+    }
+  }
+}
+
+void Host::State::apply(const Verdict& verdict) noexcept {
+  if (verdict.group == 0) return apply_loss(verdict.culprits);
+  for (const auto& membership : all_memberships())
+    if (membership->id == verdict.group) membership->fail_by(verdict);
+}
+
+void Host::State::apply_loss(const std::vector<int>& culprits) noexcept {
+  std::set<int> all;
+  {
+    const std::lock_guard lock(mutex);
+    lost.insert(culprits.begin(), culprits.end());
+    all = lost;
+  }
+  RankSet shown;
+  for (const int rank_lost : all)
+    if (rank_lost < rank_count) shown.set(static_cast<std::size_t>(rank_lost));
+  own.publish_lost(shown);
+  loss_word.store(kFailed);
+  ring(own.slot().bell);
+  for (const auto& membership : all_memberships()) membership->peers_lost(all);
+}
+
+// Others have applied what this rank has missed: their slots say who is lost, their lines why
+// groups have failed.
+void Host::State::catch_up() noexcept {
+  has_missed_entries.store(true);
+  RankSet shown;
+  for (int slot = 0; slot < rank_count; ++slot) shown |= read_set(shared.slot(slot).lost);
+  for (const auto& membership : all_memberships()) membership->adopt_from_lines();
+  if (shown.any()) apply_loss(ranks_in(shown));
+}
+
+void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
+  const std::lock_guard lock(log_mutex);
+  apply_new_entries();
+  std::set<int> all_lost;
+  {
+    const std::lock_guard also(mutex);
+    memberships.push_back(membership);
+    all_lost = lost;
+  }
+  const std::uint64_t first = next_entry > kLogEntries ? next_entry - kLogEntries : 1;
+  for (std::uint64_t number = first; number < next_entry; ++number) {
+    Verdict verdict;
+    if (log.read(number, &verdict) != BoardLog::State::entered) continue;
+    if (verdict.group == membership->id) membership->fail_by(verdict);
+    if (verdict.group == 0)
+      membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
+  }
+  membership->peers_lost(all_lost);
+  membership->adopt_from_lines();
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,144 @@
+// The log of verdicts on a board.
+#include "control/board/log.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tutti/error.h"
+
+namespace tutti::control {
+namespace {
+
+using State = BoardLog::State;
+
+/// A rank that has a log on a board of the test.
+struct Writer {
+  Writer(const Board& board, int at) : rank(at), owner(board.slot(at)), log(board, owner, at) {}
+  const int rank;
+  SlotOwner owner;
+  BoardLog log;
+};
+
+Verdict failure_of(GroupId group, int finder) {
+  return {.code = ErrorCode::kTimeout,
+          .group = group,
+          .culprits = {finder, 2},
+          .text = "found by " + std::to_string(finder),
+          .finder = finder};
+}
+
+TEST(Log, AnEntryIsReadAsItWasWritten) {
+  const net::Fd memory = Board::make(3);
+  const Board board(memory);
+  Writer writer(board, 1), reader(board, 0);
+  Verdict found;
+  EXPECT_EQ(reader.log.read(1, &found), State::open);
+  EXPECT_TRUE(writer.log.propose(1, failure_of(77, 1)));
+  ASSERT_EQ(reader.log.read(1, &found), State::entered);
+  EXPECT_EQ(found.code, ErrorCode::kTimeout);
+  EXPECT_EQ(found.group, 77u);
+  EXPECT_EQ(found.culprits, (std::vector<int>{1, 2}));
+  EXPECT_EQ(found.text, "found by 1");
+  EXPECT_EQ(found.finder, 1);
+  EXPECT_EQ(reader.log.read(2, &found), State::open);
+}
+
+TEST(Log, TheSecondToProposeAnEntryIsToldSo) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer first(board, 0), second(board, 1);
+  EXPECT_TRUE(first.log.propose(1, failure_of(5, 0)));
+  EXPECT_FALSE(second.log.propose(1, failure_of(5, 1)));
+  Verdict found;
+  ASSERT_EQ(second.log.read(1, &found), State::entered);
+  EXPECT_EQ(found.finder, 0);
+  EXPECT_FALSE(read_failure_text(board.slot(1), 5)) << "nobody reads a verdict that was not chosen";
+  EXPECT_TRUE(second.log.propose(2, failure_of(6, 1)));
+  EXPECT_EQ(read_failure_text(board.slot(1), 6), "found by 1");
+}
+
+TEST(Log, OneOfManyIsChosenForEveryEntry) {
+  constexpr int kRanks = 6;
+  constexpr std::uint64_t kEntries = 2000;
+  const net::Fd memory = Board::make(kRanks);
+  const Board board(memory);
+  std::vector<std::vector<int>> finders(kRanks);
+  std::vector<std::uint64_t> chosen(kRanks), missed(kRanks);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < kRanks; ++rank)
+    threads.emplace_back([&, rank] {
+      const auto self = std::make_unique<Writer>(board, rank);
+      const auto at = static_cast<std::size_t>(rank);
+      for (std::uint64_t number = 1; number <= kEntries; ++number) {
+        if (self->log.propose(number, failure_of(number, rank))) ++chosen[at];
+        Verdict found;
+        const State state = self->log.read(number, &found);
+        ASSERT_NE(state, State::open);
+        if (state == State::entered) {
+          ASSERT_EQ(found.group, number);
+          ASSERT_EQ(found.text, "found by " + std::to_string(found.finder));
+        }
+        finders[at].push_back(state == State::entered ? found.finder : -1);
+        missed[at] += state == State::missed ? 1 : 0;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  std::uint64_t all_chosen = 0;
+  for (const std::uint64_t count : chosen) all_chosen += count;
+  EXPECT_EQ(all_chosen, kEntries);
+  for (std::size_t entry = 0; entry < kEntries; ++entry) {
+    int finder = -1;
+    for (const auto& found : finders) {
+      if (found[entry] < 0) continue;
+      if (finder < 0) finder = found[entry];
+      EXPECT_EQ(found[entry], finder) << "entry " << entry + 1;
+    }
+  }
+}
+
+TEST(Log, WhoHasSleptTooLongIsToldThatItHasMissedEntries) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer writer(board, 0), sleeper(board, 1);
+  const std::uint64_t last = kLogEntries + 10;
+  for (std::uint64_t number = 1; number <= last; ++number)
+    ASSERT_TRUE(writer.log.propose(number, failure_of(number, 0)));
+  Verdict found;
+  for (std::uint64_t number = 1; number <= last - kProposals; ++number)
+    EXPECT_EQ(sleeper.log.read(number, &found), State::missed) << number;
+  for (std::uint64_t number = last - kProposals + 1; number <= last; ++number)
+    EXPECT_EQ(sleeper.log.read(number, &found), State::entered) << number;
+  EXPECT_EQ(sleeper.log.read(last + 1, &found), State::open);
+  EXPECT_FALSE(sleeper.log.propose(3, failure_of(3, 1))) << "far behind";
+}
+
+TEST(Log, GarbageIsAnEntryThatWasMissedAndNothingWorse) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer writer(board, 0), reader(board, 1);
+  Verdict found;
+  for (const std::uint64_t word :
+       {~std::uint64_t{0}, std::uint64_t{1} << 32 | 0xfffu << 20,
+        std::uint64_t{1} << 32 | 1u << 20 | 7u, std::uint64_t{1}, std::uint64_t{1} << 63}) {
+    board.header().log[1].store(word);
+    EXPECT_NE(reader.log.read(1, &found), State::entered) << word;
+    writer.log.propose(1, failure_of(1, 0));
+  }
+  board.header().log[1].store(0);
+  ASSERT_TRUE(writer.log.propose(1, failure_of(1, 0)));
+  for (auto& place : board.slot(0).proposals) {
+    place.failure.store(~0u);
+    for (auto& word : place.culprits) word.store(~std::uint64_t{0});
+  }
+  ASSERT_EQ(reader.log.read(1, &found), State::entered);
+  EXPECT_EQ(found.code, ErrorCode::kInternal);
+  EXPECT_EQ(found.culprits, (std::vector<int>{0, 1})) << "there are no others";
+}
+
+}  // namespace
+}  // namespace tutti::control
