@@ -114,4 +114,27 @@ std::span<const std::byte> Arena::View::channel_ring(int reader, Lane lane) cons
   return {base_ + layout_->channel_offset(reader, lane), layout_->channel_bytes};
 }
 
+Channels shm_channels(Arena* arena, Lane lane) {
+  // A message to oneself needs no channel, but is cut alike.
+  constexpr std::size_t kPayloadAlone = std::size_t{64} << 10;
+  if (arena == nullptr) return Channels(1, 0, kPayloadAlone, {});
+  const int rank = arena->rank();
+  return Channels(
+      arena->group_size(), rank, ShmSender::max_payload_of(arena->layout().channel_bytes),
+      [=](int peer) {
+        ChannelCounters& own = arena->counters(peer, lane);
+        const ChannelCounters& theirs = arena->peer(peer).counters(rank, lane);
+        return PeerLink{
+            .receiver = std::make_unique<ShmReceiver>(arena->peer(peer).channel_ring(rank, lane),
+                                                      theirs.produced, own.consumed),
+            .open_sender =
+                [arena, peer, lane, &own, &theirs] {
+                  return std::make_unique<ShmSender>(arena->channel_ring(peer, lane), own.produced,
+                                                     theirs.consumed);
+                },
+            .own_words = {&own.withdrawn, &own.matching},
+            .words_of_peer = {&theirs.withdrawn, &theirs.matching}};
+      });
+}
+
 }  // namespace tutti::native

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "control/memory/memory.h"
+#include "native/channels.h"
 #include "net/fd.h"
 #include "tutti/backend.h"
 
@@ -31,13 +32,12 @@ inline constexpr std::size_t kEngineHeadBytes = 64 * 1024;
 inline constexpr std::size_t kEngineRingBytes = std::size_t{4} << 20;
 
 /// One end of a channel in an arena: a line for what the owner has produced for a peer, one for
-/// what it has consumed from that peer. The counters only grow. Those of messages also keep a match
-/// and the taking back of what it would match apart: see Messages::freeze.
+/// what it has consumed from that peer. The counters only grow. Beside them lie the MatchWords.
 struct ChannelCounters {
   alignas(64) std::atomic<std::uint64_t> produced{0};
-  std::atomic<std::uint64_t> withdrawn{0};  ///< announcements that the owner has taken back
+  std::atomic<std::uint64_t> withdrawn{0};
   alignas(64) std::atomic<std::uint64_t> consumed{0};
-  std::atomic<std::uint64_t> matching{0};  ///< 1 while the owner matches one of the peer's
+  std::atomic<std::uint64_t> matching{0};
 };
 static_assert(sizeof(ChannelCounters) == 128);
 
@@ -51,6 +51,12 @@ struct ArenaLayout {
   std::size_t head_bytes = 0;     ///< engine head and channel counters; a multiple of a page
   std::size_t channel_bytes = 0;  ///< of one channel's ring: a power of two, at least a page
 };
+
+class Arena;
+
+/// The channels of a lane over the arenas of a group; null in a group of one, which has no peers.
+/// Their memory is reserved when a channel is first used: kSystem if there is none.
+Channels shm_channels(Arena* arena, Lane lane);
 
 /// The arenas of a group as one of its ranks sees them: its own to write, the others' to read.
 ///

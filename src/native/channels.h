@@ -1,42 +1,57 @@
 // The channels between one rank and its peers, of one lane.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
-#include "native/arena.h"
-#include "native/channel/shm.h"
+#include "native/channel/channel.h"
 
 namespace tutti::native {
 
+/// What one end of a link tells the other beside the frames: messages keep a match and the taking
+/// back of what it would match apart, see Messages::freeze.
+template <class Word>
+struct MatchWords {
+  Word* withdrawn = nullptr;  ///< announcements that the owner has taken back
+  Word* matching = nullptr;   ///< 1 while the owner matches one of the peer's
+};
+
+/// The way between this rank and one peer.
+struct PeerLink {
+  std::unique_ptr<Receiver> receiver;
+  /// Called once, at the first send: it may reserve memory. Throws kSystem if there is none.
+  std::function<std::unique_ptr<Sender>()> open_sender;
+  MatchWords<std::atomic<std::uint64_t>> own_words;
+  MatchWords<const std::atomic<std::uint64_t>> words_of_peer;
+};
+
 class Channels {
  public:
-  /// `arena` is null in a group of one, which has no peers.
-  Channels(Arena* arena, Lane lane);
+  /// `link` is asked once for every peer. `max_payload`: the largest that every channel takes.
+  Channels(int group_size, int rank, std::size_t max_payload,
+           const std::function<PeerLink(int peer)>& link);
 
-  /// The largest payload every channel of the group takes; 64 KiB where there is no channel.
   std::size_t max_payload() const noexcept { return max_payload_; }
-  /// The channel to `peer`. Its memory is reserved at the first call: throws kSystem if there is
-  /// none.
+  /// The channel to `peer`, opened at the first call.
   Sender& sender(int peer) {
     Sender* sender = senders_[static_cast<std::size_t>(peer)].get();
     return sender != nullptr ? *sender : open(peer);
   }
-  Receiver& receiver(int peer) { return *receivers_[static_cast<std::size_t>(peer)]; }
+  Receiver& receiver(int peer) { return *link(peer).receiver; }
   /// What this rank tells `peer` beside the frames, and what `peer` tells it.
-  ChannelCounters& own_words(int peer) noexcept { return arena_->counters(peer, lane_); }
-  const ChannelCounters& words_of(int peer) const noexcept {
-    return arena_->peer(peer).counters(arena_->rank(), lane_);
-  }
+  const auto& own_words(int peer) noexcept { return link(peer).own_words; }
+  const auto& words_of(int peer) noexcept { return link(peer).words_of_peer; }
 
  private:
+  PeerLink& link(int peer) noexcept { return links_[static_cast<std::size_t>(peer)]; }
   Sender& open(int peer);
 
-  Arena* const arena_;
-  const Lane lane_;
-  std::size_t max_payload_ = std::size_t{64} << 10;
-  std::vector<std::unique_ptr<Sender>> senders_;      // by peer; null until first used
-  std::vector<std::unique_ptr<Receiver>> receivers_;  // by peer; null for the own rank
+  const std::size_t max_payload_;
+  std::vector<PeerLink> links_;                   // by peer; none for the own rank
+  std::vector<std::unique_ptr<Sender>> senders_;  // by peer; null until first used
 };
 
 }  // namespace tutti::native

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "native/arena.h"
 #include "native/engine/engine.h"
 #include "native/executor.h"
 

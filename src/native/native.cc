@@ -81,8 +81,8 @@ class Native final : public Backend, private control::Driver {
   explicit Native(const GroupSpec& spec)
       : membership_(group::membership_of(spec)),
         arena_(spec.world_ranks.size() > 1 ? Arena::make(spec) : nullptr),
-        collective_channels_(arena_.get(), Lane::collective),
-        message_channels_(arena_.get(), Lane::message),
+        collective_channels_(shm_channels(arena_.get(), Lane::collective)),
+        message_channels_(shm_channels(arena_.get(), Lane::message)),
         collectives_(arena_.get(), collective_channels_, membership_),
         queue_(collectives_, membership_),
         messages_(message_channels_, membership_) {}

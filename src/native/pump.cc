@@ -120,9 +120,9 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
   header.id = announced.id;
   header.tag = announced.tag;
   header.what.count = Matcher::cost_of(announced);
-  std::atomic<std::uint64_t>& matching = channels_.own_words(from.rank).matching;
+  std::atomic<std::uint64_t>& matching = *channels_.own_words(from.rank).matching;
   matching.store(1);
-  const bool mine = channels_.words_of(from.rank).withdrawn.load() == from.withdrawals_read &&
+  const bool mine = channels_.words_of(from.rank).withdrawn->load() == from.withdrawals_read &&
                     try_send(from, header, nullptr);
   matching.store(0, std::memory_order_release);
   return mine;

@@ -15,6 +15,7 @@
 #include "base/crowd.h"
 #include "native/collectives.h"
 #include "native/driver_token.h"
+#include "tutti/work.h"
 
 namespace tutti::native {
 

@@ -71,8 +71,8 @@ void Messages::take_back_announced(Peer& to, Transfer& send) {
 /// withdrawals as there are (`claim`). Neither waits. Once frozen, every match that was made has
 /// been told, and is read here. False: a match is being made; try again.
 bool Messages::freeze(Peer& to) {
-  channels_.own_words(to.rank).withdrawn.store(to.withdrawals + 1);
-  if (channels_.words_of(to.rank).matching.load() != 0) {
+  channels_.own_words(to.rank).withdrawn->store(to.withdrawals + 1);
+  if (channels_.words_of(to.rank).matching->load() != 0) {
     thaw(to);
     return false;
   }
@@ -81,7 +81,7 @@ bool Messages::freeze(Peer& to) {
 }
 
 void Messages::thaw(Peer& to) noexcept {
-  channels_.own_words(to.rank).withdrawn.store(to.withdrawals);
+  channels_.own_words(to.rank).withdrawn->store(to.withdrawals);
   guarded([&] { tell_withdrawals(to); });
   membership_.notify(to.rank);  // which may have something to match
 }
