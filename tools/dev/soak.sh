@@ -8,17 +8,19 @@ case "$name" in
   flood) rounds=50 ;;
   disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
+  simulate) rounds=1000000 ;;
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, disagreements, endings, flood, orphans, groups, init)" ;;
+  *) die 2 "unknown soak '$name' (kills, disagreements, endings, flood, orphans, groups, init, simulate)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_torch $packages_backends libgtest-dev
+install_packages $packages_build $packages_torch $packages_backends libgtest-dev libboost-context-dev
 use_libtorch
 build release
 hold_lock
 mkdir -p docs/evidence
 soak="build/release/tests/soak/soak_$name"
+[ "$name" = simulate ] && soak=build/release/tests/simulate/soak_simulate
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
   install_packages clang-14 libclang-rt-14-dev
