@@ -259,7 +259,7 @@ void show_agent(const Meeting& meeting, const Identity& identity) {
   control::Untold::of_process().show_on(*meeting.board, identity.launched_rank);
   const control::Board board(*meeting.board);
   for (int rank = 0; rank < board.rank_count(); ++rank) {
-    if (board.slot(rank).pid.load() == ::getpid()) control::outlive_failures(board.slot(rank));
+    if (board.slot(rank).pid.load() == ::getpid()) control::outlive_failures(board, rank);
   }
 }
 

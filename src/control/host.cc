@@ -143,9 +143,9 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       host_name(own_host_name()),
       first_line_after(options.first_line_after),
       own_cores(tutti::own_cores()),
-      own(shared.slot(options.rank)),
+      own(shared, options.rank, duplicate(memory.get())),
       progress(own.slot().bell),
-      log(shared, own, rank) {}
+      log(shared, own) {}
 
 std::vector<std::shared_ptr<Membership::State>> Host::State::all_memberships() const {
   const std::lock_guard lock(mutex);
@@ -189,7 +189,7 @@ void Host::State::look_for_deaths(Clock::time_point now) noexcept {
     if (slot == rank || ended.test(bit) || other.state.load() != RankState::running) continue;
     if (other.mark.look() != Mark::State::owner_died) continue;
     ended.set(bit);
-    if (has_left(other) || is_lost(slot)) continue;  // no loss: nobody needed it any more
+    if (has_left(shared, slot) || is_lost(slot)) continue;  // no loss: nobody needed it any more
     if (undecided.empty()) first_death = now;
     undecided.insert(slot);
   }
@@ -375,7 +375,8 @@ std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) 
     closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
     return own.open_line(options.id, options.asked_of, members);
   }
-  return std::nullopt;
+  if (!own.add_lines()) return std::nullopt;
+  return own.open_line(options.id, options.asked_of, members);
 }
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
@@ -390,7 +391,7 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
           ErrorCode::kSystem,
           fmt::format("group {}: the rank is in {} groups already, and there is no room for "
                       "more at a time; close some",
-                      options.name, kLinesPerSlot));
+                      options.name, kMaxLines));
     membership = std::make_shared<Membership::State>(state_, std::move(options), *line);
   }
   auto handle = std::make_unique<Membership>(membership);

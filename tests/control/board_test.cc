@@ -1,6 +1,7 @@
 #include "control/board/board.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,23 +61,55 @@ TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
   Slot& slot = board.slot(0);
-  SlotOwner owner(slot);
-  EXPECT_FALSE(has_left(slot)) << "absent";
+  SlotOwner owner(board, 0);
+  EXPECT_FALSE(has_left(board, 0)) << "absent";
   slot.state.store(RankState::running);
   slot.mark.owner_died.store(1);
-  EXPECT_FALSE(has_left(slot)) << "died before it had made a group";
+  EXPECT_FALSE(has_left(board, 0)) << "died before it had made a group";
   Line* first = opened(board, owner, 1, 0);
   Line* second = opened(board, owner, 2, 1);
   first->state.store(LineState::closed);
-  EXPECT_FALSE(has_left(slot)) << "died while it made its second group";
+  EXPECT_FALSE(has_left(board, 0)) << "died while it made its second group";
   second->state.store(LineState::open);
-  EXPECT_FALSE(has_left(slot));
+  EXPECT_FALSE(has_left(board, 0));
   second->state.store(LineState::gone);
-  EXPECT_TRUE(has_left(slot));
+  EXPECT_TRUE(has_left(board, 0));
   slot.mark.owner_died.store(0);
-  EXPECT_FALSE(has_left(slot)) << "it lives, and may make another group";
+  EXPECT_FALSE(has_left(board, 0)) << "it lives, and may make another group";
   slot.state.store(RankState::left);
-  EXPECT_TRUE(has_left(slot));
+  EXPECT_TRUE(has_left(board, 0));
+}
+
+std::int64_t reserved_bytes(const net::Fd& memory) {
+  struct stat status {};
+  EXPECT_EQ(fstat(memory.get(), &status), 0);
+  return std::int64_t{status.st_blocks} * 512;
+}
+
+TEST(Board, FurtherLinesAreReservedWhenTheyAreNeeded) {
+  const net::Fd memory = Board::make(8);
+  const Board board(memory);
+  SlotOwner owner(board, 7, memory.duplicate());
+  for (GroupId group = 1; group <= kLinesPerSlot; ++group)
+    ASSERT_TRUE(owner.open_line(group, 0, {}));
+  EXPECT_LE(reserved_bytes(memory), 1 << 20) << "8 ranks with 4 groups each, and more";
+  EXPECT_FALSE(owner.open_line(1000, 0, {}));
+  while (owner.add_lines()) {
+  }
+  EXPECT_EQ(board.line_count(7), kMaxLines);
+  EXPECT_EQ(board.line_count(6), kLinesPerSlot);
+  for (GroupId group = kLinesPerSlot + 1; group <= kMaxLines; ++group)
+    ASSERT_TRUE(owner.open_line(group, 0, {}));
+  EXPECT_FALSE(owner.open_line(2000, 0, {}));
+  Line* const last = board.find_line(7, kMaxLines);
+  ASSERT_NE(last, nullptr);
+  EXPECT_EQ(reinterpret_cast<const std::byte*>(last + 1), board.data() + board.byte_count());
+  owner.publish_failure(OwnLine(*last), ErrorCode::kAborted, {});
+  EXPECT_EQ(failed_lines(board, 7), std::vector<const Line*>{last});
+  outlive_failures(board, 7);
+  EXPECT_TRUE(failed_lines(board, 7).empty());
+  board.slot(6).more_lines.store(~0u);
+  EXPECT_EQ(board.line_count(6), kMaxLines) << "garbage";
 }
 
 TEST(Board, AnEntryIsNeverTorn) {
@@ -102,7 +135,7 @@ TEST(Board, AnEntryIsNeverTorn) {
 TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  const auto owner = std::make_unique<SlotOwner>(board, 0);
   const Where where{"/home/user/train.cc", 88};
   const std::uint8_t index = owner->site(where);
   EXPECT_NE(index, 0);
@@ -146,7 +179,7 @@ TEST(Board, AMarkOutlivesItsHolder) {
 TEST(Board, SetsAndFailuresRoundTrip) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  const auto owner = std::make_unique<SlotOwner>(board, 0);
   RankSet lost;
   for (const std::size_t rank : {0, 63, 64, 200, 255}) lost.set(rank);
   owner->publish_lost(lost);
@@ -164,7 +197,7 @@ TEST(Board, SetsAndFailuresRoundTrip) {
 TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  const auto owner = std::make_unique<SlotOwner>(board, 0);
   Shown value = all_reduce_at(41);
   value.chain = 1000;
   value.site = owner->site({"src/train.cc", 88});
@@ -186,7 +219,7 @@ TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
 TEST(Board, SaysWhatARankIsDoing) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board.slot(0));
+  const auto owner = std::make_unique<SlotOwner>(board, 0);
   EXPECT_EQ(describe_doing(board, 0, 7), "has not made this group");
   Line* line = opened(board, *owner, 7, 3);
   EXPECT_EQ(describe_doing(board, 0, 7), "is in new_group");

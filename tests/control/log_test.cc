@@ -18,8 +18,7 @@ using State = BoardLog::State;
 
 /// A rank that has a log on a board of the test.
 struct Writer {
-  Writer(const Board& board, int at) : rank(at), owner(board.slot(at)), log(board, owner, at) {}
-  const int rank;
+  Writer(const Board& board, int rank) : owner(board, rank), log(board, owner) {}
   SlotOwner owner;
   BoardLog log;
 };

@@ -544,7 +544,7 @@ std::string Round::run() {
   running = this;
   memory_ = control::Board::make(plan_.ranks());
   const control::Board board(memory_);
-  const std::size_t byte_count = control::kSlotBytes * static_cast<std::size_t>(plan_.ranks() + 1);
+  const std::size_t byte_count = board.byte_count();
   kernel_.share(board.data(), byte_count);
   done_.resize(static_cast<std::size_t>(plan_.ranks()));
   for (int rank = 0; rank < plan_.ranks(); ++rank) {

@@ -16,8 +16,12 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 namespace {
 
-std::size_t board_bytes(int rank_count) noexcept {
+std::size_t slots_bytes(int rank_count) noexcept {
   return kSlotBytes * (static_cast<std::size_t>(rank_count) + 1);
+}
+
+std::size_t board_bytes(int rank_count) noexcept {
+  return slots_bytes(rank_count) + kMoreLineBytes * static_cast<std::size_t>(rank_count);
 }
 
 /// The mark must survive its owner and be seen by other processes.
@@ -40,7 +44,7 @@ net::Fd Board::make(int rank_count) {
                             rank_count, kMaxLocalRanks));
   const std::size_t byte_count = board_bytes(rank_count);
   net::Fd memory = make_memory("tutti-board", byte_count);
-  reserve_memory(memory, 0, byte_count);
+  reserve_memory(memory, 0, slots_bytes(rank_count));
   // Fresh pages are zero, the first state of every word; only marks and header are not.
   Board board(map_shared(memory, byte_count, true), rank_count);
   for (int rank = 0; rank < rank_count; ++rank) init_mark(board.slot(rank).mark);
@@ -68,8 +72,19 @@ Board::Board(const net::Fd& memory) {
     throw Error(ErrorCode::kSystem, "status board: the descriptor handed over is not a board");
 }
 
+int Board::line_count(int rank) const noexcept {
+  constexpr std::uint32_t kMost = kMaxLines - kLinesPerSlot;
+  const std::uint32_t more = slot(rank).more_lines.load(std::memory_order_acquire);
+  return kLinesPerSlot + static_cast<int>(std::min(more, kMost));
+}
+
+Line& Board::line(int rank, int index) const noexcept {
+  if (index < kLinesPerSlot) return slot(rank).lines[static_cast<std::size_t>(index)];
+  return reinterpret_cast<Line*>(data() + more_lines_offset(rank))[index - kLinesPerSlot];
+}
+
 Line* Board::find_line(int rank, GroupId group) const noexcept {
-  for (Line& line : slot(rank).lines)
+  for (Line& line : Lines(*this, rank))
     if (line.group.load(std::memory_order_seq_cst) == group) return &line;
   return nullptr;
 }
@@ -100,13 +115,14 @@ void Board::set_exit(int rank, int wait_status) noexcept {
   exit.known.store(1, std::memory_order_release);
 }
 
-bool has_left(const Slot& slot) noexcept {
+bool has_left(const Board& board, int rank) noexcept {
+  const Slot& slot = board.slot(rank);
   const RankState state = slot.state.load();
   if (state != RankState::running) return state == RankState::left;
   if (!slot.mark.is_known_dead()) return false;
   // Nobody writes these lines any more: every look finds the same.
   bool has_made_one = false;
-  for (const Line& line : slot.lines) {
+  for (const Line& line : Lines(board, rank)) {
     const LineState line_state = line.state.load();
     if (line_state == LineState::free) continue;
     if (!has_left(line_state)) return false;
@@ -192,19 +208,18 @@ std::string read_purpose(const Slot& slot, std::uint64_t chain) {
   return {};
 }
 
-std::vector<const Line*> failed_lines(const Slot& slot) {
-  const std::uint32_t outlived = slot.outlived.load(std::memory_order_acquire);
+std::vector<const Line*> failed_lines(const Board& board, int rank) {
   std::vector<const Line*> failed;
-  for (std::size_t i = 0; i < slot.lines.size(); ++i) {
-    const bool has_failed = slot.lines[i].failure.load(std::memory_order_acquire) != 0;
-    if (has_failed && (outlived >> i & 1) == 0) failed.push_back(&slot.lines[i]);
+  for (const Line& line : Lines(board, rank)) {
+    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
+    if (failure != 0 && (failure & kOutlived) == 0) failed.push_back(&line);
   }
   return failed;
 }
 
 RankSet blamed_by(const Board& board, int rank) noexcept {
   RankSet blamed;
-  for (const Line* line : failed_lines(board.slot(rank))) {
+  for (const Line* line : failed_lines(board, rank)) {
     const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
     if (code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
         code == ErrorCode::kAborted || code == ErrorCode::kClosed)
@@ -214,7 +229,7 @@ RankSet blamed_by(const Board& board, int rank) noexcept {
 }
 
 std::optional<std::string> disagreement_of(const Board& board, int rank) {
-  for (const Line* line : failed_lines(board.slot(rank))) {
+  for (const Line* line : failed_lines(board, rank)) {
     const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
     if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) continue;
     for (int slot = 0; slot < board.rank_count(); ++slot)

@@ -32,6 +32,15 @@ class Board {
   Slot& slot(int rank) const noexcept {
     return *reinterpret_cast<Slot*>(data() + kSlotBytes * (static_cast<std::size_t>(rank) + 1));
   }
+  std::size_t byte_count() const noexcept { return mapping_->byte_count(); }
+  /// Of the lines of `rank` those that are reserved.
+  int line_count(int rank) const noexcept;
+  Line& line(int rank, int index) const noexcept;
+  /// Where the further lines of `rank` lie.
+  std::size_t more_lines_offset(int rank) const noexcept {
+    return kSlotBytes * (static_cast<std::size_t>(rank_count_) + 1) +
+           kMoreLineBytes * static_cast<std::size_t>(rank);
+  }
   /// The line of `rank` for a group, or null. Valid while its `group` stays the same.
   Line* find_line(int rank, GroupId group) const noexcept;
 
@@ -52,11 +61,39 @@ class Board {
   int rank_count_ = 0;
 };
 
+/// The lines of a rank, for a loop.
+class Lines {
+ public:
+  Lines(const Board& board, int rank) noexcept
+      : board_(board), rank_(rank), count_(board.line_count(rank)) {}
+  class Iterator {
+   public:
+    Iterator(const Lines& lines, int index) noexcept : lines_(lines), index_(index) {}
+    Line& operator*() const noexcept { return lines_.board_.line(lines_.rank_, index_); }
+    Iterator& operator++() noexcept {
+      ++index_;
+      return *this;
+    }
+    bool operator!=(const Iterator& other) const noexcept { return index_ != other.index_; }
+
+   private:
+    const Lines& lines_;
+    int index_;
+  };
+  Iterator begin() const noexcept { return {*this, 0}; }
+  Iterator end() const noexcept { return {*this, count_}; }
+
+ private:
+  const Board& board_;
+  const int rank_;
+  const int count_;
+};
+
 /// Wakes a control thread, also one that is just about to sleep.
 void rouse(Doorbell& control_bell) noexcept;
 /// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
 /// said goodbye to every group it made. Who ends before it has made one has not left: it dies.
-bool has_left(const Slot& slot) noexcept;
+bool has_left(const Board& board, int rank) noexcept;
 
 /// Rouses the control thread of `rank`.
 void rouse_control(const Board& board, int rank) noexcept;
@@ -77,7 +114,7 @@ std::optional<std::string> read_failure_text(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// The lines whose failure the owner has not outlived.
-std::vector<const Line*> failed_lines(const Slot& slot);
+std::vector<const Line*> failed_lines(const Board& board, int rank);
 /// Those whom failures blame that `rank` has not outlived, but for disagreements.
 RankSet blamed_by(const Board& board, int rank) noexcept;
 /// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an

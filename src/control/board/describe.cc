@@ -203,8 +203,8 @@ bool is_busy(const Line& line) {
 
 /// The first line in which the owner does something, and that has not failed; null if there is
 /// none.
-const Line* busy_line(const Slot& slot) {
-  for (const Line& line : slot.lines) {
+const Line* busy_line(const Board& board, int rank) {
+  for (const Line& line : Lines(board, rank)) {
     const bool is_running = line.group.load(std::memory_order_acquire) != 0 &&
                             line.failure.load(std::memory_order_acquire) == 0;
     if (is_running && is_busy(line)) return &line;
@@ -223,9 +223,10 @@ std::string failed_in(const Slot& slot, const Line& line) {
 }
 
 /// The first line that shows such a thing, unless the owner has outlived it; null if there is none.
-const Line* failed_line(const Slot& slot) {
-  const std::vector<const Line*> failed = failed_lines(slot);
-  for (const Line& line : slot.lines) {
+const Line* failed_line(const Board& board, int rank) {
+  const Slot& slot = board.slot(rank);
+  const std::vector<const Line*> failed = failed_lines(board, rank);
+  for (const Line& line : Lines(board, rank)) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
     const bool has_failed = std::find(failed.begin(), failed.end(), &line) != failed.end();
     if ((has_failed || gave_up(line.state.load())) && !failed_in(slot, line).empty()) return &line;
@@ -241,20 +242,20 @@ std::string describe_doing(const Board& board, int rank, GroupId group) {
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
   if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
-  const Line* const elsewhere = busy_line(slot);
+  const Line* const elsewhere = busy_line(board, rank);
   if (elsewhere != nullptr && elsewhere != line)
     return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
-  const Line* const failed = failed_line(slot);
+  const Line* const failed = failed_line(board, rank);
   return failed != nullptr && failed != line ? text + " and " + failed_in(slot, *failed) : text;
 }
 
 std::string describe_doing(const Board& board, int rank) {
   const Slot& slot = board.slot(rank);
-  if (const Line* const busy = busy_line(slot)) return doing(slot, *busy, Names::of_world);
-  if (const Line* const failed = failed_line(slot))
+  if (const Line* const busy = busy_line(board, rank)) return doing(slot, *busy, Names::of_world);
+  if (const Line* const failed = failed_line(board, rank))
     return is_busy(*failed) ? doing(slot, *failed, Names::of_world) : failed_in(slot, *failed);
   const Line* latest = nullptr;
-  for (const Line& line : slot.lines) {
+  for (const Line& line : Lines(board, rank)) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
     if (latest == nullptr || line.entered.load(std::memory_order_acquire) >
                                  latest->entered.load(std::memory_order_acquire))

@@ -33,7 +33,10 @@
 namespace tutti::control {
 
 inline constexpr std::size_t kSlotBytes = 20 * 1024;
+/// Lines in the slot, and in all; further ones lie behind the slots and are reserved as many at a
+/// time.
 inline constexpr int kLinesPerSlot = 32;
+inline constexpr int kMaxLines = 1024;
 inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kProposals = 4;
@@ -41,7 +44,7 @@ inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 7;
+inline constexpr std::uint32_t kBoardVersion = 8;
 inline constexpr std::size_t kLogEntries = 256;
 /// As many bits of a proposal's number as the log has room for.
 inline constexpr std::uint64_t kProposalMask = 0xfffff;
@@ -92,7 +95,7 @@ struct alignas(64) Line {
   std::atomic<std::uint64_t> entered, completed;  ///< seq of the latest collective begun, ended
   std::atomic<std::uint64_t> goodbye_seq, goodbye_chain;
   std::atomic<LineState> state;
-  std::atomic<std::uint32_t> failure;   ///< 0, or ErrorCode + 1
+  std::atomic<std::uint32_t> failure;   ///< 0, or a failure_word; and kOutlived
   std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved; meeting: with looks
   std::atomic<std::uint64_t> waiting;   ///< an Awaited
   std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
@@ -125,14 +128,17 @@ struct Awaited {
 /// Under which a rank says by what call it closes a group: "close at train.cc:90".
 constexpr std::uint64_t closing_key(GroupId group) noexcept { return ~group; }
 
+/// In Line::failure: the owner's program has gone on after it. See outlive_failures.
+inline constexpr std::uint32_t kOutlived = 0x80000000;
 /// In Line::failure.
 constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
   return static_cast<std::uint32_t>(code) + 1;
 }
 /// Of a word that is not 0.
 constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
-  const bool is_known = word <= failure_word(ErrorCode::kCancelled);
-  return is_known ? static_cast<ErrorCode>(word - 1) : ErrorCode::kInternal;
+  const std::uint32_t code = word & ~kOutlived;
+  const bool is_known = code > 0 && code <= failure_word(ErrorCode::kCancelled);
+  return is_known ? static_cast<ErrorCode>(code - 1) : ErrorCode::kInternal;
 }
 
 struct Proposal {
@@ -184,7 +190,7 @@ struct alignas(64) Slot {
   std::array<std::atomic<std::uint64_t>, 4> lost;    ///< as far as the owner has applied the log
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
   std::atomic<std::uint32_t> core_quota;
-  std::atomic<std::uint32_t> outlived;  ///< by line: see outlive_failures
+  std::atomic<std::uint32_t> more_lines;  ///< that are reserved behind the slots
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Proposal, kProposals> proposals;
   std::array<PurposeText, kPurposes> purposes;
@@ -192,7 +198,8 @@ struct alignas(64) Slot {
   std::array<Line, kLinesPerSlot> lines;
 };
 static_assert(sizeof(Slot) <= kSlotBytes);
-static_assert(kLinesPerSlot <= 32, "Slot::outlived has a bit for each");
+inline constexpr std::size_t kMoreLineBytes =
+    static_cast<std::size_t>(kMaxLines - kLinesPerSlot) * sizeof(Line);
 
 /// Ahead of the slots. The maker writes it; `exits` belongs to the agent, `log` to all ranks.
 struct BoardHeader {

@@ -48,8 +48,8 @@ bool BoardLog::propose(std::uint64_t number, const Verdict& verdict) noexcept {
   std::uint64_t seen = place.load();
   const auto is_open = [&] { return seen == 0 || ahead(number, LogWord::unpack(seen)) > 0; };
   if (!is_open()) return false;
-  const LogWord entry = {static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(rank_),
-                         own_.write_proposal(verdict)};
+  const LogWord entry = {static_cast<std::uint32_t>(number),
+                         static_cast<std::uint32_t>(own_.rank()), own_.write_proposal(verdict)};
   if (place.compare_exchange_strong(seen, entry.pack())) {
     own_.keep_proposal();
     return true;

@@ -18,9 +18,7 @@ namespace tutti::control {
 
 class BoardLog {
  public:
-  /// `rank`: whose slot `own` is.
-  BoardLog(const Board& board, SlotOwner& own, int rank) noexcept
-      : board_(board), own_(own), rank_(rank) {}
+  BoardLog(const Board& board, SlotOwner& own) noexcept : board_(board), own_(own) {}
 
   enum class State : std::uint8_t {
     open,     ///< no verdict stands there yet
@@ -38,7 +36,6 @@ class BoardLog {
 
   const Board& board_;
   SlotOwner& own_;
-  const int rank_;
 };
 
 }  // namespace tutti::control

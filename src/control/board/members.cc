@@ -52,7 +52,7 @@ GroupFacts BoardMembers::read_meetings() const {
 MemberFacts BoardMembers::member(int member) const {
   MemberFacts facts;
   // In this order: a member that has left makes no group any more.
-  facts.has_left_world = has_left(slot_of(member));
+  facts.has_left_world = has_left(board_, world_rank_of(member));
   facts.line = read_line(member);
   return facts;
 }
@@ -83,12 +83,12 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
 
 std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
   std::vector<MeetingFacts> meetings;
-  for (const Line& line : slot_of(member).lines) {
+  for (const Line& line : Lines(board_, world_rank_of(member))) {
     const GroupId group = line.group.load(std::memory_order_acquire);
     if (group == 0 || group == group_ || line.entered.load() != 0) continue;
     const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
     const bool meets = failure == 0 && line.state.load() == LineState::meeting;
-    if (!meets && failure != kDisagreed) continue;
+    if (!meets && (failure & ~kOutlived) != kDisagreed) continue;
     MeetingFacts facts{.group = group,
                        .asked_of = line.asked_of.load(std::memory_order_relaxed),
                        .world_ranks = ranks_in(read_set(line.ranks)),

@@ -16,9 +16,9 @@ void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& 
     words[i].store(((set >> (64 * i)) & low_word).to_ullong(), std::memory_order_release);
 }
 
-void outlive_failures(Slot& slot) noexcept {
-  for (std::size_t i = 0; i < slot.lines.size(); ++i)
-    if (slot.lines[i].failure.load() != 0) slot.outlived.fetch_or(1u << i);
+void outlive_failures(const Board& board, int rank) noexcept {
+  for (Line& line : Lines(board, rank))
+    if (line.failure.load() != 0) line.failure.fetch_or(kOutlived);
 }
 
 std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
@@ -49,7 +49,7 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
 std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
                                             const RankSet& members) noexcept {
   const std::lock_guard lock(mutex_);
-  for (Line& line : slot_.lines) {
+  for (Line& line : Lines(board_, rank_)) {
     if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
     for (auto* word : {&line.entered, &line.completed, &line.goodbye_seq, &line.goodbye_chain,
                        &line.progress, &line.waiting})
@@ -62,12 +62,23 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
     line.site.store(0, std::memory_order_relaxed);
     line.core.store(0, std::memory_order_relaxed);
     write_set(line.ranks, members);
-    outlive_failures(slot_);
+    outlive_failures(board_, rank_);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);
     return OwnLine(line);
   }
   return std::nullopt;
+}
+
+bool SlotOwner::add_lines() {
+  const std::lock_guard lock(mutex_);
+  const int count = board_.line_count(rank_);
+  if (count >= kMaxLines || !memory_) return false;
+  const auto more = static_cast<std::uint32_t>(count - kLinesPerSlot);
+  reserve_memory(memory_, board_.more_lines_offset(rank_) + more * sizeof(Line),
+                 kLinesPerSlot * sizeof(Line));
+  slot_.more_lines.store(more + kLinesPerSlot, std::memory_order_release);
+  return true;
 }
 
 void SlotOwner::free_line(OwnLine own) noexcept {
@@ -80,7 +91,6 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code, const RankSet& culp
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
   write_set(line.ranks, culprits);
-  slot_.outlived.fetch_and(~(1u << (&line - slot_.lines.data())));
   line.failure.store(failure_word(code));
 }
 

@@ -7,8 +7,10 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "base/cores.h"
+#include "control/board/board.h"
 #include "control/board/layout.h"
 #include "control/judge/clock.h"
 #include "control/judge/verdict.h"
@@ -20,7 +22,7 @@ namespace tutti::control {
 void write_cores(Slot& slot, const Cores& cores) noexcept;
 void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept;
 /// For the owner, which makes a group or a world: no failure so far is why it will end.
-void outlive_failures(Slot& slot) noexcept;
+void outlive_failures(const Board& board, int rank) noexcept;
 
 /// The own line of a group. Words that several threads write take one value or the other.
 class OwnLine {
@@ -73,8 +75,11 @@ class OwnLine {
 /// What a process keeps beside a slot it owns: several of its threads write there.
 class SlotOwner {
  public:
-  explicit SlotOwner(Slot& slot) noexcept : slot_(slot) {}
+  /// `memory`: of the board, for further lines; without it there are none.
+  SlotOwner(const Board& board, int rank, net::Fd memory = {}) noexcept
+      : board_(board), rank_(rank), slot_(board.slot(rank)), memory_(std::move(memory)) {}
   Slot& slot() const noexcept { return slot_; }
+  int rank() const noexcept { return rank_; }
 
   /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
   std::uint8_t site(const Where& where) noexcept;
@@ -82,6 +87,8 @@ class SlotOwner {
   std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
                                    const RankSet& members) noexcept;
   void free_line(OwnLine line) noexcept;
+  /// Reserves further lines. False: there are as many as there can be. Throws kSystem.
+  bool add_lines();
   /// Says on `line` that its group has failed.
   void publish_failure(OwnLine line, ErrorCode code, const RankSet& culprits) noexcept;
   /// Writes a proposal, of one verdict at a time, and returns the bits of its number that the log
@@ -107,7 +114,10 @@ class SlotOwner {
   }
   std::uint8_t add_site(const Where& where) noexcept;
 
+  const Board& board_;
+  const int rank_;
   Slot& slot_;
+  const net::Fd memory_;
   std::mutex mutex_;
   std::array<Known, 256> known_;
   int sites_used_ = 0;
