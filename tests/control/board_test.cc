@@ -8,7 +8,12 @@
 #include <thread>
 
 #include "control/board/describe.h"
+#include "control/board/log.h"
+#include "control/board/members.h"
 #include "control/board/owner.h"
+#include "control/judge/agree.h"
+#include "control/judge/standing.h"
+#include "control/untold.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -283,6 +288,84 @@ TEST(Board, SaysWhatARankIsDoing) {
   EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
   EXPECT_EQ(describe_doing(board, 0),
             "gave up close at train.cc:90 of the group made at train.cc:13");
+}
+
+/// Reads whatever anybody reads of rank 1's slot, for a group that it is in and one that it is not.
+void read_everything(const Board& board, SlotOwner& own) {
+  for (const GroupId group : {7, 8}) {
+    const BoardMembers members(board, group, {0, 1}, 0);
+    const GroupFacts facts = members.read_meetings();
+    ASSERT_EQ(facts.size(), 2);
+    for (int member = 0; member < 2; ++member) {
+      members.state_of(member);
+      members.is_on_core(0, member);
+      if (!facts.line_of(member)) continue;
+      if (!facts.line_of(member)->failure) continue;
+      for (const int culprit : facts.line_of(member)->failure->culprits) ASSERT_LT(culprit, 2);
+      name_of(facts.line_of(member)->failure->code);
+    }
+    find_disagreement(facts);
+    compare_goodbyes(facts);
+    find_failure(facts);
+    members.shows_failure();
+    describe_doing(board, 1, group);
+    describe_making(board, 1, group);
+  }
+  describe_doing(board, 1);
+  has_left(board, 1);
+  blamed_by(board, 1);
+  disagreement_of(board, 1);
+  read_untold(board, 1);
+  board.exit_of(1);
+  board.pid_of(1);
+  cores_of_all(board);
+  rouse_control(board, 1);
+  BoardLog log(board, own);
+  Verdict verdict;
+  for (const std::uint64_t number : {1, 2, 255, 256, 300}) {
+    if (log.read(number, &verdict) != BoardLog::State::entered) continue;
+    for (const int culprit : verdict.culprits) ASSERT_LT(culprit, 2);
+  }
+}
+
+/// What another process has written there, by mistake or not.
+TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  SlotOwner own(board, 0), theirs(board, 1);
+  board.slot(1).state.store(RankState::running);
+  for (SlotOwner* owner : {&own, &theirs}) {
+    OwnLine line = *owner->open_line(7, 3, {});
+    line.set_state(LineState::open);
+    Shown value = all_reduce_at(1);
+    value.site = owner->site({"train.cc", 8});
+    line.enter(value);
+    line.enter_message(value);
+    owner->open_line(9, 3, {});
+    owner->publish_purpose(value.chain, "a purpose");
+  }
+  BoardLog log(board, theirs);
+  ASSERT_TRUE(log.propose(1, {.code = ErrorCode::kTimeout, .group = 7, .culprits = {0}}));
+  read_everything(board, own);
+  const auto spoil = [&](std::byte* begin, std::size_t byte_count) {
+    for (std::size_t at = 0; at + 8 <= byte_count; at += 8) {
+      auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(begin + at);
+      const std::uint64_t before = word.load();
+      for (const std::uint64_t value :
+           {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}, std::uint64_t{1} << 63,
+            std::uint64_t{0x7fffffff7fffffff}, before ^ 0x5555555555555555}) {
+        word.store(value);
+        read_everything(board, own);
+      }
+      word.store(before);
+    }
+  };
+  auto* const slot = reinterpret_cast<std::byte*>(&board.slot(1));
+  const auto mark_end = reinterpret_cast<std::byte*>(&board.slot(1).bell) - slot;
+  const auto lines = reinterpret_cast<std::byte*>(&board.slot(1).lines[2]) - slot;
+  spoil(slot + mark_end, static_cast<std::size_t>(lines - mark_end));
+  auto* const header = reinterpret_cast<std::byte*>(&board.header());
+  spoil(header + 16, sizeof(BoardHeader) - 16);
 }
 
 }  // namespace

@@ -134,6 +134,7 @@ Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sight
 }
 
 std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
+  if (!facts.line_of(facts.rank)) return std::nullopt;
   const LineFacts& own = *facts.line_of(facts.rank);
   for (int member = 0; member < facts.size(); ++member) {
     const auto& theirs = facts.line_of(member);
