@@ -56,7 +56,7 @@ class Process {
   /// Throws kInvalidArgument there.
   static void refuse_in_child();
 
-  bool on_control_thread() const noexcept { return std::this_thread::get_id() == thread_.get_id(); }
+  bool on_control_thread() const noexcept;
   /// Runs `task` on the control thread, soon. The task must not throw or block.
   void post(std::function<void()> task);
   /// The same, and waits until it has run.

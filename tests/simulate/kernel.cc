@@ -122,7 +122,7 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
   return fiber;
 }
 
-Proc& Kernel::self() noexcept { return *current_->process; }
+Proc& Kernel::self() const noexcept { return *current_->process; }
 
 bool Kernel::has_ended(const Fiber* fiber) const noexcept {
   return fiber->state == Fiber::State::ended;

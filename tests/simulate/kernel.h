@@ -87,7 +87,7 @@ class Kernel {
 
   // ---- for what runs inside
   bool inside() const noexcept { return current_ != nullptr; }
-  Proc& self() noexcept;
+  Proc& self() const noexcept;
   Fiber* current() const noexcept { return current_; }
   bool has_ended(const Fiber* fiber) const noexcept;
   /// Memory whose atomics are steps.

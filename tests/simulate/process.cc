@@ -1,10 +1,6 @@
 // In place of control/process.cc and control/untold.cc: they keep one object per process of the
-// operating system, and ours are many in one. The control thread is a fiber; its loop is the
-// product's but for the flushing of the log.
+// operating system, and ours are many in one. The control thread is a fiber.
 #include "control/process.h"
-
-#include <algorithm>
-#include <utility>
 
 #include "control/board/board.h"
 #include "control/untold.h"
@@ -22,6 +18,11 @@ std::shared_ptr<Process> Process::get() {
   std::shared_ptr<Process> made(process, release);
   self.control = made;
   return made;
+}
+
+bool Process::on_control_thread() const noexcept {
+  const Kernel& kernel = *Kernel::running();
+  return kernel.current() == kernel.self().control_fiber;
 }
 
 bool Process::forked() noexcept { return false; }
@@ -52,89 +53,6 @@ void Process::release(Process* process) noexcept {
   while (!kernel.has_ended(thread))
     kernel.block(nullptr, kernel.now() + std::chrono::microseconds(50));
   delete process;
-}
-
-void Process::loop() noexcept {
-  std::vector<std::function<void()>> tasks;
-  for (;;) {
-    const std::uint64_t posted = posted_.load();
-    Doorbell* bell;
-    {
-      const std::lock_guard lock(mutex_);
-      tasks.swap(tasks_);
-      if (tasks.empty() && stopping_) break;
-    }
-    for (auto& task : tasks) task();
-    tasks.clear();
-    {
-      const std::lock_guard lock(mutex_);
-      choose_bell();
-      bell = bell_;
-    }
-    const std::uint32_t rung = bell->rings.load();
-    auto now = Deadline::Clock::now();
-    auto next = watched_.empty() ? now + std::chrono::hours(1) : now + kTick;
-    for (Watched* watched : watched_) watched->tick(now, &next);
-    wait_until(*bell, next, [&] { return posted_.load() != posted || bell->rings.load() != rung; });
-  }
-}
-
-void Process::choose_bell() {
-  Doorbell* chosen = watched_.empty() ? &own_bell_ : &watched_.front()->control_bell();
-  if (chosen == bell_) return;
-  bell_ = chosen;
-  for (Watched* watched : watched_)
-    if (watched->board() == watched_.front()->board())
-      watched->sleep_at(watched_.front()->slot_index());
-}
-
-void Process::post(std::function<void()> task) {
-  const std::lock_guard lock(mutex_);
-  tasks_.push_back(std::move(task));
-  posted_.fetch_add(1);
-  rouse(*bell_);
-}
-
-void Process::rouse_self() noexcept {
-  const std::lock_guard lock(mutex_);
-  posted_.fetch_add(1);
-  rouse(*bell_);
-}
-
-void Process::run(std::function<void()> task) {
-  Kernel& kernel = *Kernel::running();
-  if (kernel.current() == kernel.self().control_fiber) return task();
-  struct Done {
-    std::atomic<bool> flag{false};
-    Doorbell bell;
-  };
-  auto done = std::make_shared<Done>();
-  post([done, task = std::move(task)] {
-    task();
-    done->flag.store(true);
-    ring(done->bell);
-  });
-  wait_until(done->bell, Deadline::Clock::time_point::max(), [&] { return done->flag.load(); });
-}
-
-void Process::watch(Watched& watched, const std::function<bool()>& task) {
-  run([&] {
-    if (!task()) return;
-    watched_.push_back(&watched);
-    if (watched_.front()->board() == watched.board())
-      watched.sleep_at(watched_.front()->slot_index());
-  });
-}
-
-void Process::unwatch(Watched& watched, const std::function<void()>& task) {
-  run([&] {
-    std::erase(watched_, &watched);
-    {
-      const std::lock_guard lock(mutex_);
-      choose_bell();
-    }
-    task();
-  });
 }
 
 Untold& Untold::of_process() {
