@@ -16,6 +16,7 @@
 #include "control/board/describe.h"
 #include "control/board/words.h"
 #include "control/host_state.h"
+#include "control/judge/decider.h"
 #include "control/judge/standing.h"
 #include "control/memory/hand_over.h"
 #include "net/system_error.h"
@@ -25,9 +26,6 @@
 namespace tutti::control {
 
 namespace {
-
-/// How long a decider may say nothing before the next one speaks.
-constexpr std::chrono::milliseconds kOvertake{250};
 
 std::string read_line(const char* path) {
   std::ifstream file(path);
@@ -198,11 +196,12 @@ void Host::State::look_for_deaths(Clock::time_point now) noexcept {
 void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
   std::erase_if(undecided, [this](int slot) { return is_lost(slot); });
   if (undecided.empty()) return;
-  int decider = 0;
-  while (decider != rank && (ended.test(static_cast<std::size_t>(decider)) || is_lost(decider) ||
-                             shared.slot(decider).state.load() != RankState::running))
-    ++decider;
-  const Clock::time_point due = first_death + (decider == rank ? kFreeze : kOvertake);
+  std::vector<RankFacts> ranks;
+  for (int slot = 0; slot < rank_count; ++slot)
+    ranks.push_back({.is_running = shared.state_of(slot) == RankState::running,
+                     .has_ended = ended.test(static_cast<std::size_t>(slot)),
+                     .is_lost = is_lost(slot)});
+  const Clock::time_point due = due_to_decide(rank, ranks, first_death);
   if (now < due) {
     *next = std::min(*next, due);
     return;

@@ -24,9 +24,8 @@ inline constexpr std::uint64_t kRunning = 0;
 inline constexpr std::uint64_t kFailed = 1;
 inline constexpr std::uint64_t kForked = 2;
 
-/// How often marks are looked at, and the pause of the decider before it gives a verdict.
+/// How often marks are looked at.
 inline constexpr std::chrono::milliseconds kTick{20};
-inline constexpr std::chrono::milliseconds kFreeze{20};
 
 /// What the control thread looks after: one per rank of this process and world.
 class Watched {

@@ -11,6 +11,7 @@
 #include "control/board/words.h"
 #include "control/host_state.h"
 #include "control/judge/agree.h"
+#include "control/judge/decider.h"
 #include "control/judge/meeting.h"
 #include "tutti/error.h"
 
@@ -149,8 +150,8 @@ void Membership::meet(const Membership* ends_with, const Where& where, Deadline 
 /// after the mark of its process has fallen, and before a rank that failed has said so.
 class Membership::State::Blame final : public Patience {
  public:
-  Blame(State& state, State* ends_with, std::chrono::nanoseconds budget) noexcept
-      : state_(state), ends_with_(ends_with), budget_(budget) {}
+  Blame(State& state, State* ends_with, ErrorCode own) noexcept
+      : state_(state), ends_with_(ends_with), own_(own) {}
 
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     *next = now + kPause;
@@ -160,17 +161,13 @@ class Membership::State::Blame final : public Patience {
       return Verdict::keep_waiting;
     }
     const auto waited = looks_++ * kPause;
-    if (waited < budget_ || (waited < kVerdictBudget && somebody_died()))
-      return Verdict::keep_waiting;
-    return Verdict::give_up;
+    return awaits_cause(own_, waited, somebody_died()) ? Verdict::keep_waiting : Verdict::give_up;
   }
 
  private:
   /// Time is counted in looks: this process may have been stopped meanwhile, with the thread that
   /// reaches verdicts.
   static constexpr std::chrono::milliseconds kPause{5};
-  /// The verdict takes 40 ms; longer if the decider is stopped or the machine is busy.
-  static constexpr std::chrono::seconds kVerdictBudget{3};
 
   bool somebody_died() const noexcept {
     const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
@@ -184,22 +181,14 @@ class Membership::State::Blame final : public Patience {
 
   State& state_;
   State* const ends_with_;
-  const std::chrono::nanoseconds budget_;
+  const ErrorCode own_;
   int looks_ = 0;
 };
 
 Error Membership::blame(const Error& error, const Membership* ends_with) {
   State& state = *state_;
-  using std::chrono::milliseconds;
-  // Whoever has seen another rank go waits longer than that rank does with an error of its own.
-  const bool may_follow = error.code() == ErrorCode::kSystem ||
-                          error.code() == ErrorCode::kTimeout ||
-                          error.code() == ErrorCode::kAborted;
-  const milliseconds budget = error.code() == ErrorCode::kPeerLost ? milliseconds(1500)
-                              : may_follow                         ? milliseconds(500)
-                                                                   : milliseconds(0);
   state.host->process->rouse_self();
-  State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, budget);
+  State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, error.code());
   wait(state.waiter, blame, [] { return false; });
   // Nobody waits for a rank that could not make the group; what failed first counts.
   std::vector<int> culprits = error.context().culprits;

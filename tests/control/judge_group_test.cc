@@ -453,5 +453,47 @@ TEST(JudgeMeeting, EndsWithItsParent) {
   }
 }
 
+// ---- deaths ------------------------------------------------------------------------------------
+
+TEST(JudgeDeaths, TheLowestLivingRankDecidesAndAnotherOneLater) {
+  for (const int size : {1, 2, 3, 64, 256})
+    for (const int gone : {0, 1, size / 2, size - 1})
+      for (int how = 0; how < 3; ++how) {
+        std::vector<RankFacts> ranks(static_cast<std::size_t>(size), RankFacts{.is_running = true});
+        for (int rank = 0; rank < gone; ++rank) {
+          RankFacts& facts = ranks[static_cast<std::size_t>(rank)];
+          if (how == 0) facts.is_running = false;
+          if (how == 1) facts.has_ended = true;
+          if (how == 2) facts.is_lost = true;
+        }
+        for (int rank = gone; rank < size; ++rank)
+          EXPECT_EQ(due_to_decide(rank, ranks, kStart),
+                    kStart + (rank == gone ? kFreeze : kOvertake))
+              << "rank " << rank << " of " << size << ", " << gone << " gone";
+      }
+}
+
+TEST(JudgeDeaths, AnErrorThatMayFollowAnotherOneWaitsForThat) {
+  struct Case {
+    ErrorCode own;
+    std::chrono::milliseconds waits;
+  };
+  for (const Case& each : {Case{ErrorCode::kPeerLost, 1500ms},
+                           {ErrorCode::kSystem, 500ms},
+                           {ErrorCode::kTimeout, 500ms},
+                           {ErrorCode::kAborted, 500ms},
+                           {ErrorCode::kInvalidArgument, 0ms},
+                           {ErrorCode::kUnsupported, 0ms},
+                           {ErrorCode::kCollectiveMismatch, 0ms}}) {
+    EXPECT_EQ(awaits_cause(each.own, 0ms, false), each.waits > 0ms);
+    EXPECT_FALSE(awaits_cause(each.own, each.waits, false));
+    if (each.waits > 0ms) {
+      EXPECT_TRUE(awaits_cause(each.own, each.waits - 1ms, false));
+    }
+    EXPECT_TRUE(awaits_cause(each.own, 2999ms, true)) << "the verdict is on its way";
+    EXPECT_FALSE(awaits_cause(each.own, 3000ms, true));
+  }
+}
+
 }  // namespace
 }  // namespace tutti::control

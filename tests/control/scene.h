@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "control/judge/agree.h"
+#include "control/judge/decider.h"
 #include "control/judge/look.h"
 #include "control/judge/meeting.h"
 #include "control/judge/standing.h"
