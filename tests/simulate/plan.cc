@@ -101,30 +101,6 @@ Plan make_plan(std::uint64_t seed, int ranks) {
   return plan;
 }
 
-std::string Plan::text() const {
-  std::string text =
-      fmt::format("seed {} put_aside {} hiccup {} timeout {} ms data_tells {}\nprocesses {}\n",
-                  seed, put_aside, hiccup, timeout.count(), data_tells, fmt::join(process_of, " "));
-  for (std::size_t i = 0; i < groups.size(); ++i)
-    text += fmt::format("group {} of {} ranks {}\n", i, groups[i].parent,
-                        fmt::join(groups[i].world_ranks, " "));
-  constexpr std::array<const char*, 4> kNames = {"collective", "message", "make", "close"};
-  for (std::size_t i = 0; i < steps.size(); ++i) {
-    text += fmt::format("step {} {} group {}", i, kNames[static_cast<std::size_t>(steps[i].kind)],
-                        steps[i].group);
-    if (steps[i].root >= 0) text += fmt::format(" root {}", steps[i].root);
-    if (steps[i].kind == StepKind::message)
-      text += fmt::format(" from {} to {}{}", steps[i].from, steps[i].to,
-                          steps[i].buffered ? " buffered" : "");
-    text += "\n";
-  }
-  for (const Fault& fault : faults)
-    text +=
-        fmt::format("fault {} who {} at {} lasts {} us\n", name_of(fault.kind), fault.who, fault.at,
-                    std::chrono::duration_cast<std::chrono::microseconds>(fault.lasts).count());
-  return text;
-}
-
 Plan shrink(Plan plan) {
   Tally nothing;
   const auto still_fails = [&](const Plan& candidate) {

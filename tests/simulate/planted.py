@@ -110,7 +110,8 @@ def main():
                 print(f"STALE     {fault[0]}: {fault[1]} has changed")
                 survived.append(fault[0])
                 continue
-            done = subprocess.run([simulator, "--rounds", str(options.rounds), "--seed", str(options.seed)],
+            done = subprocess.run([simulator, "--rounds", str(options.rounds), "--seed", str(options.seed),
+                                   "--script", f"{folder}/violation.json"],
                                   capture_output=True, text=True)
         found = re.search(r"^VIOLATED: seed (\d+): (.*)", done.stdout, re.MULTILINE)
         if found:

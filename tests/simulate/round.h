@@ -62,7 +62,6 @@ struct Plan {
   std::vector<Fault> faults;
 
   int ranks() const noexcept { return static_cast<int>(process_of.size()); }
-  std::string text() const;
 };
 
 /// `ranks`: 0 for a number out of the usual ones.

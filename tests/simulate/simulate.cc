@@ -7,11 +7,14 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <stdexcept>
 
 #include "base/log.h"
 #include "simulate/round.h"
+#include "simulate/script.h"
 
 namespace tutti::simulate {
 namespace {
@@ -21,7 +24,8 @@ struct Options {
   std::uint64_t seed = 0;
   int ranks = 0;
   int jobs = 2;
-  std::string out;
+  std::string out, replay;
+  std::string script = "simulate-violation.json";
 };
 
 nlohmann::json to_json(const Tally& tally) {
@@ -52,8 +56,9 @@ nlohmann::json run_batch(const Options& options, std::uint64_t first, std::uint6
     const Plan shrunk = shrink(plan);
     Tally nothing;
     nlohmann::json json = to_json(tally);
-    json["violation"] = fmt::format("seed {}: {}\nshrunk: {}\n{}", plan.seed, violation,
-                                    run_round(shrunk, nothing), shrunk.text());
+    json["violation"] =
+        fmt::format("seed {}: {}\nshrunk: {}", plan.seed, violation, run_round(shrunk, nothing));
+    json["script"] = to_script(shrunk);
     return json;
   }
   return to_json(tally);
@@ -108,6 +113,7 @@ int run(const Options& options) {
     batches.erase(batches.begin());
     add(sum, part);
     if (part.contains("violation")) violation = part["violation"].get<std::string>();
+    if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
   }
   for (Batch& batch : batches) end_batch(batch);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
@@ -126,8 +132,24 @@ int run(const Options& options) {
     std::ofstream(options.out) << json.dump(1) << "\n";
   }
   if (violation.empty()) return 0;
-  fmt::print("VIOLATED: {}\n", violation);
+  fmt::print("VIOLATED: {}\nAgain: --replay {}\n", violation, options.script);
   return 1;
+}
+
+/// One round out of a file, in this process.
+int replay(const std::string& path) try {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("replay script: cannot read " + path);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  Tally tally;
+  const std::string violation = run_round(from_script(text), tally);
+  for (const auto& [what, count] : tally.outcomes)
+    fmt::print("  call ended     {:28} {:>9}\n", what, count);
+  fmt::print("{}\n", violation.empty() ? "all held" : "VIOLATED: " + violation);
+  return violation.empty() ? 0 : 1;
+} catch (const std::runtime_error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 2;
 }
 
 }  // namespace
@@ -142,7 +164,10 @@ int main(int argc, char** argv) {
   app.add_option("--ranks", options.ranks, "of every world; 0: 2 to 64, most often few");
   app.add_option("--jobs", options.jobs, "processes that work at a time");
   app.add_option("--out", options.out, "a JSON file with the figures");
+  app.add_option("--script", options.script, "where the plan of a violation is written, shrunk");
+  app.add_option("--replay", options.replay, "run the plan in this file, and no other");
   CLI11_PARSE(app, argc, argv);
   tutti::set_log_callback([](tutti::LogLevel, std::string_view) {});
+  if (!options.replay.empty()) return tutti::simulate::replay(options.replay);
   return tutti::simulate::run(options);
 }

@@ -20,7 +20,10 @@ build release
 hold_lock
 mkdir -p docs/evidence
 soak="build/release/tests/soak/soak_$name"
-[ "$name" = simulate ] && soak=build/release/tests/simulate/soak_simulate
+if [ "$name" = simulate ]; then
+  soak=build/release/tests/simulate/soak_simulate
+  set -- --script build/simulate-violation.json "$@"
+fi
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
   install_packages clang-14 libclang-rt-14-dev

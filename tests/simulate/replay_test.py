@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Scripts of the simulator: a good one runs, and what is cut, of another version or makes no sense is refused in words."""
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+GOOD = {
+    "version": 1, "seed": 7, "put_aside": 0.05, "hiccup": 0, "timeout_ms": 200, "data_tells": False,
+    "processes": [0, 1, 1], "goes_on": [False, False, True], "keeps": [True, False, False],
+    "groups": [{"of": -1, "ranks": [0, 1, 2]}, {"of": 0, "ranks": [2, 0]}],
+    "steps": [{"do": "make", "group": 1, "from": 0, "to": 0, "root": -1, "buffered": False},
+              {"do": "collective", "group": 1, "from": 0, "to": 0, "root": 0, "buffered": False}],
+    "faults": [{"kind": "die", "who": 1, "at": 900, "lasts_ns": 0}],
+}
+
+
+def changed(change):
+    script = json.loads(json.dumps(GOOD))
+    change(script)
+    return json.dumps(script)
+
+
+CASES = [
+    (json.dumps(GOOD), 0, "all held"),
+    (json.dumps(GOOD)[:100], 2, "parse error"),
+    ("", 2, "parse error"),
+    (changed(lambda s: s.update(version=2)), 2, "version 2"),
+    (changed(lambda s: s.pop("seed")), 2, "seed"),
+    (changed(lambda s: s.update(processes=[])), 2, "from 1 to 256 ranks"),
+    (changed(lambda s: s.update(processes=[0, 2, 2])), 2, "processes are numbered"),
+    (changed(lambda s: s["groups"][1].update(ranks=[2, 2])), 2, "group 1 has a rank twice"),
+    (changed(lambda s: s["groups"][1].update(ranks=[])), 2, "group 1 has no ranks"),
+    (changed(lambda s: s["groups"][1].update(ranks=[3])), 2, "a rank that the world has not"),
+    (changed(lambda s: s["groups"][1].update(of=1)), 2, "group 1 is made of group 1"),
+    (changed(lambda s: s["steps"][0].update(do="dance")), 2, "'dance' is none of collective"),
+    (changed(lambda s: s["steps"][1].update(group=9)), 2, "group 9, which there is not"),
+    (changed(lambda s: s["steps"][1].update(root=2)), 2, "a rank that its group has not"),
+    (changed(lambda s: s["faults"][0].update(who=2)), 2, "befalls 2, who is not there"),
+    (changed(lambda s: s["faults"][0].update(kind="flood")), 2, "'flood' is none of none, die"),
+]
+
+
+def main(simulator):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder) / "script.json"
+        for text, code, words in CASES:
+            path.write_text(text)
+            done = subprocess.run([simulator, "--replay", path], capture_output=True, text=True)
+            said = done.stdout + done.stderr
+            if done.returncode != code or words not in said:
+                sys.exit(f"expected {code} and '{words}', got {done.returncode} and:\n{said}\nfor {text}")
+    print(f"{len(CASES)} scripts")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,152 @@
+#include "simulate/script.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <stdexcept>
+
+namespace tutti::simulate {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr int kVersion = 1;
+constexpr std::array<const char*, 4> kStepNames = {"collective", "message", "make", "close"};
+
+[[noreturn]] void refuse(const std::string& what) {
+  throw std::runtime_error("replay script: " + what);
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) refuse(what);
+}
+
+template <std::size_t Count>
+std::size_t index_in(const std::array<const char*, Count>& names, const std::string& name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  require(found != names.end(), fmt::format("'{}' is none of {}", name, fmt::join(names, ", ")));
+  return static_cast<std::size_t>(found - names.begin());
+}
+
+std::array<const char*, kFaultKinds> fault_names() {
+  std::array<const char*, kFaultKinds> names{};
+  for (std::size_t i = 0; i < names.size(); ++i) names[i] = name_of(static_cast<FaultKind>(i));
+  return names;
+}
+
+void check_groups(const Plan& plan) {
+  require(!plan.groups.empty(), "no groups; the first one is the world");
+  for (std::size_t i = 0; i < plan.groups.size(); ++i) {
+    const PlannedGroup& group = plan.groups[i];
+    require(!group.world_ranks.empty(), fmt::format("group {} has no ranks", i));
+    const std::set<int> ranks(group.world_ranks.begin(), group.world_ranks.end());
+    require(ranks.size() == group.world_ranks.size(), fmt::format("group {} has a rank twice", i));
+    require(*ranks.begin() >= 0 && *ranks.rbegin() < plan.ranks(),
+            fmt::format("group {} has a rank that the world has not", i));
+    require(group.parent < static_cast<int>(i) && (group.parent >= 0) == (i > 0),
+            fmt::format("group {} is made of group {}", i, group.parent));
+  }
+}
+
+void check_steps(const Plan& plan) {
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    const PlanStep& step = plan.steps[i];
+    require(step.group >= 0 && step.group < static_cast<int>(plan.groups.size()),
+            fmt::format("step {} names group {}, which there is not", i, step.group));
+    const auto size =
+        static_cast<int>(plan.groups[static_cast<std::size_t>(step.group)].world_ranks.size());
+    const bool in_range = step.from >= 0 && step.from < size && step.to >= 0 && step.to < size &&
+                          step.root >= -1 && step.root < size;
+    require(in_range, fmt::format("step {} names a rank that its group has not", i));
+  }
+}
+
+void check(const Plan& plan) {
+  require(!plan.process_of.empty() && plan.ranks() <= 256, "from 1 to 256 ranks are possible");
+  int last = -1;
+  for (const int process : plan.process_of) {
+    require(process == last || process == last + 1, "processes are numbered by the ranks, from 0");
+    last = process;
+  }
+  const auto ranks = plan.process_of.size();
+  require(plan.goes_on.size() == ranks && plan.keeps.size() == ranks,
+          "goes_on and keeps have a value for each rank");
+  check_groups(plan);
+  check_steps(plan);
+  for (const Fault& fault : plan.faults) {
+    const bool of_process = fault.kind == FaultKind::die || fault.kind == FaultKind::stop;
+    require(
+        fault.who >= 0 && fault.who < (of_process ? last + 1 : plan.ranks()),
+        fmt::format("a fault '{}' befalls {}, who is not there", name_of(fault.kind), fault.who));
+  }
+}
+
+}  // namespace
+
+std::string to_script(const Plan& plan) {
+  json script = {{"version", kVersion},
+                 {"seed", plan.seed},
+                 {"put_aside", plan.put_aside},
+                 {"hiccup", plan.hiccup},
+                 {"timeout_ms", plan.timeout.count()},
+                 {"data_tells", plan.data_tells},
+                 {"processes", plan.process_of},
+                 {"goes_on", plan.goes_on},
+                 {"keeps", plan.keeps},
+                 {"groups", json::array()},
+                 {"steps", json::array()},
+                 {"faults", json::array()}};
+  for (const PlannedGroup& group : plan.groups)
+    script["groups"].push_back({{"of", group.parent}, {"ranks", group.world_ranks}});
+  for (const PlanStep& step : plan.steps)
+    script["steps"].push_back({{"do", kStepNames[static_cast<std::size_t>(step.kind)]},
+                               {"group", step.group},
+                               {"from", step.from},
+                               {"to", step.to},
+                               {"root", step.root},
+                               {"buffered", step.buffered}});
+  for (const Fault& fault : plan.faults)
+    script["faults"].push_back({{"kind", name_of(fault.kind)},
+                                {"who", fault.who},
+                                {"at", fault.at},
+                                {"lasts_ns", fault.lasts.count()}});
+  return script.dump(1) + "\n";
+}
+
+Plan from_script(const std::string& text) try {
+  const json script = json::parse(text);
+  require(script.at("version") == kVersion,
+          fmt::format("version {}, and this simulator reads version {}",
+                      script.at("version").dump(), kVersion));
+  Plan plan;
+  plan.seed = script.at("seed").get<std::uint64_t>();
+  plan.put_aside = script.at("put_aside").get<double>();
+  plan.hiccup = script.at("hiccup").get<double>();
+  plan.timeout = std::chrono::milliseconds(script.at("timeout_ms").get<std::int64_t>());
+  plan.data_tells = script.at("data_tells").get<bool>();
+  plan.process_of = script.at("processes").get<std::vector<int>>();
+  plan.goes_on = script.at("goes_on").get<std::vector<bool>>();
+  plan.keeps = script.at("keeps").get<std::vector<bool>>();
+  for (const json& group : script.at("groups"))
+    plan.groups.push_back({group.at("ranks").get<std::vector<int>>(), group.at("of").get<int>()});
+  for (const json& step : script.at("steps")) {
+    const std::size_t kind = index_in(kStepNames, step.at("do").get<std::string>());
+    plan.steps.push_back({static_cast<StepKind>(kind), step.at("group").get<int>(),
+                          step.at("from").get<int>(), step.at("to").get<int>(),
+                          step.at("root").get<int>(), step.at("buffered").get<bool>()});
+  }
+  for (const json& fault : script.at("faults"))
+    plan.faults.push_back(
+        {static_cast<FaultKind>(index_in(fault_names(), fault.at("kind").get<std::string>())),
+         fault.at("who").get<int>(), fault.at("at").get<std::uint64_t>(),
+         std::chrono::nanoseconds(fault.at("lasts_ns").get<std::int64_t>())});
+  check(plan);
+  return plan;
+} catch (const nlohmann::json::exception& error) {
+  refuse(error.what());
+}
+
+}  // namespace tutti::simulate
