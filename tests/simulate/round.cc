@@ -54,7 +54,6 @@ class Round {
   void rank_body(int rank);
   void check_end();
   void check_untold(int group, int rank);
-  bool has_closed_something(int rank) const;
   bool has_parted_from_all(int rank) const;
   void check_meeting(const control::Verdict& verdict, const std::string& text);
   void check_late(const control::Verdict& verdict, const std::string& text);
@@ -87,6 +86,7 @@ class Round {
   std::map<int, std::vector<std::optional<Outcome>>> outcomes_;  // group -> by member
   std::map<int, Clock::time_point> left_;
   std::map<int, std::set<int>> made_;     // rank of the world -> groups it has begun to make
+  std::set<int> leaving_;                 // ranks of the world that may have said a goodbye
   std::set<std::pair<int, int>> parted_;  // group, rank of the world: has closed it well
   struct Waiting {
     int group = -1;
@@ -316,6 +316,7 @@ struct Round::Rank {
 
   bool close(int index) {
     Group& group = groups[index];
+    round.leaving_.insert(rank);
     const bool well = call("close", index, [&] {
       group.membership->close(group.seq, group.chain, Deadline::after(plan.timeout), Where{});
     });
@@ -329,6 +330,7 @@ struct Round::Rank {
 
   void leave(int index) {
     Group& group = groups[index];
+    round.leaving_.insert(rank);
     if (group.membership) {
       const auto& ranks = plan.groups[static_cast<std::size_t>(index)].world_ranks;
       if (const auto cause = group.membership->cause()) {
@@ -443,7 +445,7 @@ void Round::check_untold(int group, int rank) {
         verdict.group == 0 &&
         std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](int culprit) {
           return std::find(ranks.begin(), ranks.end(), culprit) != ranks.end() &&
-                 !has_closed_something(culprit);
+                 !leaving_.contains(culprit);
         });
     if (is_old && (verdict.group == id_of(group) || is_lost))
       violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
@@ -461,11 +463,6 @@ void Round::check_meeting(const control::Verdict& verdict, const std::string& te
   for (const auto& [earlier, when] : log_)
     if (parent >= 0 && earlier.group == id_of(parent) && when + all_pauses() < began)
       violated(text + ": the group that was asked for it had failed");
-}
-
-bool Round::has_closed_something(int rank) const {
-  return std::any_of(parted_.begin(), parted_.end(),
-                     [&](const auto& each) { return each.second == rank; });
 }
 
 bool Round::has_parted_from_all(int rank) const {
