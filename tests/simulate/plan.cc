@@ -90,6 +90,9 @@ Plan make_plan(std::uint64_t seed, int ranks) {
   }
   plan.data_tells = random.chance(0.5);
   plan.timeout = std::chrono::milliseconds(random.from_to(60, 400));
+  // In a large world everybody looks at everybody, which takes its time.
+  plan.timeout += count * std::chrono::milliseconds(5);
+  if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);
   add_groups_and_steps(plan, random);
   const auto faults = random.below(10);
   for (std::uint64_t fault = 0; fault < (faults < 1   ? 0

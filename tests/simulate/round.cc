@@ -402,7 +402,6 @@ void Round::entered(const control::Verdict& verdict) {
       explained({die});
       break;
     case ErrorCode::kTimeout:
-      explained({die, stop, late, skip, quit, error, abort, disagree});
       if (!has_fault({die, skip, quit, error, abort, disagree}) && all_pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
       break;
