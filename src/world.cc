@@ -230,8 +230,8 @@ std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size
   std::vector<rendezvous::Ended> ended;
   if (!memory) return ended;
   const control::Board board(memory);
-  for (int rank = 0; rank < world_size && board.rank_count() == world_size; ++rank) {
-    if (const auto wait_status = board.exit_of(rank))
+  for (int rank = 0; rank < world_size && board.world_size() == world_size; ++rank) {
+    if (const auto wait_status = board.exit_of(SlotIndex(rank)))
       ended.push_back({rank, control::describe_wait_status(*wait_status)});
   }
   return ended;
@@ -256,10 +256,10 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
 /// after what failed in worlds before.
 void show_agent(const Meeting& meeting, const Identity& identity) {
   if (!meeting.board || !*meeting.board || identity.launched_rank < 0) return;
-  control::Untold::of_process().show_on(*meeting.board, identity.launched_rank);
+  control::Untold::of_process().show_on(*meeting.board, SlotIndex(identity.launched_rank));
   const control::Board board(*meeting.board);
-  for (int rank = 0; rank < board.rank_count(); ++rank) {
-    if (board.slot(rank).pid.load() == ::getpid()) control::outlive_failures(board, rank);
+  for (const SlotIndex slot : board.slots()) {
+    if (board.slot(slot).pid.load() == ::getpid()) control::outlive_failures(board, slot);
   }
 }
 

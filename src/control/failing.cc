@@ -23,8 +23,8 @@ void Membership::State::fail(Cause cause) noexcept {
     return verdict;
   });
   if (!entered) return;
-  for (const int world_rank : members.world_ranks())
-    if (world_rank != host->rank) rouse_control(host->shared, world_rank);
+  for (const WorldRank other : members.world_ranks())
+    if (other != host->rank) rouse_control(host->shared, host->roster.slot_of(other));
 }
 
 void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
@@ -33,23 +33,23 @@ void Membership::State::fail(const Finding& finding, const Request* request) noe
 
 void Membership::State::fail_by(const Verdict& verdict) noexcept {
   Cause cause{verdict.code, verdict.text, {}, {}};
-  for (const int world_rank : verdict.culprits)
-    if (const int member = members.member_of(world_rank); member >= 0)
+  for (const WorldRank culprit : verdict.culprits)
+    if (const int member = members.member_of(culprit); member >= 0)
       cause.culprits.push_back(member);
   settle(std::move(cause));
 }
 
 void Membership::State::settle(Cause cause) noexcept {
-  RankSet culprits;
-  for (const int member : cause.culprits)
-    culprits.set(static_cast<std::size_t>(members.world_rank_of(member)));
+  std::vector<WorldRank> culprits;
+  for (const int member : cause.culprits) culprits.push_back(members.world_rank_of(member));
   {
     const std::lock_guard lock(mutex);
     if (first_cause) return;
-    if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->host_name;
+    if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->roster.own().name;
     first_cause = cause;
   }
-  Untold::of_process().add({id, rank, cause.code, culprits, host->rank_count, cause.text, false});
+  Untold::of_process().add(
+      {id, rank, cause.code, culprits, host->roster.world_size(), cause.text, false});
   // On the board first: whoever finds that this rank has gone away must also find why.
   host->own.publish_failure(line, cause.code, culprits);
   if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
@@ -81,7 +81,7 @@ void Membership::State::announce() noexcept {
   if (first) log(LogLevel::error, error.what());
 }
 
-void Membership::State::peers_lost(const std::set<int>& lost) noexcept {
+void Membership::State::peers_lost(const std::set<WorldRank>& lost) noexcept {
   std::vector<int> concerned;
   for (int member = 0; member < size(); ++member)
     if (lost.contains(members.world_rank_of(member))) concerned.push_back(member);

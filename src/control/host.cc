@@ -107,8 +107,8 @@ net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
   if (options.board_fd >= 0) {
     memory = duplicate(options.board_fd);
     const Board board(memory);
-    own.agent_board = options.world_size == board.rank_count() &&
-                      board.slot(options.rank).state.load() == RankState::absent;
+    own.agent_board = options.world_size == board.world_size() &&
+                      board.slot(SlotIndex(options.rank)).state.load() == RankState::absent;
   }
   const std::vector<Introduction> all = introduce(options, own, deadline);
   check_one_host(all);
@@ -136,12 +136,11 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
                    const HostOptions& options)
     : process(std::move(process_in)),
       shared(memory),
+      roster(Roster::of_one_host(shared.world_size(), own_host_name())),
       rank(options.rank),
-      rank_count(shared.rank_count()),
-      host_name(own_host_name()),
       first_line_after(options.first_line_after),
       own_cores(tutti::own_cores()),
-      own(shared, options.rank, duplicate(memory.get())),
+      own(shared, roster.slot_of(rank), duplicate(memory.get())),
       progress(own.slot().bell),
       log(shared, own) {}
 
@@ -150,26 +149,27 @@ std::vector<std::shared_ptr<Membership::State>> Host::State::all_memberships() c
   return memberships;
 }
 
-bool Host::State::is_lost(int slot) const noexcept {
+bool Host::State::is_lost(WorldRank of) const noexcept {
   const std::lock_guard lock(mutex);
-  return lost.contains(slot);
+  return lost.contains(of);
 }
 
-std::string Host::State::person(int slot, int shown_as) const {
+std::string Host::State::person(WorldRank of, int shown_as) const {
+  const SlotIndex slot = roster.slot_of(of);
   const auto exit = shared.exit_of(slot);
   const std::string how = exit ? ", " + describe_wait_status(*exit) : "";
-  const std::string elsewhere = slot != shown_as ? fmt::format("world rank {}, ", slot) : "";
+  const std::string elsewhere =
+      of.value != shown_as ? fmt::format("world rank {}, ", of.value) : "";
   return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, shared.pid_of(slot),
-                     host_name, how);
+                     roster.own().name, how);
 }
 
 void Host::State::rouse_others() noexcept {
-  for (int slot = 0; slot < rank_count; ++slot)
-    if (slot != rank) rouse_control(shared, slot);
+  for (const SlotIndex slot : shared.slots())
+    if (slot != own.index()) rouse_control(shared, slot);
 }
 
-// ---- deaths and verdicts
-// --------------------------------------------------------------------------
+// ---- deaths and verdicts -------------------------------------------------------------------
 
 void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept {
   look_for_deaths(now);
@@ -181,51 +181,52 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
 }
 
 void Host::State::look_for_deaths(Clock::time_point now) noexcept {
-  for (int slot = 0; slot < rank_count; ++slot) {
-    const auto bit = static_cast<std::size_t>(slot);
+  for (const SlotIndex slot : shared.slots()) {
     Slot& other = shared.slot(slot);
-    if (slot == rank || ended.test(bit) || other.state.load() != RankState::running) continue;
+    if (slot == own.index() || ended.contains(slot)) continue;
+    if (other.state.load() != RankState::running) continue;
     if (other.mark.look() != Mark::State::owner_died) continue;
-    ended.set(bit);
-    if (has_left(shared, slot) || is_lost(slot)) continue;  // no loss: nobody needed it any more
+    ended.insert(slot);
+    const WorldRank dead = roster.rank_in(slot);
+    if (has_left(shared, slot) || is_lost(dead)) continue;  // no loss: nobody needed it any more
     if (undecided.empty()) first_death = now;
-    undecided.insert(slot);
+    undecided.insert(dead);
   }
 }
 
 void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
-  std::erase_if(undecided, [this](int slot) { return is_lost(slot); });
+  std::erase_if(undecided, [this](WorldRank dead) { return is_lost(dead); });
   if (undecided.empty()) return;
   std::vector<RankFacts> ranks;
-  for (int slot = 0; slot < rank_count; ++slot)
+  for (const SlotIndex slot : shared.slots())
     ranks.push_back({.is_running = shared.state_of(slot) == RankState::running,
-                     .has_ended = ended.test(static_cast<std::size_t>(slot)),
-                     .is_lost = is_lost(slot)});
-  const Clock::time_point due = due_to_decide(rank, ranks, first_death);
+                     .has_ended = ended.contains(slot),
+                     .is_lost = is_lost(roster.rank_in(slot))});
+  const Clock::time_point due = due_to_decide(own.index(), ranks, first_death);
   if (now < due) {
     *next = std::min(*next, due);
     return;
   }
   const bool entered = enter([this]() -> std::optional<Verdict> {
     Verdict verdict{.finder = rank};
-    for (const int slot : undecided)
-      if (!is_lost(slot)) verdict.culprits.push_back(slot);
+    for (const WorldRank dead : undecided)
+      if (!is_lost(dead)) verdict.culprits.push_back(dead);
     if (verdict.culprits.empty()) return std::nullopt;
     return verdict;
   });
   if (entered) rouse_others();
 }
 
-// ---- joining and leaving
-// --------------------------------------------------------------------------
+// ---- joining and leaving -------------------------------------------------------------------
 
 namespace {
 
-std::vector<int> absent(const Board& board) {
+std::vector<int> absent(const Host::State& host) {
   std::vector<int> ranks;
-  for (int rank = 0; rank < board.rank_count(); ++rank) {
-    const RankState state = board.slot(rank).state.load();
-    if (state == RankState::absent || state == RankState::starting) ranks.push_back(rank);
+  for (const SlotIndex slot : host.shared.slots()) {
+    const RankState state = host.shared.slot(slot).state.load();
+    if (state == RankState::absent || state == RankState::starting)
+      ranks.push_back(host.roster.rank_in(slot).value);
   }
   return ranks;
 }
@@ -244,8 +245,8 @@ class Gathering final : public Patience {
     if (deadline_.expired(now)) return Verdict::give_up;
     if (now >= next_line_) {
       log(LogLevel::warn,
-          fmt::format("joining the world (rank {} of {}): waiting {} for {}", host_.rank,
-                      host_.rank_count, seconds(now - began_), ranks_text(absent(host_.shared))));
+          fmt::format("joining the world (rank {} of {}): waiting {} for {}", host_.rank.value,
+                      host_.roster.world_size(), seconds(now - began_), ranks_text(absent(host_))));
       next_line_ = after(now, now - began_);
     }
     *next = std::min(
@@ -268,7 +269,7 @@ bool settle(Host::State& state) {
   if (!slot.state.compare_exchange_strong(free, RankState::starting) || !slot.mark.take())
     return false;
   slot.pid.store(getpid());
-  slot.control_slot.store(state.rank);
+  slot.control_slot.store(state.own.index().value);
   write_cores(slot, state.own_cores);
   slot.state.store(RankState::running);
   return true;
@@ -284,36 +285,36 @@ void leave(Host::State& state) noexcept {
 
 void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& look) {
   rouse_others();
-  for (int slot = 0; slot < rank_count; ++slot) ring(shared.slot(slot).bell);
+  for (const SlotIndex slot : shared.slots()) ring(shared.slot(slot).bell);
   Gathering gathering(*this, deadline, look);
   const Waiter waiter{&loss_word, &own.slot().bell, policy};
-  const WaitResult result = wait(waiter, gathering, [&] { return absent(shared).empty(); });
+  const WaitResult result = wait(waiter, gathering, [&] { return absent(*this).empty(); });
   if (result == WaitResult::ready) {
     cores = cores_of_all(shared).count();
-    policy = wait_policy(rank_count, cores);
+    policy = wait_policy(shared.slot_count(), cores);
     return;
   }
   if (result == WaitResult::gave_up) {
-    const std::vector<int> missing = absent(shared);
-    throw Error(ErrorCode::kTimeout,
-                fmt::format("joining the world (rank {} of {}): {} did not come to the host's "
-                            "status board within {}",
-                            rank, rank_count, ranks_text(missing), budget_text(deadline)),
-                {.rank = rank, .culprits = missing, .host = host_name});
+    const std::vector<int> missing = absent(*this);
+    throw Error(
+        ErrorCode::kTimeout,
+        fmt::format("joining the world (rank {} of {}): {} did not come to the host's "
+                    "status board within {}",
+                    rank.value, roster.world_size(), ranks_text(missing), budget_text(deadline)),
+        {.rank = rank.value, .culprits = missing, .host = roster.own().name});
   }
   ErrorContext context;
-  context.rank = rank;
-  context.host = host_name;
+  context.rank = rank.value;
+  context.host = roster.own().name;
   std::string text;
   const std::lock_guard lock(mutex);
-  for (int slot = 0; slot < rank_count; ++slot) {
-    if (!lost.contains(slot)) continue;
-    context.culprits.push_back(slot);
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", person(slot, slot));
+  for (const WorldRank each : lost) {
+    context.culprits.push_back(each.value);
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", person(each, each.value));
   }
   throw Error(ErrorCode::kPeerLost,
               fmt::format("joining the world (rank {} of {}): {} was lost before all had come",
-                          rank, rank_count, text),
+                          rank.value, roster.world_size(), text),
               context);
 }
 
@@ -324,11 +325,11 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
   std::shared_ptr<Process> process = Process::get();
   Deadline deadline = Deadline::after(options.timeout);
   const net::Fd memory = meet_at_board(options, deadline);
-  auto state = std::make_shared<State>(process, memory, options);
-  if (state->rank_count != options.world_size)
+  if (const Board board(memory); board.world_size() != options.world_size)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the host's status board is for {} ranks, the world has {}",
-                            state->rank_count, options.world_size));
+                            board.world_size(), options.world_size));
+  auto state = std::make_shared<State>(process, memory, options);
   bool settled = false;
   process->watch(*state, [&] { return settled = settle(*state); });
   if (!settled)
@@ -357,25 +358,27 @@ Host::~Host() {
 const Board& Host::board() const noexcept { return state_->shared; }
 
 std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) {
-  RankSet members;
-  for (const int slot : options.world_ranks) members.set(static_cast<std::size_t>(slot));
-  if (const auto line = own.open_line(options.id, options.asked_of, members)) return line;
+  const auto open = [&] {
+    return own.open_line(options.id, options.asked_of, options.world_ranks);
+  };
+  if (const auto line = open()) return line;
   // Lines of closed groups are kept for members that have not compared yet; take back one that
   // nobody needs.
   for (std::size_t i = 0; i < closed_lines.size(); ++i) {
     const ClosedLine& closed = closed_lines[i];
-    GroupFacts facts = BoardMembers(shared, closed.group, closed.world_ranks, closed.rank).read();
+    GroupFacts facts =
+        BoardMembers(shared, roster, closed.group, closed.world_ranks, closed.rank).read();
     for (int member = 0; member < facts.size(); ++member) {
-      const auto world_rank = closed.world_ranks[static_cast<std::size_t>(member)];
-      facts.members[static_cast<std::size_t>(member)].is_lost = lost.contains(world_rank);
+      const auto each = static_cast<std::size_t>(member);
+      facts.members[each].is_lost = lost.contains(closed.world_ranks[each]);
     }
     if (is_line_needed(facts)) continue;
     own.free_line(closed.line);
     closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
-    return own.open_line(options.id, options.asked_of, members);
+    return open();
   }
   if (!own.add_lines()) return std::nullopt;
-  return own.open_line(options.id, options.asked_of, members);
+  return open();
 }
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/roster.h"
 #include "control/membership.h"
 #include "tutti/store.h"
 
@@ -37,11 +38,11 @@ struct HostOptions {
 
 struct MembershipOptions {
   GroupId id = 0;
-  std::string name;              ///< for people: "world"
-  std::vector<int> world_ranks;  ///< by rank in the group
-  int rank = 0;                  ///< own rank in the group
-  GroupId asked_of = 0;          ///< of a group made by new_group
-  std::string call = {};         ///< the same: "new_group({1, 0})", as that was written
+  std::string name;                    ///< for people: "world"
+  std::vector<WorldRank> world_ranks;  ///< by rank in the group
+  int rank = 0;                        ///< own rank in the group
+  GroupId asked_of = 0;                ///< of a group made by new_group
+  std::string call = {};               ///< the same: "new_group({1, 0})", as that was written
 };
 
 class Host {

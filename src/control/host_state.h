@@ -35,13 +35,13 @@ struct Host::State final : Watched {
   void tick(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
   Doorbell& control_bell() noexcept override { return own.slot().control_bell; }
   const void* board() const noexcept override { return shared.data(); }
-  int slot_index() const noexcept override { return rank; }
-  void sleep_at(int slot) noexcept override { own.slot().control_slot.store(slot); }
+  SlotIndex slot_index() const noexcept override { return own.index(); }
+  void sleep_at(SlotIndex slot) noexcept override { own.slot().control_slot.store(slot.value); }
 
   void look_for_deaths(Deadline::Clock::time_point now) noexcept;
   void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
   void rouse_others() noexcept;
-  bool is_lost(int slot) const noexcept;
+  bool is_lost(WorldRank of) const noexcept;
   std::vector<std::shared_ptr<Membership::State>> all_memberships() const;
 
   // ---- verdicts.cc
@@ -52,10 +52,10 @@ struct Host::State final : Watched {
   bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
-  void apply_new_entries() noexcept;                           // log_mutex
-  void apply(const Verdict& verdict) noexcept;                 // log_mutex
-  void apply_loss(const std::vector<int>& culprits) noexcept;  // log_mutex
-  void catch_up() noexcept;                                    // log_mutex
+  void apply_new_entries() noexcept;                                 // log_mutex
+  void apply(const Verdict& verdict) noexcept;                       // log_mutex
+  void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
+  void catch_up() noexcept;                                          // log_mutex
 
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
@@ -64,13 +64,12 @@ struct Host::State final : Watched {
   /// mutex.
   std::optional<OwnLine> open_line(const MembershipOptions& options);
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
-  std::string person(int slot, int shown_as) const;
+  std::string person(WorldRank of, int shown_as) const;
 
   const std::shared_ptr<Process> process;
   const Board shared;
-  const int rank;
-  const int rank_count;
-  const std::string host_name;
+  const Roster roster;
+  const WorldRank rank;
   const std::chrono::nanoseconds first_line_after;
   const Cores own_cores;  ///< of the thread that joined
   int cores = 1;          ///< that the ranks may keep busy together; the same on all of them
@@ -88,19 +87,19 @@ struct Host::State final : Watched {
 
   mutable std::mutex mutex;
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
-  std::set<int> lost;                                           // mutex; ranks of the world
+  std::set<WorldRank> lost;                                     // mutex
 
   struct ClosedLine {
     OwnLine line;
     GroupId group;
-    std::vector<int> world_ranks;
+    std::vector<WorldRank> world_ranks;
     int rank;
   };
   std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
 
   // Control thread only.
-  RankSet ended;            ///< by mark, whether lost or after their last goodbye
-  std::set<int> undecided;  ///< those of them that are a loss, and not yet in the log
+  std::set<SlotIndex> ended;      ///< by mark, whether lost or after their last goodbye
+  std::set<WorldRank> undecided;  ///< those of them that are a loss, and not yet in the log
   Deadline::Clock::time_point first_death = {};
 };
 
@@ -133,7 +132,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// Whether the group has failed, here or elsewhere.
   bool has_failed() noexcept;
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
-  void peers_lost(const std::set<int>& lost) noexcept;
+  void peers_lost(const std::set<WorldRank>& lost) noexcept;
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;

@@ -17,7 +17,7 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       name(std::move(options.name)),
       call(std::move(options.call)),
       rank(options.rank),
-      members(host->shared, options.id, std::move(options.world_ranks), options.rank),
+      members(host->shared, host->roster, options.id, std::move(options.world_ranks), options.rank),
       line(line_in),
       waiter{&abort_word, &host->own.slot().bell, host->policy, &account} {
   host->process->guard(abort_word);
@@ -96,12 +96,12 @@ std::string Membership::site_of(int member, std::uint8_t site) const {
 }
 
 void Membership::notify(int member) noexcept {
-  ring(state_->host->shared.slot(state_->members.world_rank_of(member)).bell);
+  ring(state_->host->shared.slot(state_->members.slot_index_of(member)).bell);
 }
 
 void Membership::notify_all() noexcept {
-  for (const int world_rank : state_->members.world_ranks())
-    if (world_rank != state_->host->rank) ring(state_->host->shared.slot(world_rank).bell);
+  for (int member = 0; member < group_size(); ++member)
+    if (member != rank()) notify(member);
 }
 
 void Membership::add_driver(Driver& driver) { state_->host->progress.add(driver); }

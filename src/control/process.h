@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/roster.h"
 #include "base/wait.h"
 
 namespace tutti::control {
@@ -38,8 +39,8 @@ class Watched {
   /// rank publishes `slot` as its control_slot).
   virtual Doorbell& control_bell() noexcept = 0;
   virtual const void* board() const noexcept = 0;
-  virtual int slot_index() const noexcept = 0;
-  virtual void sleep_at(int slot) noexcept = 0;
+  virtual SlotIndex slot_index() const noexcept = 0;
+  virtual void sleep_at(SlotIndex slot) noexcept = 0;
 };
 
 class Process {

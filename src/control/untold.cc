@@ -13,12 +13,12 @@ Untold& Untold::of_process() {
   return object;
 }
 
-void Untold::show_on(const net::Fd& board, int rank) {
+void Untold::show_on(const net::Fd& board, SlotIndex slot) {
   Board shown(board);
-  if (rank < 0 || rank >= shown.rank_count()) return;
+  if (slot.value < 0 || slot.value >= shown.slot_count()) return;
   const std::lock_guard lock(mutex_);
   board_ = std::move(shown);
-  slot_ = rank;
+  slot_ = slot;
   show();
 }
 
@@ -50,21 +50,19 @@ void Untold::show() noexcept {
   notice.failure.store(0);
   if (failures_.empty()) return;
   const Failure& first = failures_.front();
-  const bool is_of_job = first.world_size == board_->rank_count();
-  write_set(notice.culprits, is_of_job ? first.culprits : RankSet());
+  const bool is_of_job = first.world_size == board_->world_size();
+  write_set(notice.culprits, is_of_job ? first.culprits : std::vector<WorldRank>(),
+            board_->world_size());
   notice.text.write(first.text);
   notice.failure.store(failure_word(first.code));
 }
 
-std::optional<UntoldFailure> read_untold(const Board& board, int rank) {
-  const UntoldNotice& notice = board.slot(rank).untold;
+std::optional<UntoldFailure> read_untold(const Board& board, SlotIndex slot) {
+  const UntoldNotice& notice = board.slot(slot).untold;
   const std::uint32_t failure = notice.failure.load();
   if (failure == 0) return std::nullopt;
-  UntoldFailure found{failure_code(failure), {}, notice.text.read()};
-  const RankSet culprits = read_set(notice.culprits);
-  for (int other = 0; other < board.rank_count(); ++other)
-    if (culprits.test(static_cast<std::size_t>(other))) found.culprits.push_back(other);
-  return found;
+  return UntoldFailure{failure_code(failure), read_set(notice.culprits, board.world_size()),
+                       notice.text.read()};
 }
 
 }  // namespace tutti::control

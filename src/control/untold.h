@@ -21,7 +21,7 @@ namespace tutti::control {
 /// A failure as the agent finds it.
 struct UntoldFailure {
   ErrorCode code = ErrorCode::kInternal;
-  std::vector<int> culprits;  ///< ranks of the job; empty where not known
+  std::vector<WorldRank> culprits;  ///< empty where not known
   std::string text;
 };
 
@@ -31,15 +31,15 @@ class Untold {
     GroupId group = 0;
     int rank = 0;  ///< in the group: with its id the name of one Membership
     ErrorCode code = ErrorCode::kInternal;
-    RankSet culprits;  ///< of the world
+    std::vector<WorldRank> culprits;
     int world_size = 0;
     std::string text;
     bool for_ever = false;  ///< concerns a member that has left the group, whom nothing can tell
   };
 
   static Untold& of_process();
-  /// From now on the first failure is shown in slot `rank` of the agent's board.
-  void show_on(const net::Fd& board, int rank);
+  /// From now on the first failure is shown in `slot` of the agent's board.
+  void show_on(const net::Fd& board, SlotIndex slot);
   void add(Failure failure);
   /// Nothing can tell everybody whom it concerns: it stays.
   void keep(GroupId group, int rank) noexcept;
@@ -53,10 +53,10 @@ class Untold {
   std::mutex mutex_;
   std::vector<Failure> failures_;  // mutex_
   std::optional<Board> board_;     // mutex_
-  int slot_ = 0;                   // mutex_
+  SlotIndex slot_{0};              // mutex_
 };
 
 /// What the process that owns `slot` has left untold.
-std::optional<UntoldFailure> read_untold(const Board& board, int rank);
+std::optional<UntoldFailure> read_untold(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control

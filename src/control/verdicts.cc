@@ -44,17 +44,14 @@ void Host::State::apply(const Verdict& verdict) noexcept {
     if (membership->id == verdict.group) membership->fail_by(verdict);
 }
 
-void Host::State::apply_loss(const std::vector<int>& culprits) noexcept {
-  std::set<int> all;
+void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
+  std::set<WorldRank> all;
   {
     const std::lock_guard lock(mutex);
     lost.insert(culprits.begin(), culprits.end());
     all = lost;
   }
-  RankSet shown;
-  for (const int rank_lost : all)
-    if (rank_lost < rank_count) shown.set(static_cast<std::size_t>(rank_lost));
-  own.publish_lost(shown);
+  own.publish_lost({all.begin(), all.end()});
   loss_word.store(kFailed);
   ring(own.slot().bell);
   for (const auto& membership : all_memberships()) membership->peers_lost(all);
@@ -64,16 +61,18 @@ void Host::State::apply_loss(const std::vector<int>& culprits) noexcept {
 // groups have failed.
 void Host::State::catch_up() noexcept {
   has_missed_entries.store(true);
-  RankSet shown;
-  for (int slot = 0; slot < rank_count; ++slot) shown |= read_set(shared.slot(slot).lost);
+  std::set<WorldRank> shown;
+  for (const SlotIndex slot : shared.slots())
+    for (const WorldRank each : read_set(shared.slot(slot).lost, roster.world_size()))
+      shown.insert(each);
   for (const auto& membership : all_memberships()) membership->adopt_from_lines();
-  if (shown.any()) apply_loss(ranks_in(shown));
+  if (!shown.empty()) apply_loss({shown.begin(), shown.end()});
 }
 
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();
-  std::set<int> all_lost;
+  std::set<WorldRank> all_lost;
   {
     const std::lock_guard also(mutex);
     memberships.push_back(membership);

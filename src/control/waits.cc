@@ -27,7 +27,7 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
   clock.begin(request, now, state.host->first_line_after);
   if (request.seq != 0)
     state.line.waits({static_cast<std::uint32_t>(request.seq), awaited,
-                      awaited < 0 ? 0 : state.members.world_rank_of(awaited)},
+                      awaited < 0 ? WorldRank(0) : state.members.world_rank_of(awaited)},
                      clock.began);
   if (state.adopt_failure()) return Patience::Verdict::keep_waiting;
   const GroupFacts facts = state.members.read();
@@ -72,7 +72,7 @@ void Membership::throw_gave_up(const Request& request, const std::string& detail
   const int peer = request.message.peer;
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
-  context.host = state_->host->host_name;
+  context.host = state_->host->roster.own().name;
   const std::string waited =
       request.op == Op::send
           ? fmt::format("{} has posted no recv with tag {}", state_->person(peer),
@@ -171,10 +171,10 @@ class Membership::State::Blame final : public Patience {
 
   bool somebody_died() const noexcept {
     const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
-    const std::vector<int>& ranks = concerned.members.world_ranks();
-    return std::any_of(ranks.begin(), ranks.end(), [&](int slot) {
-      Slot& other = state_.host->shared.slot(slot);
-      return slot != state_.host->rank && other.state.load() == RankState::running &&
+    const std::vector<WorldRank>& ranks = concerned.members.world_ranks();
+    return std::any_of(ranks.begin(), ranks.end(), [&](WorldRank each) {
+      Slot& other = state_.host->shared.slot(state_.host->roster.slot_of(each));
+      return each != state_.host->rank && other.state.load() == RankState::running &&
              other.mark.look() == Mark::State::owner_died;
     });
   }
@@ -261,7 +261,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
   for (int member = 0; member < state.size(); ++member)
     if (!farewell.has_left(member)) context.culprits.push_back(member);
-  context.host = state.host->host_name;
+  context.host = state.host->roster.own().name;
   const std::string who =
       ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");
   const std::string doings = state.doings(context.culprits, " ");

@@ -29,7 +29,7 @@ std::string Membership::State::in_words(const Request& request) const {
 }
 
 std::string Membership::State::doing(int member) const {
-  return describe_doing(host->shared, members.world_rank_of(member), id);
+  return describe_doing(host->shared, members.slot_index_of(member), id);
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited,
@@ -44,7 +44,7 @@ std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) 
   std::string text;
   for (const int member : awaited)
     text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", person(member),
-                        describe_doing(host->shared, members.world_rank_of(member)));
+                        describe_doing(host->shared, members.slot_index_of(member)));
   return text;
 }
 
@@ -163,9 +163,9 @@ class Words {
     return fmt::format(
         "{} is in {} while {} is in {}, and each awaits the other. All ranks must make the same "
         "groups, of the same ranks in the same order",
-        group_.person(group_.rank), describe_making(board, group_.host->rank, group_.id),
+        group_.person(group_.rank), describe_making(board, group_.host->own.index(), group_.id),
         group_.person(found.member),
-        describe_making(board, group_.members.world_rank_of(found.member), found.group));
+        describe_making(board, group_.members.slot_index_of(found.member), found.group));
   }
 
   std::string operator()(const NotCome& found) const {

@@ -29,8 +29,9 @@ namespace group {
 
 ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
                         const AddBackends& add_backends) {
-  parts.membership = parts.host->make_membership(
-      {parts.id, parts.name, parts.world_ranks, parts.rank, parts.asked_of, parts.call});
+  parts.membership =
+      parts.host->make_membership({parts.id, parts.name, world_ranks(parts.world_ranks), parts.rank,
+                                   parts.asked_of, parts.call});
   control::Membership& membership = *parts.membership;
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
   NativeSpec spec;

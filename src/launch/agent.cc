@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "control/board/describe.h"
+#include "control/untold.h"
 #include "net/process_info.h"
 #include "net/unix_socket.h"
 #include "tutti/error.h"
@@ -46,13 +47,13 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
                  fmt::format("{} was not started by this tutti run (pid {})",
                              net::describe_process(peer.pid), ::getpid()));
   }
-  if (hello.rank >= 0 && hello.world_size == board_.rank_count() &&
-      hello.rank < board_.rank_count()) {
+  if (hello.rank >= 0 && hello.world_size == board_.world_size() &&
+      hello.rank < board_.slot_count()) {
     const auto rank = static_cast<std::size_t>(started_as(peer.pid, hello.rank));
     // The board shows the first world; later ones may number as they like.
-    if (board_.state_of(slots_[rank]) == control::RankState::absent) {
+    if (board_.state_of(SlotIndex(slots_[rank])) == control::RankState::absent) {
       slots_[rank] = hello.rank;
-      if (pids_[rank] != 0) board_.set_pid(hello.rank, pids_[rank]);
+      if (pids_[rank] != 0) board_.set_pid(SlotIndex(hello.rank), pids_[rank]);
     }
     joined_[rank] = true;
     pid_t nobody = -1;
@@ -80,11 +81,10 @@ bool Agent::is_in_world(int rank) const {
   return state == control::RankState::running || state == control::RankState::left;
 }
 
-std::vector<int> Agent::ranks_of(const control::RankSet& slots) const {
+std::vector<int> Agent::ranks_of(const std::set<WorldRank>& in_world) const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < board_.rank_count(); ++rank) {
-    if (slots.test(static_cast<std::size_t>(slot_of(rank)))) ranks.push_back(rank);
-  }
+  for (int rank = 0; rank < board_.slot_count(); ++rank)
+    if (in_world.contains(WorldRank(slot_of(rank).value))) ranks.push_back(rank);
   return ranks;
 }
 
@@ -92,13 +92,11 @@ std::vector<int> Agent::blamed_by(int rank) const {
   return ranks_of(control::blamed_by(board_, slot_of(rank)));
 }
 
-std::optional<control::UntoldFailure> Agent::untold_by(int rank) const {
-  auto untold = control::read_untold(board_, rank);
-  if (!untold) return untold;
-  control::RankSet culprits;
-  for (const int slot : untold->culprits) culprits.set(static_cast<std::size_t>(slot));
-  untold->culprits = ranks_of(culprits);
-  return untold;
+std::optional<UntoldFailure> Agent::untold_by(int rank) const {
+  const auto found = control::read_untold(board_, SlotIndex(rank));
+  if (!found) return std::nullopt;
+  return UntoldFailure{found->code, ranks_of({found->culprits.begin(), found->culprits.end()}),
+                       found->text};
 }
 
 std::string Agent::disagreement_of(int rank) const {

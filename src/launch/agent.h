@@ -11,11 +11,12 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "control/board/board.h"
-#include "control/untold.h"
+#include "launch/outcome.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "store/server.h"
@@ -51,7 +52,7 @@ class Agent {
   /// About what it and others disagreed, if it failed because of that; else empty.
   std::string disagreement_of(int rank) const;
   /// The failure of which its program was not told.
-  std::optional<control::UntoldFailure> untold_by(int rank) const;
+  std::optional<UntoldFailure> untold_by(int rank) const;
   /// Its world is complete, or was.
   bool is_in_world(int rank) const;
   /// For people: "is in all_reduce #41(...) at train.cc:88"; empty if it was never in a world.
@@ -60,8 +61,11 @@ class Agent {
  private:
   std::optional<Error> admit(const store::Hello& hello, const net::Peer& peer);
   int started_as(pid_t pid, int said) const;
-  int slot_of(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
-  std::vector<int> ranks_of(const control::RankSet& slots) const;
+  /// On the board of the job's world, where a rank of the world is its slot.
+  SlotIndex slot_of(int rank) const noexcept {
+    return SlotIndex(slots_[static_cast<std::size_t>(rank)]);
+  }
+  std::vector<int> ranks_of(const std::set<WorldRank>& in_world) const;
 
   std::string address_;
   net::Fd listener_;

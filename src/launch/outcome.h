@@ -14,9 +14,16 @@
 #include <string>
 #include <vector>
 
-#include "control/untold.h"
+#include "tutti/error.h"
 
 namespace tutti::launch {
+
+/// A failure of which its rank's program was not told.
+struct UntoldFailure {
+  ErrorCode code = ErrorCode::kInternal;
+  std::vector<int> culprits = {};  ///< empty where not known
+  std::string text = {};
+};
 
 struct RankExit {
   int rank = 0;
@@ -26,7 +33,7 @@ struct RankExit {
   std::string disagreement = {};   ///< what the board says the ranks disagreed about
   std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
   /// Of one of its groups, which its program has not been told of.
-  std::optional<control::UntoldFailure> untold = {};
+  std::optional<UntoldFailure> untold = {};
 };
 
 bool is_abnormal(int wait_status) noexcept;

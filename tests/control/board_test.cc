@@ -36,12 +36,14 @@ TEST(Board, RanksOfOneProcessShareAMapping) {
   const net::Fd copy = memory.duplicate();
   const Board two(copy);
   EXPECT_EQ(one.data(), two.data());
-  EXPECT_EQ(two.rank_count(), 3);
+  EXPECT_EQ(two.slot_count(), 3);
 }
 
 TEST(Board, RefusesWhatIsNoBoard) {
   EXPECT_THROW(Board::make(0), Error);
   EXPECT_THROW(Board::make(kMaxLocalRanks + 1), Error);
+  EXPECT_THROW(Board::make(4, 3), Error) << "more on this host than in the world";
+  EXPECT_THROW(Board::make(1, kMaxWorldRanks + 1), Error);
   const net::Fd memory = make_memory("not-a-board", 3 * kSlotBytes);
   EXPECT_THROW(Board board(memory), Error);
 }
@@ -49,7 +51,7 @@ TEST(Board, RefusesWhatIsNoBoard) {
 TEST(Board, TextsOfOthersSteerNoTerminal) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  auto& site = board.slot(0).sites[1];
+  auto& site = board.slot(SlotIndex(0)).sites[1];
   site.write(
       "a\x1b[31m\nb\x7f\xc2\x9b"
       "c \xc3\xa9.cc:7");
@@ -59,30 +61,30 @@ TEST(Board, TextsOfOthersSteerNoTerminal) {
 /// The words of a line that is opened for `group`.
 Line* opened(const Board& board, SlotOwner& owner, GroupId group, GroupId asked_of) {
   EXPECT_TRUE(owner.open_line(group, asked_of, {}));
-  return board.find_line(0, group);
+  return board.find_line(SlotIndex(0), group);
 }
 
 TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  Slot& slot = board.slot(0);
-  SlotOwner owner(board, 0);
-  EXPECT_FALSE(has_left(board, 0)) << "absent";
+  Slot& slot = board.slot(SlotIndex(0));
+  SlotOwner owner(board, SlotIndex(0));
+  EXPECT_FALSE(has_left(board, SlotIndex(0))) << "absent";
   slot.state.store(RankState::running);
   slot.mark.owner_died.store(1);
-  EXPECT_FALSE(has_left(board, 0)) << "died before it had made a group";
+  EXPECT_FALSE(has_left(board, SlotIndex(0))) << "died before it had made a group";
   Line* first = opened(board, owner, 1, 0);
   Line* second = opened(board, owner, 2, 1);
   first->state.store(LineState::closed);
-  EXPECT_FALSE(has_left(board, 0)) << "died while it made its second group";
+  EXPECT_FALSE(has_left(board, SlotIndex(0))) << "died while it made its second group";
   second->state.store(LineState::open);
-  EXPECT_FALSE(has_left(board, 0));
+  EXPECT_FALSE(has_left(board, SlotIndex(0)));
   second->state.store(LineState::gone);
-  EXPECT_TRUE(has_left(board, 0));
+  EXPECT_TRUE(has_left(board, SlotIndex(0)));
   slot.mark.owner_died.store(0);
-  EXPECT_FALSE(has_left(board, 0)) << "it lives, and may make another group";
+  EXPECT_FALSE(has_left(board, SlotIndex(0))) << "it lives, and may make another group";
   slot.state.store(RankState::left);
-  EXPECT_TRUE(has_left(board, 0));
+  EXPECT_TRUE(has_left(board, SlotIndex(0)));
 }
 
 std::int64_t reserved_bytes(const net::Fd& memory) {
@@ -94,27 +96,27 @@ std::int64_t reserved_bytes(const net::Fd& memory) {
 TEST(Board, FurtherLinesAreReservedWhenTheyAreNeeded) {
   const net::Fd memory = Board::make(8);
   const Board board(memory);
-  SlotOwner owner(board, 7, memory.duplicate());
+  SlotOwner owner(board, SlotIndex(7), memory.duplicate());
   for (GroupId group = 1; group <= kLinesPerSlot; ++group)
     ASSERT_TRUE(owner.open_line(group, 0, {}));
   EXPECT_LE(reserved_bytes(memory), 1 << 20) << "8 ranks with 4 groups each, and more";
   EXPECT_FALSE(owner.open_line(1000, 0, {}));
   while (owner.add_lines()) {
   }
-  EXPECT_EQ(board.line_count(7), kMaxLines);
-  EXPECT_EQ(board.line_count(6), kLinesPerSlot);
+  EXPECT_EQ(board.line_count(SlotIndex(7)), kMaxLines);
+  EXPECT_EQ(board.line_count(SlotIndex(6)), kLinesPerSlot);
   for (GroupId group = kLinesPerSlot + 1; group <= kMaxLines; ++group)
     ASSERT_TRUE(owner.open_line(group, 0, {}));
   EXPECT_FALSE(owner.open_line(2000, 0, {}));
-  Line* const last = board.find_line(7, kMaxLines);
+  Line* const last = board.find_line(SlotIndex(7), kMaxLines);
   ASSERT_NE(last, nullptr);
   EXPECT_EQ(reinterpret_cast<const std::byte*>(last + 1), board.data() + board.byte_count());
   owner.publish_failure(OwnLine(*last), ErrorCode::kAborted, {});
-  EXPECT_EQ(failed_lines(board, 7), std::vector<const Line*>{last});
-  outlive_failures(board, 7);
-  EXPECT_TRUE(failed_lines(board, 7).empty());
-  board.slot(6).more_lines.store(~0u);
-  EXPECT_EQ(board.line_count(6), kMaxLines) << "garbage";
+  EXPECT_EQ(failed_lines(board, SlotIndex(7)), std::vector<const Line*>{last});
+  outlive_failures(board, SlotIndex(7));
+  EXPECT_TRUE(failed_lines(board, SlotIndex(7)).empty());
+  board.slot(SlotIndex(6)).more_lines.store(~0u);
+  EXPECT_EQ(board.line_count(SlotIndex(6)), kMaxLines) << "garbage";
 }
 
 TEST(Board, AnEntryIsNeverTorn) {
@@ -140,12 +142,12 @@ TEST(Board, AnEntryIsNeverTorn) {
 TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board, 0);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
   const Where where{"/home/user/train.cc", 88};
   const std::uint8_t index = owner->site(where);
   EXPECT_NE(index, 0);
   EXPECT_EQ(owner->site(where), index);
-  EXPECT_EQ(board.slot(0).sites[index].read(), "train.cc:88");
+  EXPECT_EQ(board.slot(SlotIndex(0)).sites[index].read(), "train.cc:88");
   for (int line = 0; line < 1000; ++line) EXPECT_LT(owner->site({"other.cc", line}), kSites);
   EXPECT_EQ(owner->site({"one_too_many.cc", 1}), 0);
   EXPECT_EQ(owner->site(where), index);
@@ -154,7 +156,7 @@ TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
 TEST(Board, AMarkOutlivesItsHolder) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  Mark& mark = board.slot(0).mark;
+  Mark& mark = board.slot(SlotIndex(0)).mark;
   EXPECT_EQ(mark.look(), Mark::State::free);
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
@@ -182,58 +184,58 @@ TEST(Board, AMarkOutlivesItsHolder) {
 }
 
 TEST(Board, SetsAndFailuresRoundTrip) {
-  const net::Fd memory = Board::make(1);
+  const net::Fd memory = Board::make(1, kMaxWorldRanks);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board, 0);
-  RankSet lost;
-  for (const std::size_t rank : {0, 63, 64, 200, 255}) lost.set(rank);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
+  const std::vector<WorldRank> lost = world_ranks({0, 63, 64, 200, 255, 256, 4095});
   owner->publish_lost(lost);
-  EXPECT_EQ(read_set(board.slot(0).lost), lost);
+  EXPECT_EQ(read_set(board.slot(SlotIndex(0)).lost, board.world_size()), lost);
 
   Line* line = opened(board, *owner, 77, 0);
   ASSERT_NE(line, nullptr);
-  EXPECT_EQ(board.find_line(0, 77), line);
-  EXPECT_EQ(board.find_line(0, 78), nullptr);
+  EXPECT_EQ(board.find_line(SlotIndex(0), 77), line);
+  EXPECT_EQ(board.find_line(SlotIndex(0), 78), nullptr);
   owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost);
   EXPECT_EQ(line->failure.load(), static_cast<std::uint32_t>(ErrorCode::kAborted) + 1);
-  EXPECT_EQ(read_set(line->ranks), lost);
+  EXPECT_EQ(read_set(line->ranks, board.world_size()), lost);
 }
 
 TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board, 0);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
   Shown value = all_reduce_at(41);
   value.chain = 1000;
   value.site = owner->site({"src/train.cc", 88});
-  EXPECT_EQ(describe_purpose(board.slot(0), value), "");
+  EXPECT_EQ(describe_purpose(board.slot(SlotIndex(0)), value), "");
   owner->publish_purpose(1000, "bucket 1 of 2");
-  EXPECT_EQ(describe(board.slot(0), value), describe(value) + " for bucket 1 of 2 at train.cc:88");
+  EXPECT_EQ(describe(board.slot(SlotIndex(0)), value),
+            describe(value) + " for bucket 1 of 2 at train.cc:88");
   owner->publish_purpose(1001, std::string(1000, 'x'));
-  EXPECT_EQ(read_purpose(board.slot(0), 1001), std::string(kPurposeBytes - 1, 'x'));
+  EXPECT_EQ(read_purpose(board.slot(SlotIndex(0)), 1001), std::string(kPurposeBytes - 1, 'x'));
   for (int more = 2; more < kPurposes; ++more) owner->publish_purpose(1000 + more, "more");
-  EXPECT_EQ(read_purpose(board.slot(0), 1000), "bucket 1 of 2");
+  EXPECT_EQ(read_purpose(board.slot(SlotIndex(0)), 1000), "bucket 1 of 2");
   owner->publish_purpose(7, "one more");
-  EXPECT_EQ(read_purpose(board.slot(0), 1000), "");
+  EXPECT_EQ(read_purpose(board.slot(SlotIndex(0)), 1000), "");
 
   value.op = static_cast<std::uint8_t>(Op::send);  // its chain is the tag
   value.chain = 7;
-  EXPECT_EQ(describe_purpose(board.slot(0), value), "");
+  EXPECT_EQ(describe_purpose(board.slot(SlotIndex(0)), value), "");
 }
 
 TEST(Board, SaysWhatARankIsDoing) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
-  const auto owner = std::make_unique<SlotOwner>(board, 0);
-  EXPECT_EQ(describe_doing(board, 0, 7), "has not made this group");
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 7), "has not made this group");
   Line* line = opened(board, *owner, 7, 3);
-  EXPECT_EQ(describe_doing(board, 0, 7), "is in new_group");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 7), "is in new_group");
   line->site.store(owner->site({"src/train.cc", 12}));
-  EXPECT_EQ(describe_doing(board, 0), "is in new_group at train.cc:12");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)), "is in new_group at train.cc:12");
   line->asked_of.store(0);
-  EXPECT_EQ(describe_doing(board, 0), "is in init_process_group at train.cc:12");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)), "is in init_process_group at train.cc:12");
   line->state.store(LineState::open);
-  EXPECT_EQ(describe_doing(board, 0, 7), "has completed no collective yet");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 7), "has completed no collective yet");
   for (const std::uint64_t seq : {40, 41}) {
     Shown value = all_reduce_at(seq);
     value.count = 1000;
@@ -242,8 +244,8 @@ TEST(Board, SaysWhatARankIsDoing) {
     line->entered.store(seq);
   }
   line->completed.store(40);
-  line->waiting.store(Awaited{41, 2, 5}.pack());
-  EXPECT_EQ(describe_doing(board, 0, 7),
+  line->waiting.store(Awaited{41, 2, WorldRank(5)}.pack());
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 7),
             "is in all_reduce #41(f32 x 1000, sum) at train.cc:88, waiting for rank 2, last "
             "completed all_reduce #40(f32 x 1000, sum) at train.cc:88");
 
@@ -251,49 +253,51 @@ TEST(Board, SaysWhatARankIsDoing) {
   Line* other = opened(board, *owner, 8, 3);
   other->state.store(LineState::open);
   line->asked_of.store(3);
-  EXPECT_EQ(describe_doing(board, 0, 8),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
             "has completed no collective yet and meanwhile is in all_reduce #41(f32 x 1000, sum) "
             "at train.cc:88 of the group made at train.cc:12, waiting for world rank 5");
-  EXPECT_TRUE(describe_doing(board, 0).starts_with(
-      "is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group made at train.cc:12, "
-      "waiting for world rank 5, last completed"))
-      << describe_doing(board, 0);
+  EXPECT_TRUE(describe_doing(board, SlotIndex(0))
+                  .starts_with("is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group "
+                               "made at train.cc:12, "
+                               "waiting for world rank 5, last completed"))
+      << describe_doing(board, SlotIndex(0));
   line->failure.store(failure_word(ErrorCode::kAborted));
-  EXPECT_EQ(describe_doing(board, 0, 8),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
             "has completed no collective yet and was in all_reduce #41(f32 x 1000, sum) at "
             "train.cc:88 of the group made at train.cc:12, waiting for world rank 5, when that "
             "failed");
 
   // A group that could not be made is shown until the next one is asked for.
   Line* unmade = opened(board, *owner, 9, 3);
-  EXPECT_EQ(describe_doing(board, 0, 8),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
             "has completed no collective yet and meanwhile is in new_group");
   owner->publish_purpose(9, "new_group({1, 0})");
   owner->publish_failure(OwnLine(*unmade), ErrorCode::kTimeout, {});
   unmade->state.store(LineState::unmade);
-  EXPECT_EQ(describe_doing(board, 0, 8),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
             "has completed no collective yet and was in new_group({1, 0}), which failed");
-  EXPECT_EQ(describe_doing(board, 0), "was in new_group({1, 0}), which failed");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)), "was in new_group({1, 0}), which failed");
 
   opened(board, *owner, 10, 3)->state.store(LineState::gone);
-  EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "has completed no collective yet");
   other->state.store(LineState::closing);
   other->site.store(owner->site({"src/train.cc", 13}));
-  EXPECT_EQ(describe_doing(board, 0), "is in close of the group made at train.cc:13");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)), "is in close of the group made at train.cc:13");
   owner->publish_purpose(closing_key(8), "close at train.cc:90");
-  EXPECT_EQ(describe_doing(board, 0, 8), "is in close at train.cc:90");
-  EXPECT_EQ(describe_doing(board, 0),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "is in close at train.cc:90");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)),
             "is in close at train.cc:90 of the group made at train.cc:13");
   other->state.store(LineState::gave_up);
-  EXPECT_EQ(describe_doing(board, 0, 8), "has completed no collective yet");
-  EXPECT_EQ(describe_doing(board, 0),
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "has completed no collective yet");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)),
             "gave up close at train.cc:90 of the group made at train.cc:13");
 }
 
 /// Reads whatever anybody reads of rank 1's slot, for a group that it is in and one that it is not.
 void read_everything(const Board& board, SlotOwner& own) {
+  const Roster roster = Roster::of_one_host(2, "here");
   for (const GroupId group : {7, 8}) {
-    const BoardMembers members(board, group, {0, 1}, 0);
+    const BoardMembers members(board, roster, group, world_ranks({0, 1}), 0);
     const GroupFacts facts = members.read_meetings();
     ASSERT_EQ(facts.size(), 2);
     for (int member = 0; member < 2; ++member) {
@@ -308,23 +312,23 @@ void read_everything(const Board& board, SlotOwner& own) {
     compare_goodbyes(facts);
     find_failure(facts);
     members.shows_failure();
-    describe_doing(board, 1, group);
-    describe_making(board, 1, group);
+    describe_doing(board, SlotIndex(1), group);
+    describe_making(board, SlotIndex(1), group);
   }
-  describe_doing(board, 1);
-  has_left(board, 1);
-  blamed_by(board, 1);
-  disagreement_of(board, 1);
-  read_untold(board, 1);
-  board.exit_of(1);
-  board.pid_of(1);
+  describe_doing(board, SlotIndex(1));
+  has_left(board, SlotIndex(1));
+  blamed_by(board, SlotIndex(1));
+  disagreement_of(board, SlotIndex(1));
+  read_untold(board, SlotIndex(1));
+  board.exit_of(SlotIndex(1));
+  board.pid_of(SlotIndex(1));
   cores_of_all(board);
-  rouse_control(board, 1);
+  rouse_control(board, SlotIndex(1));
   BoardLog log(board, own);
   Verdict verdict;
   for (const std::uint64_t number : {1, 2, 255, 256, 300}) {
     if (log.read(number, &verdict) != BoardLog::State::entered) continue;
-    for (const int culprit : verdict.culprits) ASSERT_LT(culprit, 2);
+    for (const WorldRank culprit : verdict.culprits) ASSERT_LT(culprit, WorldRank(2));
   }
 }
 
@@ -332,8 +336,8 @@ void read_everything(const Board& board, SlotOwner& own) {
 TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);
-  SlotOwner own(board, 0), theirs(board, 1);
-  board.slot(1).state.store(RankState::running);
+  SlotOwner own(board, SlotIndex(0)), theirs(board, SlotIndex(1));
+  board.slot(SlotIndex(1)).state.store(RankState::running);
   for (SlotOwner* owner : {&own, &theirs}) {
     OwnLine line = *owner->open_line(7, 3, {});
     line.set_state(LineState::open);
@@ -345,7 +349,8 @@ TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
     owner->publish_purpose(value.chain, "a purpose");
   }
   BoardLog log(board, theirs);
-  ASSERT_TRUE(log.propose(1, {.code = ErrorCode::kTimeout, .group = 7, .culprits = {0}}));
+  ASSERT_TRUE(
+      log.propose(1, {.code = ErrorCode::kTimeout, .group = 7, .culprits = {WorldRank(0)}}));
   read_everything(board, own);
   const auto spoil = [&](std::byte* begin, std::size_t byte_count) {
     for (std::size_t at = 0; at + 8 <= byte_count; at += 8) {
@@ -360,9 +365,9 @@ TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
       word.store(before);
     }
   };
-  auto* const slot = reinterpret_cast<std::byte*>(&board.slot(1));
-  const auto mark_end = reinterpret_cast<std::byte*>(&board.slot(1).bell) - slot;
-  const auto lines = reinterpret_cast<std::byte*>(&board.slot(1).lines[2]) - slot;
+  auto* const slot = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)));
+  const auto mark_end = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)).bell) - slot;
+  const auto lines = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)).lines[2]) - slot;
   spoil(slot + mark_end, static_cast<std::size_t>(lines - mark_end));
   auto* const header = reinterpret_cast<std::byte*>(&board.header());
   spoil(header + 16, sizeof(BoardHeader) - 16);

@@ -58,7 +58,7 @@ class ForkedRanks {
         _exit(run(rank, n, body));
       }
       pids_.push_back(pid);
-      board_.set_pid(rank, pid);
+      board_.set_pid(SlotIndex(rank), pid);
     }
   }
   ~ForkedRanks() {

@@ -299,8 +299,10 @@ struct Making {
   }
   /// `member` makes another group that awaits rank 0 as well.
   MeetingFacts& meets_elsewhere(int member) {
-    scene.of(member).meetings = {
-        {.group = 88, .asked_of = kParent, .world_ranks = {0, member}, .looks = 1}};
+    scene.of(member).meetings = {{.group = 88,
+                                  .asked_of = kParent,
+                                  .members = {WorldRank(0), WorldRank(member)},
+                                  .looks = 1}};
     return scene.of(member).meetings[0];
   }
 
@@ -415,7 +417,7 @@ TEST(JudgeMeeting, OtherMeetingsThatDoNotConcernThisRankAreNone) {
            Case{"of another parent", [](Making&, MeetingFacts&other) { other.asked_of = 6; }},
            Case{"without this rank",
                 [](Making&, MeetingFacts&other) {
-                  other.world_ranks = {1, 2};
+                  other.members = {WorldRank(1), WorldRank(2)};
                 }},
            Case{"the same group", [](Making&, MeetingFacts&other) { other.group = kGroup; }},
            Case{"this is a world",
@@ -467,7 +469,7 @@ TEST(JudgeDeaths, TheLowestLivingRankDecidesAndAnotherOneLater) {
           if (how == 2) facts.is_lost = true;
         }
         for (int rank = gone; rank < size; ++rank)
-          EXPECT_EQ(due_to_decide(rank, ranks, kStart),
+          EXPECT_EQ(due_to_decide(SlotIndex(rank), ranks, kStart),
                     kStart + (rank == gone ? kFreeze : kOvertake))
               << "rank " << rank << " of " << size << ", " << gone << " gone";
       }

@@ -18,7 +18,7 @@ using State = BoardLog::State;
 
 /// A rank that has a log on a board of the test.
 struct Writer {
-  Writer(const Board& board, int rank) : owner(board, rank), log(board, owner) {}
+  Writer(const Board& board, int rank) : owner(board, SlotIndex(rank)), log(board, owner) {}
   SlotOwner owner;
   BoardLog log;
 };
@@ -26,9 +26,9 @@ struct Writer {
 Verdict failure_of(GroupId group, int finder) {
   return {.code = ErrorCode::kTimeout,
           .group = group,
-          .culprits = {finder, 2},
+          .culprits = {WorldRank(finder), WorldRank(2)},
           .text = "found by " + std::to_string(finder),
-          .finder = finder};
+          .finder = WorldRank(finder)};
 }
 
 TEST(Log, AnEntryIsReadAsItWasWritten) {
@@ -41,9 +41,9 @@ TEST(Log, AnEntryIsReadAsItWasWritten) {
   ASSERT_EQ(reader.log.read(1, &found), State::entered);
   EXPECT_EQ(found.code, ErrorCode::kTimeout);
   EXPECT_EQ(found.group, 77u);
-  EXPECT_EQ(found.culprits, (std::vector<int>{1, 2}));
+  EXPECT_EQ(found.culprits, world_ranks({1, 2}));
   EXPECT_EQ(found.text, "found by 1");
-  EXPECT_EQ(found.finder, 1);
+  EXPECT_EQ(found.finder, WorldRank(1));
   EXPECT_EQ(reader.log.read(2, &found), State::open);
 }
 
@@ -55,10 +55,11 @@ TEST(Log, TheSecondToProposeAnEntryIsToldSo) {
   EXPECT_FALSE(second.log.propose(1, failure_of(5, 1)));
   Verdict found;
   ASSERT_EQ(second.log.read(1, &found), State::entered);
-  EXPECT_EQ(found.finder, 0);
-  EXPECT_FALSE(read_failure_text(board.slot(1), 5)) << "nobody reads a verdict that was not chosen";
+  EXPECT_EQ(found.finder, WorldRank(0));
+  EXPECT_FALSE(read_failure_text(board.slot(SlotIndex(1)), 5))
+      << "nobody reads a verdict that was not chosen";
   EXPECT_TRUE(second.log.propose(2, failure_of(6, 1)));
-  EXPECT_EQ(read_failure_text(board.slot(1), 6), "found by 1");
+  EXPECT_EQ(read_failure_text(board.slot(SlotIndex(1)), 6), "found by 1");
 }
 
 TEST(Log, OneOfManyIsChosenForEveryEntry) {
@@ -80,9 +81,9 @@ TEST(Log, OneOfManyIsChosenForEveryEntry) {
         ASSERT_NE(state, State::open);
         if (state == State::entered) {
           ASSERT_EQ(found.group, number);
-          ASSERT_EQ(found.text, "found by " + std::to_string(found.finder));
+          ASSERT_EQ(found.text, "found by " + std::to_string(found.finder.value));
         }
-        finders[at].push_back(state == State::entered ? found.finder : -1);
+        finders[at].push_back(state == State::entered ? found.finder.value : -1);
         missed[at] += state == State::missed ? 1 : 0;
       }
     });
@@ -130,13 +131,13 @@ TEST(Log, GarbageIsAnEntryThatWasMissedAndNothingWorse) {
   }
   board.header().log[1].store(0);
   ASSERT_TRUE(writer.log.propose(1, failure_of(1, 0)));
-  for (auto& place : board.slot(0).proposals) {
+  for (auto& place : board.slot(SlotIndex(0)).proposals) {
     place.failure.store(~0u);
     for (auto& word : place.culprits) word.store(~std::uint64_t{0});
   }
   ASSERT_EQ(reader.log.read(1, &found), State::entered);
   EXPECT_EQ(found.code, ErrorCode::kInternal);
-  EXPECT_EQ(found.culprits, (std::vector<int>{0, 1})) << "there are no others";
+  EXPECT_EQ(found.culprits, world_ranks({0, 1})) << "there are no others";
 }
 
 }  // namespace

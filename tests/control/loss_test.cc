@@ -106,7 +106,7 @@ TEST(Loss, TheExitReasonIsToldWhenTheAgentKnowsIt) {
   ranks.kill_now(1);
   const pid_t pid = ranks.pid(1);
   const int status = ranks.reap(1);
-  const_cast<Board&>(ranks.board()).set_exit(1, status);
+  const_cast<Board&>(ranks.board()).set_exit(SlotIndex(1), status);
   kill(ranks.pid(2), SIGCONT);
   ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(2).code.load() >= 0; }, 2s));
   const std::string text = ranks.report(2).text.data();
@@ -173,14 +173,16 @@ TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
     report.stage.store(1);
     OpPatience patience(world, request, -1);
     wait(world.waiter(), patience, [] { return false; });
-    const auto with_it = host.make_membership({11, "with it", {0, 1, 2}, world.rank()});
+    const auto with_it =
+        host.make_membership({11, "with it", world_ranks({0, 1, 2}), world.rank()});
     try {
       with_it->meet(nullptr, Where::current(), Deadline::after(10s));
       ADD_FAILURE() << "a dead rank came";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
     }
-    const auto survivors = host.make_membership({12, "survivors", {0, 2}, world.rank() / 2});
+    const auto survivors =
+        host.make_membership({12, "survivors", world_ranks({0, 2}), world.rank() / 2});
     survivors->meet(nullptr, Where::current(), Deadline::after(10s));
     survivors->close(0, 0, Deadline::after(10s));
     if (::testing::Test::HasFailure()) _exit(4);
@@ -196,7 +198,7 @@ TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
   ForkedRanks ranks(4, [](Host& host, Membership& world, Report& report) {
     report.stage.store(1);
     while (world.rank() == 3) pause();
-    MembershipOptions options{11, "with it", {0, 1, 2, 3}, world.rank()};
+    MembershipOptions options{11, "with it", world_ranks({0, 1, 2, 3}), world.rank()};
     options.asked_of = 1;
     const auto with_it = host.make_membership(options);
     try {
@@ -207,14 +209,14 @@ TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
       EXPECT_EQ(error.context().culprits, std::vector<int>{3});
     }
     options.id = 12;
-    options.world_ranks = {0, 1, 2};
+    options.world_ranks = world_ranks({0, 1, 2});
     const auto survivors = host.make_membership(options);
     survivors->meet(nullptr, Where::current(), Deadline::after(20s));
     survivors->close(0, 0, Deadline::after(10s));
     if (::testing::Test::HasFailure()) _exit(4);
   });
   const auto meets = [&](int rank, GroupId group) {
-    const Line* const line = ranks.board().find_line(rank, group);
+    const Line* const line = ranks.board().find_line(SlotIndex(rank), group);
     return line != nullptr && line->state.load() == LineState::meeting;
   };
   for (const int rank : {0, 1, 2}) {
@@ -237,7 +239,7 @@ TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
     const int rank = world.rank();
     std::unique_ptr<Membership> three;
     if (rank < 3) {
-      three = host.make_membership({10, "three", {0, 1, 2}, rank});
+      three = host.make_membership({10, "three", world_ranks({0, 1, 2}), rank});
       three->meet(nullptr, Where::current(), Deadline::after(20s));
     }
     report.stage.store(1);
@@ -247,7 +249,7 @@ TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
     while (three->abort_word().load() == 0) usleep(1000);
     for (int group = 0; rank < 2 && group < kGroups; ++group) {
       const GroupId id = 100 + static_cast<GroupId>(group);
-      const auto two = host.make_membership({id, "two", {0, 1}, rank});
+      const auto two = host.make_membership({id, "two", world_ranks({0, 1}), rank});
       two->meet(nullptr, Where::current(), Deadline::after(20s));
       if (rank == 0) two->fail({ErrorCode::kAborted, "one of many", {0}, {}});
       while (two->abort_word().load() == 0) usleep(100);
@@ -259,7 +261,7 @@ TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
     EXPECT_EQ(three->cause()->code, ErrorCode::kAborted);
     EXPECT_EQ(three->cause()->culprits, std::vector<int>{0});
     // It goes on hearing of what comes.
-    const auto last = host.make_membership({20, "last", {0, 1, 2}, rank});
+    const auto last = host.make_membership({20, "last", world_ranks({0, 1, 2}), rank});
     last->meet(nullptr, Where::current(), Deadline::after(20s));
     if (rank == 1) last->fail({ErrorCode::kTimeout, "the last one", {2}, {}});
     while (last->abort_word().load() == 0) usleep(1000);
@@ -311,8 +313,8 @@ TEST(Loss, ADeathWhileJoiningEndsTheWaitForTheOthers) {
     _exit(0);
   }
   const Board board(memory);
-  ASSERT_TRUE(
-      ForkedRanks::eventually([&] { return board.slot(1).state.load() == RankState::running; }));
+  ASSERT_TRUE(ForkedRanks::eventually(
+      [&] { return board.slot(SlotIndex(1)).state.load() == RankState::running; }));
   kill(victim, SIGKILL);
   waitpid(victim, nullptr, 0);
   try {

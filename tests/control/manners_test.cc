@@ -87,7 +87,7 @@ TEST(Manners, OneControlThreadPerProcessAndItTakesNoSignals) {
 
 TEST(Manners, ACallbackMayDestroyTheLastWorld) {
   auto host = join_alone();
-  auto world = host->make_membership({kWorld, "world", {0}, 0});
+  auto world = host->make_membership({kWorld, "world", world_ranks({0}), 0});
   std::atomic<bool> gone{false};
   world->on_failure([&](const Error&) {
     world.reset();
@@ -154,7 +154,7 @@ int misuse(Host& host, Membership& world) {
   if (!refuses([&] { init_process_group({.rank = 0, .world_size = 2, .store = store}); })) return 7;
   if (store->num_keys() != 0) return 8;  // it would claim its parent's rank
   if (!refuses([] { join_alone(); })) return 1;
-  if (!refuses([&] { host.make_membership({3, "x", {0}, 0}); })) return 2;
+  if (!refuses([&] { host.make_membership({3, "x", world_ranks({0}), 0}); })) return 2;
   if (!refuses([&] { world.close(0, 0, Deadline::after(1s)); })) return 3;
   const Request request = collective(Op::barrier, 1);
   OpPatience patience(world, request, -1);
@@ -165,7 +165,7 @@ int misuse(Host& host, Membership& world) {
 
 TEST(Manners, AForkedChildIsRefused) {
   auto host = join_alone();
-  auto world = host->make_membership({kWorld, "world", {0}, 0});
+  auto world = host->make_membership({kWorld, "world", world_ranks({0}), 0});
   const pid_t child = fork();
   if (child == 0) {
     int result = misuse(*host, *world);
@@ -177,7 +177,7 @@ TEST(Manners, AForkedChildIsRefused) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0) << "step " << WEXITSTATUS(status);
   EXPECT_FALSE(world->cause()) << "the parent is not concerned";
-  EXPECT_EQ(host->board().slot(0).state.load(), RankState::running);
+  EXPECT_EQ(host->board().slot(SlotIndex(0)).state.load(), RankState::running);
   world->close(0, 0, Deadline::after(1s));
 }
 
@@ -258,7 +258,7 @@ TEST(Manners, WithoutRobustMutexesItIsSaidThatDeathsAreFoundLate) {
 
 TEST(Manners, PublishingAnOperationIsCheap) {
   const auto host = join_alone();
-  const auto world = host->make_membership({kWorld, "world", {0}, 0});
+  const auto world = host->make_membership({kWorld, "world", world_ranks({0}), 0});
   Request request = collective(Op::all_reduce, 1);
   constexpr int kRepeats = 200'000;
   double best = 1e9;

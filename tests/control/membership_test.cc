@@ -475,7 +475,8 @@ TEST(Membership, CloseNamesWhoHasNotLeftAndALaterLeaverStillCompares) {
 TEST(Membership, ManyGroupsOneAfterAnotherAndAThousandAtATime) {
   on_thread_ranks(2, [&](Host& host, Membership& world) {
     for (GroupId id = 1; id <= 200; ++id) {
-      const auto group = host.make_membership({id, "one of many", {1, 0}, 1 - world.rank()});
+      const auto group =
+          host.make_membership({id, "one of many", world_ranks({1, 0}), 1 - world.rank()});
       const Request request = collective(Op::barrier, 1);
       group->enter(request);
       group->leave(request);
@@ -484,7 +485,7 @@ TEST(Membership, ManyGroupsOneAfterAnotherAndAThousandAtATime) {
     std::vector<std::unique_ptr<Membership>> groups;
     const auto error = error_of([&] {
       for (GroupId id = 1000; id < 3000; ++id)
-        groups.push_back(host.make_membership({id, "too many", {world.rank()}, 0}));
+        groups.push_back(host.make_membership({id, "too many", world_ranks({world.rank()}), 0}));
     });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::kSystem);
@@ -498,13 +499,13 @@ TEST(Membership, AFailureIsFoundByWhoMakesTheGroupLater) {
   std::atomic<bool> failed{false};
   on_thread_ranks(2, [&](Host& host, Membership& world) {
     if (world.rank() == 0) {
-      const auto group = host.make_membership({5, "early", {0, 1}, 0});
+      const auto group = host.make_membership({5, "early", world_ranks({0, 1}), 0});
       group->fail({ErrorCode::kAborted, "stop", {0}, {}});
       failed.store(true);
       while (failed.load()) std::this_thread::yield();
     } else {
       while (!failed.load()) std::this_thread::yield();
-      const auto group = host.make_membership({5, "early", {0, 1}, 1});
+      const auto group = host.make_membership({5, "early", world_ranks({0, 1}), 1});
       ASSERT_TRUE(group->cause());
       EXPECT_EQ(group->cause()->text, "stop");
       failed.store(false);

@@ -14,9 +14,9 @@ namespace tutti::control {
 
 inline constexpr GroupId kWorld = 0x7e57;
 
-inline std::vector<int> all_ranks(int n) {
-  std::vector<int> ranks;
-  for (int rank = 0; rank < n; ++rank) ranks.push_back(rank);
+inline std::vector<WorldRank> all_ranks(int n) {
+  std::vector<WorldRank> ranks;
+  for (int rank = 0; rank < n; ++rank) ranks.emplace_back(rank);
   return ranks;
 }
 

@@ -98,7 +98,7 @@ TEST(Outcome, WhoLeavesARendezvousIsTheRootCauseAndNotWhoeverWasTold) {
   EXPECT_EQ(outcome.exit_code({.rendezvous_failed = true}), 3);
 }
 
-control::UntoldFailure untold(ErrorCode code, std::vector<int> culprits, std::string text) {
+UntoldFailure untold(ErrorCode code, std::vector<int> culprits, std::string text) {
   return {code, std::move(culprits), std::move(text)};
 }
 

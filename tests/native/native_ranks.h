@@ -114,7 +114,7 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   const auto host = control::Host::join(options);
   std::vector<int> ranks;
   for (int each = 0; each < n; ++each) ranks.push_back(each);
-  const auto membership = host->make_membership({kTestGroup, "test", ranks, rank});
+  const auto membership = host->make_membership({kTestGroup, "test", world_ranks(ranks), rank});
   membership->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
   group::NativeSpec spec;
   spec.id = kTestGroup;

@@ -59,7 +59,7 @@ Untold& Untold::of_process() {
   static Untold& object = *new Untold;
   return object;
 }
-void Untold::show_on(const net::Fd&, int) {}
+void Untold::show_on(const net::Fd&, SlotIndex) {}
 void Untold::add(Failure) {}
 void Untold::keep(GroupId, int) noexcept {}
 void Untold::told(GroupId, int, ErrorCode) noexcept {}

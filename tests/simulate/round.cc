@@ -215,7 +215,7 @@ struct Round::Rank {
         planned.parent >= 0 ? groups[planned.parent].membership.get() : nullptr;
     return call("make", index, [&] {
       control::MembershipOptions options{round.id_of(index), fmt::format("g{}", index),
-                                         planned.world_ranks, me};
+                                         tutti::world_ranks(planned.world_ranks), me};
       if (parent != nullptr) options.asked_of = parent->id();
       Group& group = groups[index];
       round.made_[rank].insert(index);
@@ -380,11 +380,13 @@ std::chrono::nanoseconds Round::all_pauses() const {
 void Round::entered(const control::Verdict& verdict) {
   const bool is_first = log_.empty();
   log_.emplace_back(verdict, kernel_.now());
-  const std::string text = fmt::format(
-      "verdict #{} by rank {}: {} group {} culprits [{}]: {}", log_.size(), verdict.finder,
-      name_of(verdict.code), verdict.group, fmt::join(verdict.culprits, " "), verdict.text);
+  std::vector<int> named;
+  for (const auto [culprit] : verdict.culprits) named.push_back(culprit);
+  const std::string text = fmt::format("verdict #{} by rank {}: {} group {} culprits [{}]: {}",
+                                       log_.size(), verdict.finder.value, name_of(verdict.code),
+                                       verdict.group, fmt::join(named, " "), verdict.text);
   if (verdict.group == 0)
-    for (const int culprit : verdict.culprits) {
+    for (const auto [culprit] : verdict.culprits) {
       if (!process_of(culprit).dead) violated(fmt::format("{}: rank {} lives", text, culprit));
       if (has_parted_from_all(culprit))
         violated(fmt::format("{}: rank {} had closed all its groups", text, culprit));
@@ -442,9 +444,9 @@ void Round::check_untold(int group, int rank) {
     const bool is_old = when + kSoon + all_pauses() < kernel_.now();
     const bool is_lost =
         verdict.group == 0 &&
-        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](int culprit) {
-          return std::find(ranks.begin(), ranks.end(), culprit) != ranks.end() &&
-                 !leaving_.contains(culprit);
+        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
+          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
+                 !leaving_.contains(lost.value);
         });
     if (is_old && (verdict.group == id_of(group) || is_lost))
       violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
@@ -454,7 +456,7 @@ void Round::check_untold(int group, int rank) {
 /// Who waits for members of a new group is told at once why they do not come.
 void Round::check_meeting(const control::Verdict& verdict, const std::string& text) {
   const auto began = kernel_.now() - plan_.timeout;
-  for (const int culprit : verdict.culprits)
+  for (const auto [culprit] : verdict.culprits)
     if (left_.contains(culprit) && left_[culprit] + all_pauses() < began)
       violated(fmt::format("{}: rank {} had left the world", text, culprit));
   const int group = static_cast<int>(verdict.group - id_of(0));
@@ -485,14 +487,14 @@ std::uint64_t Round::last_of(int group, std::size_t member, Clock::time_point un
 
 /// Those who are said to be late must be, and nobody may be further behind.
 void Round::check_late(const control::Verdict& verdict, const std::string& text) {
-  const Waiting& wait = waiting_[verdict.finder];
+  const Waiting& wait = waiting_[verdict.finder.value];
   if (id_of(wait.group) != verdict.group) return;
   const auto due = wait.since + plan_.timeout;
   const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
   std::uint64_t most = 0;
   for (std::size_t member = 0; member < ranks.size(); ++member) {
     const bool is_named = std::find(verdict.culprits.begin(), verdict.culprits.end(),
-                                    ranks[member]) != verdict.culprits.end();
+                                    WorldRank(ranks[member])) != verdict.culprits.end();
     if (is_named) most = std::max(most, last_of(wait.group, member, due));
   }
   if (most >= wait.seq) violated(text + ": it had");
@@ -503,7 +505,7 @@ void Round::check_late(const control::Verdict& verdict, const std::string& text)
 
 /// Nothing is stalled while somebody has not entered.
 void Round::check_stalled(const control::Verdict& verdict, const std::string& text) {
-  const Waiting& wait = waiting_[verdict.finder];
+  const Waiting& wait = waiting_[verdict.finder.value];
   if (wait.seq == 0 || id_of(wait.group) != verdict.group) return;  // a message
   const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
   for (std::size_t member = 0; member < ranks.size(); ++member)

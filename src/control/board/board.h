@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "base/cores.h"
+#include "base/roster.h"
 #include "control/board/layout.h"
 #include "control/judge/verdict.h"
 #include "control/memory/memory.h"
@@ -20,56 +22,61 @@ namespace tutti::control {
 /// A board mapped into this process.
 class Board {
  public:
-  /// Memory for a board of `rank_count` ranks. Throws kSystem, kInvalidArgument.
-  static net::Fd make(int rank_count);
+  /// Memory for a board of so many slots, in a world that has all its ranks there, or of another
+  /// size. Throws kSystem, kInvalidArgument.
+  static net::Fd make(int slot_count) { return make(slot_count, slot_count); }
+  static net::Fd make(int slot_count, int world_size);
   /// Maps a board that was made or handed over. Throws kSystem if it is not one of ours.
   explicit Board(const net::Fd& memory);
 
-  int rank_count() const noexcept { return rank_count_; }
+  int slot_count() const noexcept { return slot_count_; }
+  Slots slots() const noexcept { return Slots(slot_count_); }
+  /// Ranks of the world, on all hosts.
+  int world_size() const noexcept { return world_size_; }
   /// The same address for all boards of this process that are the same memory.
   std::byte* data() const noexcept { return mapping_->data(); }
   BoardHeader& header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
-  Slot& slot(int rank) const noexcept {
-    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (static_cast<std::size_t>(rank) + 1));
+  Slot& slot(SlotIndex slot) const noexcept {
+    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (slot.index() + 1));
   }
   std::size_t byte_count() const noexcept { return mapping_->byte_count(); }
-  /// Of the lines of `rank` those that are reserved.
-  int line_count(int rank) const noexcept;
-  Line& line(int rank, int index) const noexcept;
-  /// Where the further lines of `rank` lie.
-  std::size_t more_lines_offset(int rank) const noexcept {
-    return kSlotBytes * (static_cast<std::size_t>(rank_count_) + 1) +
-           kMoreLineBytes * static_cast<std::size_t>(rank);
+  /// Of the lines of a slot those that are reserved.
+  int line_count(SlotIndex slot) const noexcept;
+  Line& line(SlotIndex slot, int index) const noexcept;
+  /// Where the further lines of a slot lie.
+  std::size_t more_lines_offset(SlotIndex slot) const noexcept {
+    return kSlotBytes * (static_cast<std::size_t>(slot_count_) + 1) + kMoreLineBytes * slot.index();
   }
-  /// The line of `rank` for a group, or null. Valid while its `group` stays the same.
-  Line* find_line(int rank, GroupId group) const noexcept;
+  /// The line of a slot's owner for a group, or null. Valid while its `group` stays the same.
+  Line* find_line(SlotIndex slot, GroupId group) const noexcept;
 
-  RankState state_of(int rank) const noexcept;
-  /// How a rank ended, as waitpid says it, once the agent has told.
-  std::optional<int> exit_of(int rank) const noexcept;
-  /// The process of a rank; 0 while it has none.
-  int pid_of(int rank) const noexcept;
-  /// For the agent: how a rank ended.
-  void set_pid(int rank, int pid) noexcept;
-  void set_exit(int rank, int wait_status) noexcept;
+  RankState state_of(SlotIndex slot) const noexcept;
+  /// How the owner ended, as waitpid says it, once the agent has told.
+  std::optional<int> exit_of(SlotIndex slot) const noexcept;
+  /// The owner's process; 0 while there is none.
+  int pid_of(SlotIndex slot) const noexcept;
+  /// For the agent: how the owner ended.
+  void set_pid(SlotIndex slot, int pid) noexcept;
+  void set_exit(SlotIndex slot, int wait_status) noexcept;
 
  private:
-  Board(std::shared_ptr<Mapping> mapping, int rank_count) noexcept
-      : mapping_(std::move(mapping)), rank_count_(rank_count) {}
+  Board(std::shared_ptr<Mapping> mapping, int slot_count, int world_size) noexcept
+      : mapping_(std::move(mapping)), slot_count_(slot_count), world_size_(world_size) {}
 
   std::shared_ptr<Mapping> mapping_;
-  int rank_count_ = 0;
+  int slot_count_ = 0;
+  int world_size_ = 0;
 };
 
-/// The lines of a rank, for a loop.
+/// The lines of a slot, for a loop.
 class Lines {
  public:
-  Lines(const Board& board, int rank) noexcept
-      : board_(board), rank_(rank), count_(board.line_count(rank)) {}
+  Lines(const Board& board, SlotIndex slot) noexcept
+      : board_(board), slot_(slot), count_(board.line_count(slot)) {}
   class Iterator {
    public:
     Iterator(const Lines& lines, int index) noexcept : lines_(lines), index_(index) {}
-    Line& operator*() const noexcept { return lines_.board_.line(lines_.rank_, index_); }
+    Line& operator*() const noexcept { return lines_.board_.line(lines_.slot_, index_); }
     Iterator& operator++() noexcept {
       ++index_;
       return *this;
@@ -85,7 +92,7 @@ class Lines {
 
  private:
   const Board& board_;
-  const int rank_;
+  const SlotIndex slot_;
   const int count_;
 };
 
@@ -93,19 +100,18 @@ class Lines {
 void rouse(Doorbell& control_bell) noexcept;
 /// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
 /// said goodbye to every group it made. Who ends before it has made one has not left: it dies.
-bool has_left(const Board& board, int rank) noexcept;
+bool has_left(const Board& board, SlotIndex slot) noexcept;
 
-/// Rouses the control thread of `rank`.
-void rouse_control(const Board& board, int rank) noexcept;
+/// Rouses the control thread of a slot's owner.
+void rouse_control(const Board& board, SlotIndex slot) noexcept;
 
 /// Of all ranks that are or were running, together.
 Cores cores_of_all(const Board& board) noexcept;
 
-RankSet read_set(const std::array<std::atomic<std::uint64_t>, 4>& words) noexcept;
-/// A proposal of the owner of `rank`'s slot, if it still stands there; of `number` the bits of
-/// kProposalMask.
-std::optional<Verdict> read_proposal(const Board& board, int rank, std::uint64_t number);
-std::vector<int> ranks_in(const RankSet& set);
+/// The ranks of a world of that size in a set, ascending.
+std::vector<WorldRank> read_set(const RankWords& words, int world_size);
+/// A proposal of a slot's owner, if it still stands there; of `number` the bits of kProposalMask.
+std::optional<Verdict> read_proposal(const Board& board, SlotIndex slot, std::uint64_t number);
 
 /// A call site out of the table of `slot`; "" if it is not known.
 std::string read_site(const Slot& slot, std::uint32_t site);
@@ -114,11 +120,11 @@ std::optional<std::string> read_failure_text(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// The lines whose failure the owner has not outlived.
-std::vector<const Line*> failed_lines(const Board& board, int rank);
-/// Those whom failures blame that `rank` has not outlived, but for disagreements.
-RankSet blamed_by(const Board& board, int rank) noexcept;
-/// About what the ranks of a group of `rank` disagreed, if that is why it failed: about an
+std::vector<const Line*> failed_lines(const Board& board, SlotIndex slot);
+/// Those whom failures blame that the owner has not outlived, but for disagreements.
+std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot);
+/// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
 /// operation, or about how many there are.
-std::optional<std::string> disagreement_of(const Board& board, int rank);
+std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control

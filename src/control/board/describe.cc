@@ -110,9 +110,9 @@ std::string describe(const Slot& slot, const Shown& shown) {
   return text + at_site(slot, shown.site);
 }
 
-std::string describe_making(const Board& board, int rank, GroupId group) {
-  const Line* const line = board.find_line(rank, group);
-  return line != nullptr ? describe_making(board.slot(rank), *line) : "another group";
+std::string describe_making(const Board& board, SlotIndex owner, GroupId group) {
+  const Line* const line = board.find_line(owner, group);
+  return line != nullptr ? describe_making(board.slot(owner), *line) : "another group";
 }
 
 std::string describe_making(const Slot& slot, const Line& line) {
@@ -155,7 +155,7 @@ std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
   const bool is_of_world = line.asked_of.load(std::memory_order_relaxed) == 0;
   return text + (names == Names::of_group || is_of_world
                      ? fmt::format("rank {}", awaited.member)
-                     : fmt::format("world rank {}", awaited.slot));
+                     : fmt::format("world rank {}", awaited.rank.value));
 }
 
 std::string describe_closing(const Slot& slot, const Line& line, Names names) {
@@ -203,8 +203,8 @@ bool is_busy(const Line& line) {
 
 /// The first line in which the owner does something, and that has not failed; null if there is
 /// none.
-const Line* busy_line(const Board& board, int rank) {
-  for (const Line& line : Lines(board, rank)) {
+const Line* busy_line(const Board& board, SlotIndex owner) {
+  for (const Line& line : Lines(board, owner)) {
     const bool is_running = line.group.load(std::memory_order_acquire) != 0 &&
                             line.failure.load(std::memory_order_acquire) == 0;
     if (is_running && is_busy(line)) return &line;
@@ -223,10 +223,10 @@ std::string failed_in(const Slot& slot, const Line& line) {
 }
 
 /// The first line that shows such a thing, unless the owner has outlived it; null if there is none.
-const Line* failed_line(const Board& board, int rank) {
-  const Slot& slot = board.slot(rank);
-  const std::vector<const Line*> failed = failed_lines(board, rank);
-  for (const Line& line : Lines(board, rank)) {
+const Line* failed_line(const Board& board, SlotIndex owner) {
+  const Slot& slot = board.slot(owner);
+  const std::vector<const Line*> failed = failed_lines(board, owner);
+  for (const Line& line : Lines(board, owner)) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
     const bool has_failed = std::find(failed.begin(), failed.end(), &line) != failed.end();
     if ((has_failed || gave_up(line.state.load())) && !failed_in(slot, line).empty()) return &line;
@@ -236,26 +236,26 @@ const Line* failed_line(const Board& board, int rank) {
 
 }  // namespace
 
-std::string describe_doing(const Board& board, int rank, GroupId group) {
-  const Slot& slot = board.slot(rank);
-  const Line* line = board.find_line(rank, group);
+std::string describe_doing(const Board& board, SlotIndex owner, GroupId group) {
+  const Slot& slot = board.slot(owner);
+  const Line* line = board.find_line(owner, group);
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
   if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
-  const Line* const elsewhere = busy_line(board, rank);
+  const Line* const elsewhere = busy_line(board, owner);
   if (elsewhere != nullptr && elsewhere != line)
     return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
-  const Line* const failed = failed_line(board, rank);
+  const Line* const failed = failed_line(board, owner);
   return failed != nullptr && failed != line ? text + " and " + failed_in(slot, *failed) : text;
 }
 
-std::string describe_doing(const Board& board, int rank) {
-  const Slot& slot = board.slot(rank);
-  if (const Line* const busy = busy_line(board, rank)) return doing(slot, *busy, Names::of_world);
-  if (const Line* const failed = failed_line(board, rank))
+std::string describe_doing(const Board& board, SlotIndex owner) {
+  const Slot& slot = board.slot(owner);
+  if (const Line* const busy = busy_line(board, owner)) return doing(slot, *busy, Names::of_world);
+  if (const Line* const failed = failed_line(board, owner))
     return is_busy(*failed) ? doing(slot, *failed, Names::of_world) : failed_in(slot, *failed);
   const Line* latest = nullptr;
-  for (const Line& line : Lines(board, rank)) {
+  for (const Line& line : Lines(board, owner)) {
     if (line.group.load(std::memory_order_acquire) == 0) continue;
     if (latest == nullptr || line.entered.load(std::memory_order_acquire) >
                                  latest->entered.load(std::memory_order_acquire))

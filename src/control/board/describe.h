@@ -19,12 +19,12 @@ std::string describe(const Slot& slot, const Shown& shown);
 std::string describe_numbered(const Slot& slot, const Shown& shown);
 /// "new_group({0, 1}) at train.cc:88": the call that makes the group of a line.
 std::string describe_making(const Slot& slot, const Line& line);
-std::string describe_making(const Board& board, int rank, GroupId group);
-/// What a rank does in a group, for people: "is in all_reduce #41(...) at train.cc:88"; where it
-/// does nothing there, also what it does in another.
-std::string describe_doing(const Board& board, int rank, GroupId group);
-/// The same for the group in which the rank was last active, with ranks of the world: for whoever
+std::string describe_making(const Board& board, SlotIndex owner, GroupId group);
+/// What the owner of a slot does in a group, for people: "is in all_reduce #41(...) at
+/// train.cc:88"; where it does nothing there, also what it does in another.
+std::string describe_doing(const Board& board, SlotIndex owner, GroupId group);
+/// The same for the group in which the owner was last active, with ranks of the world: for whoever
 /// is in no group with it.
-std::string describe_doing(const Board& board, int rank);
+std::string describe_doing(const Board& board, SlotIndex owner);
 
 }  // namespace tutti::control

@@ -1,4 +1,4 @@
-// The status board: one memfd per host with one 20 KiB slot per rank; what every rank is doing,
+// The status board: one memfd per host with one 40 KiB slot per rank; what every rank is doing,
 // always on, readable after its death.
 //
 // A *slot* is written by its owner only (the doorbells excepted: peers ring them). The *mark* is a
@@ -18,12 +18,12 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <bitset>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "base/roster.h"
 #include "base/wait.h"
 #include "control/board/limits.h"
 #include "control/judge/description.h"
@@ -32,7 +32,7 @@
 
 namespace tutti::control {
 
-inline constexpr std::size_t kSlotBytes = 20 * 1024;
+inline constexpr std::size_t kSlotBytes = 40 * 1024;
 /// Lines in the slot, and in all; further ones lie behind the slots and are reserved as many at a
 /// time.
 inline constexpr int kLinesPerSlot = 32;
@@ -44,13 +44,13 @@ inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 8;
+inline constexpr std::uint32_t kBoardVersion = 9;
 inline constexpr std::size_t kLogEntries = 256;
 /// As many bits of a proposal's number as the log has room for.
 inline constexpr std::uint64_t kProposalMask = 0xfffff;
 
-/// Ranks of the host by slot.
-using RankSet = std::bitset<kMaxLocalRanks>;
+/// A set of ranks of the world, a bit each; those beyond the world's size are never touched.
+using RankWords = std::array<std::atomic<std::uint64_t>, kMaxWorldRanks / 64>;
 
 enum class RankState : std::uint32_t { absent, starting, running, left };
 
@@ -100,28 +100,28 @@ struct alignas(64) Line {
   std::atomic<std::uint64_t> waiting;   ///< an Awaited
   std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
                                         ///< meeting: when it failed
-  std::array<std::atomic<std::uint64_t>, 4> ranks;  ///< by slot: members; `failure`: the culprits
   Entry message;                        ///< the latest send or recv under way, best effort
   std::array<Entry, kHistory> history;  ///< collective seq is at seq % kHistory
   std::atomic<GroupId> asked_of;        ///< see MembershipOptions
   std::atomic<std::uint32_t> site;      ///< where it was asked for
   std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
+  RankWords ranks;                      ///< members; of one that has failed the culprits
 };
-static_assert(sizeof(Line) == 320);
+static_assert(sizeof(Line) == 832);
 
 /// In Line::waiting: for whom the operation `seq` of a line waits.
 struct Awaited {
   std::uint32_t seq = 0;  ///< its lower half
   int member = -1;        ///< rank of the group; -1: all
-  int slot = 0;           ///< the same rank's; not of -1
+  WorldRank rank{0};      ///< the same; not of -1
 
   std::uint64_t pack() const noexcept {
-    return std::uint64_t{seq} << 32 | static_cast<std::uint64_t>(slot) << 16 |
+    return std::uint64_t{seq} << 32 | static_cast<std::uint64_t>(rank.value) << 16 |
            static_cast<std::uint64_t>(member + 1);
   }
   static Awaited unpack(std::uint64_t word) noexcept {
     return {static_cast<std::uint32_t>(word >> 32), static_cast<int>(word & 0xffff) - 1,
-            static_cast<int>(word >> 16 & 0xffff)};
+            WorldRank(static_cast<int>(word >> 16 & 0xffff))};
   }
 };
 
@@ -145,7 +145,8 @@ struct Proposal {
   std::atomic<std::uint64_t> number;  ///< of the owner's, from 1; 0: being written, or withdrawn
   std::atomic<GroupId> group;         ///< that fails; 0: the culprits are lost
   std::atomic<std::uint32_t> failure;
-  std::array<std::atomic<std::uint64_t>, 4> culprits;
+  std::atomic<std::int32_t> finder;
+  RankWords culprits;
   Text<kNoticeBytes> text;
 };
 
@@ -159,7 +160,7 @@ struct PurposeText {
 /// On the agent's board: the first failure that the owner's program has not been told of; untold.h.
 struct UntoldNotice {
   std::atomic<std::uint32_t> failure;  ///< 0: none, or ErrorCode + 1; written last
-  std::array<std::atomic<std::uint64_t>, 4> culprits;
+  RankWords culprits;
   Text<kNoticeBytes> text;
 };
 
@@ -187,7 +188,7 @@ struct alignas(64) Slot {
   std::atomic<std::int32_t> pid;
   std::atomic<std::int32_t>
       control_slot;  ///< whose control_bell the owner's control thread sleeps on
-  std::array<std::atomic<std::uint64_t>, 4> lost;    ///< as far as the owner has applied the log
+  RankWords lost;    ///< as far as the owner has applied the log
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
   std::atomic<std::uint32_t> core_quota;
   std::atomic<std::uint32_t> more_lines;  ///< that are reserved behind the slots
@@ -205,7 +206,8 @@ inline constexpr std::size_t kMoreLineBytes =
 struct BoardHeader {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint32_t> version;
-  std::atomic<std::uint32_t> rank_count;
+  std::atomic<std::uint32_t> slot_count;
+  std::atomic<std::uint32_t> world_size;
   struct Exit {
     std::atomic<std::int32_t> pid;          ///< as the agent sees it
     std::atomic<std::uint32_t> known;       ///< 1 once wait_status is there

@@ -35,9 +35,9 @@ BoardLog::State BoardLog::read(std::uint64_t number, Verdict* verdict) const {
   const std::uint64_t word = word_of(number).load();
   const LogWord entry = LogWord::unpack(word);
   if (word == 0 || ahead(number, entry) > 0) return State::open;
-  if (ahead(number, entry) < 0 || entry.slot >= static_cast<std::uint32_t>(board_.rank_count()))
+  if (ahead(number, entry) < 0 || entry.slot >= static_cast<std::uint32_t>(board_.slot_count()))
     return State::missed;
-  auto found = read_proposal(board_, static_cast<int>(entry.slot), entry.proposal);
+  auto found = read_proposal(board_, SlotIndex(static_cast<int>(entry.slot)), entry.proposal);
   if (!found) return State::missed;
   *verdict = *std::move(found);
   return State::entered;
@@ -49,7 +49,8 @@ bool BoardLog::propose(std::uint64_t number, const Verdict& verdict) noexcept {
   const auto is_open = [&] { return seen == 0 || ahead(number, LogWord::unpack(seen)) > 0; };
   if (!is_open()) return false;
   const LogWord entry = {static_cast<std::uint32_t>(number),
-                         static_cast<std::uint32_t>(own_.rank()), own_.write_proposal(verdict)};
+                         static_cast<std::uint32_t>(own_.index().value),
+                         own_.write_proposal(verdict)};
   if (place.compare_exchange_strong(seen, entry.pack())) {
     own_.keep_proposal();
     return true;

@@ -11,16 +11,17 @@ constexpr std::uint32_t kDisagreed = failure_word(ErrorCode::kCollectiveMismatch
 
 }  // namespace
 
-BoardMembers::BoardMembers(const Board& board, GroupId group, std::vector<int> world_ranks,
-                           int rank)
+BoardMembers::BoardMembers(const Board& board, const Roster& roster, GroupId group,
+                           std::vector<WorldRank> world_ranks, int rank)
     : board_(board),
+      roster_(roster),
       group_(group),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
       lines_(world_ranks_.size()) {}
 
-int BoardMembers::member_of(int world_rank) const noexcept {
-  const auto place = std::find(world_ranks_.begin(), world_ranks_.end(), world_rank);
+int BoardMembers::member_of(WorldRank rank) const noexcept {
+  const auto place = std::find(world_ranks_.begin(), world_ranks_.end(), rank);
   return place == world_ranks_.end() ? -1 : static_cast<int>(place - world_ranks_.begin());
 }
 
@@ -28,7 +29,7 @@ const Line* BoardMembers::line_of(int member) const noexcept {
   auto& known = lines_[static_cast<std::size_t>(member)];
   const Line* found = known.load(std::memory_order_relaxed);
   if (found != nullptr && found->group.load(std::memory_order_acquire) == group_) return found;
-  found = board_.find_line(world_rank_of(member), group_);
+  found = board_.find_line(slot_index_of(member), group_);
   known.store(found, std::memory_order_relaxed);
   return found;
 }
@@ -52,7 +53,7 @@ GroupFacts BoardMembers::read_meetings() const {
 MemberFacts BoardMembers::member(int member) const {
   MemberFacts facts;
   // In this order: a member that has left makes no group any more.
-  facts.has_left_world = has_left(board_, world_rank_of(member));
+  facts.has_left_world = has_left(board_, slot_index_of(member));
   facts.line = read_line(member);
   return facts;
 }
@@ -71,7 +72,7 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
   // After the state: the owner tells of a failure before it goes.
   if (const std::uint32_t failure = line->failure.load(std::memory_order_acquire); failure != 0) {
     facts.failure = FailureFacts{.code = failure_code(failure)};
-    for (const int rank : ranks_in(read_set(line->ranks)))
+    for (const WorldRank rank : read_set(line->ranks, board_.world_size()))
       if (const int culprit = member_of(rank); culprit >= 0)
         facts.failure->culprits.push_back(culprit);
     facts.failure->text = read_failure_text(slot_of(member), group_).value_or("");
@@ -83,7 +84,7 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
 
 std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
   std::vector<MeetingFacts> meetings;
-  for (const Line& line : Lines(board_, world_rank_of(member))) {
+  for (const Line& line : Lines(board_, slot_index_of(member))) {
     const GroupId group = line.group.load(std::memory_order_acquire);
     if (group == 0 || group == group_ || line.entered.load() != 0) continue;
     const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
@@ -91,7 +92,7 @@ std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
     if (!meets && (failure & ~kOutlived) != kDisagreed) continue;
     MeetingFacts facts{.group = group,
                        .asked_of = line.asked_of.load(std::memory_order_relaxed),
-                       .world_ranks = ranks_in(read_set(line.ranks)),
+                       .members = read_set(line.ranks, board_.world_size()),
                        .has_disagreed = !meets,
                        .failed = Clock::time_point(Clock::duration(line.since.load())),
                        .looks = line.progress.load(std::memory_order_acquire)};

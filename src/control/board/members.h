@@ -12,8 +12,9 @@ namespace tutti::control {
 
 class BoardMembers final : public FactSource {
  public:
-  /// `world_ranks`: by rank in the group. `board` must outlive this.
-  BoardMembers(const Board& board, GroupId group, std::vector<int> world_ranks, int rank);
+  /// `world_ranks`: by rank in the group. `board` and `roster` must outlive this.
+  BoardMembers(const Board& board, const Roster& roster, GroupId group,
+               std::vector<WorldRank> world_ranks, int rank);
 
   GroupFacts read() const override;
   GroupFacts read_meetings() const override;
@@ -25,14 +26,17 @@ class BoardMembers final : public FactSource {
   /// The call site of a member's operation; "" if it is not known.
   std::string site_of(int member, std::uint8_t site) const;
 
-  const std::vector<int>& world_ranks() const noexcept { return world_ranks_; }
+  const std::vector<WorldRank>& world_ranks() const noexcept { return world_ranks_; }
   int size() const noexcept { return static_cast<int>(world_ranks_.size()); }
-  int world_rank_of(int member) const noexcept {
+  WorldRank world_rank_of(int member) const noexcept {
     return world_ranks_[static_cast<std::size_t>(member)];
   }
   /// -1: the rank of the world is no member.
-  int member_of(int world_rank) const noexcept;
-  const Slot& slot_of(int member) const noexcept { return board_.slot(world_rank_of(member)); }
+  int member_of(WorldRank rank) const noexcept;
+  SlotIndex slot_index_of(int member) const noexcept {
+    return roster_.slot_of(world_rank_of(member));
+  }
+  const Slot& slot_of(int member) const noexcept { return board_.slot(slot_index_of(member)); }
 
  private:
   const Line* line_of(int member) const noexcept;
@@ -41,8 +45,9 @@ class BoardMembers final : public FactSource {
   std::vector<MeetingFacts> meetings_of(int member) const;
 
   const Board& board_;
+  const Roster& roster_;
   const GroupId group_;
-  const std::vector<int> world_ranks_;
+  const std::vector<WorldRank> world_ranks_;
   const int rank_;
   mutable std::vector<std::atomic<const Line*>> lines_;  ///< by member, once found
 };

@@ -10,14 +10,18 @@ void write_cores(Slot& slot, const Cores& cores) noexcept {
   slot.core_quota.store(cores.quota);
 }
 
-void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept {
-  const RankSet low_word(~std::uint64_t{0});
-  for (std::size_t i = 0; i < 4; ++i)
-    words[i].store(((set >> (64 * i)) & low_word).to_ullong(), std::memory_order_release);
+void write_set(RankWords& words, const std::vector<WorldRank>& ranks, int world_size) noexcept {
+  for (int first = 0; first < world_size; first += 64) {
+    std::uint64_t word = 0;
+    for (const WorldRank rank : ranks)
+      if (rank.value >= first && rank.value < std::min(first + 64, world_size))
+        word |= std::uint64_t{1} << (rank.value - first);
+    words[static_cast<std::size_t>(first) / 64].store(word, std::memory_order_release);
+  }
 }
 
-void outlive_failures(const Board& board, int rank) noexcept {
-  for (Line& line : Lines(board, rank))
+void outlive_failures(const Board& board, SlotIndex slot) noexcept {
+  for (Line& line : Lines(board, slot))
     if (line.failure.load() != 0) line.failure.fetch_or(kOutlived);
 }
 
@@ -47,9 +51,9 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
 }
 
 std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
-                                            const RankSet& members) noexcept {
+                                            const std::vector<WorldRank>& members) noexcept {
   const std::lock_guard lock(mutex_);
-  for (Line& line : Lines(board_, rank_)) {
+  for (Line& line : Lines(board_, index_)) {
     if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
     for (auto* word : {&line.entered, &line.completed, &line.goodbye_seq, &line.goodbye_chain,
                        &line.progress, &line.waiting})
@@ -61,8 +65,8 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
     line.asked_of.store(asked_of, std::memory_order_relaxed);
     line.site.store(0, std::memory_order_relaxed);
     line.core.store(0, std::memory_order_relaxed);
-    write_set(line.ranks, members);
-    outlive_failures(board_, rank_);
+    write_set(line.ranks, members, board_.world_size());
+    outlive_failures(board_, index_);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);
     return OwnLine(line);
@@ -72,10 +76,10 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
 
 bool SlotOwner::add_lines() {
   const std::lock_guard lock(mutex_);
-  const int count = board_.line_count(rank_);
+  const int count = board_.line_count(index_);
   if (count >= kMaxLines || !memory_) return false;
   const auto more = static_cast<std::uint32_t>(count - kLinesPerSlot);
-  reserve_memory(memory_, board_.more_lines_offset(rank_) + more * sizeof(Line),
+  reserve_memory(memory_, board_.more_lines_offset(index_) + more * sizeof(Line),
                  kLinesPerSlot * sizeof(Line));
   slot_.more_lines.store(more + kLinesPerSlot, std::memory_order_release);
   return true;
@@ -87,23 +91,22 @@ void SlotOwner::free_line(OwnLine own) noexcept {
   line.state.store(LineState::free);
 }
 
-void SlotOwner::publish_failure(OwnLine own, ErrorCode code, const RankSet& culprits) noexcept {
+void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
+                                const std::vector<WorldRank>& culprits) noexcept {
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
-  write_set(line.ranks, culprits);
+  write_set(line.ranks, culprits, board_.world_size());
   line.failure.store(failure_word(code));
 }
 
 std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
   const std::uint64_t number = proposals_used_ + 1;
   Proposal& place = slot_.proposals[number % kProposals];
-  RankSet culprits;
-  for (const int rank : verdict.culprits)
-    if (rank >= 0 && rank < kMaxLocalRanks) culprits.set(static_cast<std::size_t>(rank));
   place.number.store(0, std::memory_order_relaxed);
   place.group.store(verdict.group, std::memory_order_release);
   place.failure.store(failure_word(verdict.code), std::memory_order_release);
-  write_set(place.culprits, culprits);
+  place.finder.store(verdict.finder.value, std::memory_order_release);
+  write_set(place.culprits, verdict.culprits, board_.world_size());
   place.text.write(verdict.text);
   place.number.store(number);
   return static_cast<std::uint32_t>(number & kProposalMask);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/cores.h"
 #include "control/board/board.h"
@@ -20,9 +21,10 @@ namespace tutti::control {
 
 /// Those of the owner, which writes them before it is running.
 void write_cores(Slot& slot, const Cores& cores) noexcept;
-void write_set(std::array<std::atomic<std::uint64_t>, 4>& words, const RankSet& set) noexcept;
+/// Ranks of a world of that size; others are left out.
+void write_set(RankWords& words, const std::vector<WorldRank>& ranks, int world_size) noexcept;
 /// For the owner, which makes a group or a world: no failure so far is why it will end.
-void outlive_failures(const Board& board, int rank) noexcept;
+void outlive_failures(const Board& board, SlotIndex slot) noexcept;
 
 /// The own line of a group. Words that several threads write take one value or the other.
 class OwnLine {
@@ -76,28 +78,31 @@ class OwnLine {
 class SlotOwner {
  public:
   /// `memory`: of the board, for further lines; without it there are none.
-  SlotOwner(const Board& board, int rank, net::Fd memory = {}) noexcept
-      : board_(board), rank_(rank), slot_(board.slot(rank)), memory_(std::move(memory)) {}
+  SlotOwner(const Board& board, SlotIndex index, net::Fd memory = {}) noexcept
+      : board_(board), index_(index), slot_(board.slot(index)), memory_(std::move(memory)) {}
   Slot& slot() const noexcept { return slot_; }
-  int rank() const noexcept { return rank_; }
+  SlotIndex index() const noexcept { return index_; }
 
   /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
   std::uint8_t site(const Where& where) noexcept;
   /// A line for `group` in state meeting, or nothing if all are in use.
   std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
-                                   const RankSet& members) noexcept;
+                                   const std::vector<WorldRank>& members) noexcept;
   void free_line(OwnLine line) noexcept;
   /// Reserves further lines. False: there are as many as there can be. Throws kSystem.
   bool add_lines();
   /// Says on `line` that its group has failed.
-  void publish_failure(OwnLine line, ErrorCode code, const RankSet& culprits) noexcept;
+  void publish_failure(OwnLine line, ErrorCode code,
+                       const std::vector<WorldRank>& culprits) noexcept;
   /// Writes a proposal, of one verdict at a time, and returns the bits of its number that the log
   /// has room for; then it is kept, or withdrawn.
   std::uint32_t write_proposal(const Verdict& verdict) noexcept;
   void keep_proposal() noexcept { ++proposals_used_; }
   void withdraw_proposal() noexcept;
   /// All that the log has declared lost so far.
-  void publish_lost(const RankSet& lost) noexcept { write_set(slot_.lost, lost); }
+  void publish_lost(const std::vector<WorldRank>& lost) noexcept {
+    write_set(slot_.lost, lost, board_.world_size());
+  }
   /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
   void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
 
@@ -115,7 +120,7 @@ class SlotOwner {
   std::uint8_t add_site(const Where& where) noexcept;
 
   const Board& board_;
-  const int rank_;
+  const SlotIndex index_;
   Slot& slot_;
   const net::Fd memory_;
   std::mutex mutex_;

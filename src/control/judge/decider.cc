@@ -1,16 +1,17 @@
 #include "control/judge/decider.h"
 
+#include <algorithm>
+
 namespace tutti::control {
 
-Clock::time_point due_to_decide(int rank, const std::vector<RankFacts>& ranks,
+Clock::time_point due_to_decide(SlotIndex own, const std::vector<RankFacts>& ranks,
                                 Clock::time_point first_death) noexcept {
-  int decider = 0;
-  const auto lives = [&](int each) {
-    const RankFacts& facts = ranks[static_cast<std::size_t>(each)];
+  const auto lives = [](const RankFacts& facts) {
     return facts.is_running && !facts.has_ended && !facts.is_lost;
   };
-  while (decider != rank && !lives(decider)) ++decider;
-  return first_death + (decider == rank ? kFreeze : kOvertake);
+  const auto before_own = ranks.begin() + own.value;
+  const bool is_decider = std::none_of(ranks.begin(), before_own, lives);
+  return first_death + (is_decider ? kFreeze : kOvertake);
 }
 
 bool awaits_cause(ErrorCode own, std::chrono::nanoseconds waited, bool somebody_died) noexcept {

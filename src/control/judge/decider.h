@@ -5,6 +5,7 @@
 #include <chrono>
 #include <vector>
 
+#include "base/roster.h"
 #include "control/judge/clock.h"
 #include "tutti/error.h"
 
@@ -22,9 +23,10 @@ struct RankFacts {
   bool is_lost = false;     ///< by the log
 };
 
-/// When `rank` enters the losses of which the first was seen at `first_death`: the lowest living
-/// rank after kFreeze, another one if that has not happened after kOvertake.
-Clock::time_point due_to_decide(int rank, const std::vector<RankFacts>& ranks,
+/// `ranks`: by slot. When the one in slot `own` enters the losses of which the first was seen at
+/// `first_death`: the lowest living rank after kFreeze, another one if that has not happened after
+/// kOvertake.
+Clock::time_point due_to_decide(SlotIndex own, const std::vector<RankFacts>& ranks,
                                 Clock::time_point first_death) noexcept;
 
 /// Whether a rank that has failed with an error of its own, `waited` ago, still waits for a cause:

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/roster.h"
 #include "control/judge/clock.h"
 #include "control/judge/description.h"
 #include "tutti/error.h"
@@ -69,9 +70,9 @@ struct LineFacts {
 /// Another group that a member makes, or has failed to make.
 struct MeetingFacts {
   GroupId group = 0;
-  GroupId asked_of = 0;          ///< the group that was asked for it
-  std::vector<int> world_ranks;  ///< its members
-  bool has_disagreed = false;    ///< it has failed because a member asked for another one
+  GroupId asked_of = 0;  ///< the group that was asked for it
+  std::vector<WorldRank> members;
+  bool has_disagreed = false;  ///< it has failed because a member asked for another one
   Clock::time_point failed = {};
   std::uint64_t looks = 0;  ///< begun since it meets there
 };

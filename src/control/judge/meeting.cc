@@ -22,8 +22,9 @@ const MeetingFacts* find_other(const MeetingQuestion& question, const MemberFact
   for (const MeetingFacts& other : member.meetings) {
     if (other.group == question.group || other.asked_of != question.asked_of) continue;
     if (other.has_disagreed && other.failed < began) continue;
-    const auto& ranks = other.world_ranks;
-    if (std::find(ranks.begin(), ranks.end(), question.world_rank) != ranks.end()) return &other;
+    const auto& awaited = other.members;
+    if (std::find(awaited.begin(), awaited.end(), question.world_rank) != awaited.end())
+      return &other;
   }
   return nullptr;
 }

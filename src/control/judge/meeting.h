@@ -36,8 +36,8 @@ struct MeetingClock {
 /// Which group is being made, and how its parent fares.
 struct MeetingQuestion {
   GroupId group = 0;
-  GroupId asked_of = 0;  ///< 0: a world
-  int world_rank = 0;    ///< of this rank
+  GroupId asked_of = 0;     ///< 0: a world
+  WorldRank world_rank{0};  ///< of this rank
   bool parent_failed = false;
 };
 

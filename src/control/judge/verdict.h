@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "base/roster.h"
 #include "tutti/error.h"
 #include "tutti/request.h"
 
@@ -12,10 +13,10 @@ namespace tutti::control {
 /// The first verdict that touches a group is its cause on every member.
 struct Verdict {
   ErrorCode code = ErrorCode::kPeerLost;
-  GroupId group = 0;               ///< that fails; 0: the culprits are lost to all groups
-  std::vector<int> culprits = {};  ///< ranks of the world
-  std::string text = {};           ///< of a group's failure, for all members
-  int finder = -1;                 ///< the rank of the world that has found it
+  GroupId group = 0;  ///< that fails; 0: the culprits are lost to all groups
+  std::vector<WorldRank> culprits = {};
+  std::string text = {};  ///< of a group's failure, for all members
+  WorldRank finder = {};
 };
 
 }  // namespace tutti::control
