@@ -23,8 +23,9 @@ void Membership::State::fail(Cause cause) noexcept {
     return verdict;
   });
   if (!entered) return;
-  for (const WorldRank other : members.world_ranks())
-    if (other != host->rank) rouse_control(host->shared, host->roster.slot_of(other));
+  for (int member = 0; member < size(); ++member)
+    if (member != rank && members.is_here(member))
+      rouse_control(host->shared, members.here().slot_index_of(member));
 }
 
 void Membership::State::fail(const Finding& finding, const Request* request) noexcept {

@@ -136,7 +136,9 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
                    const HostOptions& options)
     : process(std::move(process_in)),
       shared(memory),
-      roster(Roster::of_one_host(shared.world_size(), own_host_name())),
+      roster(options.roster ? *options.roster
+                            : Roster::of_one_host(shared.world_size(), own_host_name())),
+      others(options.others),
       rank(options.rank),
       first_line_after(options.first_line_after),
       own_cores(tutti::own_cores()),
@@ -155,13 +157,15 @@ bool Host::State::is_lost(WorldRank of) const noexcept {
 }
 
 std::string Host::State::person(WorldRank of, int shown_as) const {
+  const std::string elsewhere =
+      of.value != shown_as ? fmt::format("world rank {}, ", of.value) : "";
+  const std::string& host = roster.host(roster.host_of(of)).name;
+  if (!roster.is_here(of)) return fmt::format("rank {} ({}on {})", shown_as, elsewhere, host);
   const SlotIndex slot = roster.slot_of(of);
   const auto exit = shared.exit_of(slot);
   const std::string how = exit ? ", " + describe_wait_status(*exit) : "";
-  const std::string elsewhere =
-      of.value != shown_as ? fmt::format("world rank {}, ", of.value) : "";
-  return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, shared.pid_of(slot),
-                     roster.own().name, how);
+  return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, shared.pid_of(slot), host,
+                     how);
 }
 
 void Host::State::rouse_others() noexcept {
@@ -367,7 +371,7 @@ std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) 
   for (std::size_t i = 0; i < closed_lines.size(); ++i) {
     const ClosedLine& closed = closed_lines[i];
     GroupFacts facts =
-        BoardMembers(shared, roster, closed.group, closed.world_ranks, closed.rank).read();
+        GroupMembers(shared, roster, others, closed.group, closed.world_ranks, closed.rank).read();
     for (int member = 0; member < facts.size(); ++member) {
       const auto each = static_cast<std::size_t>(member);
       facts.members[each].is_lost = lost.contains(closed.world_ranks[each]);

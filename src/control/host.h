@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@
 namespace tutti::control {
 
 class Board;
+class OtherHosts;
 
 struct HostOptions {
   std::shared_ptr<Store> store;  ///< may be null in a world of one, or with a board_fd
@@ -31,6 +33,10 @@ struct HostOptions {
   std::string host_id;  ///< TUTTI_HOST_ID; empty: boot id and network namespace
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);           ///< for meeting
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(30);  ///< "who is awaited"
+  /// Who is where, and what is known of other hosts (which must outlive the Host). Without them all
+  /// ranks are on this host.
+  std::optional<Roster> roster = {};
+  OtherHosts* others = nullptr;
   /// Called now and then while others are awaited who have no mark yet: throws why they will not
   /// come. May be empty.
   std::function<void()> look = {};

@@ -12,8 +12,8 @@
 
 #include "control/board/board.h"
 #include "control/board/log.h"
-#include "control/board/members.h"
 #include "control/board/owner.h"
+#include "control/group_members.h"
 #include "control/host.h"
 #include "control/membership.h"
 #include "control/process.h"
@@ -69,6 +69,7 @@ struct Host::State final : Watched {
   const std::shared_ptr<Process> process;
   const Board shared;
   const Roster roster;
+  OtherHosts* const others;  ///< null: there is one host
   const WorldRank rank;
   const std::chrono::nanoseconds first_line_after;
   const Cores own_cores;  ///< of the thread that joined
@@ -140,6 +141,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   // ---- wording.cc
   std::string words_of(const Finding& finding, const Request* request) const;
   std::string doing(int member) const;
+  /// The same of one on another host, whose board this one cannot read.
+  std::string doing_elsewhere(int member) const;
   /// "rank 1 (pid 77 on host), which is in ...; rank 2 ...": about members that are awaited.
   std::string doings(const std::vector<int>& awaited, std::string_view link) const;
   /// The same about members that may be in no group with this rank.
@@ -164,7 +167,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::string name;
   const std::string call;  ///< that asked for it; "" for a world
   const int rank;
-  const BoardMembers members;
+  const GroupMembers members;
   OwnLine line;
   WaitAccount account;
   Waiter waiter;

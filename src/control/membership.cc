@@ -17,7 +17,8 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       name(std::move(options.name)),
       call(std::move(options.call)),
       rank(options.rank),
-      members(host->shared, host->roster, options.id, std::move(options.world_ranks), options.rank),
+      members(host->shared, host->roster, host->others, options.id, std::move(options.world_ranks),
+              options.rank),
       line(line_in),
       waiter{&abort_word, &host->own.slot().bell, host->policy, &account} {
   host->process->guard(abort_word);
@@ -84,7 +85,7 @@ void Membership::progressed() noexcept { state_->line.progressed(); }
 const Waiter& Membership::waiter() const noexcept { return state_->waiter; }
 
 bool Membership::is_on_core(int core, int member) const noexcept {
-  return state_->members.is_on_core(core, member);
+  return state_->members.here().is_on_core(core, member);
 }
 
 int Membership::cores() const noexcept { return state_->host->cores; }
@@ -92,12 +93,10 @@ int Membership::cores() const noexcept { return state_->host->cores; }
 std::uint8_t Membership::site(const Where& where) noexcept { return state_->host->own.site(where); }
 
 std::string Membership::site_of(int member, std::uint8_t site) const {
-  return state_->members.site_of(member, site);
+  return state_->members.here().site_of(member, site);
 }
 
-void Membership::notify(int member) noexcept {
-  ring(state_->host->shared.slot(state_->members.slot_index_of(member)).bell);
-}
+void Membership::notify(int member) noexcept { state_->members.notify(member); }
 
 void Membership::notify_all() noexcept {
   for (int member = 0; member < group_size(); ++member)

@@ -37,6 +37,7 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
     found = look(request, awaited, facts, clock, state.arrive, now);
   }
   if (found.finding) state.fail(*found.finding, &request);
+  state.members.ask(found.ask);
   if (!found.awaited.empty())
     log(LogLevel::warn,
         fmt::format("{}: waiting {} for {}", state.heading_of(request), seconds(now - clock.began),
@@ -171,12 +172,13 @@ class Membership::State::Blame final : public Patience {
 
   bool somebody_died() const noexcept {
     const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
-    const std::vector<WorldRank>& ranks = concerned.members.world_ranks();
-    return std::any_of(ranks.begin(), ranks.end(), [&](WorldRank each) {
-      Slot& other = state_.host->shared.slot(state_.host->roster.slot_of(each));
-      return each != state_.host->rank && other.state.load() == RankState::running &&
-             other.mark.look() == Mark::State::owner_died;
-    });
+    for (int member = 0; member < concerned.size(); ++member) {
+      if (member == concerned.rank || !concerned.members.is_here(member)) continue;
+      Slot& other = concerned.members.here().slot_of(member);
+      if (other.state.load() == RankState::running && other.mark.look() == Mark::State::owner_died)
+        return true;
+    }
+    return false;
   }
 
   State& state_;

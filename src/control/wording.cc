@@ -29,7 +29,18 @@ std::string Membership::State::in_words(const Request& request) const {
 }
 
 std::string Membership::State::doing(int member) const {
-  return describe_doing(host->shared, members.slot_index_of(member), id);
+  if (!members.is_here(member)) return doing_elsewhere(member);
+  return describe_doing(host->shared, members.here().slot_index_of(member), id);
+}
+
+std::string Membership::State::doing_elsewhere(int member) const {
+  const GroupFacts facts = members.read();
+  const auto& theirs = facts.line_of(member);
+  if (!theirs) return "has not made this group";
+  if (theirs->entered == 0) return "has completed no collective yet";
+  const auto shown = shown_at(*theirs, theirs->entered);
+  return fmt::format("{} #{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
+                     theirs->entered, shown ? ", " + describe(*shown) : "");
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited,
@@ -44,7 +55,9 @@ std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) 
   std::string text;
   for (const int member : awaited)
     text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", person(member),
-                        describe_doing(host->shared, members.slot_index_of(member)));
+                        members.is_here(member)
+                            ? describe_doing(host->shared, members.here().slot_index_of(member))
+                            : doing_elsewhere(member));
   return text;
 }
 
@@ -52,7 +65,8 @@ std::string Membership::State::call_of(int member, const Request& request) const
   const GroupFacts facts = members.read();
   const auto& theirs = facts.line_of(member);
   const auto shown = theirs ? shown_at(*theirs, request.seq) : std::nullopt;
-  const std::string site = shown ? members.site_of(member, shown->site) : "";
+  const bool has_site = shown && members.is_here(member);
+  const std::string site = has_site ? members.here().site_of(member, shown->site) : "";
   return fmt::format("{} #{}{}{}", call_name(request), request.seq, site.empty() ? "" : " at ",
                      site);
 }
@@ -119,8 +133,7 @@ class Words {
 
   std::string operator()(const UnequalCalls& found) const {
     const std::string what =
-        found.shown ? fmt::format(", on rank {} {}", found.more,
-                                  describe(group_.members.slot_of(found.more), *found.shown))
+        found.shown ? fmt::format(", on rank {} {}", found.more, call_by(found.more, *found.shown))
                     : "";
     return fmt::format(
         "the ranks did not call the same number of collectives: {}. Rank {} left without #{}{}. {}",
@@ -159,13 +172,11 @@ class Words {
   }
 
   std::string operator()(const AskedOtherwise& found) const {
-    const Board& board = group_.host->shared;
     return fmt::format(
         "{} is in {} while {} is in {}, and each awaits the other. All ranks must make the same "
         "groups, of the same ranks in the same order",
-        group_.person(group_.rank), describe_making(board, group_.host->own.index(), group_.id),
-        group_.person(found.member),
-        describe_making(board, group_.members.slot_index_of(found.member), found.group));
+        group_.person(group_.rank), making_by(group_.rank, group_.id), group_.person(found.member),
+        making_by(found.member, found.group));
   }
 
   std::string operator()(const NotCome& found) const {
@@ -182,11 +193,23 @@ class Words {
  private:
   std::string call_of(const Side& side) const {
     if (!side.shown) return "an operation that the board no longer shows";
-    return describe(group_.members.slot_of(side.shown_by), *side.shown);
+    return call_by(side.shown_by, *side.shown);
   }
 
   std::string purpose_of(const Side& side) const {
-    return describe_purpose(group_.members.slot_of(side.shown_by), *side.shown);
+    if (!group_.members.is_here(side.shown_by)) return {};
+    return describe_purpose(group_.members.here().slot_of(side.shown_by), *side.shown);
+  }
+
+  /// Its purpose and site stand on the board of its host.
+  std::string call_by(int member, const Shown& shown) const {
+    return group_.members.is_here(member) ? describe(group_.members.here().slot_of(member), shown)
+                                          : describe(shown);
+  }
+
+  std::string making_by(int member, GroupId group) const {
+    if (!group_.members.is_here(member)) return "another group";
+    return describe_making(group_.host->shared, group_.members.here().slot_index_of(member), group);
   }
 
   /// The same operation, called on top of different pasts.

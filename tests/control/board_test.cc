@@ -9,7 +9,7 @@
 
 #include "control/board/describe.h"
 #include "control/board/log.h"
-#include "control/board/members.h"
+#include "control/group_members.h"
 #include "control/board/owner.h"
 #include "control/judge/agree.h"
 #include "control/judge/standing.h"
@@ -297,12 +297,12 @@ TEST(Board, SaysWhatARankIsDoing) {
 void read_everything(const Board& board, SlotOwner& own) {
   const Roster roster = Roster::of_one_host(2, "here");
   for (const GroupId group : {7, 8}) {
-    const BoardMembers members(board, roster, group, world_ranks({0, 1}), 0);
+    const GroupMembers members(board, roster, nullptr, group, world_ranks({0, 1}), 0);
     const GroupFacts facts = members.read_meetings();
     ASSERT_EQ(facts.size(), 2);
     for (int member = 0; member < 2; ++member) {
       members.state_of(member);
-      members.is_on_core(0, member);
+      members.here().is_on_core(0, member);
       if (!facts.line_of(member)) continue;
       if (!facts.line_of(member)->failure) continue;
       for (const int culprit : facts.line_of(member)->failure->culprits) ASSERT_LT(culprit, 2);

@@ -34,23 +34,7 @@ const Line* BoardMembers::line_of(int member) const noexcept {
   return found;
 }
 
-GroupFacts BoardMembers::read() const {
-  GroupFacts facts{rank_, {}};
-  facts.members.reserve(world_ranks_.size());
-  for (int each = 0; each < size(); ++each) facts.members.push_back(member(each));
-  return facts;
-}
-
-GroupFacts BoardMembers::read_meetings() const {
-  GroupFacts facts = read();
-  for (int each = 0; each < size(); ++each) {
-    MemberFacts& absent = facts.members[static_cast<std::size_t>(each)];
-    if (!absent.line) absent.meetings = meetings_of(each);
-  }
-  return facts;
-}
-
-MemberFacts BoardMembers::member(int member) const {
+MemberFacts BoardMembers::facts_of(int member) const {
   MemberFacts facts;
   // In this order: a member that has left makes no group any more.
   facts.has_left_world = has_left(board_, slot_index_of(member));
@@ -101,12 +85,9 @@ std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
   return meetings;
 }
 
-bool BoardMembers::shows_failure() const noexcept {
-  for (int member = 0; member < size(); ++member) {
-    const Line* const line = member != rank_ ? line_of(member) : nullptr;
-    if (line != nullptr && line->failure.load(std::memory_order_acquire) != 0) return true;
-  }
-  return false;
+bool BoardMembers::shows_failure(int member) const noexcept {
+  const Line* const line = line_of(member);
+  return line != nullptr && line->failure.load(std::memory_order_acquire) != 0;
 }
 
 std::optional<LineState> BoardMembers::state_of(int member) const noexcept {
@@ -122,7 +103,7 @@ bool BoardMembers::is_on_core(int core, int member) const noexcept {
   };
   if (member >= 0) return is_there(member);
   for (int each = 0; each < size(); ++each)
-    if (each != rank_ && is_there(each)) return true;
+    if (each != rank_ && roster_.is_here(world_rank_of(each)) && is_there(each)) return true;
   return false;
 }
 

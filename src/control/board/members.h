@@ -1,4 +1,4 @@
-// The members of one group as the board shows them: a source of facts.
+// The members of one group that are on this host, as the board shows them.
 #pragma once
 
 #include <atomic>
@@ -6,22 +6,22 @@
 #include <vector>
 
 #include "control/board/board.h"
-#include "control/judge/source.h"
+#include "control/judge/facts.h"
 
 namespace tutti::control {
 
-class BoardMembers final : public FactSource {
+class BoardMembers {
  public:
   /// `world_ranks`: by rank in the group. `board` and `roster` must outlive this.
   BoardMembers(const Board& board, const Roster& roster, GroupId group,
                std::vector<WorldRank> world_ranks, int rank);
 
-  GroupFacts read() const override;
-  GroupFacts read_meetings() const override;
-  bool shows_failure() const noexcept override;
-  std::optional<LineState> state_of(int member) const noexcept override;
-
-  /// Whether `member` (-1: any other) entered its latest operation on this core.
+  MemberFacts facts_of(int member) const;
+  std::vector<MeetingFacts> meetings_of(int member) const;
+  /// The same of its line alone: the state, and whether that tells of a failure; a few loads.
+  std::optional<LineState> state_of(int member) const noexcept;
+  bool shows_failure(int member) const noexcept;
+  /// Whether `member` (-1: any other here) entered its latest operation on this core.
   bool is_on_core(int core, int member) const noexcept;
   /// The call site of a member's operation; "" if it is not known.
   std::string site_of(int member, std::uint8_t site) const;
@@ -36,13 +36,11 @@ class BoardMembers final : public FactSource {
   SlotIndex slot_index_of(int member) const noexcept {
     return roster_.slot_of(world_rank_of(member));
   }
-  const Slot& slot_of(int member) const noexcept { return board_.slot(slot_index_of(member)); }
+  Slot& slot_of(int member) const noexcept { return board_.slot(slot_index_of(member)); }
 
  private:
   const Line* line_of(int member) const noexcept;
-  MemberFacts member(int member) const;
   std::optional<LineFacts> read_line(int member) const;
-  std::vector<MeetingFacts> meetings_of(int member) const;
 
   const Board& board_;
   const Roster& roster_;

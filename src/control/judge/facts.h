@@ -2,9 +2,8 @@
 //
 // A fact was true when it was read, and a later fact of the same member is never older. Two facts
 // of one member may come from different moments, but in one order: the failure of a member that is
-// seen to have gone was read after that. Of a member on another host the operations may be older
-// than the question (`Knowledge`): what has happened stays so, but nothing follows from what has
-// not.
+// seen to have gone was read after that. What a member on another host does may be older than the
+// question (`asked`): what has happened stays so, but nothing follows from what has not.
 #pragma once
 
 #include <array>
@@ -77,17 +76,13 @@ struct MeetingFacts {
   std::uint64_t looks = 0;  ///< begun since it meets there
 };
 
-/// Of what a member tells only if it is asked: LineFacts but for state, goodbye and failure.
-enum class Knowledge : std::uint8_t {
-  current,  ///< as of the question or later
-  old,
-};
-
 struct MemberFacts {
   bool has_left_world = false;         ///< in order
   bool is_lost = false;                ///< by verdict
   std::optional<LineFacts> line = {};  ///< none: it has not made the group, or made room since
-  Knowledge operations = Knowledge::current;
+  /// When the question was put that the line answers; but for state, goodbye and failure, which
+  /// come unasked. A member of this host answers always.
+  Clock::time_point asked = Clock::time_point::max();
   std::vector<MeetingFacts> meetings = {};  ///< only where they were asked for
 };
 

@@ -134,12 +134,14 @@ class Judge {
     if (arrive_.seq != request_.seq) arrive_ = {request_.seq, request_.arrive};
     arrive_.left.start(clock_.began);
     if (arrive_.left.expired(now_)) {
-      if (ask_of(missing)) return;
+      if (are_old(missing)) return;
       look_.finding = {ErrorCode::kTimeout, missing, NotEntered{arrive_.left}};
       return;
     }
+    clock_.due = Clock::time_point::max();
     clock_.stall = request_.stall;  // counts from when all are in
     until(arrive_.left);
+    look_.ask = missing;
     say_who_is_awaited(missing);
   }
 
@@ -152,16 +154,20 @@ class Judge {
       clock_.stall = request_.stall;
     }
     if (!clock_.stall.expired(now_)) {
+      clock_.due = Clock::time_point::max();
       until(clock_.stall);
+      look_.ask = others();
       return;
     }
-    if (!ask_of(others())) look_.finding = stalled_in(request_, only, facts_);
+    if (!are_old(others())) look_.finding = stalled_in(request_, only, facts_);
   }
 
-  /// Whether what `members` have not done may only be old news.
-  bool ask_of(const std::vector<int>& members) {
+  /// Whether what `members` have not done may only be old news: they were not asked since it
+  /// counts.
+  bool are_old(const std::vector<int>& members) {
+    clock_.due = std::min(clock_.due, now_);
     for (const int member : members)
-      if (facts_.of(member).operations != Knowledge::current) look_.ask.push_back(member);
+      if (facts_.of(member).asked < clock_.due) look_.ask.push_back(member);
     return !look_.ask.empty();
   }
 

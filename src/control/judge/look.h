@@ -21,6 +21,7 @@ struct WaitClock {
   std::chrono::nanoseconds backoff{5'000'000};
   bool matched = false;    ///< messages: the peer is there; from now on `stall` counts
   bool peer_left = false;  ///< seen once: look at the data again before saying so
+  Clock::time_point due = Clock::time_point::max();  ///< since when somebody could be named
 
   /// The first look of the wait; a later one changes nothing.
   void begin(const Request& request, Clock::time_point now,
@@ -40,7 +41,7 @@ struct Look {
   Clock::time_point next = {};          ///< when to look again
   std::optional<Finding> finding = {};  ///< the group has failed
   std::vector<int> awaited = {};        ///< time for a line that says who is awaited
-  std::vector<int> ask = {};            ///< members whose facts are too old for an answer
+  std::vector<int> ask = {};            ///< members who may have gone on since their facts
 };
 
 /// Judges the wait of `request` for `awaited` (a rank of the group, or -1: all).

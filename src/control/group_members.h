@@ -1,0 +1,48 @@
+// The members of one group, wherever they are: a source of facts out of the board of this host and
+// out of what is known of others.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/roster.h"
+#include "control/board/members.h"
+#include "control/judge/source.h"
+#include "control/other_hosts.h"
+
+namespace tutti::control {
+
+class GroupMembers final : public FactSource {
+ public:
+  /// `others`: null where there is one host.
+  GroupMembers(const Board& board, const Roster& roster, OtherHosts* others, GroupId group,
+               std::vector<WorldRank> world_ranks, int rank);
+
+  GroupFacts read() const override;
+  GroupFacts read_meetings() const override;
+  bool shows_failure() const noexcept override;
+  std::optional<LineState> state_of(int member) const noexcept override;
+  /// Those of `members` that are on other hosts are asked what they do.
+  void ask(const std::vector<int>& members) const noexcept;
+  /// This rank has changed what `member` may await.
+  void notify(int member) const noexcept;
+
+  const std::vector<WorldRank>& world_ranks() const noexcept { return here_.world_ranks(); }
+  int size() const noexcept { return here_.size(); }
+  WorldRank world_rank_of(int member) const noexcept { return here_.world_rank_of(member); }
+  int member_of(WorldRank rank) const noexcept { return here_.member_of(rank); }
+  bool is_here(int member) const noexcept { return roster_.is_here(world_rank_of(member)); }
+  /// Of those that are here.
+  const BoardMembers& here() const noexcept { return here_; }
+
+ private:
+  MemberFacts facts_of(int member) const;
+
+  const Roster& roster_;
+  OtherHosts* const others_;
+  const GroupId group_;
+  const int rank_;
+  const BoardMembers here_;
+};
+
+}  // namespace tutti::control

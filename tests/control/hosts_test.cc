@@ -1,0 +1,136 @@
+// A rank whose group has members on another host, of which it knows what it is told.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/wait.h"
+#include "control/board/board.h"
+#include "control/host.h"
+#include "control/other_hosts.h"
+#include "thread_ranks.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// The other host's rank 1, as far as it has told.
+struct Told final : OtherHosts {
+  MemberFacts facts_of(GroupId, WorldRank) const override { return facts; }
+  std::optional<LineState> state_of(GroupId, WorldRank) const noexcept override {
+    return facts.line ? std::optional(facts.line->state) : std::nullopt;
+  }
+  bool shows_failure(GroupId, WorldRank) const noexcept override {
+    return facts.line && facts.line->failure;
+  }
+  void ask(GroupId, WorldRank rank) noexcept override {
+    ++questions;
+    EXPECT_EQ(rank, WorldRank(1));
+    if (!answers) return;
+    facts.asked = Clock::now();
+    answers(facts);
+  }
+  void notify(WorldRank rank) noexcept override {
+    EXPECT_EQ(rank, WorldRank(1));
+    ++notified;
+  }
+
+  MemberFacts facts = {.line = LineFacts{}, .asked = {}};
+  std::function<void(MemberFacts&)> answers;
+  int questions = 0, notified = 0;
+};
+
+/// Rank 0 of two, each on a host of its own.
+struct RankOfHostA {
+  RankOfHostA() : memory(Board::make(1, 2)) {
+    HostOptions options;
+    options.board_fd = memory.get();
+    options.world_size = 2;
+    options.roster.emplace(
+        std::vector<Roster::HostRanks>{{"host-a", world_ranks({0})}, {"host-b", world_ranks({1})}},
+        0);
+    options.others = &told;
+    host = Host::join(options);
+    world = host->make_membership({kWorld, "world", all_ranks(2), 0});
+    world->meet(nullptr, Where::current(), Deadline::after(10s));
+  }
+  /// Waits in the first collective, until it fails or `until` has passed.
+  void wait_in(const Request& request, std::chrono::nanoseconds until) {
+    world->enter(request);
+    WaitClock clock;
+    const auto end = Clock::now() + until;
+    while (!world->cause() && Clock::now() < end) {
+      Clock::time_point next;
+      world->ask(request, -1, clock, Clock::now(), &next);
+      sleep_until(std::min(next, end));
+    }
+  }
+
+  net::Fd memory;
+  Told told;
+  std::unique_ptr<Host> host;
+  std::unique_ptr<Membership> world;
+};
+
+Request short_collective() {
+  Request request = collective(Op::all_reduce, 1);
+  request.arrive = Deadline::after(50ms);
+  request.stall = Deadline::after(50ms);
+  return request;
+}
+
+TEST(Hosts, OneOnAnotherHostIsLateOnlyIfItSaysSo) {
+  RankOfHostA a;
+  a.wait_in(short_collective(), 300ms);
+  EXPECT_FALSE(a.world->cause()) << "it has not answered";
+  EXPECT_GE(a.told.questions, 2);
+
+  RankOfHostA b;
+  b.told.answers = [](MemberFacts&) {};
+  b.wait_in(short_collective(), 10s);
+  ASSERT_TRUE(b.world->cause());
+  EXPECT_EQ(b.world->cause()->code, ErrorCode::kTimeout);
+  EXPECT_EQ(b.world->cause()->culprits, std::vector<int>{1});
+  EXPECT_NE(b.world->cause()->text.find("rank 1 (on host-b)"), std::string::npos)
+      << b.world->cause()->text;
+}
+
+TEST(Hosts, WhatOneOnAnotherHostHasCalledIsCompared) {
+  RankOfHostA a;
+  const Request request = short_collective();
+  a.told.answers = [&](MemberFacts& facts) {
+    facts.line->entered = 1;
+    facts.line->history[1] = Shown{shown_of(request, 0)};
+    facts.line->history[1]->chain += 1;
+  };
+  a.wait_in(request, 10s);
+  ASSERT_TRUE(a.world->cause());
+  EXPECT_EQ(a.world->cause()->code, ErrorCode::kCollectiveMismatch);
+}
+
+TEST(Hosts, AFailureOfAnotherHostIsTakenOver) {
+  RankOfHostA a;
+  a.told.facts.line->failure = FailureFacts{ErrorCode::kAborted, {1}, "rank 1 aborted the group"};
+  a.wait_in(short_collective(), 10s);
+  ASSERT_TRUE(a.world->cause());
+  EXPECT_EQ(a.world->cause()->code, ErrorCode::kAborted);
+  EXPECT_EQ(a.world->cause()->text, "rank 1 aborted the group");
+}
+
+TEST(Hosts, AnotherHostIsToldAndAwaitedAtTheEnd) {
+  RankOfHostA a;
+  const int before = a.told.notified;
+  EXPECT_GT(before, 0) << "of the meeting";
+  EXPECT_THROW(a.world->close(0, 0, Deadline::after(50ms), Where::current()), Error);
+  EXPECT_GT(a.told.notified, before);
+  RankOfHostA b;
+  b.told.facts.line->state = LineState::closing;
+  b.world->close(0, 0, Deadline::after(10s), Where::current());
+}
+
+}  // namespace
+}  // namespace tutti::control
