@@ -263,6 +263,11 @@ void show_agent(const Meeting& meeting, const Identity& identity) {
   }
 }
 
+control::Deadlock deadlock_of(const std::string& word) {
+  if (word == "off") return control::Deadlock::off;
+  return word == "warn" ? control::Deadlock::warn : control::Deadlock::fail;
+}
+
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
                                          const Meeting& meeting) {
   control::HostOptions host;
@@ -272,6 +277,8 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
   host.world_size = identity.world_size;
   host.host_id = config.text(Setting::host_id);
   host.timeout = config.duration(Setting::timeout);
+  host.deadlock = deadlock_of(config.text(Setting::deadlock));
+  host.deadlock_after = config.duration(Setting::deadlock_after);
   host.look = [&] { meeting.company->look(); };
   return control::Host::join(host);
 }

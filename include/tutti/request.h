@@ -61,8 +61,9 @@ struct Request {
 
   Op op = Op::barrier;
   DType dtype = DType::u8;
-  bool monitored = false;  ///< barrier: the program called monitored_barrier
-  bool names_all = false;  ///< barrier: its timeout names every missing rank
+  bool monitored = false;        ///< barrier: the program called monitored_barrier
+  bool names_all = false;        ///< barrier: its timeout names every missing rank
+  bool has_own_timeout = false;  ///< `arrive` was given with the call
   ReduceOp reduce = ReduceOp::sum;
   ConstBuffer input;  ///< empty for recv and barrier
   Buffer output;      ///< empty for send and barrier

@@ -41,6 +41,11 @@ constexpr Row kRows[] = {
      "is called; off: mistakes of the program may hang or corrupt"},
     {Setting::close_timeout, "close_timeout", Kind::duration, "30s", "", false,
      "how long leaving a group waits for pending work and for the others"},
+    {Setting::deadlock, "deadlock", Kind::word, "fail", "fail|warn|off", true,
+     "when ranks wait for each other in a circle: fail their groups, write a line, or look for "
+     "nothing; for programs in which a thread that has called nothing yet comes to help"},
+    {Setting::deadlock_after, "deadlock_after", Kind::duration, "1s", "", true,
+     "how long ranks must have waited for each other before that counts as a deadlock"},
     {Setting::failure_grace, "failure_grace", Kind::duration, "5s", "", false,
      "after a failure: what tutti run gives the other ranks, and the backend mpi a call that MPI "
      "does not let go, to end by themselves"},

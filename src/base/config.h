@@ -29,6 +29,8 @@ enum class Setting : std::uint8_t {
   backend_path,
   check,
   close_timeout,
+  deadlock,
+  deadlock_after,
   failure_grace,
   host_id,
   init_method,
@@ -42,7 +44,7 @@ enum class Setting : std::uint8_t {
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 17;
+inline constexpr std::size_t kSettingCount = 19;
 
 /// The value of every setting, parsed and checked.
 ///

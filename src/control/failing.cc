@@ -15,7 +15,7 @@ void Membership::State::fail(Cause cause) noexcept {
   if (Process::forked()) return;
   const auto self = shared_from_this();  // a callback may destroy the group and its world at once
   Verdict verdict{
-      .code = cause.code, .group = id, .text = std::move(cause.text), .finder = host->rank};
+      .code = cause.code, .groups = {id}, .text = std::move(cause.text), .finder = host->rank};
   for (const int member : cause.culprits)
     if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
   const bool entered = host->enter([&]() -> std::optional<Verdict> {

@@ -141,8 +141,11 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       others(options.others),
       rank(options.rank),
       first_line_after(options.first_line_after),
+      deadlock(options.deadlock),
+      deadlock_after(options.deadlock_after),
       own_cores(tutti::own_cores()),
       own(shared, roster.slot_of(rank), duplicate(memory.get())),
+      callers(*process, own),
       progress(own.slot().bell),
       log(shared, own) {}
 
@@ -179,6 +182,7 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
   look_for_deaths(now);
   apply_log();
   decide(now, next);
+  look_for_deadlocks(now);
   if (!has_missed_entries.load()) return;
   for (const auto& membership : all_memberships())
     if (membership->abort_word.load() == kRunning) membership->adopt_from_lines();
@@ -360,6 +364,7 @@ Host::~Host() {
 }
 
 const Board& Host::board() const noexcept { return state_->shared; }
+Callers& Host::callers() const noexcept { return state_->callers; }
 
 std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) {
   const auto open = [&] {

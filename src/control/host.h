@@ -8,6 +8,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,7 +22,15 @@
 namespace tutti::control {
 
 class Board;
+class Callers;
 class OtherHosts;
+
+/// What is done when the programs of ranks wait for each other in a circle.
+enum class Deadlock : std::uint8_t {
+  fail,  ///< the groups in which they wait fail
+  warn,  ///< a line says so
+  off,
+};
 
 struct HostOptions {
   std::shared_ptr<Store> store;  ///< may be null in a world of one, or with a board_fd
@@ -37,6 +46,8 @@ struct HostOptions {
   /// ranks are on this host.
   std::optional<Roster> roster = {};
   OtherHosts* others = nullptr;
+  Deadlock deadlock = Deadlock::fail;
+  std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1);  ///< how long it must last
   /// Called now and then while others are awaited who have no mark yet: throws why they will not
   /// come. May be empty.
   std::function<void()> look = {};
@@ -68,6 +79,8 @@ class Host {
   std::unique_ptr<Membership> make_membership(MembershipOptions options);
 
   const Board& board() const noexcept;
+  /// To be noted at every call of the program, by the thread that makes it.
+  Callers& callers() const noexcept;
 
   struct State;  // host_state.h
 

@@ -13,8 +13,10 @@
 #include "control/board/board.h"
 #include "control/board/log.h"
 #include "control/board/owner.h"
+#include "control/callers.h"
 #include "control/group_members.h"
 #include "control/host.h"
+#include "control/judge/deadlock.h"
 #include "control/membership.h"
 #include "control/process.h"
 
@@ -27,6 +29,9 @@ void leak_in_child(std::shared_ptr<T>& state) noexcept {
   alignas(std::shared_ptr<T>) std::byte place[sizeof(std::shared_ptr<T>)];
   new (place) std::shared_ptr<T>(std::move(state));
 }
+
+/// How often a rank that waits looks for deadlocks.
+inline constexpr std::chrono::milliseconds kDeadlockLook{50};
 
 struct Host::State final : Watched {
   State(std::shared_ptr<Process> process_in, const net::Fd& memory, const HostOptions& options);
@@ -57,6 +62,16 @@ struct Host::State final : Watched {
   void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
   void catch_up() noexcept;                                          // log_mutex
 
+  // ---- deadlocks.cc
+  /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
+  /// only one, or for whom it waits cannot be said.
+  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts);
+  void take_back_wait() noexcept;
+  void look_for_deadlocks(Deadline::Clock::time_point now) noexcept;  // control thread
+  std::vector<WaitFacts> wait_facts() const;                          // control thread
+  /// wording.cc: "rank 0 waits in recv(...) at ring.cc:9 for rank 1, which waits in ...".
+  std::string words_of(const Knot& knot, const std::vector<WaitFacts>& facts) const;
+
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
   void wait_for_all(Deadline& deadline, const std::function<void()>& look);
@@ -72,11 +87,23 @@ struct Host::State final : Watched {
   OtherHosts* const others;  ///< null: there is one host
   const WorldRank rank;
   const std::chrono::nanoseconds first_line_after;
+  const Deadlock deadlock;
+  const std::chrono::nanoseconds deadlock_after;
   const Cores own_cores;  ///< of the thread that joined
   int cores = 1;          ///< that the ranks may keep busy together; the same on all of them
   WaitPolicy policy;
   SlotOwner own;
+  Callers callers;
   ProgressThread progress;
+
+  /// What `own` shows of the program's wait.
+  struct ShownParts {
+    std::vector<WaitPart> parts;
+    std::uint64_t activity = 0;  ///< of the rank, in all groups
+    std::uint64_t visits = 0;    ///< of the progress thread, at the last look
+  };
+  std::mutex shown_mutex;
+  std::optional<ShownParts> shown_wait;  // shown_mutex
 
   /// Nonzero once any rank was declared lost: ends the wait for the others while joining.
   std::atomic<std::uint64_t> loss_word{0};
@@ -102,6 +129,8 @@ struct Host::State final : Watched {
   std::set<SlotIndex> ended;      ///< by mark, whether lost or after their last goodbye
   std::set<WorldRank> undecided;  ///< those of them that are a loss, and not yet in the log
   Deadline::Clock::time_point first_death = {};
+  Deadline::Clock::time_point next_deadlock_look = {};
+  DeadlockClock deadlock_clock;
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
@@ -137,6 +166,9 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
+  /// deadlocks.cc: what the program awaits in `request`, which waits for `peer` if it is a message.
+  std::optional<WaitPart> awaits(const Request& request, int peer, bool needs_all,
+                                 const GroupFacts& facts) const;
 
   // ---- wording.cc
   std::string words_of(const Finding& finding, const Request* request) const;

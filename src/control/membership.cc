@@ -69,6 +69,8 @@ void Membership::enter(const Request& request) noexcept {
   state.message_busy.clear(std::memory_order_release);
 }
 
+void Membership::queue(const Request& request) noexcept { state_->line.queue(request.seq); }
+
 void Membership::leave(const Request& request) noexcept {
   State& state = *state_;
   if (request.seq != 0) {

@@ -10,6 +10,7 @@
 
 #include "base/wait.h"
 #include "control/judge/look.h"
+#include "control/program_wait.h"
 #include "control/progress.h"
 #include "tutti/request.h"
 
@@ -46,6 +47,8 @@ class Membership {
 
   /// Publishes the operation on the own line (under 20 ns; no system call).
   void enter(const Request& request) noexcept;
+  /// An asynchronous collective was called, and will be entered when its turn comes.
+  void queue(const Request& request) noexcept;
   /// Marks an operation as ended. Call it for those that succeeded only: a failed one stays on the
   /// board as what the rank was in.
   void leave(const Request& request) noexcept;
@@ -61,9 +64,11 @@ class Membership {
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
   /// one operation's wait for `awaited` (a rank of the group, or -1: all). give_up: the deadline of
   /// a message passed before anything matched; throw_gave_up then says so, and the group stays
-  /// usable. `detail`: what else there is to know.
+  /// usable. `detail`: what else there is to know. `program`: if the program's thread waits for it,
+  /// and has just looked at all that has come; else null.
   Patience::Verdict ask(const Request& request, int awaited, WaitClock& clock,
-                        Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
+                        Deadline::Clock::time_point now, Deadline::Clock::time_point* next,
+                        ProgramWait* program = nullptr);
   [[noreturn]] void throw_gave_up(const Request& request, const std::string& detail = {}) const;
   /// Of a call site, for a peer to read: index into the own table of them, and its text in that of
   /// `member` ("" if it is not known).
@@ -77,6 +82,16 @@ class Membership {
   void add_driver(Driver& driver);
   void remove_driver(Driver& driver) noexcept;
   void wake_driver() noexcept;
+
+  /// Whose programs this rank awaits in an operation of which nothing is known but what the members
+  /// show; see judge/deadlock. Nothing: nobody's, or it has a time of its own.
+  std::optional<WaitPart> awaits(const Request& request, bool needs_all) const;
+  /// The program calls the world: the calling thread does.
+  void note_caller() const noexcept;
+  /// For ProgramWait.
+  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts) const;
+  void take_back_wait() const noexcept;
+  bool is_in_world_of(const Membership& other) const noexcept;
 
   /// Nonzero once the group has failed.
   const std::atomic<std::uint64_t>& abort_word() const noexcept;
@@ -115,9 +130,11 @@ class Membership {
 class OpPatience final : public Patience {
  public:
   OpPatience(Membership& membership, const Request& request, int awaited) noexcept
-      : membership_(membership), request_(request), awaited_(awaited) {}
+      : membership_(membership), request_(request), awaited_(awaited) {
+    program_.set_needs_all(awaited < 0);
+  }
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    return membership_.ask(request_, awaited_, clock_, now, next);
+    return membership_.ask(request_, awaited_, clock_, now, next, &program_);
   }
   bool awaits_core(int core) const noexcept override {
     return membership_.is_on_core(core, awaited_);
@@ -130,6 +147,7 @@ class OpPatience final : public Patience {
   const Request& request_;
   int awaited_;
   WaitClock clock_;
+  ProgramWait program_;
 };
 
 }  // namespace tutti::control

@@ -93,6 +93,7 @@ void ProgressThread::wake() noexcept {
 Driver::Step ProgressThread::step_all() noexcept {
   Driver::Step most = Driver::Step::idle;
   visit_all([&](Driver& driver) { most = std::max(most, driver.step()); });
+  visits_.fetch_add(1);
   return most;
 }
 
@@ -123,6 +124,7 @@ void ProgressThread::loop() noexcept {
   while (!stopping_.load()) {
     const std::uint64_t woken = woken_.load();
     Driver::Step step = step_all();
+    idle_since_.store(step == Driver::Step::idle ? woken : ~std::uint64_t{0});
     const auto disturbed = [&] { return stopping_.load() || woken_.load() != woken; };
     if (step == Driver::Step::moved) continue;
     if (step == Driver::Step::idle) {

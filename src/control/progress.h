@@ -45,6 +45,16 @@ class ProgressThread {
   void remove(Driver& driver) noexcept;
   /// Ends the thread; what that thread does itself ends the process.
   void stop() noexcept;
+  /// How often all drivers were stepped.
+  std::uint64_t visits() const noexcept { return visits_.load(); }
+  /// Whether they were since there were `*visits`, which becomes how many there are; or nothing is
+  /// under way.
+  bool has_looked_since(std::uint64_t* visits) const noexcept {
+    if (idle_since_.load() == woken_.load()) return true;
+    const std::uint64_t before = *visits;
+    *visits = visits_.load();
+    return *visits != before;
+  }
   /// There is new work: call after it is in the queue.
   void wake() noexcept;
 
@@ -63,6 +73,9 @@ class ProgressThread {
   std::thread::id thread_id_;     // mutex_
   std::atomic<Driver*> visited_{nullptr};
   std::atomic<std::uint64_t> woken_{0};
+  std::atomic<std::uint64_t> visits_{0};
+  std::atomic<std::uint64_t> idle_since_{
+      0};  // what woken_ was when nothing was under way; else another
   std::atomic<bool> stopping_{false};
   std::thread thread_;
 };

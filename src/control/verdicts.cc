@@ -39,9 +39,9 @@ void Host::State::apply_new_entries() noexcept {
 }
 
 void Host::State::apply(const Verdict& verdict) noexcept {
-  if (verdict.group == 0) return apply_loss(verdict.culprits);
+  if (verdict.is_loss()) return apply_loss(verdict.culprits);
   for (const auto& membership : all_memberships())
-    if (membership->id == verdict.group) membership->fail_by(verdict);
+    if (verdict.fails(membership->id)) membership->fail_by(verdict);
 }
 
 void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
@@ -82,8 +82,8 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
   for (std::uint64_t number = first; number < next_entry; ++number) {
     Verdict verdict;
     if (log.read(number, &verdict) != BoardLog::State::entered) continue;
-    if (verdict.group == membership->id) membership->fail_by(verdict);
-    if (verdict.group == 0)
+    if (verdict.fails(membership->id)) membership->fail_by(verdict);
+    if (verdict.is_loss())
       membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
   }
   membership->peers_lost(all_lost);

@@ -20,7 +20,8 @@ namespace tutti::control {
 // ---- operations --------------------------------------------------------------------------------
 
 Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
-                                  Clock::time_point now, Clock::time_point* next) {
+                                  Clock::time_point now, Clock::time_point* next,
+                                  ProgramWait* program) {
   State& state = *state_;
   *next = now + kLongestBackoff;
   if (state.abort_word.load() != kRunning) return Patience::Verdict::keep_waiting;
@@ -42,6 +43,11 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
     log(LogLevel::warn,
         fmt::format("{}: waiting {} for {}", state.heading_of(request), seconds(now - clock.began),
                     state.doings(found.awaited, ", which ")));
+  if (program != nullptr && !found.finding) {
+    const auto part =
+        clock.matched ? std::nullopt : state.awaits(request, awaited, program->needs_all(), facts);
+    program->look(*this, part ? std::vector{*part} : std::vector<WaitPart>{}, now);
+  }
   *next = found.next;
   return found.verdict;
 }
@@ -92,10 +98,13 @@ void Membership::throw_gave_up(const Request& request, const std::string& detail
 
 class Membership::State::Meeting final : public Patience {
  public:
-  Meeting(State& state, State* ends_with, Deadline deadline) noexcept
-      : state_(state), ends_with_(ends_with), clock_{.deadline = deadline} {
+  Meeting(const Membership& membership, State* ends_with, Deadline deadline) noexcept
+      : membership_(membership),
+        state_(*membership.state_),
+        ends_with_(ends_with),
+        clock_{.deadline = deadline} {
     clock_.began = Clock::now();
-    clock_.next_line = after(clock_.began, state.host->first_line_after);
+    clock_.next_line = after(clock_.began, state_.host->first_line_after);
     clock_.deadline.start(clock_.began);
   }
 
@@ -126,13 +135,24 @@ class Membership::State::Meeting final : public Patience {
       log(LogLevel::warn,
           fmt::format("making group {} (rank {}): waiting {} for {}", state_.name, state_.rank,
                       seconds(now - clock_.began), state_.doings_anywhere(found.awaited)));
+    if (!found.finding && state_.asked_of != 0) program_.look(membership_, {awaits(facts)}, now);
     return Verdict::keep_waiting;
   }
 
  private:
+  WaitPart awaits(const GroupFacts& facts) const {
+    WaitPart part{.group = state_.id, .makes_group = true};
+    for (int member = 0; member < facts.size(); ++member)
+      if (!facts.line_of(member)) part.awaited.push_back(state_.members.world_rank_of(member));
+    std::sort(part.awaited.begin(), part.awaited.end());
+    return part;
+  }
+
+  const Membership& membership_;
   State& state_;
   State* const ends_with_;
   MeetingClock clock_;
+  ProgramWait program_;
 };
 
 void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
@@ -140,7 +160,7 @@ void Membership::meet(const Membership* ends_with, const Where& where, Deadline 
   if (!state.call.empty()) state.host->own.publish_purpose(state.id, state.call);
   state.line.set_site(state.host->own.site(where));
   notify_all();
-  State::Meeting meeting(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);
+  State::Meeting meeting(*this, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);
   // Once all have come the group is there, even if it has failed by now: its first call says so.
   if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
     throw state.make_error(nullptr);

@@ -236,4 +236,86 @@ std::string Membership::State::words_of(const Finding& finding, const Request* r
   return std::visit(Words(*this, finding, request), finding.what);
 }
 
+// ---- deadlocks ---------------------------------------------------------------------------------
+
+namespace {
+
+constexpr std::string_view kOfDeadlocks =
+    ". None of them can go on unless another thread comes to its help: for that, see the setting "
+    "deadlock";
+
+/// A knot in words.
+class KnotWords {
+ public:
+  KnotWords(const Host::State& host, const Knot& knot, const std::vector<WaitFacts>& facts)
+      : host_(host), knot_(knot), facts_(facts), rank_(has_groups() ? "world rank" : "rank") {}
+
+  std::string operator()() const {
+    const bool is_circle = knot_.is_circle();
+    std::string text = "deadlock: ";
+    for (std::size_t link = 0; link < knot_.links.size(); ++link) {
+      const std::string more = text_of(link, is_circle && link > 0);
+      const std::string_view between = link == 0 ? "" : is_circle ? ", which " : "; ";
+      if (text.size() + between.size() + more.size() + kRest >= kVerdictBytes)
+        return fmt::format("{}{}", text, rest(link)) + std::string(kOfDeadlocks);
+      text += fmt::format("{}{}", between, more);
+    }
+    return text + std::string(kOfDeadlocks);
+  }
+
+ private:
+  static constexpr std::size_t kRest = 64 + kOfDeadlocks.size();
+
+  bool has_groups() const {
+    for (const Knot::Link& link : knot_.links)
+      for (const WaitPart& part : facts_[link.rank.index()].parts)
+        if (!is_world(host_.shared, slot_of(link), part.group)) return true;
+    return false;
+  }
+
+  std::string text_of(std::size_t index, bool is_named) const {
+    const Knot::Link& link = knot_.links[index];
+    std::string what;
+    const std::vector<WaitPart>& parts = facts_[link.rank.index()].parts;
+    for (const WaitPart& part : parts)
+      what += (what.empty() ? "" : " and ") + describe_wait(host_.shared, slot_of(link), part);
+    const std::string who = is_named ? "" : fmt::format("{} {} ", rank_, link.rank.value);
+    return fmt::format("{}waits in {}{} for {}", who, parts.size() > 1 ? "wait_any of " : "", what,
+                       awaited_by(link));
+  }
+
+  std::string awaited_by(const Knot::Link& link) const {
+    if (link.awaited.size() == 1)
+      return link.awaited.front() == link.rank
+                 ? "itself"
+                 : fmt::format("{} {}", rank_, link.awaited.front().value);
+    std::vector<int> ranks;
+    for (const auto [rank] : link.awaited) ranks.push_back(rank);
+    return fmt::format("any of the {}s {}", rank_, fmt::join(ranks, ", "));
+  }
+
+  /// In place of what there is no room for.
+  std::string rest(std::size_t first) const {
+    const std::size_t more = knot_.links.size() - first;
+    if (!knot_.is_circle()) return fmt::format("; and {} more of them", more);
+    return fmt::format(", and so on over {} more of them back to {} {}", more, rank_,
+                       knot_.links.front().rank.value);
+  }
+
+  SlotIndex slot_of(const Knot::Link& link) const noexcept {
+    return host_.roster.slot_of(link.rank);
+  }
+
+  const Host::State& host_;
+  const Knot& knot_;
+  const std::vector<WaitFacts>& facts_;
+  const std::string_view rank_;
+};
+
+}  // namespace
+
+std::string Host::State::words_of(const Knot& knot, const std::vector<WaitFacts>& facts) const {
+  return KnotWords(*this, knot, facts)();
+}
+
 }  // namespace tutti::control

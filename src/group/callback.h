@@ -23,6 +23,7 @@ class Callback final : public WorkState {
 
   bool help(Deadline::Clock::time_point until) override;
   bool cancel() override { return before_ != nullptr && before_->cancel(); }
+  WorkState* before() const noexcept { return before_.get(); }
 
  private:
   void run() noexcept;

@@ -25,25 +25,33 @@ constexpr std::chrono::seconds kSayAgain{30};
 /// Gives up at a fixed time.
 class Until final : public Patience {
  public:
-  explicit Until(Clock::time_point end) noexcept : end_(end) {}
+  /// `awaits`: what the others see of a wait without end, or null.
+  Until(Clock::time_point end, control::ProgramAwaits* awaits) noexcept
+      : end_(end), awaits_(awaits) {}
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     *next = end_;
-    return now >= end_ ? Verdict::give_up : Verdict::keep_waiting;
+    if (now >= end_) return Verdict::give_up;
+    if (awaits_ == nullptr) return Verdict::keep_waiting;
+    awaits_->membership().note_caller();
+    if (end_ == Clock::time_point::max()) program_.look(*awaits_, now, next);
+    return Verdict::keep_waiting;
   }
 
  private:
   const Clock::time_point end_;
+  control::ProgramAwaits* const awaits_;
+  control::ProgramWait program_;
 };
 
 /// Waits on the own doorbell until `done()` or `until`; true if done. Not ended by an abort: who
 /// makes `done` true is woken by that itself.
 template <class Done>
 bool wait_through_aborts(const control::Membership& membership, Clock::time_point until,
-                         Done&& done) {
+                         Done&& done, control::ProgramAwaits* awaits = nullptr) {
   static constexpr std::atomic<std::uint64_t> kNeverAborted{0};
   Waiter waiter = membership.waiter();
   waiter.abort_word = &kNeverAborted;
-  Until patience(until);
+  Until patience(until, awaits);
   return wait(waiter, patience, done) == WaitResult::ready;
 }
 
@@ -137,11 +145,12 @@ class Foreign::Check {
 };
 
 /// One asynchronous operation. The thread *steps* it until it has ended.
-class Foreign::Entry : public WorkState {
+class Foreign::Entry : public WorkState, public control::ProgramAwaits {
  public:
   Entry(Foreign& group, Request request) : WorkState(std::move(request)), group_(group) {}
   bool help(Clock::time_point until) override {
-    return wait_through_aborts(group_.membership_, until, [this] { return done(); });
+    return wait_through_aborts(
+        group_.membership_, until, [this] { return done(); }, this);
   }
   /// Does what can be done now; true once it has ended.
   bool step() noexcept {
@@ -164,6 +173,7 @@ class Foreign::Entry : public WorkState {
   /// Whether the others can go on without this rank's part in it.
   virtual bool is_private(const Error& failure) const noexcept = 0;
   Foreign& group() const noexcept { return group_; }
+  const control::Membership& membership() const noexcept override { return group_.membership_; }
 
  private:
   void end_failed(const Error& failure) noexcept {
@@ -206,6 +216,9 @@ class Foreign::Collective final : public Entry {
     return true;
   }
   bool is_private(const Error&) const noexcept override { return false; }
+  std::optional<control::WaitPart> look() override {
+    return done() ? std::nullopt : group().awaited_in(request());
+  }
 
   Check check_;
   bool begun_ = false;
@@ -240,12 +253,28 @@ class Foreign::Message final : public Entry {
     matched_.tell_caller();
     return true;
   }
+  std::optional<control::WaitPart> look() override {
+    if (side_.done()) return std::nullopt;  // matched, and the backend's from now on
+    return membership().awaits(request(), false);
+  }
   /// A receive that found nothing.
   bool is_private(const Error&) const noexcept override { return !is_matched_; }
 
   Matched matched_;
   bool is_matched_ = false;
   Work side_, real_;  // last: their ends are awaited before what they use goes
+};
+
+/// A blocking collective that awaits its turn.
+class Foreign::Queued final : public control::ProgramAwaits {
+ public:
+  Queued(Foreign& group, const Request& request) noexcept : group_(group), request_(request) {}
+  const control::Membership& membership() const noexcept override { return group_.membership_; }
+  std::optional<control::WaitPart> look() override { return group_.awaited_in(request_); }
+
+ private:
+  Foreign& group_;
+  const Request& request_;
 };
 
 Foreign::Foreign(Backend& backend, Side& side, control::Membership& membership, bool check)
@@ -337,11 +366,20 @@ void Foreign::fail(const Error& failure, const Request& request) noexcept {
   membership_.fail({failure.code(), failure.what(), {membership_.rank()}, {}});
 }
 
+/// Whose programs are awaited by whoever waits for a collective, or for its turn: those that have
+/// not called it. Once all have, it is the backend's.
+std::optional<control::WaitPart> Foreign::awaited_in(const Request& collective) const {
+  if (!check_ || with_own_timeout_.load() > 0) return std::nullopt;
+  return membership_.awaits(collective, true);
+}
+
 /// Collectives complete in the order of submission.
 void Foreign::wait_for_collectives(const Request& request) {
   if (collectives_pending_.load() == 0) return;
-  wait_through_aborts(membership_, Clock::time_point::max(),
-                      [this] { return collectives_pending_.load() == 0; });
+  Queued queued(*this, request);
+  wait_through_aborts(
+      membership_, Clock::time_point::max(), [this] { return collectives_pending_.load() == 0; },
+      &queued);
   if (failed()) membership_.throw_cause(request);
 }
 
@@ -365,6 +403,7 @@ Work Foreign::start(Request request) {
   } else {
     auto collective = std::make_shared<Collective>(*this, std::move(request));
     const std::lock_guard lock(mutex_);
+    with_own_timeout_.fetch_add(collective->request().has_own_timeout ? 1 : 0);
     collectives_pending_.fetch_add(1);
     new_collectives_.push_back(collective);
     entry = std::move(collective);
@@ -410,6 +449,7 @@ control::Driver::Step Foreign::step() noexcept {
     ended = true;
   }
   if (!collectives_.empty() && collectives_.front()->step()) {
+    with_own_timeout_.fetch_sub(collectives_.front()->request().has_own_timeout ? 1 : 0);
     collectives_.pop_front();
     collectives_pending_.fetch_sub(1);
     ended = true;

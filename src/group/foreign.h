@@ -16,6 +16,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "control/membership.h"
@@ -42,6 +43,7 @@ class Foreign final : private control::Driver {
   class Collective;
   class Message;
   class Entry;
+  class Queued;
 
   Step step() noexcept override;
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
@@ -53,6 +55,7 @@ class Foreign final : private control::Driver {
   void in_backend(const Request& request, Call&& call);
   void fail(const Error& failure, const Request& request) noexcept;
   void ensure_thread();
+  std::optional<control::WaitPart> awaited_in(const Request& collective) const;
   void wait_for_collectives(const Request& request);
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }
 
@@ -62,6 +65,7 @@ class Foreign final : private control::Driver {
   const bool check_;
   std::atomic<std::size_t> collectives_pending_{0};
   std::atomic<std::size_t> messages_pending_{0};
+  std::atomic<std::size_t> with_own_timeout_{0};  // of the collectives
 
   std::mutex mutex_;
   std::deque<std::shared_ptr<Collective>> new_collectives_;  // mutex_

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "control/callers.h"
 #include "control/host.h"
 #include "control/membership.h"
 #include "group/foreign.h"
@@ -123,6 +124,7 @@ class ProcessGroup::Impl {
   void fail(const Cause& cause) noexcept;
 
   group::Parts parts_;
+  control::Callers& callers_;  // of the world
   const BackendInfo info_;
   const int exceptions_at_birth_;
 

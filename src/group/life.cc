@@ -65,6 +65,7 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
 
 ProcessGroup::Impl::Impl(group::Parts parts)
     : parts_(std::move(parts)),
+      callers_(parts_.host->callers()),
       info_(parts_.backend->info()),
       exceptions_at_birth_(std::uncaught_exceptions()),
       last_{0, group::chain_seed(parts_.id)} {
@@ -120,6 +121,7 @@ void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
 }
 
 void ProcessGroup::Impl::abort(const std::string& reason) {
+  callers_.note();
   if (close_ended_.load(std::memory_order_relaxed)) return;
   fail({ErrorCode::kAborted,
         fmt::format("rank {} aborted the group: {}", rank(), reason),
@@ -163,6 +165,7 @@ void ProcessGroup::Impl::close(const Timeout& budget, const Where& where) try {
 
 void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   group::refuse_in_callback("close");
+  callers_.note();
   const Request closing = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) {
@@ -202,6 +205,7 @@ Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, cons
 
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
   group::refuse_in_callback("new_group");
+  callers_.note();
   const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
     return new_group_error(code, ranks, rank(), where, text, std::move(context));
   };

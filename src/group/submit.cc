@@ -81,6 +81,7 @@ Request ProcessGroup::Impl::request(Op op, const Timeout& timeout,
   request.op = op;
   request.group = parts_.id;
   request.arrive = Deadline::after(timeout.value_or(parts_.arrive));
+  request.has_own_timeout = timeout.has_value();
   request.stall = Deadline::after(parts_.stall);
   request.where = where;
   request.observer = parts_.observer.get();
@@ -156,6 +157,7 @@ bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
 }
 
 void ProcessGroup::Impl::run(Request& request) try {
+  callers_.note();
   if (group::inside_callback()) {
     refuse(request, "it would block inside a callback of Work::then: pass tutti::async");
   }
@@ -191,6 +193,7 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
 }
 
 Work ProcessGroup::Impl::start(Request& request) try {
+  callers_.note();
   admit(request, false);
   if (is_nothing(request)) return {};
   request.keep_alive = retain(request);
@@ -198,6 +201,7 @@ Work ProcessGroup::Impl::start(Request& request) try {
   if (is_message(request.op)) return dispatch_async(request);
   const group::Turn turn(turnstile_, request, rank());
   const Number before = number(request);
+  membership().queue(request);
   try {
     return dispatch_async(request);
   } catch (const Error& failure) {

@@ -5,6 +5,9 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "control/callers.h"
+#include "control/membership.h"
+#include "control/program_wait.h"
 #include "control/untold.h"
 #include "group/callback.h"
 #include "tutti/backend.h"
@@ -123,7 +126,9 @@ bool Work::cancel() {
 void Work::detach() && noexcept { state_.reset(); }
 
 Work Work::then(std::function<void(const Error* failure)> callback) && {
-  auto told = [state = state_, callback = std::move(callback)](const Error* failure) {
+  auto pending = std::make_shared<control::PendingCallback>();
+  auto told = [state = state_, pending = std::move(pending),
+               callback = std::move(callback)](const Error* failure) {
     if (failure != nullptr) tell(*state, *failure);
     callback(failure);
   };
@@ -154,6 +159,49 @@ void wait_for_each(const Works& works) {
 void wait_all(std::span<Work> works) { wait_for_each(works); }
 void wait_all(std::initializer_list<std::reference_wrapper<Work>> works) { wait_for_each(works); }
 
+namespace {
+
+/// What the others see of a wait_any that lasts.
+class ShownAny {
+ public:
+  /// `works` stay where they are, and are under way.
+  explicit ShownAny(std::vector<WorkState*> works) : works_(std::move(works)) {}
+
+  void look(Clock::time_point now) {
+    if (now < next_) return;
+    next_ = now + kLook;
+    std::vector<control::WaitPart> parts;
+    const control::Membership* membership = nullptr;
+    for (WorkState* const work : works_) {
+      control::ProgramAwaits* const awaits = awaits_of(work);
+      if (awaits == nullptr) return;  // of a plugin
+      if (membership == nullptr) membership = &awaits->membership();
+      auto part = awaits->look();
+      if (!part || !membership->is_in_world_of(awaits->membership())) {
+        parts.clear();
+        break;
+      }
+      parts.push_back(*std::move(part));
+    }
+    shown_.look(*membership, parts, now);
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kLook{50};
+
+  static control::ProgramAwaits* awaits_of(WorkState* work) {
+    while (const auto* const callback = dynamic_cast<const group::Callback*>(work))
+      work = callback->before();
+    return dynamic_cast<control::ProgramAwaits*>(work);
+  }
+
+  const std::vector<WorkState*> works_;
+  control::ProgramWait shown_;
+  Clock::time_point next_ = {};
+};
+
+}  // namespace
+
 std::size_t wait_any(std::span<Work> works) {
   if (works.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no Work to wait for");
@@ -163,12 +211,23 @@ std::size_t wait_any(std::span<Work> works) {
   }
   // They may belong to several groups, each driven by whoever waits for it: a little of each in
   // turn.
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::milliseconds(1);
   std::chrono::nanoseconds slice = std::chrono::microseconds(20);
+  std::optional<ShownAny> shown;
   for (;;) {
     for (std::size_t i = 0; i < works.size(); ++i) {
       if (works[i].done() || works[i].state_->help(Clock::now() + slice)) return i;
     }
-    slice = std::min<std::chrono::nanoseconds>(slice * 2, std::chrono::milliseconds(1));
+    if (slice < kLongest) {
+      slice = std::min(slice * 2, kLongest);
+      continue;
+    }
+    if (!shown) {
+      std::vector<WorkState*> states;
+      for (const Work& work : works) states.push_back(work.state_.get());
+      shown.emplace(std::move(states));
+    }
+    shown->look(Clock::now());
   }
 }
 

@@ -10,26 +10,34 @@ namespace tutti::native {
 /// are looked at by the progress thread, once for all who wait.
 class HelpPatience final : public Patience {
  public:
-  HelpPatience(const control::Membership& membership, Deadline::Clock::time_point until) noexcept
-      : membership_(membership), until_(until) {}
+  /// `awaits`: what the thread waits for, or null.
+  HelpPatience(const control::Membership& membership, Deadline::Clock::time_point until,
+               control::ProgramAwaits* awaits) noexcept
+      : membership_(membership), until_(until), awaits_(awaits) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
     *next = until_;
-    return now >= until_ ? Verdict::give_up : Verdict::keep_waiting;
+    if (now >= until_) return Verdict::give_up;
+    membership_.note_caller();
+    const bool has_bound = until_ != Deadline::Clock::time_point::max();
+    if (awaits_ != nullptr && !has_bound) program_.look(*awaits_, now, next);
+    return Verdict::keep_waiting;
   }
   bool awaits_core(int core) const noexcept override { return membership_.is_on_core(core, -1); }
 
  private:
   const control::Membership& membership_;
   const Deadline::Clock::time_point until_;
+  control::ProgramAwaits* const awaits_;
+  control::ProgramWait program_;
 };
 
 /// Drives until `done()` (true) or `until` has come (false). Other threads call `done` too. When
 /// the group has failed everything that is pending ends with the cause, so that `done` becomes true
-/// as well.
+/// as well. `awaits`: what the others see of a wait without bound.
 template <class Driven, class Done>
 bool help(Driven& driven, control::Membership& membership, Deadline::Clock::time_point until,
-          Done&& done) {
-  HelpPatience patience(membership, until);
+          Done&& done, control::ProgramAwaits* awaits = nullptr) {
+  HelpPatience patience(membership, until, awaits);
   const auto look = [&] {
     if (done()) return true;
     driven.drive();

@@ -23,7 +23,7 @@ class Messages::TransferPatience final : public Patience {
  public:
   explicit TransferPatience(Transfer& transfer) noexcept : transfer_(transfer) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    return transfer_.messages_.ask(transfer_, now, next);
+    return transfer_.messages_.ask(transfer_, now, next, program_);
   }
   bool awaits_core(int core) const noexcept override {
     return transfer_.messages_.membership_.is_on_core(core, transfer_.awaited());
@@ -31,6 +31,7 @@ class Messages::TransferPatience final : public Patience {
 
  private:
   Transfer& transfer_;
+  control::ProgramWait program_;
 };
 
 Messages::Messages(Channels& channels, control::Membership& membership)
@@ -106,12 +107,13 @@ void Messages::submit(Transfer& transfer) {
   drive(&transfer);
 }
 
-void Messages::drive(const Transfer* own) noexcept {
-  if (!token_.try_take()) return;
+bool Messages::drive(const Transfer* own) noexcept {
+  if (!token_.try_take()) return false;
   own_ = own;
   take_in();
   pump();
   give_token();
+  return true;
 }
 
 /// The holder never blocks, so this is short.
@@ -152,7 +154,8 @@ void Messages::visit_pending(Visit&& visit) {
 // thread can be in the middle of that: what a peer that has left sent before must count.
 
 Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point now,
-                                Deadline::Clock::time_point* next) noexcept {
+                                Deadline::Clock::time_point* next,
+                                control::ProgramWait& program) noexcept {
   *next = now + std::chrono::milliseconds(1);
   if (!token_.try_take()) return Patience::Verdict::keep_waiting;
   own_ = &transfer;
@@ -161,7 +164,8 @@ Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point 
   Patience::Verdict verdict = Patience::Verdict::keep_waiting;
   if (!transfer.ended()) {
     transfer.clock_.matched = transfer.matched();
-    verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next);
+    verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next,
+                              &program);
   }
   give_token();
   return verdict;

@@ -107,7 +107,8 @@ class Messages final : private Taker {
   /// Those who wait for any of them.
   Crowd& crowd() noexcept { return crowd_; }
   /// Moves whatever can move. `own`: the caller looks at this one itself and need not be woken.
-  void drive(const Transfer* own = nullptr) noexcept;
+  /// False: another thread does.
+  bool drive(const Transfer* own = nullptr) noexcept;
   /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched or
   /// is just about to be.
   bool withdraw(Transfer& transfer, bool by_force);
@@ -121,7 +122,7 @@ class Messages final : private Taker {
   /// The patience of all asynchronous transfers; of a blocking one.
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
   Patience::Verdict ask(Transfer& transfer, Deadline::Clock::time_point now,
-                        Deadline::Clock::time_point* next) noexcept;
+                        Deadline::Clock::time_point* next, control::ProgramWait& program) noexcept;
   /// Ends all asynchronous transfers with the cause of the group's failure.
   void fail_pending() noexcept;
 

@@ -22,7 +22,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 /// One asynchronous send or recv. Keeps itself alive while it is under way.
-class MessageWork final : public WorkState, private Transfer {
+class MessageWork final : public WorkState, private Transfer, public control::ProgramAwaits {
  public:
   static std::shared_ptr<MessageWork> start(Messages& messages, control::Membership& membership,
                                             Request request, group::Match* match) {
@@ -43,7 +43,8 @@ class MessageWork final : public WorkState, private Transfer {
   }
 
   bool help(Clock::time_point until) override {
-    return native::help(messages_, membership_, until, [this] { return done(); });
+    return native::help(
+        messages_, membership_, until, [this] { return done(); }, this);
   }
   bool cancel() override {
     const Request& request = WorkState::request();
@@ -65,6 +66,12 @@ class MessageWork final : public WorkState, private Transfer {
     leave();
     set_ended();
     end(error);
+  }
+
+  const control::Membership& membership() const noexcept override { return membership_; }
+  std::optional<control::WaitPart> look() override {
+    if (!messages_.drive() || done() || matched()) return std::nullopt;
+    return membership_.awaits(WorkState::request(), false);
   }
 
   void leave() const noexcept {

@@ -31,8 +31,9 @@ WaitResult step_to_end(Operation& operation, const Waiter& waiter, Patience& pat
 
 }  // namespace
 
-void run_blocking(Operation& operation, const Request& request, control::Membership& membership) {
-  StepPatience patience(membership, request, operation);
+void run_blocking(Operation& operation, const Request& request, const Request& moved,
+                  control::Membership& membership) {
+  StepPatience patience(membership, request, moved, operation);
   WaitResult result = WaitResult::aborted;
   try {
     result = step_to_end(operation, membership.waiter(), patience);

@@ -30,12 +30,12 @@ class Operation {
 /// The patience of an operation that waits for one rank after another.
 class StepPatience final : public Patience {
  public:
-  StepPatience(control::Membership& membership, const Request& request,
+  StepPatience(control::Membership& membership, const Request& request, const Request& moved,
                const Operation& operation) noexcept
-      : membership_(membership), request_(request), operation_(operation) {}
+      : membership_(membership), request_(request), moved_(moved), operation_(operation) {}
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    clock_.matched = operation_.matched();
-    return membership_.ask(request_, operation_.awaited(), clock_, now, next);
+    program_.set_needs_all(control::needs_all(moved_, membership_.rank()));
+    return membership_.ask(request_, operation_.awaited(), clock_, now, next, &program_);
   }
   bool awaits_core(int core) const noexcept override {
     return membership_.is_on_core(core, operation_.awaited());
@@ -44,12 +44,15 @@ class StepPatience final : public Patience {
  private:
   control::Membership& membership_;
   const Request& request_;
+  const Request& moved_;
   const Operation& operation_;
   control::WaitClock clock_;
+  control::ProgramWait program_;
 };
 
-/// Steps `operation` in the caller's thread until it is done. Throws what the group failed with.
-/// `enter` and `leave` are the caller's.
-void run_blocking(Operation& operation, const Request& request, control::Membership& membership);
+/// Steps `operation`, which carries `moved` out on behalf of `request`, in the caller's thread
+/// until it is done. Throws what the group failed with. `enter` and `leave` are the caller's.
+void run_blocking(Operation& operation, const Request& request, const Request& moved,
+                  control::Membership& membership);
 
 }  // namespace tutti::native

@@ -11,33 +11,55 @@ namespace tutti::native {
 using Clock = Deadline::Clock;
 
 /// One asynchronous collective.
-class Queue::Entry final : public WorkState {
+class Queue::Entry final : public WorkState, public control::ProgramAwaits {
  public:
   Entry(Queue& queue, Request request, std::optional<Request> moved)
       : WorkState(std::move(request)), queue_(queue), moved_(std::move(moved)) {
     if (moved_) mark_seen();  // the operation that it is part of tells of a failure
   }
   const Request& moved() const noexcept { return moved_ ? *moved_ : request(); }
+  bool has_own_timeout() const noexcept { return request().has_own_timeout; }
   /// On the board, unless the request goes on elsewhere.
   void leave() const noexcept {
     if (!moved_) queue_.membership_.leave(request());
   }
   bool help(Clock::time_point until) override {
-    return native::help(queue_, queue_.membership_, until, [this] { return done(); });
+    return native::help(
+        queue_, queue_.membership_, until, [this] { return done(); }, this);
   }
   control::WaitClock clock;
 
  private:
+  const control::Membership& membership() const noexcept override { return queue_.membership_; }
+  std::optional<control::WaitPart> look() override { return queue_.look(request(), moved()); }
+
   Queue& queue_;
   const std::optional<Request> moved_;
+};
+
+/// A blocking call that awaits its turn.
+class Queue::Call final : public control::ProgramAwaits {
+ public:
+  Call(Queue& queue, const Request& request, const Request& moved) noexcept
+      : queue_(queue), request_(request), moved_(moved) {}
+  const control::Membership& membership() const noexcept override { return queue_.membership_; }
+  std::optional<control::WaitPart> look() override { return queue_.look(request_, moved_); }
+
+ private:
+  Queue& queue_;
+  const Request& request_;
+  const Request& moved_;
 };
 
 Queue::~Queue() { take_token(); }  // nobody is inside any more
 
 void Queue::run(const Request& request, const Request& moved) {
-  if (pending() > 0 && !drain(Clock::time_point::max())) membership_.throw_cause(request);
+  if (pending() > 0) {
+    Call call(*this, request, moved);
+    if (!drain(Clock::time_point::max(), &call)) membership_.throw_cause(request);
+  }
   membership_.enter(request);
-  run_blocking(collectives_.begin(moved, request), request, membership_);
+  run_blocking(collectives_.begin(moved, request), request, moved, membership_);
   if (&moved == &request) membership_.leave(request);
 }
 
@@ -46,14 +68,16 @@ Work Queue::start(Request request, std::optional<Request> moved) {
   {
     const std::lock_guard lock(mutex_);
     entries_.push_back(entry);
+    with_own_timeout_.fetch_add(entry->has_own_timeout() ? 1 : 0);
     pending_.fetch_add(1);
   }
   drive();
   return Work(std::move(entry));
 }
 
-void Queue::drive() noexcept {
-  if (pending() == 0 || !token_.try_take()) return;
+bool Queue::drive() noexcept {
+  if (pending() == 0) return true;
+  if (!token_.try_take()) return false;
   try {
     while (membership_.abort_word().load() == 0 && begin_head() && operation_->step()) {
       head_->leave();
@@ -65,6 +89,7 @@ void Queue::drive() noexcept {
     membership_.fail({ErrorCode::kSystem, error.what(), {membership_.rank()}, {}});
   }
   give_token();
+  return true;
 }
 
 /// Makes sure that the oldest entry is running; false if there is none.
@@ -93,12 +118,20 @@ void Queue::end_head(std::optional<Error> failure) noexcept {
   head_.reset();
   operation_ = nullptr;
   ended_ = true;
+  with_own_timeout_.fetch_sub(entry->has_own_timeout() ? 1 : 0);
   pending_.fetch_sub(1);  // from here on a blocking call may use the Collectives
   if (failure) {
     entry->end(*std::move(failure));
   } else {
     entry->end();
   }
+}
+
+/// What a thread awaits that waits for `request`, carried out by `moved`, or for its turn.
+std::optional<control::WaitPart> Queue::look(const Request& request, const Request& moved) {
+  // What is ahead of it may end by a time of its own.
+  if (!drive() || with_own_timeout_.load() > 0) return std::nullopt;
+  return membership_.awaits(request, control::needs_all(moved, membership_.rank()));
 }
 
 void Queue::ask(Clock::time_point now, Clock::time_point* next) noexcept {
@@ -127,8 +160,9 @@ void Queue::fail_pending() noexcept {
   give_token();
 }
 
-bool Queue::drain(Clock::time_point until) {
-  const bool empty = help(*this, membership_, until, [this] { return pending() == 0; });
+bool Queue::drain(Clock::time_point until, control::ProgramAwaits* awaits) {
+  const bool empty = help(
+      *this, membership_, until, [this] { return pending() == 0; }, awaits);
   return empty && membership_.abort_word().load() == 0;
 }
 

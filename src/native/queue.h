@@ -39,17 +39,21 @@ class Queue {
   /// Those who wait for any of them.
   Crowd& crowd() noexcept { return crowd_; }
   /// Steps the head as far as it goes, unless somebody else does.
-  void drive() noexcept;
+  /// False: somebody does.
+  bool drive() noexcept;
   /// The patience of the head.
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
   /// Ends everything with the cause of the group's failure.
   void fail_pending() noexcept;
   /// Helps until nothing is pending (true) or `until` has come, or the group has failed (false).
-  bool drain(Deadline::Clock::time_point until);
+  /// `awaits`: see native::help.
+  bool drain(Deadline::Clock::time_point until, control::ProgramAwaits* awaits = nullptr);
 
  private:
   class Entry;
+  class Call;
 
+  std::optional<control::WaitPart> look(const Request& request, const Request& moved);
   bool begin_head();
   void end_head(std::optional<Error> failure) noexcept;
   void take_token() noexcept;
@@ -57,7 +61,7 @@ class Queue {
 
   Collectives& collectives_;
   control::Membership& membership_;
-  std::atomic<std::size_t> pending_{0};
+  std::atomic<std::size_t> pending_{0}, with_own_timeout_{0};
 
   Crowd crowd_;
 

@@ -9,8 +9,8 @@
 
 #include "control/board/describe.h"
 #include "control/board/log.h"
-#include "control/group_members.h"
 #include "control/board/owner.h"
+#include "control/group_members.h"
 #include "control/judge/agree.h"
 #include "control/judge/standing.h"
 #include "control/untold.h"
@@ -350,7 +350,7 @@ TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
   }
   BoardLog log(board, theirs);
   ASSERT_TRUE(
-      log.propose(1, {.code = ErrorCode::kTimeout, .group = 7, .culprits = {WorldRank(0)}}));
+      log.propose(1, {.code = ErrorCode::kTimeout, .groups = {7}, .culprits = {WorldRank(0)}}));
   read_everything(board, own);
   const auto spoil = [&](std::byte* begin, std::size_t byte_count) {
     for (std::size_t at = 0; at + 8 <= byte_count; at += 8) {

@@ -25,7 +25,7 @@ struct Writer {
 
 Verdict failure_of(GroupId group, int finder) {
   return {.code = ErrorCode::kTimeout,
-          .group = group,
+          .groups = {group},
           .culprits = {WorldRank(finder), WorldRank(2)},
           .text = "found by " + std::to_string(finder),
           .finder = WorldRank(finder)};
@@ -40,7 +40,7 @@ TEST(Log, AnEntryIsReadAsItWasWritten) {
   EXPECT_TRUE(writer.log.propose(1, failure_of(77, 1)));
   ASSERT_EQ(reader.log.read(1, &found), State::entered);
   EXPECT_EQ(found.code, ErrorCode::kTimeout);
-  EXPECT_EQ(found.group, 77u);
+  EXPECT_EQ(found.groups, std::vector<GroupId>{77});
   EXPECT_EQ(found.culprits, world_ranks({1, 2}));
   EXPECT_EQ(found.text, "found by 1");
   EXPECT_EQ(found.finder, WorldRank(1));
@@ -80,7 +80,7 @@ TEST(Log, OneOfManyIsChosenForEveryEntry) {
         const State state = self->log.read(number, &found);
         ASSERT_NE(state, State::open);
         if (state == State::entered) {
-          ASSERT_EQ(found.group, number);
+          ASSERT_TRUE(found.fails(number));
           ASSERT_EQ(found.text, "found by " + std::to_string(found.finder.value));
         }
         finders[at].push_back(state == State::entered ? found.finder.value : -1);

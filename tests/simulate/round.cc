@@ -382,10 +382,10 @@ void Round::entered(const control::Verdict& verdict) {
   log_.emplace_back(verdict, kernel_.now());
   std::vector<int> named;
   for (const auto [culprit] : verdict.culprits) named.push_back(culprit);
-  const std::string text = fmt::format("verdict #{} by rank {}: {} group {} culprits [{}]: {}",
-                                       log_.size(), verdict.finder.value, name_of(verdict.code),
-                                       verdict.group, fmt::join(named, " "), verdict.text);
-  if (verdict.group == 0)
+  const std::string text = fmt::format(
+      "verdict #{} by rank {}: {} group {} culprits [{}]: {}", log_.size(), verdict.finder.value,
+      name_of(verdict.code), fmt::join(verdict.groups, " "), fmt::join(named, " "), verdict.text);
+  if (verdict.is_loss())
     for (const auto [culprit] : verdict.culprits) {
       if (!process_of(culprit).dead) violated(fmt::format("{}: rank {} lives", text, culprit));
       if (has_parted_from_all(culprit))
@@ -443,12 +443,12 @@ void Round::check_untold(int group, int rank) {
   for (const auto& [verdict, when] : log_) {
     const bool is_old = when + kSoon + all_pauses() < kernel_.now();
     const bool is_lost =
-        verdict.group == 0 &&
+        verdict.is_loss() &&
         std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
           return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
                  !leaving_.contains(lost.value);
         });
-    if (is_old && (verdict.group == id_of(group) || is_lost))
+    if (is_old && (verdict.fails(id_of(group)) || is_lost))
       violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
   }
 }
@@ -459,10 +459,10 @@ void Round::check_meeting(const control::Verdict& verdict, const std::string& te
   for (const auto [culprit] : verdict.culprits)
     if (left_.contains(culprit) && left_[culprit] + all_pauses() < began)
       violated(fmt::format("{}: rank {} had left the world", text, culprit));
-  const int group = static_cast<int>(verdict.group - id_of(0));
+  const int group = static_cast<int>(verdict.groups.front() - id_of(0));
   const int parent = plan_.groups[static_cast<std::size_t>(group)].parent;
   for (const auto& [earlier, when] : log_)
-    if (parent >= 0 && earlier.group == id_of(parent) && when + all_pauses() < began)
+    if (parent >= 0 && earlier.fails(id_of(parent)) && when + all_pauses() < began)
       violated(text + ": the group that was asked for it had failed");
 }
 
@@ -488,7 +488,7 @@ std::uint64_t Round::last_of(int group, std::size_t member, Clock::time_point un
 /// Those who are said to be late must be, and nobody may be further behind.
 void Round::check_late(const control::Verdict& verdict, const std::string& text) {
   const Waiting& wait = waiting_[verdict.finder.value];
-  if (id_of(wait.group) != verdict.group) return;
+  if (!verdict.fails(id_of(wait.group))) return;
   const auto due = wait.since + plan_.timeout;
   const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
   std::uint64_t most = 0;
@@ -506,7 +506,7 @@ void Round::check_late(const control::Verdict& verdict, const std::string& text)
 /// Nothing is stalled while somebody has not entered.
 void Round::check_stalled(const control::Verdict& verdict, const std::string& text) {
   const Waiting& wait = waiting_[verdict.finder.value];
-  if (wait.seq == 0 || id_of(wait.group) != verdict.group) return;  // a message
+  if (wait.seq == 0 || !verdict.fails(id_of(wait.group))) return;  // a message
   const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
   for (std::size_t member = 0; member < ranks.size(); ++member)
     if (last_of(wait.group, member, Clock::time_point::max()) < wait.seq)

@@ -180,7 +180,11 @@ std::optional<Verdict> read_proposal(const Board& board, SlotIndex slot, std::ui
   const std::uint64_t stands = place.number.load();
   if (stands == 0 || (stands & kProposalMask) != (number & kProposalMask)) return std::nullopt;
   Verdict verdict;
-  verdict.group = place.group.load(std::memory_order_acquire);
+  for (const auto& group : place.groups) {
+    const GroupId failed = group.load(std::memory_order_acquire);
+    if (failed == 0) break;
+    verdict.groups.push_back(failed);
+  }
   verdict.code = failure_code(place.failure.load(std::memory_order_acquire));
   verdict.culprits = read_set(place.culprits, board.world_size());
   verdict.finder = WorldRank(place.finder.load(std::memory_order_acquire));
@@ -196,7 +200,10 @@ std::string read_site(const Slot& slot, std::uint32_t site) {
 std::optional<std::string> read_failure_text(const Slot& slot, GroupId group) {
   for (const Proposal& place : slot.proposals) {
     const std::uint64_t number = place.number.load(std::memory_order_acquire);
-    if (number == 0 || place.group.load(std::memory_order_acquire) != group) continue;
+    const bool is_of_group = std::any_of(
+        place.groups.begin(), place.groups.end(),
+        [&](const auto& each) { return each.load(std::memory_order_acquire) == group; });
+    if (number == 0 || !is_of_group) continue;
     std::string text = place.text.read();
     if (place.number.load(std::memory_order_relaxed) == number) return text;
   }

@@ -9,6 +9,7 @@
 
 #include "control/board/words.h"
 #include "control/judge/clock.h"
+#include "control/judge/deadlock.h"
 
 namespace tutti::control {
 
@@ -235,6 +236,22 @@ const Line* failed_line(const Board& board, SlotIndex owner) {
 }
 
 }  // namespace
+
+std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& part) {
+  if (part.makes_group) return describe_making(board, owner, part.group);
+  const Slot& slot = board.slot(owner);
+  const std::size_t op = op_index(part.what.op);
+  const bool is_message = op < kOpCount && tutti::is_message(static_cast<Op>(op));
+  const std::string text =
+      is_message ? describe(slot, part.what) : describe_numbered(slot, part.what);
+  const Line* const line = board.find_line(owner, part.group);
+  return line != nullptr ? text + group_text(slot, *line, Names::of_world) : text;
+}
+
+bool is_world(const Board& board, SlotIndex owner, GroupId group) {
+  const Line* const line = board.find_line(owner, group);
+  return line != nullptr && line->asked_of.load(std::memory_order_relaxed) == 0;
+}
 
 std::string describe_doing(const Board& board, SlotIndex owner, GroupId group) {
   const Slot& slot = board.slot(owner);

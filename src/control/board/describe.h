@@ -7,6 +7,8 @@
 
 namespace tutti::control {
 
+struct WaitPart;
+
 /// "killed by SIGKILL", "exit code 1".
 std::string describe_wait_status(int wait_status);
 /// "all_reduce(f32 x 1000, sum)".
@@ -26,5 +28,11 @@ std::string describe_doing(const Board& board, SlotIndex owner, GroupId group);
 /// The same for the group in which the owner was last active, with ranks of the world: for whoever
 /// is in no group with it.
 std::string describe_doing(const Board& board, SlotIndex owner);
+
+/// What the owner waits in: "recv(f32 x 3, from 1, tag 0) at ring.cc:9 of the group made at
+/// ring.cc:5".
+std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& part);
+/// Whether a group of the owner was not made by another one.
+bool is_world(const Board& board, SlotIndex owner, GroupId group);
 
 }  // namespace tutti::control

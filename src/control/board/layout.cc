@@ -54,6 +54,7 @@ std::string Text<Bytes>::read() const {
 
 template class Text<kSiteBytes>;
 template class Text<kNoticeBytes>;
+template class Text<kVerdictBytes>;
 template class Text<kPurposeBytes>;
 
 Mark::State Mark::look() noexcept {

@@ -1,4 +1,4 @@
-// The status board: one memfd per host with one 40 KiB slot per rank; what every rank is doing,
+// The status board: one memfd per host with one 48 KiB slot per rank; what every rank is doing,
 // always on, readable after its death.
 //
 // A *slot* is written by its owner only (the doorbells excepted: peers ring them). The *mark* is a
@@ -7,10 +7,11 @@
 // descriptions so that both sides of a disagreement can be shown. A *proposal* is a verdict that
 // the owner has come to: a failure that it found, or, as the decider of its host, ranks that are
 // lost; the *log* says which ones count (log.h). A *purpose* is what the library did one of the
-// last operations for, or the call that made or closes a group. Texts of call sites are copied once
-// into a table in the slot. Everything that crosses processes is an atomic word, with one writer
-// but for the log; what takes several words is read under a version word and dropped if it changed
-// meanwhile.
+// last operations for, or the call that made or closes a group. A *wait* is what the only thread of
+// the owner's program that calls the world waits for, once that lasts. Texts of call sites are
+// copied once into a table in the slot. Everything that crosses processes is an atomic word, with
+// one writer but for the log; what takes several words is read under a version word and dropped if
+// it changed meanwhile.
 #pragma once
 
 #include <pthread.h>
@@ -28,11 +29,12 @@
 #include "control/board/limits.h"
 #include "control/judge/description.h"
 #include "control/judge/facts.h"
+#include "control/judge/verdict.h"
 #include "tutti/request.h"
 
 namespace tutti::control {
 
-inline constexpr std::size_t kSlotBytes = 40 * 1024;
+inline constexpr std::size_t kSlotBytes = 48 * 1024;
 /// Lines in the slot, and in all; further ones lie behind the slots and are reserved as many at a
 /// time.
 inline constexpr int kLinesPerSlot = 32;
@@ -41,11 +43,14 @@ inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
 inline constexpr int kProposals = 4;
 inline constexpr std::size_t kNoticeBytes = 800;
+inline constexpr std::size_t kVerdictBytes = 1600;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
 inline constexpr std::uint32_t kBoardVersion = 9;
 inline constexpr std::size_t kLogEntries = 256;
+/// Parts of a wait.
+inline constexpr int kWaitParts = 8;
 /// As many bits of a proposal's number as the log has room for.
 inline constexpr std::uint64_t kProposalMask = 0xfffff;
 
@@ -105,6 +110,7 @@ struct alignas(64) Line {
   std::atomic<GroupId> asked_of;        ///< see MembershipOptions
   std::atomic<std::uint32_t> site;      ///< where it was asked for
   std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
+  std::atomic<std::uint64_t> queued;    ///< seq of the latest collective called asynchronously
   RankWords ranks;                      ///< members; of one that has failed the culprits
 };
 static_assert(sizeof(Line) == 832);
@@ -143,11 +149,11 @@ constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
 
 struct Proposal {
   std::atomic<std::uint64_t> number;  ///< of the owner's, from 1; 0: being written, or withdrawn
-  std::atomic<GroupId> group;         ///< that fails; 0: the culprits are lost
+  std::array<std::atomic<GroupId>, kVerdictGroups> groups;  ///< that fail, up to the first 0
   std::atomic<std::uint32_t> failure;
   std::atomic<std::int32_t> finder;
   RankWords culprits;
-  Text<kNoticeBytes> text;
+  Text<kVerdictBytes> text;
 };
 
 struct PurposeText {
@@ -162,6 +168,25 @@ struct UntoldNotice {
   std::atomic<std::uint32_t> failure;  ///< 0: none, or ErrorCode + 1; written last
   RankWords culprits;
   Text<kNoticeBytes> text;
+};
+
+/// In ShownPart::kind: what a WaitPart says beside its operation.
+inline constexpr std::uint32_t kMakesGroup = 1;
+inline constexpr std::uint32_t kOneSuffices = 2;
+struct ShownPart {
+  std::atomic<GroupId> group;
+  std::atomic<std::uint32_t> kind;
+  Entry what;  ///< its seq is 1 if it has none
+  RankWords awaited;
+};
+/// What the owner's program waits for; see judge/deadlock.
+struct ShownWait {
+  std::atomic<std::uint64_t> version;  ///< never used twice; 0: nothing, or it is being written
+  std::atomic<std::uint64_t> looks;    ///< that have found nothing new, of all waits
+  std::atomic<std::int64_t> since;     ///< steady clock
+  std::atomic<std::uint32_t> part_count;
+  std::atomic<std::uint32_t> has_several_threads;  ///< 1 once a second one has called the world
+  std::array<ShownPart, kWaitParts> parts;
 };
 
 /// A robust mutex and what was found out about it.
@@ -196,6 +221,7 @@ struct alignas(64) Slot {
   std::array<Proposal, kProposals> proposals;
   std::array<PurposeText, kPurposes> purposes;
   UntoldNotice untold;
+  ShownWait wait;
   std::array<Line, kLinesPerSlot> lines;
 };
 static_assert(sizeof(Slot) <= kSlotBytes);

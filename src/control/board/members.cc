@@ -51,6 +51,10 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
   facts.goodbye_chain = line->goodbye_chain.load(std::memory_order_acquire);
   facts.entered = line->entered.load(std::memory_order_acquire);
   facts.completed = line->completed.load(std::memory_order_acquire);
+  facts.queued = line->queued.load(std::memory_order_acquire);
+  const Awaited awaited = Awaited::unpack(line->waiting.load(std::memory_order_acquire));
+  facts.waiting_in = awaited.seq;
+  facts.waiting_for = awaited.member;
   facts.progress = line->progress.load(std::memory_order_acquire);
   for (std::size_t i = 0; i < kHistory; ++i) facts.history[i] = line->history[i].read();
   // After the state: the owner tells of a failure before it goes.

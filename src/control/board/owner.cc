@@ -56,7 +56,7 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
   for (Line& line : Lines(board_, index_)) {
     if (line.state.load(std::memory_order_relaxed) != LineState::free) continue;
     for (auto* word : {&line.entered, &line.completed, &line.goodbye_seq, &line.goodbye_chain,
-                       &line.progress, &line.waiting})
+                       &line.progress, &line.waiting, &line.queued})
       word->store(0, std::memory_order_relaxed);
     line.failure.store(0, std::memory_order_relaxed);
     line.since.store(0, std::memory_order_relaxed);
@@ -103,7 +103,9 @@ std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
   const std::uint64_t number = proposals_used_ + 1;
   Proposal& place = slot_.proposals[number % kProposals];
   place.number.store(0, std::memory_order_relaxed);
-  place.group.store(verdict.group, std::memory_order_release);
+  for (std::size_t i = 0; i < place.groups.size(); ++i)
+    place.groups[i].store(i < verdict.groups.size() ? verdict.groups[i] : 0,
+                          std::memory_order_release);
   place.failure.store(failure_word(verdict.code), std::memory_order_release);
   place.finder.store(verdict.finder.value, std::memory_order_release);
   write_set(place.culprits, verdict.culprits, board_.world_size());
@@ -114,6 +116,26 @@ std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
 
 void SlotOwner::withdraw_proposal() noexcept {
   slot_.proposals[(proposals_used_ + 1) % kProposals].number.store(0);
+}
+
+void SlotOwner::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) noexcept {
+  ShownWait& wait = slot_.wait;
+  wait.version.store(0, std::memory_order_relaxed);
+  wait.since.store(since.time_since_epoch().count(), std::memory_order_release);
+  const std::size_t count = std::min(parts.size(), wait.parts.size());
+  for (std::size_t i = 0; i < count; ++i) {
+    const WaitPart& part = parts[i];
+    ShownPart& place = wait.parts[i];
+    Shown what = part.what;
+    what.seq = std::max<std::uint64_t>(what.seq, 1);  // the entry's version word
+    place.group.store(part.group, std::memory_order_release);
+    place.kind.store((part.makes_group ? kMakesGroup : 0) | (part.one_suffices ? kOneSuffices : 0),
+                     std::memory_order_release);
+    place.what.write(what);
+    write_set(place.awaited, part.awaited, board_.world_size());
+  }
+  wait.part_count.store(static_cast<std::uint32_t>(count), std::memory_order_release);
+  wait.version.store(++waits_shown_, std::memory_order_release);
 }
 
 void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {

@@ -14,6 +14,7 @@
 #include "control/board/board.h"
 #include "control/board/layout.h"
 #include "control/judge/clock.h"
+#include "control/judge/deadlock.h"
 #include "control/judge/verdict.h"
 #include "tutti/error.h"
 
@@ -52,6 +53,14 @@ class OwnLine {
   void looks() noexcept { line_->progress.fetch_add(1); }
   void meeting_failed(Clock::time_point now) noexcept {
     line_->since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
+  }
+  /// An asynchronous collective was called; by one thread at a time.
+  void queue(std::uint64_t seq) noexcept { line_->queued.store(seq, std::memory_order_release); }
+  /// Grows with whatever the rank does in the group; 0 while that is made.
+  std::uint64_t activity() const noexcept {
+    if (state() == LineState::meeting) return 0;
+    return line_->entered.load() + line_->completed.load() + line_->queued.load() +
+           line_->progress.load();
   }
   /// The operation of `awaited` has been waiting since then.
   void waits(const Awaited& awaited, Clock::time_point since) noexcept {
@@ -99,6 +108,12 @@ class SlotOwner {
   std::uint32_t write_proposal(const Verdict& verdict) noexcept;
   void keep_proposal() noexcept { ++proposals_used_; }
   void withdraw_proposal() noexcept;
+  /// What the program waits for, from now on; by one thread at a time.
+  void show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) noexcept;
+  void take_back_wait() noexcept { slot_.wait.version.store(0); }
+  /// It has looked again, and waits as before.
+  void add_look() noexcept { slot_.wait.looks.fetch_add(1); }
+  void say_several_threads() noexcept { slot_.wait.has_several_threads.store(1); }
   /// All that the log has declared lost so far.
   void publish_lost(const std::vector<WorldRank>& lost) noexcept {
     write_set(slot_.lost, lost, board_.world_size());
@@ -128,6 +143,7 @@ class SlotOwner {
   int sites_used_ = 0;
   std::uint64_t proposals_used_ = 0;
   std::uint32_t purposes_used_ = 0;
+  std::uint64_t waits_shown_ = 0;
 };
 
 inline std::uint8_t SlotOwner::site(const Where& where) noexcept {

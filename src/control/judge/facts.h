@@ -60,6 +60,11 @@ struct FailureFacts {
 struct LineFacts {
   LineState state = LineState::open;
   std::uint64_t entered = 0, completed = 0;  ///< seq of the latest collective begun, ended
+  std::uint64_t queued = 0;  ///< of the latest that the program has called asynchronously
+  /// The lower half of the seq of the collective whose wait was last found to be long, and for whom
+  /// it waits: a member, or -1: all.
+  std::uint32_t waiting_in = 0;
+  int waiting_for = -1;
   std::uint64_t goodbye_seq = 0, goodbye_chain = 0;
   std::uint64_t progress = 0;  ///< grows with the bytes moved
   std::array<std::optional<Shown>, kHistory> history = {};

@@ -1,6 +1,7 @@
 // What a world has decided: an entry of its log, which all ranks apply in order.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -10,13 +11,21 @@
 
 namespace tutti::control {
 
+/// As many groups as one verdict can touch. If a deadlock has more, the end of so many breaks it.
+inline constexpr std::size_t kVerdictGroups = 16;
+
 /// The first verdict that touches a group is its cause on every member.
 struct Verdict {
   ErrorCode code = ErrorCode::kPeerLost;
-  GroupId group = 0;  ///< that fails; 0: the culprits are lost to all groups
+  std::vector<GroupId> groups = {};  ///< that fail; none: the culprits are lost to all groups
   std::vector<WorldRank> culprits = {};
   std::string text = {};  ///< of a group's failure, for all members
   WorldRank finder = {};
+
+  bool is_loss() const noexcept { return groups.empty(); }
+  bool fails(GroupId group) const noexcept {
+    return std::find(groups.begin(), groups.end(), group) != groups.end();
+  }
 };
 
 }  // namespace tutti::control

@@ -1,0 +1,54 @@
+// Which threads of the program have called a world: a rank waits for others only if nobody else in
+// its process may go on with the world meanwhile.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "control/board/owner.h"
+#include "control/process.h"
+
+namespace tutti::control {
+
+/// Of one rank of one world. Threads  Any.
+class Callers {
+ public:
+  Callers(const Process& process, SlotOwner& own) noexcept : process_(process), own_(own) {}
+  Callers(const Callers&) = delete;
+  Callers& operator=(const Callers&) = delete;
+
+  /// The calling thread calls the world. About a nanosecond, but for the first thread and when
+  /// there are several.
+  void note() noexcept {
+    if (first_.load(std::memory_order_relaxed) != self()) note_another();
+  }
+  /// Whether the calling thread is the only one so far.
+  bool is_only_one() const noexcept { return first_.load() == self() && !are_several_.load(); }
+
+ private:
+  static std::uintptr_t self() noexcept { return static_cast<std::uintptr_t>(pthread_self()); }
+  void note_another() noexcept;
+
+  const Process& process_;
+  SlotOwner& own_;
+  std::atomic<std::uintptr_t> first_{0};
+  std::atomic<bool> are_several_{false};
+};
+
+/// A callback of Work::then that is yet to run, in any world of the process: it may start what
+/// others wait for.
+class PendingCallback {
+ public:
+  PendingCallback() noexcept { count_.fetch_add(1); }
+  ~PendingCallback() { count_.fetch_sub(1); }
+  PendingCallback(const PendingCallback&) = delete;
+  PendingCallback& operator=(const PendingCallback&) = delete;
+  static bool are_any() noexcept { return count_.load() != 0; }
+
+ private:
+  static inline std::atomic<int> count_{0};
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,126 @@
+// Deadlocks on one host: a rank shows what its program waits for, and the control thread of the
+// lowest rank of a knot enters it into the log.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "control/board/waits.h"
+#include "control/host_state.h"
+#include "control/program_wait.h"
+
+namespace tutti::control {
+
+// ---- showing -----------------------------------------------------------------------------------
+
+void ProgramWait::look(const Membership& membership, const std::vector<WaitPart>& parts,
+                       Clock::time_point now) {
+  if (since_ == Clock::time_point{}) since_ = now;
+  shown_by_ = membership.show_wait(since_, parts) ? &membership : nullptr;
+}
+
+void ProgramWait::look(ProgramAwaits& awaits, Clock::time_point now, Clock::time_point* next) {
+  *next = std::min(*next, now + backoff_);
+  backoff_ = std::min(2 * backoff_, kLongestBackoff);
+  std::vector<WaitPart> parts;
+  if (auto part = awaits.look()) parts.push_back(*std::move(part));
+  look(awaits.membership(), parts, now);
+}
+
+void ProgramWait::take_back() noexcept { shown_by_->take_back_wait(); }
+
+bool Membership::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) const {
+  return state_->host->show_wait(since, parts);
+}
+
+void Membership::note_caller() const noexcept { state_->host->callers.note(); }
+
+void Membership::take_back_wait() const noexcept { state_->host->take_back_wait(); }
+
+bool Membership::is_in_world_of(const Membership& other) const noexcept {
+  return state_->host == other.state_->host;
+}
+
+std::optional<WaitPart> Membership::awaits(const Request& request, bool needs_all) const {
+  return state_->awaits(request, request.message.peer, needs_all, state_->members.read());
+}
+
+std::optional<WaitPart> Membership::State::awaits(const Request& request, int peer, bool needs_all,
+                                                  const GroupFacts& facts) const {
+  if (request.has_own_timeout || abort_word.load() != kRunning) return std::nullopt;
+  WaitPart part{.group = id, .what = shown_of(request, host->own.site(request.where))};
+  std::vector<int> awaited;
+  if (!is_message(request.op)) {
+    awaited = awaited_in(facts, request.seq, needs_all);
+  } else if (peer >= 0) {
+    awaited = {peer};
+  } else {
+    part.one_suffices = true;
+    awaited = possible_senders(facts);
+  }
+  if (awaited.empty()) return std::nullopt;
+  for (const int member : awaited) part.awaited.push_back(members.world_rank_of(member));
+  std::sort(part.awaited.begin(), part.awaited.end());
+  return part;
+}
+
+bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) {
+  callers.note();
+  if (deadlock == Deadlock::off || roster.host_count() > 1) return false;
+  if (parts.empty() || parts.size() > kWaitParts || !callers.is_only_one() ||
+      PendingCallback::are_any()) {
+    take_back_wait();
+    return false;
+  }
+  std::uint64_t activity = 0;
+  for (const auto& membership : all_memberships()) activity += membership->line.activity();
+  const std::lock_guard lock(shown_mutex);
+  if (shown_wait && shown_wait->parts == parts && shown_wait->activity == activity) {
+    if (progress.has_looked_since(&shown_wait->visits)) own.add_look();
+    return true;
+  }
+  shown_wait = ShownParts{parts, activity, progress.visits()};
+  own.show_wait(since, parts);
+  return true;
+}
+
+void Host::State::take_back_wait() noexcept {
+  const std::lock_guard lock(shown_mutex);
+  if (!std::exchange(shown_wait, std::nullopt)) return;
+  own.take_back_wait();
+}
+
+// ---- looking -----------------------------------------------------------------------------------
+
+std::vector<WaitFacts> Host::State::wait_facts() const {
+  std::vector<WaitFacts> facts = read_waits(shared);
+  for (const SlotIndex slot : shared.slots())
+    if (ended.contains(slot) || is_lost(roster.rank_in(slot)))
+      facts[slot.index()].is_running = false;
+  return facts;
+}
+
+void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
+  if (deadlock == Deadlock::off || now < next_deadlock_look) return;
+  next_deadlock_look = now + kDeadlockLook;
+  // Who does not wait is in no knot, and need not read what the others show.
+  if (own.slot().wait.version.load() == 0) return;
+  std::vector<WaitFacts> facts = wait_facts();
+  const std::optional<Knot> knot =
+      look_for_deadlock(rank, facts, deadlock_clock, now, deadlock_after);
+  if (!knot) return;
+  const std::string text = words_of(*knot, facts);
+  if (deadlock == Deadlock::warn) return tutti::log(LogLevel::warn, text);
+  Verdict verdict{.code = ErrorCode::kDeadlock,
+                  .groups = groups_of(*knot, facts),
+                  .culprits = knot->ranks(),
+                  .text = text,
+                  .finder = rank};
+  if (verdict.groups.size() > kVerdictGroups) verdict.groups.resize(kVerdictGroups);
+  const bool entered = enter([&]() -> std::optional<Verdict> {
+    if (!still_stands(deadlock_clock, wait_facts())) return std::nullopt;
+    return verdict;
+  });
+  if (entered) rouse_others();
+}
+
+}  // namespace tutti::control
