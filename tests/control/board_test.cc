@@ -10,6 +10,7 @@
 #include "control/board/describe.h"
 #include "control/board/log.h"
 #include "control/board/owner.h"
+#include "control/board/waits.h"
 #include "control/group_members.h"
 #include "control/judge/agree.h"
 #include "control/judge/standing.h"
@@ -223,6 +224,78 @@ TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
   EXPECT_EQ(describe_purpose(board.slot(SlotIndex(0)), value), "");
 }
 
+TEST(Board, WhatAProgramWaitsForRoundTrips) {
+  const net::Fd memory = Board::make(3);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(1));
+  EXPECT_EQ(read_waits(board)[1].version, 0u);
+  Shown message = all_reduce_at(0);
+  message.op = static_cast<std::uint8_t>(Op::recv);
+  message.root_or_peer = kAnyRank;
+  message.chain = 3;
+  const Clock::time_point since = Clock::now();
+  const std::vector<WaitPart> parts = {
+      {.group = 7, .one_suffices = true, .what = message, .awaited = world_ranks({0, 2})},
+      {.group = 8, .what = all_reduce_at(41), .awaited = world_ranks({2})},
+      {.group = 9, .makes_group = true, .awaited = world_ranks({0})}};
+  board.slot(SlotIndex(1)).state.store(RankState::running);
+  owner->show_wait(since, parts);
+  owner->add_look();
+  WaitFacts facts = read_waits(board)[1];
+  EXPECT_TRUE(facts.is_running);
+  EXPECT_FALSE(facts.has_several_threads);
+  EXPECT_EQ(facts.since, since);
+  EXPECT_EQ(facts.looks, 1u);
+  ASSERT_EQ(facts.parts.size(), 3u);
+  EXPECT_EQ(facts.parts[1], parts[1]);
+  EXPECT_TRUE(facts.parts[0].one_suffices);
+  EXPECT_EQ(facts.parts[0].awaited, parts[0].awaited);
+  EXPECT_TRUE(facts.parts[2].makes_group);
+  EXPECT_EQ(describe_wait(board, SlotIndex(1), facts.parts[0]),
+            "recv(f32 x 0, from any rank, tag 3)");
+  EXPECT_EQ(describe_wait(board, SlotIndex(1), facts.parts[1]), "all_reduce #41(f32 x 205, sum)");
+
+  const std::uint64_t version = facts.version;
+  owner->show_wait(since, std::vector<WaitPart>(20, parts[1]));
+  facts = read_waits(board)[1];
+  EXPECT_GT(facts.version, version);
+  EXPECT_EQ(facts.parts.size(), static_cast<std::size_t>(kWaitParts)) << "no more are read";
+  owner->say_several_threads();
+  EXPECT_TRUE(read_waits(board)[1].has_several_threads);
+  owner->take_back_wait();
+  EXPECT_EQ(read_waits(board)[1].version, 0u);
+  owner->show_wait(since, parts);
+  EXPECT_GT(read_waits(board)[1].version, facts.version) << "no version is used twice";
+}
+
+TEST(Board, AWaitIsNeverTorn) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (int i = 1; !stop.load(); ++i) {
+      const auto number = static_cast<std::uint64_t>(i);
+      WaitPart part{.group = number, .what = all_reduce_at(number)};
+      owner->show_wait(Clock::time_point(Clock::duration(i)), {part, part});
+    }
+  });
+  int whole = 0;
+  for (int i = 0; i < 100'000 || whole == 0; ++i) {
+    const WaitFacts facts = read_waits(board)[0];
+    if (facts.version == 0) continue;
+    ++whole;
+    ASSERT_EQ(facts.parts.size(), 2u);
+    for (const WaitPart& part : facts.parts) {
+      ASSERT_EQ(part.group, facts.version);
+      ASSERT_EQ(part.what.seq, facts.version);
+      ASSERT_EQ(facts.since.time_since_epoch().count(), static_cast<std::int64_t>(part.group));
+    }
+  }
+  stop.store(true);
+  writer.join();
+}
+
 TEST(Board, SaysWhatARankIsDoing) {
   const net::Fd memory = Board::make(1);
   const Board board(memory);
@@ -324,11 +397,22 @@ void read_everything(const Board& board, SlotOwner& own) {
   board.pid_of(SlotIndex(1));
   cores_of_all(board);
   rouse_control(board, SlotIndex(1));
+  const std::vector<WaitFacts> waits = read_waits(board);
+  ASSERT_EQ(waits.size(), 2u);
+  for (const WaitPart& part : waits[1].parts) {
+    for (const WorldRank awaited : part.awaited) ASSERT_LT(awaited, WorldRank(2));
+    ASSERT_FALSE(describe_wait(board, SlotIndex(1), part).empty());
+  }
+  DeadlockClock clock;
+  look_for_deadlock(WorldRank(0), waits, clock, Clock::now(), std::chrono::seconds(1));
+  look_for_deadlock(WorldRank(0), waits, clock, Clock::now(), std::chrono::seconds(1));
+  still_stands(clock, waits);
   BoardLog log(board, own);
   Verdict verdict;
   for (const std::uint64_t number : {1, 2, 255, 256, 300}) {
     if (log.read(number, &verdict) != BoardLog::State::entered) continue;
     for (const WorldRank culprit : verdict.culprits) ASSERT_LT(culprit, WorldRank(2));
+    ASSERT_LE(verdict.groups.size(), kVerdictGroups);
   }
 }
 
@@ -347,6 +431,11 @@ TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
     line.enter_message(value);
     owner->open_line(9, 3, {});
     owner->publish_purpose(value.chain, "a purpose");
+    const int other = owner == &own ? 1 : 0;
+    owner->show_wait(Clock::now() - std::chrono::seconds(2),
+                     {{.group = 7, .what = value, .awaited = {WorldRank(other)}},
+                      {.group = 9, .makes_group = true, .awaited = {WorldRank(other)}}});
+    owner->add_look();
   }
   BoardLog log(board, theirs);
   ASSERT_TRUE(

@@ -47,6 +47,26 @@ TEST(Log, AnEntryIsReadAsItWasWritten) {
   EXPECT_EQ(reader.log.read(2, &found), State::open);
 }
 
+TEST(Log, AnEntryMayTouchSeveralGroups) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer writer(board, 1), reader(board, 0);
+  Verdict verdict = failure_of(5, 1);
+  for (GroupId group = 6; verdict.groups.size() < kVerdictGroups; ++group)
+    verdict.groups.push_back(group);
+  ASSERT_TRUE(writer.log.propose(1, verdict));
+  Verdict found;
+  ASSERT_EQ(reader.log.read(1, &found), State::entered);
+  EXPECT_EQ(found.groups, verdict.groups);
+  EXPECT_FALSE(found.is_loss());
+  EXPECT_TRUE(found.fails(5 + kVerdictGroups - 1));
+  EXPECT_FALSE(found.fails(5 + kVerdictGroups));
+  EXPECT_EQ(read_failure_text(board.slot(SlotIndex(1)), 7), "found by 1");
+  ASSERT_TRUE(writer.log.propose(2, failure_of(9, 1)));
+  ASSERT_EQ(reader.log.read(2, &found), State::entered);
+  EXPECT_EQ(found.groups, std::vector<GroupId>{9}) << "nothing is left of the entry before";
+}
+
 TEST(Log, TheSecondToProposeAnEntryIsToldSo) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);

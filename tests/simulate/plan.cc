@@ -89,7 +89,9 @@ Plan make_plan(std::uint64_t seed, int ranks) {
     plan.keeps.push_back(random.chance(0.5));
   }
   plan.data_tells = random.chance(0.5);
-  plan.timeout = std::chrono::milliseconds(random.from_to(60, 400));
+  // Ranks that wait for each other are found after some looks, 100 ms apart.
+  const bool is_patient = random.chance(0.2);
+  plan.timeout = std::chrono::milliseconds(random.from_to(60, is_patient ? 2000 : 400));
   // In a large world everybody looks at everybody, which takes its time.
   plan.timeout += count * std::chrono::milliseconds(5);
   if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -57,6 +58,7 @@ class Round {
   bool has_parted_from_all(int rank) const;
   void check_meeting(const control::Verdict& verdict, const std::string& text);
   void check_late(const control::Verdict& verdict, const std::string& text);
+  void check_deadlock(const control::Verdict& verdict, const std::string& text);
   void check_stalled(const control::Verdict& verdict, const std::string& text);
   std::uint64_t last_of(int group, std::size_t member, Clock::time_point until) const;
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
@@ -94,6 +96,8 @@ class Round {
     Clock::time_point since = {};
   };
   std::map<int, Waiting> waiting_;  // by rank of the world: the collective it is in
+  /// By rank of the world that is in a call: for whose calls it waits; all of them are needed.
+  std::map<int, std::function<std::vector<int>()>> awaits_;
   std::vector<std::pair<control::Verdict, Clock::time_point>> log_;
   std::vector<bool> done_;
 };
@@ -119,6 +123,7 @@ struct Round::Rank {
     options.world_size = plan.ranks();
     options.timeout = 5s;
     options.first_line_after = 24h;
+    options.deadlock_after = plan.timeout / 4;
     const bool joined = call("join", -1, [&] { host = Host::join(options); });
     if (joined) follow();
     // As the destructor of a process group does: goodbye, or an abort for one that has failed.
@@ -197,6 +202,7 @@ struct Round::Rank {
       code = error.code();
       if (group >= 0 && groups.contains(group)) groups[group].failed = true;
     }
+    round.awaits_.erase(rank);
     const auto lasted = round.kernel_.now() - began;
     ++round.tally_.calls;
     ++round.tally_.outcomes[fmt::format("{} {}", what, well ? "well" : name_of(code))];
@@ -222,6 +228,9 @@ struct Round::Rank {
       group.me = me;
       group.membership = host->make_membership(options);
       if (cannot) throw group.membership->blame(Error(ErrorCode::kSystem, "no memory"), parent);
+      round.awaits_[rank] = [this, index] {
+        return of_group(index, [&](int, int each) { return !round.made_[each].contains(index); });
+      };
       group.membership->meet(parent, Where{}, Deadline::after(plan.timeout));
     });
   }
@@ -251,6 +260,13 @@ struct Round::Rank {
       round.waiting_[rank] = {index, seq, round.kernel_.now()};
       membership.enter(request);
       arrival_of(index, request).entered = round.kernel_.now();
+      round.awaits_[rank] = [this, index, request] {
+        return of_group(index, [&](int member, int) {
+          const bool is_needed = request.root < 0 || request.root == member;
+          const auto& all = round.arrivals_[{index, request.seq}];
+          return is_needed && all[static_cast<std::size_t>(member)].entered == Clock::time_point{};
+        });
+      };
       round.kernel_.step();
       arrival_of(index, request).chain = request.chain;
       membership.notify_all();
@@ -301,6 +317,11 @@ struct Round::Rank {
       const int number = sends ? ++mail.posted : ++mail.taken;
       membership.notify(request.message.peer);
       if (sends && step.buffered) return membership.leave(request);
+      round.awaits_[rank] = [this, index = step.group, peer = request.message.peer, sends, &mail,
+                             number] {
+        const bool has_met = (sends ? mail.taken : mail.posted) >= number;
+        return of_group(index, [&](int member, int) { return member == peer && !has_met; });
+      };
       control::OpPatience patience(membership, request, request.message.peer);
       const WaitResult result = wait(membership.waiter(), patience,
                                      [&] { return (sends ? mail.taken : mail.posted) >= number; });
@@ -312,6 +333,16 @@ struct Round::Rank {
       if (result != WaitResult::ready) throw membership.error(&request);
       membership.leave(request);
     });
+  }
+
+  /// The ranks of the world of those members for which `is_one(member, rank)`.
+  template <class IsOne>
+  std::vector<int> of_group(int index, IsOne&& is_one) const {
+    const auto& ranks = plan.groups[static_cast<std::size_t>(index)].world_ranks;
+    std::vector<int> found;
+    for (std::size_t member = 0; member < ranks.size(); ++member)
+      if (is_one(static_cast<int>(member), ranks[member])) found.push_back(ranks[member]);
+    return found;
   }
 
   bool close(int index) {
@@ -393,6 +424,7 @@ void Round::entered(const control::Verdict& verdict) {
     }
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
+  if (verdict.text.starts_with("deadlock: ")) check_deadlock(verdict, text);
   if (verdict.text.starts_with("no byte ")) check_stalled(verdict, text);
   if (!is_first) return;
   using enum FaultKind;
@@ -424,9 +456,10 @@ void Round::entered(const control::Verdict& verdict) {
     case ErrorCode::kSystem:
       explained({error});
       break;
+    case ErrorCode::kDeadlock:
+      break;  // checked wherever it is found
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
-    case ErrorCode::kDeadlock:
     case ErrorCode::kUnauthenticated:
     case ErrorCode::kInternal:
     case ErrorCode::kCancelled:
@@ -501,6 +534,21 @@ void Round::check_late(const control::Verdict& verdict, const std::string& text)
   for (std::size_t member = 0; member < ranks.size(); ++member)
     if (last_of(wait.group, member, Clock::time_point::max()) < most)
       violated(fmt::format("{}: rank {} is further behind", text, ranks[member]));
+}
+
+/// Those who are said to wait for each other do, and none of them will ever go on.
+void Round::check_deadlock(const control::Verdict& verdict, const std::string& text) {
+  std::map<int, std::vector<int>> stuck;
+  for (const auto& [rank, awaits] : awaits_)
+    if (!process_of(rank).dead) stuck[rank] = awaits();
+  const auto can_end = [&](const auto& each) {
+    return std::none_of(each.second.begin(), each.second.end(),
+                        [&](int rank) { return stuck.contains(rank); });
+  };
+  while (std::erase_if(stuck, can_end) > 0) {
+  }
+  for (const auto [culprit] : verdict.culprits)
+    if (!stuck.contains(culprit)) violated(fmt::format("{}: rank {} is not stuck", text, culprit));
 }
 
 /// Nothing is stalled while somebody has not entered.
