@@ -6,11 +6,11 @@ case "$name" in
   kills | orphans) rounds=100 ;;
   endings) rounds=200 ;;
   flood) rounds=50 ;;
-  disagreements) rounds=1000 ;;
+  deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
   simulate) rounds=1000000 ;;
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, disagreements, endings, flood, orphans, groups, init, simulate)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, simulate)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
