@@ -14,7 +14,7 @@ enum class ErrorCode : std::uint8_t {
   kInvalidArgument,     ///< fix this call
   kUnsupported,         ///< choose another backend, dtype or operation
   kCollectiveMismatch,  ///< ranks disagree: fix the program (the message shows both sides)
-  kDeadlock,            ///< a cycle of waits (the message shows it)
+  kDeadlock,            ///< ranks wait for each other: fix the program (the message shows whom)
   kTimeout,             ///< a deadline passed: read who was awaited; rebuild or exit
   kPeerLost,            ///< a rank died: make a group or a world without it
   kAborted,             ///< somebody called abort

@@ -121,8 +121,16 @@ using FailureCallback = std::function<void(const Error&)>;
 ///           send and recv with different tags. abort, error and on_failure: any thread.
 /// Numerics  The same bits on every rank and every layout: docs/numerics.md.
 /// Errors    kInvalidArgument and kUnsupported leave the group usable. kCollectiveMismatch,
-///           kTimeout, kPeerLost, kAborted and kClosed close it: every later call throws the first
-///           cause; a message that timed out before it was matched is the exception.
+///           kDeadlock, kTimeout, kPeerLost, kAborted and kClosed close it: every later call throws
+///           the first cause; a message that timed out before it was matched is the exception.
+/// Deadlock  Ranks that wait for each other in a circle, in calls on one world's groups, are told
+///           within about a second (setting deadlock_after): kDeadlock on every member of the
+///           groups they wait in. Not taken for stuck is a rank in a call with a timeout of its
+///           own, in `Work::wait_for`, in a backend's library, or in which a second thread has
+///           called the world or a callback of `Work::then` is due. What cannot be seen is a thread
+///           that is about to help with the first call it makes: let it call something before
+///           (`world.error()` does not count), give the waiting call a timeout, or set
+///           TUTTI_DEADLOCK=warn or off, on all ranks.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
  public:
   class Impl;  // src/group/process_group.cc

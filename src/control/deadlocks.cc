@@ -32,7 +32,11 @@ bool Membership::show_wait(Clock::time_point since, const std::vector<WaitPart>&
   return state_->host->show_wait(since, parts);
 }
 
-void Membership::note_caller() const noexcept { state_->host->callers.note(); }
+bool Membership::note_caller() const noexcept {
+  Host::State& host = *state_->host;
+  host.callers.note();
+  return host.deadlock != Deadlock::off && host.callers.is_only_one();
+}
 
 void Membership::take_back_wait() const noexcept { state_->host->take_back_wait(); }
 
@@ -64,8 +68,6 @@ std::optional<WaitPart> Membership::State::awaits(const Request& request, int pe
 }
 
 bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) {
-  callers.note();
-  if (deadlock == Deadlock::off || roster.host_count() > 1) return false;
   if (parts.empty() || parts.size() > kWaitParts || !callers.is_only_one() ||
       PendingCallback::are_any()) {
     take_back_wait();

@@ -86,8 +86,9 @@ class Membership {
   /// Whose programs this rank awaits in an operation of which nothing is known but what the members
   /// show; see judge/deadlock. Nothing: nobody's, or it has a time of its own.
   std::optional<WaitPart> awaits(const Request& request, bool needs_all) const;
-  /// The program calls the world: the calling thread does.
-  void note_caller() const noexcept;
+  /// The program calls the world: the calling thread does. Whether its waits are to be shown: no
+  /// other one has.
+  bool note_caller() const noexcept;
   /// For ProgramWait.
   bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts) const;
   void take_back_wait() const noexcept;

@@ -43,7 +43,7 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
     log(LogLevel::warn,
         fmt::format("{}: waiting {} for {}", state.heading_of(request), seconds(now - clock.began),
                     state.doings(found.awaited, ", which ")));
-  if (program != nullptr && !found.finding) {
+  if (program != nullptr && !found.finding && note_caller()) {
     const auto part =
         clock.matched ? std::nullopt : state.awaits(request, awaited, program->needs_all(), facts);
     program->look(*this, part ? std::vector{*part} : std::vector<WaitPart>{}, now);
@@ -135,7 +135,8 @@ class Membership::State::Meeting final : public Patience {
       log(LogLevel::warn,
           fmt::format("making group {} (rank {}): waiting {} for {}", state_.name, state_.rank,
                       seconds(now - clock_.began), state_.doings_anywhere(found.awaited)));
-    if (!found.finding && state_.asked_of != 0) program_.look(membership_, {awaits(facts)}, now);
+    if (!found.finding && state_.asked_of != 0 && membership_.note_caller())
+      program_.look(membership_, {awaits(facts)}, now);
     return Verdict::keep_waiting;
   }
 

@@ -32,8 +32,8 @@ class Until final : public Patience {
     *next = end_;
     if (now >= end_) return Verdict::give_up;
     if (awaits_ == nullptr) return Verdict::keep_waiting;
-    awaits_->membership().note_caller();
-    if (end_ == Clock::time_point::max()) program_.look(*awaits_, now, next);
+    const bool is_shown = awaits_->membership().note_caller();
+    if (is_shown && end_ == Clock::time_point::max()) program_.look(*awaits_, now, next);
     return Verdict::keep_waiting;
   }
 

@@ -176,6 +176,7 @@ class ShownAny {
       control::ProgramAwaits* const awaits = awaits_of(work);
       if (awaits == nullptr) return;  // of a plugin
       if (membership == nullptr) membership = &awaits->membership();
+      if (!membership->note_caller()) return;
       auto part = awaits->look();
       if (!part || !membership->is_in_world_of(awaits->membership())) {
         parts.clear();

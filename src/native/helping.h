@@ -17,9 +17,9 @@ class HelpPatience final : public Patience {
   Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
     *next = until_;
     if (now >= until_) return Verdict::give_up;
-    membership_.note_caller();
-    const bool has_bound = until_ != Deadline::Clock::time_point::max();
-    if (awaits_ != nullptr && !has_bound) program_.look(*awaits_, now, next);
+    const bool is_shown = membership_.note_caller() && awaits_ != nullptr;
+    if (is_shown && until_ == Deadline::Clock::time_point::max())
+      program_.look(*awaits_, now, next);
     return Verdict::keep_waiting;
   }
   bool awaits_core(int core) const noexcept override { return membership_.is_on_core(core, -1); }

@@ -43,7 +43,9 @@ class ForkedRanks {
 
   /// Forks `n` ranks; each joins the world and runs `body`. When that returns the rank leaves in
   /// order and exits with 0; when it throws, with 1.
-  ForkedRanks(int n, const Body& body) : board_memory_(Board::make(n)), board_(board_memory_) {
+  ForkedRanks(int n, const Body& body,
+              std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1))
+      : board_memory_(Board::make(n)), board_(board_memory_), deadlock_after_(deadlock_after) {
     void* page = mmap(nullptr, sizeof(Report) * static_cast<std::size_t>(n), PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) std::abort();
@@ -120,6 +122,7 @@ class ForkedRanks {
       options.rank = rank;
       options.world_size = n;
       options.timeout = std::chrono::seconds(20);
+      options.deadlock_after = deadlock_after_;
       const auto host = Host::join(options);
       const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
       world->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
@@ -142,6 +145,7 @@ class ForkedRanks {
 
   net::Fd board_memory_;
   Board board_;
+  const std::chrono::nanoseconds deadlock_after_;
   Report* reports_ = nullptr;
   std::vector<pid_t> pids_;
 };

@@ -38,7 +38,8 @@ inline Request collective(Op op, std::uint64_t seq, std::size_t count = 1000, in
 }
 
 /// Runs `body` on n threads, each a rank of a board of their own.
-inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>& body) {
+inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>& body,
+                            std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1)) {
   const net::Fd memory = Board::make(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank)
@@ -48,6 +49,7 @@ inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>
       options.rank = rank;
       options.world_size = n;
       options.timeout = std::chrono::seconds(20);
+      options.deadlock_after = deadlock_after;
       try {
         const auto host = Host::join(options);
         const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});

@@ -58,6 +58,13 @@ FAULTS = [
      "look.ends_with_parent = !look.finding && question.parent_failed;", "look.ends_with_parent = false;", None),
     ("a failure before the state", "board/members.cc",
      "facts.state = line->state.load(std::memory_order_acquire);", "facts.state = LineState::closed;", None),
+    ("a knot counts without looks", "judge/deadlock.cc", "one.looks >= then.looks + kLooksOfAKnot && ", "", None),
+    ("a wait may change between the looks", "judge/deadlock.cc",
+     "return one.rank == other.rank && one.version == other.version;", "return one.rank == other.rank;", None),
+    ("every missing member is awaited", "judge/deadlock.cc", "if (needs_all) return not_called(facts, seq);",
+     "return not_called(facts, seq);", "all ranks follow one plan: who is missing waits for nobody further on"),
+    ("what has been called is awaited", "judge/deadlock.cc", "if (!is_stuck_[at(waiting)] || !can_go_on(waiting)) continue;",
+     "continue;", None),
     ("nobody is roused", "failing.cc", "if (world_rank != host->rank) rouse_control(", "if (world_rank < -1) rouse_control(",
      "control threads look by themselves, every 20 ms"),
 ]
