@@ -91,7 +91,7 @@ struct Host::State final : Watched {
   const std::chrono::nanoseconds deadlock_after;
   const Cores own_cores;  ///< of the thread that joined
   int cores = 1;          ///< that the ranks may keep busy together; the same on all of them
-  WaitPolicy policy;
+  WaitPolicy policy;      ///< by the own cores at first, by those of all once they have come
   SlotOwner own;
   Callers callers;
   ProgressThread progress;

@@ -1,16 +1,23 @@
 #include "simulate/kernel.h"
 
 #include <cxxabi.h>
+#include <link.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/preallocated.hpp>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
+#include <span>
 #include <utility>
 
 namespace tutti::simulate {
@@ -53,16 +60,38 @@ struct Exceptions {
   unsigned int uncaught = 0;
 };
 
+/// What the program keeps per thread: the variables of this thread.
+std::span<std::byte> find_thread_locals() {
+  std::span<std::byte> found;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* to) {
+        for (int i = 0; i < info->dlpi_phnum; ++i)
+          if (info->dlpi_phdr[i].p_type == PT_TLS && info->dlpi_tls_data != nullptr)
+            *static_cast<std::span<std::byte>*>(to) = {static_cast<std::byte*>(info->dlpi_tls_data),
+                                                       info->dlpi_phdr[i].p_memsz};
+        return 1;  // the program comes first
+      },
+      &found);
+  return found;
+}
+
+std::span<std::byte> thread_locals() {
+  static const std::span<std::byte> found = find_thread_locals();
+  return found;
+}
+
 }  // namespace
 
 struct Fiber {
   enum class State : std::uint8_t { runnable, waiting, ended };
   Proc* process = nullptr;
+  int number = 0;
   State state = State::runnable;
   std::byte* stack = nullptr;
   Clock::time_point wake_at = Clock::time_point::max();
-  Doorbell* bell = nullptr;
+  const void* place = nullptr;  ///< what it waits at: a futex, a mutex or another fiber
   Exceptions exceptions = {};
+  std::vector<std::byte> locals{thread_locals().begin(), thread_locals().end()};
   std::function<void()> body;
   // Never destroyed: that would unwind a fiber that has not ended.
   alignas(context::fiber) std::byte inside[sizeof(context::fiber)];
@@ -83,6 +112,7 @@ Kernel* Kernel::running_ = nullptr;
 Kernel::Kernel(std::uint64_t seed, double put_aside, double hiccup)
     : random_(seed), put_aside_(put_aside), hiccup_(hiccup) {
   running_ = this;
+  own_steps_left_ = own_steps();
 }
 
 Kernel::~Kernel() {
@@ -117,6 +147,7 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
                        fiber->state = Fiber::State::ended;
                        return std::move(fiber->out());
                      });
+  fiber->number = static_cast<int>(all_fibers_.size());
   fiber->process->fibers.push_back(fiber);
   all_fibers_.push_back(fiber);
   return fiber;
@@ -124,23 +155,35 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
 
 Proc& Kernel::self() const noexcept { return *current_->process; }
 
-bool Kernel::has_ended(const Fiber* fiber) const noexcept {
-  return fiber->state == Fiber::State::ended;
+int Kernel::core() const noexcept { return current_->number; }
+
+void Kernel::share(const void* begin, std::size_t byte_count) {
+  const Range range{begin, static_cast<const std::byte*>(begin) + byte_count};
+  const auto place = std::find_if(shared_.begin(), shared_.end(),
+                                  [&](const Range& each) { return each.begin >= begin; });
+  if (place == shared_.end() || place->begin != begin) shared_.insert(place, range);
 }
 
-void Kernel::share(const void* begin, std::size_t byte_count) noexcept {
-  shared_begin_ = begin;
-  shared_end_ = static_cast<const std::byte*>(begin) + byte_count;
+bool Kernel::is_shared(const void* at) const noexcept {
+  auto after =
+      std::upper_bound(shared_.begin(), shared_.end(), at,
+                       [](const void* one, const Range& each) { return one < each.begin; });
+  return after != shared_.begin() && at < (--after)->end;
 }
 
 void Kernel::resume(Fiber& fiber) {
   current_ = &fiber;
-  auto& globals = *reinterpret_cast<Exceptions*>(abi::__cxa_get_globals());
-  std::swap(globals, fiber.exceptions);
+  const auto change = [&fiber] {
+    std::swap(*reinterpret_cast<Exceptions*>(abi::__cxa_get_globals()), fiber.exceptions);
+    std::swap_ranges(fiber.locals.begin(), fiber.locals.end(), thread_locals().begin());
+  };
+  change();
   fiber.in() = std::move(fiber.in()).resume();
-  std::swap(globals, fiber.exceptions);
+  change();
   current_ = nullptr;
-  if (fiber.state == Fiber::State::ended) std::erase(fiber.process->fibers, &fiber);
+  if (fiber.state != Fiber::State::ended) return;
+  std::erase(fiber.process->fibers, &fiber);
+  wake(&fiber);
 }
 
 void Kernel::switch_out() noexcept {
@@ -151,9 +194,9 @@ void Kernel::switch_out() noexcept {
 /// Every process has a core of its own: what one spends the others spend as well.
 void Kernel::spend(std::chrono::nanoseconds time) noexcept {
   spent_ += time;
-  const auto cores = static_cast<std::int64_t>(processes_.size());
-  now_ += spent_ / cores;
-  spent_ %= cores;
+  const auto shared_by = static_cast<std::int64_t>(processes_.size());
+  now_ += spent_ / shared_by;
+  spent_ %= shared_by;
 }
 
 void Kernel::step() noexcept {
@@ -177,26 +220,37 @@ void Kernel::step() noexcept {
     hiccups_ += lasts;
     is_aside = true;
   }
-  if (!is_aside) return;
-  process.held = current_;
+  if (is_aside) switch_out();
+}
+
+void Kernel::own_step() noexcept {
+  if (current_ == nullptr || own_steps_left_-- > 0) return;
+  own_steps_left_ = own_steps();
   switch_out();
 }
 
-void Kernel::block(Doorbell* bell, Clock::time_point until) noexcept {
+/// Until the next switch between threads of one process.
+std::uint64_t Kernel::own_steps() noexcept {
+  return random_.below(static_cast<std::uint64_t>(8 / put_aside_));
+}
+
+void Kernel::block(const void* place, Clock::time_point until) noexcept {
   Fiber& fiber = *current_;
   fiber.state = Fiber::State::waiting;
   fiber.wake_at = until;
-  fiber.bell = bell;
-  if (bell != nullptr) bell->sleepers.fetch_add(1);
+  fiber.place = place;
   switch_out();
-  if (bell != nullptr) bell->sleepers.fetch_sub(1);
-  fiber.bell = nullptr;
+  fiber.place = nullptr;
 }
 
-void Kernel::ring(const Doorbell& bell) noexcept {
+void Kernel::wake(const void* place) noexcept {
   for (Fiber* fiber : all_fibers_)
-    if (fiber->state == Fiber::State::waiting && fiber->bell == &bell)
+    if (fiber->state == Fiber::State::waiting && fiber->place == place)
       fiber->state = Fiber::State::runnable;
+}
+
+void Kernel::join(const Fiber* fiber) noexcept {
+  while (fiber->state != Fiber::State::ended) block(fiber, Clock::time_point::max());
 }
 
 int Kernel::try_lock(void* mutex) noexcept {
@@ -214,13 +268,11 @@ Fiber* Kernel::choose() {
   for (const auto& process : processes_) {
     if (process->dead || process->stopped_until > now_) continue;
     const bool can_run =
-        process->held != nullptr ||
         std::any_of(process->fibers.begin(), process->fibers.end(),
                     [](Fiber* fiber) { return fiber->state == Fiber::State::runnable; });
     if (can_run && random_.below(++seen) == 0) chosen = process.get();
   }
   if (chosen == nullptr) return nullptr;
-  if (chosen->held != nullptr) return std::exchange(chosen->held, nullptr);
   seen = 0;
   Fiber* found = nullptr;
   for (Fiber* fiber : chosen->fibers)
@@ -265,33 +317,113 @@ bool Kernel::run(Clock::time_point limit) {
 
 // ---- what the product takes from outside -------------------------------------------------------
 
+using tutti::simulate::Clock;
 using tutti::simulate::Kernel;
+
+namespace {
+
+/// The one in which the caller is a thread; null outside.
+Kernel* inside() noexcept {
+  Kernel* const kernel = Kernel::running();
+  return kernel != nullptr && kernel->inside() ? kernel : nullptr;
+}
+
+/// Futexes: the product asks for nothing else by number.
+long futex(Kernel& kernel, const std::uint32_t* word, int operation, std::uint32_t value,
+           const timespec* timeout) {
+  if (kernel.is_shared(word)) kernel.step();
+  if (operation == FUTEX_WAKE) {
+    kernel.wake(word);
+  } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
+    kernel.block(word, timeout == nullptr
+                           ? Clock::time_point::max()
+                           : Clock::time_point(std::chrono::seconds(timeout->tv_sec) +
+                                               std::chrono::nanoseconds(timeout->tv_nsec)));
+  }
+  return 0;
+}
+
+}  // namespace
 
 extern "C" {
 
 int __real_pthread_mutex_trylock(pthread_mutex_t* mutex);
+int __real_pthread_mutex_lock(pthread_mutex_t* mutex);
 int __real_pthread_mutex_unlock(pthread_mutex_t* mutex);
 int __real_pthread_mutex_consistent(pthread_mutex_t* mutex);
+int __real_sched_yield();
+int __real_sched_getcpu();
+int __real_clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* left);
+long __real_syscall(long number, ...);
 
 // The marks are the mutexes in shared memory.
 int __wrap_pthread_mutex_trylock(pthread_mutex_t* mutex) {
-  Kernel* const kernel = Kernel::running();
+  Kernel* const kernel = inside();
   if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_trylock(mutex);
   kernel->step();
   return kernel->try_lock(mutex);
 }
 
-int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
-  Kernel* const kernel = Kernel::running();
-  if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_unlock(mutex);
-  kernel->unlock(mutex);
+// The others are those of one process: who finds one taken lets other threads go on.
+int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
+  Kernel* const kernel = inside();
+  if (kernel == nullptr) return __real_pthread_mutex_lock(mutex);
+  kernel->own_step();
+  while (__real_pthread_mutex_trylock(mutex) != 0) kernel->block(mutex, Clock::time_point::max());
   return 0;
 }
 
+int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
+  Kernel* const kernel = inside();
+  if (kernel == nullptr) return __real_pthread_mutex_unlock(mutex);
+  if (kernel->is_shared(mutex)) {
+    kernel->unlock(mutex);
+    return 0;
+  }
+  const int result = __real_pthread_mutex_unlock(mutex);
+  kernel->wake(mutex);
+  return result;
+}
+
 int __wrap_pthread_mutex_consistent(pthread_mutex_t* mutex) {
-  Kernel* const kernel = Kernel::running();
+  Kernel* const kernel = inside();
   if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_consistent(mutex);
   return 0;
+}
+
+int __wrap_sched_yield() {
+  Kernel* const kernel = inside();
+  if (kernel == nullptr) return __real_sched_yield();
+  kernel->block(nullptr, kernel->now() + std::chrono::microseconds(kernel->random().from_to(1, 5)));
+  return 0;
+}
+
+// Every thread has a core of its own: nobody is in the way of another one.
+int __wrap_sched_getcpu() {
+  Kernel* const kernel = inside();
+  return kernel == nullptr ? __real_sched_getcpu() : kernel->core();
+}
+
+int __wrap_clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* left) {
+  Kernel* const kernel = inside();
+  if (kernel == nullptr) return __real_clock_nanosleep(clock, flags, time, left);
+  kernel->block(nullptr, Clock::time_point(std::chrono::seconds(time->tv_sec) +
+                                           std::chrono::nanoseconds(time->tv_nsec)));
+  return 0;
+}
+
+long __wrap_syscall(long number, ...) {
+  va_list list;
+  va_start(list, number);
+  long values[6];
+  for (long& value : values) value = va_arg(list, long);
+  va_end(list);
+  Kernel* const kernel = inside();
+  if (kernel != nullptr && number == SYS_futex)
+    return futex(*kernel, reinterpret_cast<const std::uint32_t*>(values[0]),
+                 static_cast<int>(values[1]), static_cast<std::uint32_t>(values[2]),
+                 reinterpret_cast<const timespec*>(values[3]));
+  return __real_syscall(number, values[0], values[1], values[2], values[3], values[4], values[5]);
 }
 }
 
@@ -301,48 +433,3 @@ std::chrono::steady_clock::time_point now() {
   Kernel* const kernel = Kernel::running();
   return kernel != nullptr ? kernel->now() : real_now();
 }
-
-namespace tutti {
-
-// In place of base/wait.cc: a fiber that waits is put aside until somebody rings, or until it wants
-// to ask.
-
-void ring_slow(Doorbell& bell) noexcept {
-  bell.rings.fetch_add(1);
-  if (Kernel* const kernel = Kernel::running()) kernel->ring(bell);
-}
-
-void sleep_until(Deadline::Clock::time_point end) noexcept {
-  Kernel::running()->block(nullptr, end);
-}
-
-namespace detail {
-
-WaitResult wait_slow(const Waiter& waiter, Patience& patience, Look look, Crowd*, Look) {
-  Kernel& kernel = *Kernel::running();
-  auto next_ask = kernel.now() + std::chrono::milliseconds(5);
-  for (;;) {
-    kernel.step();
-    if (look()) return WaitResult::ready;
-    if (waiter.abort_word != nullptr && waiter.abort_word->load() != 0) return WaitResult::aborted;
-    const auto at = kernel.now();
-    if (at < next_ask) {
-      kernel.block(waiter.bell, next_ask);
-      continue;
-    }
-    next_ask = at + std::chrono::milliseconds(100);
-    if (patience.ask(at, &next_ask) == Patience::Verdict::give_up) return WaitResult::gave_up;
-  }
-}
-
-bool wait_until_slow(Doorbell& bell, Deadline::Clock::time_point end, Look look) {
-  Kernel& kernel = *Kernel::running();
-  while (!look()) {
-    if (kernel.now() >= end) return false;
-    kernel.block(&bell, end);
-  }
-  return true;
-}
-
-}  // namespace detail
-}  // namespace tutti

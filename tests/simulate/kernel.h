@@ -3,9 +3,9 @@
 //
 // A process takes one *step* with each atomic operation that its code does on shared memory (the
 // compiler calls us there: steps.cc). Between any two steps it may be put aside, be stopped, or
-// die. Its fibers are its threads; they change only where the product waits, so that its mutexes
-// are never contended. Time stands still while somebody can run but for what steps cost, and then
-// jumps to what is due next.
+// die. Its fibers are its threads; they change at atomic operations on its own memory as well.
+// Futexes, mutexes and yielding are ours (the linker's --wrap). Time stands still while somebody
+// can run but for what steps cost, and then jumps to what is due next.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/wait.h"
+#include "tutti/types.h"
 
 namespace tutti::control {
 class Process;
@@ -56,7 +56,6 @@ struct Proc {
   std::uint64_t die_at = 0;   ///< step; 0: never
   std::uint64_t stop_at = 0;  ///< the same
   std::chrono::nanoseconds stop_for{0};
-  Fiber* held = nullptr;  ///< put aside in the middle of its steps
   std::vector<Fiber*> fibers;
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;
@@ -80,6 +79,9 @@ class Kernel {
   /// Until nothing is left that can run; false: `limit` has come first, or too many steps.
   bool run(Clock::time_point limit);
 
+  /// Of the machine, as far as the product asks.
+  int cores = 1;
+
   Clock::time_point now() const noexcept { return now_; }
   Random& random() noexcept { return random_; }
   std::uint64_t steps() const noexcept { return steps_; }
@@ -89,14 +91,17 @@ class Kernel {
   bool inside() const noexcept { return current_ != nullptr; }
   Proc& self() const noexcept;
   Fiber* current() const noexcept { return current_; }
-  bool has_ended(const Fiber* fiber) const noexcept;
+  int core() const noexcept;
   /// Memory whose atomics are steps.
-  void share(const void* begin, std::size_t byte_count) noexcept;
-  bool is_shared(const void* at) const noexcept { return at >= shared_begin_ && at < shared_end_; }
+  void share(const void* begin, std::size_t byte_count);
+  bool is_shared(const void* at) const noexcept;
   void step() noexcept;
-  /// Until `bell` rings (it may be null) or `until` has come.
-  void block(Doorbell* bell, Clock::time_point until) noexcept;
-  void ring(const Doorbell& bell) noexcept;
+  /// An atomic operation on memory of the process: another thread of it may go on.
+  void own_step() noexcept;
+  /// Until somebody wakes `place` (it may be null) or `until` has come.
+  void block(const void* place, Clock::time_point until) noexcept;
+  void wake(const void* place) noexcept;
+  void join(const Fiber* fiber) noexcept;
 
   // ---- robust mutexes
   int try_lock(void* mutex) noexcept;
@@ -106,6 +111,7 @@ class Kernel {
   void switch_out() noexcept;
   void spend(std::chrono::nanoseconds time) noexcept;
   void resume(Fiber& fiber);
+  std::uint64_t own_steps() noexcept;
   Fiber* choose();
   Clock::time_point next_due() const noexcept;
 
@@ -120,8 +126,12 @@ class Kernel {
   std::vector<std::unique_ptr<Proc>> processes_;
   std::vector<Fiber*> all_fibers_;
   Fiber* current_ = nullptr;
-  const void* shared_begin_ = nullptr;
-  const void* shared_end_ = nullptr;
+  std::uint64_t own_steps_left_ = 0;
+  struct Range {
+    const void* begin;
+    const void* end;
+  };
+  std::vector<Range> shared_;  // by address
   std::unordered_map<void*, Proc*> holders_;
 };
 

@@ -2,6 +2,8 @@
 // operating system, and ours are many in one. The control thread is a fiber.
 #include "control/process.h"
 
+#include "base/cores.h"
+#include "base/wait.h"
 #include "control/board/board.h"
 #include "control/untold.h"
 #include "simulate/kernel.h"
@@ -50,8 +52,7 @@ void Process::release(Process* process) noexcept {
     rouse(*process->bell_);
   }
   if (last_world_ended_in_a_callback) return;
-  while (!kernel.has_ended(thread))
-    kernel.block(nullptr, kernel.now() + std::chrono::microseconds(50));
+  kernel.join(thread);
   delete process;
 }
 
@@ -65,3 +66,27 @@ void Untold::keep(GroupId, int) noexcept {}
 void Untold::told(GroupId, int, ErrorCode) noexcept {}
 
 }  // namespace tutti::control
+
+namespace tutti::simulate {
+
+// The machine: as many cores as the plan says. Looks in a row take no time here, so nobody spins.
+
+Cores own_cores() noexcept asm("__wrap__ZN5tutti9own_coresEv");
+Cores own_cores() noexcept {
+  Cores cores;
+  cores.mask.fill(~std::uint64_t{0});
+  cores.quota = static_cast<std::uint32_t>(Kernel::running()->cores);
+  return cores;
+}
+
+WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept
+    asm("__wrap__ZN5tutti11wait_policyEii");
+WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept {
+  const bool has_enough = local_threads <= usable_cores;
+  return {.looks = has_enough ? 2 : 0,
+          .spin = std::chrono::nanoseconds(0),
+          .linger = std::chrono::microseconds(has_enough ? 20 : 5),
+          .shares_cores = true};
+}
+
+}  // namespace tutti::simulate

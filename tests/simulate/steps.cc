@@ -9,7 +9,8 @@ namespace {
 
 void step(const volatile void* at) noexcept {
   auto* const kernel = tutti::simulate::Kernel::running();
-  if (kernel != nullptr && kernel->is_shared(const_cast<const void*>(at))) kernel->step();
+  if (kernel == nullptr || !kernel->inside()) return;
+  kernel->is_shared(const_cast<const void*>(at)) ? kernel->step() : kernel->own_step();
 }
 
 }  // namespace
