@@ -354,6 +354,20 @@ Objection objection(std::span<const int> ranks, int group_size) {
   return {};
 }
 
+std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<const int> of_new,
+                                       std::span<const int> of_parent) {
+  std::vector<int> named, left_of_parent;
+  for (const int culprit : of_new) named.push_back(ranks[static_cast<std::size_t>(culprit)]);
+  for (const int culprit : of_parent)
+    if (std::find(ranks.begin(), ranks.end(), culprit) != ranks.end())
+      left_of_parent.push_back(culprit);
+  const bool ends_with_parent =
+      named.empty() ||
+      std::is_permutation(named.begin(), named.end(), left_of_parent.begin(), left_of_parent.end());
+  if (ends_with_parent && !of_parent.empty()) named.assign(of_parent.begin(), of_parent.end());
+  return named;
+}
+
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text) {
   ErrorContext context{.op = call_name(request),
                        .seq = request.seq,

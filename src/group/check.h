@@ -2,7 +2,9 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "tutti/request.h"
 
@@ -18,6 +20,11 @@ std::optional<std::string> overlap_objection(std::span<const Request> messages);
 
 /// The same for the list of ranks given to new_group.
 std::optional<std::string> objection(std::span<const int> ranks, int group_size);
+
+/// Whom the error of a new group of `ranks` names, as its parent counts them. One that fails with
+/// its parent has those of the parent's culprits that are its members: then all of them are named.
+std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<const int> of_new,
+                                       std::span<const int> of_parent);
 
 /// "all_reduce #42 (rank 1) at train.cc:88: TEXT." as an Error with its context.
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);

@@ -252,13 +252,11 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   } catch (const Error& error) {
     ErrorContext context = error.context();
     // Without a culprit: the store is gone, with whose process this group has failed.
-    const bool follows = !of_survivors || context.culprits.empty();
-    const std::optional<Error> own_failure = follows ? this->error() : std::nullopt;
-    if (own_failure) {
-      context.culprits = own_failure->context().culprits;
-    } else {  // the new group counts its ranks as `ranks` does
-      for (int& culprit : context.culprits) culprit = ranks[static_cast<std::size_t>(culprit)];
-    }
+    const bool may_follow = !of_survivors || context.culprits.empty();
+    const std::optional<Error> own_failure = may_follow ? this->error() : std::nullopt;
+    context.culprits = group::culprits_of_new_group(
+        ranks, context.culprits,
+        own_failure ? own_failure->context().culprits : std::vector<int>{});
     throw wrong(error.code(), error.what(), std::move(context));
   }
 }

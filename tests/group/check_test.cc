@@ -173,5 +173,20 @@ TEST(CheckMessage, NamesOperationNumberRankAndCallSite) {
   EXPECT_EQ(error.context().call_site, "train.cc:88");
 }
 
+/// One error names the same ranks whichever member it is thrown on.
+TEST(CulpritsOfNewGroup, AreThoseOfTheParentIfItEndsWithIt) {
+  using Ranks = std::vector<int>;
+  const Ranks ranks = {2, 3, 1};
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{1}, Ranks{}), Ranks{3}) << "the parent is well";
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{1}, Ranks{1}), Ranks{3})
+      << "the parent has failed as well, by another cause";
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{1}, Ranks{3, 1}), Ranks{3}) << "the same";
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{2, 0}, Ranks{0, 1, 2}), (Ranks{0, 1, 2}))
+      << "its members among the culprits of the parent";
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{}, Ranks{0}), Ranks{0})
+      << "none of them is a member";
+  EXPECT_EQ(culprits_of_new_group(ranks, Ranks{}, Ranks{}), Ranks{});
+}
+
 }  // namespace
 }  // namespace tutti::group
