@@ -44,18 +44,19 @@ void Membership::State::settle(Cause cause) noexcept {
   std::vector<WorldRank> culprits;
   for (const int member : cause.culprits) culprits.push_back(members.world_rank_of(member));
   {
+    // Whoever finds it settled finds all of it.
     const std::lock_guard lock(mutex);
     if (first_cause) return;
     if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->roster.own().name;
     first_cause = cause;
+    Untold::of_process().add(
+        {id, rank, cause.code, culprits, host->roster.world_size(), cause.text, false});
+    // On the board first: whoever finds that this rank has gone away must also find why.
+    host->own.publish_failure(line, cause.code, culprits);
+    if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
+    std::uint64_t running = kRunning;
+    abort_word.compare_exchange_strong(running, kFailed);
   }
-  Untold::of_process().add(
-      {id, rank, cause.code, culprits, host->roster.world_size(), cause.text, false});
-  // On the board first: whoever finds that this rank has gone away must also find why.
-  host->own.publish_failure(line, cause.code, culprits);
-  if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
-  std::uint64_t running = kRunning;
-  abort_word.compare_exchange_strong(running, kFailed);
   ring(host->own.slot().bell);
   host->process->post([self = shared_from_this()] { self->announce(); });
 }
