@@ -39,7 +39,7 @@ void run_blocking(Operation& operation, const Request& request, const Request& m
     result = step_to_end(operation, membership.waiter(), patience);
   } catch (const Error& error) {  // the others must not wait for this rank
     membership.fail({error.code(), error.what(), {membership.rank()}, {}});
-    throw;
+    membership.throw_cause(request);  // which may be another one by now
   }
   switch (result) {
     case WaitResult::ready:

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <random>
 
+#include "native/operation.h"
 #include "native_ranks.h"
 
 namespace tutti::native {
@@ -380,6 +381,29 @@ TEST(NativeAllocate, GivesPages) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory.data.get()) % 4096, 0u);
     }
     EXPECT_EQ(thrown_by([&] { me.backend.allocate(SIZE_MAX); }).code(), ErrorCode::kSystem);
+  });
+}
+
+/// An operation during which the group fails elsewhere, and then this rank's memory is short.
+class ShortOfMemory final : public Operation {
+ public:
+  explicit ShortOfMemory(control::Membership& membership) : membership_(membership) {}
+  bool step() override {
+    membership_.fail({ErrorCode::kAborted, "somebody aborted the group", {}, {}});
+    throw Error(ErrorCode::kSystem, "there is no memory");
+  }
+  int awaited() const noexcept override { return -1; }
+
+ private:
+  control::Membership& membership_;
+};
+
+TEST(Native, ThrowsWhatTheGroupHasFailedWith) {
+  on_native_ranks(1, [](NativeRank& me) {
+    ShortOfMemory operation(me.membership);
+    const Request request = me.barrier();
+    const Error error = thrown_by([&] { run_blocking(operation, request, request, me.membership); });
+    EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
   });
 }
 
