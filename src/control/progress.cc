@@ -1,15 +1,9 @@
 #include "control/progress.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <system_error>
 
 #include "base/log.h"
-#include "base/signals.h"
-#include "net/system_error.h"
-#include "tutti/error.h"
 
 namespace tutti::control {
 
@@ -30,42 +24,34 @@ constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::na
 }  // namespace
 
 void ProgressThread::stop() noexcept {
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id()) end_process();
+  if (!has_thread()) return;
+  if (is_own_thread()) end_process();
   stopping_.store(true);
   wake();
-  thread_.join();
+  join();
 }
 
 void ProgressThread::add(Driver& driver) {
   {
     const std::lock_guard lock(mutex_);
     drivers_.reserve(drivers_.size() + 1);
-    if (!thread_.joinable()) start_thread();
+    if (!has_thread()) start_thread();
     drivers_.push_back(&driver);
   }
   wake();
 }
 
-void ProgressThread::start_thread() try {
-  const SignalsBlocked quiet;
-  thread_ = std::thread([this] { loop(); });
-  thread_id_ = thread_.get_id();
-} catch (const std::system_error& failure) {
-  throw net::no_thread_error("cannot start the thread for asynchronous operations",
-                             failure.code().value());
-}
-
 void ProgressThread::remove(Driver& driver) noexcept {
-  bool is_own_thread = false;
+  bool is_own = false;
   {
     const std::lock_guard lock(mutex_);
     std::erase(drivers_, &driver);
-    is_own_thread = thread_id_ == std::this_thread::get_id();
+    is_own = is_own_thread();
   }
   woken_.fetch_add(1);  // who visits may have missed one: it looks again
-  if (!is_own_thread) return visited_.wait(&driver);  // the last visit is over
-  if (visited_.load() == &driver) end_process();
+  const auto is_over = [&] { return visited_.load() != &driver; };
+  if (is_own && !is_over()) end_process();
+  wait_until(visit_bell_, Deadline::Clock::time_point::max(), is_over);
 }
 
 template <class Visit>
@@ -80,7 +66,7 @@ void ProgressThread::visit_all(Visit&& visit) noexcept {
     }
     visit(*driver);
     visited_.store(nullptr);
-    visited_.notify_all();
+    ring(visit_bell_);
   }
 }
 
@@ -98,7 +84,6 @@ Driver::Step ProgressThread::step_all() noexcept {
 }
 
 void ProgressThread::loop() noexcept {
-  pthread_setname_np(pthread_self(), "tutti-progress");
   /// Lets every driver look at its deadlines.
   class AskAll final : public Patience {
    public:

@@ -64,10 +64,16 @@ class ProgressThread {
   /// Without holding `mutex_` meanwhile.
   template <class Visit>
   void visit_all(Visit&& visit) noexcept;
-  void start_thread();
+
+  // ---- progress_thread.cc
+  void start_thread();                  // mutex_
+  bool has_thread() const noexcept;     // mutex_, or nobody adds any more
+  bool is_own_thread() const noexcept;  // the same
+  void join() noexcept;
 
   Doorbell& bell_;
   Doorbell idle_bell_;
+  Doorbell visit_bell_;  ///< rung after each visit
   std::mutex mutex_;
   std::vector<Driver*> drivers_;  // mutex_
   std::thread::id thread_id_;     // mutex_
