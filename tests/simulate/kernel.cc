@@ -112,7 +112,8 @@ Kernel* Kernel::running_ = nullptr;
 Kernel::Kernel(std::uint64_t seed, double put_aside, double hiccup)
     : random_(seed), put_aside_(put_aside), hiccup_(hiccup) {
   running_ = this;
-  own_steps_left_ = own_steps();
+  steps_left_ = steps_until(put_aside_);
+  own_steps_left_ = steps_until(put_aside_ / 4);
 }
 
 Kernel::~Kernel() {
@@ -159,16 +160,24 @@ int Kernel::core() const noexcept { return current_->number; }
 
 void Kernel::share(const void* begin, std::size_t byte_count) {
   const Range range{begin, static_cast<const std::byte*>(begin) + byte_count};
+  last_shared_ = {};
+  std::erase_if(shared_, [&](const Range& old) {  // what lay there before is unmapped
+    return old.begin < range.end && range.begin < old.end;
+  });
   const auto place = std::find_if(shared_.begin(), shared_.end(),
-                                  [&](const Range& each) { return each.begin >= begin; });
-  if (place == shared_.end() || place->begin != begin) shared_.insert(place, range);
+                                  [&](const Range& each) { return each.begin > begin; });
+  shared_.insert(place, range);
 }
 
 bool Kernel::is_shared(const void* at) const noexcept {
-  auto after =
+  if (at >= last_shared_.begin && at < last_shared_.end) return true;
+  if (shared_.empty() || at < shared_.front().begin || at >= shared_.back().end) return false;
+  const auto after =
       std::upper_bound(shared_.begin(), shared_.end(), at,
                        [](const void* one, const Range& each) { return one < each.begin; });
-  return after != shared_.begin() && at < (--after)->end;
+  if (at >= std::prev(after)->end) return false;
+  last_shared_ = *std::prev(after);
+  return true;
 }
 
 void Kernel::resume(Fiber& fiber) {
@@ -210,7 +219,8 @@ void Kernel::step() noexcept {
     process.died = now_;
     switch_out();  // for good
   }
-  bool is_aside = random_.chance(put_aside_) || steps_ > kMostSteps;
+  bool is_aside = steps_left_-- == 0 || steps_ > kMostSteps;
+  if (is_aside) steps_left_ = steps_until(put_aside_);
   if (process.steps == process.stop_at) {
     process.stopped_until = now_ + process.stop_for;
     is_aside = true;
@@ -225,13 +235,13 @@ void Kernel::step() noexcept {
 
 void Kernel::own_step() noexcept {
   if (current_ == nullptr || own_steps_left_-- > 0) return;
-  own_steps_left_ = own_steps();
+  own_steps_left_ = steps_until(put_aside_ / 4);
   switch_out();
 }
 
-/// Until the next switch between threads of one process.
-std::uint64_t Kernel::own_steps() noexcept {
-  return random_.below(static_cast<std::uint64_t>(8 / put_aside_));
+/// How many steps come before the next one of those that come with `probability`.
+std::uint64_t Kernel::steps_until(double probability) noexcept {
+  return random_.below(static_cast<std::uint64_t>(2 / probability));
 }
 
 void Kernel::block(const void* place, Clock::time_point until) noexcept {
@@ -239,14 +249,29 @@ void Kernel::block(const void* place, Clock::time_point until) noexcept {
   fiber.state = Fiber::State::waiting;
   fiber.wake_at = until;
   fiber.place = place;
+  next_wake_ = std::min(next_wake_, until);
   switch_out();
   fiber.place = nullptr;
 }
 
 void Kernel::wake(const void* place) noexcept {
-  for (Fiber* fiber : all_fibers_)
-    if (fiber->state == Fiber::State::waiting && fiber->place == place)
-      fiber->state = Fiber::State::runnable;
+  for (const auto& process : processes_)
+    for (Fiber* fiber : process->fibers)
+      if (fiber->state == Fiber::State::waiting && fiber->place == place)
+        fiber->state = Fiber::State::runnable;
+}
+
+void Kernel::lock(void* mutex) noexcept {
+  own_step();
+  while (pthread_mutex_trylock(static_cast<pthread_mutex_t*>(mutex)) != 0) {
+    ++waiting_for_mutexes_;
+    block(mutex, Clock::time_point::max());
+    --waiting_for_mutexes_;
+  }
+}
+
+void Kernel::unlocked(void* mutex) noexcept {
+  if (waiting_for_mutexes_ > 0) wake(mutex);
 }
 
 void Kernel::join(const Fiber* fiber) noexcept {
@@ -263,21 +288,33 @@ int Kernel::try_lock(void* mutex) noexcept {
 
 /// One that can run, of a process chosen at random; null if there is none.
 Fiber* Kernel::choose() {
-  std::uint64_t seen = 0;
-  Proc* chosen = nullptr;
+  std::uint64_t processes = 0;
+  Fiber* chosen = nullptr;
   for (const auto& process : processes_) {
     if (process->dead || process->stopped_until > now_) continue;
-    const bool can_run =
-        std::any_of(process->fibers.begin(), process->fibers.end(),
-                    [](Fiber* fiber) { return fiber->state == Fiber::State::runnable; });
-    if (can_run && random_.below(++seen) == 0) chosen = process.get();
+    std::uint64_t fibers = 0;
+    Fiber* of_process = nullptr;
+    for (Fiber* fiber : process->fibers)
+      if (fiber->state == Fiber::State::runnable && (++fibers == 1 || random_.below(fibers) == 0))
+        of_process = fiber;
+    if (of_process != nullptr && (++processes == 1 || random_.below(processes) == 0))
+      chosen = of_process;
   }
-  if (chosen == nullptr) return nullptr;
-  seen = 0;
-  Fiber* found = nullptr;
-  for (Fiber* fiber : chosen->fibers)
-    if (fiber->state == Fiber::State::runnable && random_.below(++seen) == 0) found = fiber;
-  return found;
+  return chosen;
+}
+
+/// Those whose time has come.
+void Kernel::wake_due() noexcept {
+  next_wake_ = Clock::time_point::max();
+  for (const auto& process : processes_)
+    for (Fiber* fiber : process->fibers) {
+      if (fiber->state != Fiber::State::waiting) continue;
+      if (fiber->wake_at <= now_) {
+        fiber->state = Fiber::State::runnable;
+      } else {
+        next_wake_ = std::min(next_wake_, fiber->wake_at);
+      }
+    }
 }
 
 Clock::time_point Kernel::next_due() const noexcept {
@@ -296,10 +333,7 @@ Clock::time_point Kernel::next_due() const noexcept {
 
 bool Kernel::run(Clock::time_point limit) {
   for (;;) {
-    for (const auto& process : processes_)
-      for (Fiber* fiber : process->fibers)
-        if (fiber->state == Fiber::State::waiting && fiber->wake_at <= now_)
-          fiber->state = Fiber::State::runnable;
+    if (now_ >= next_wake_) wake_due();
     if (Fiber* const fiber = choose()) {
       resume(*fiber);
       spend(std::chrono::nanoseconds(random_.below(2000)));
@@ -368,8 +402,7 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t* mutex) {
 int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
   if (kernel == nullptr) return __real_pthread_mutex_lock(mutex);
-  kernel->own_step();
-  while (__real_pthread_mutex_trylock(mutex) != 0) kernel->block(mutex, Clock::time_point::max());
+  kernel->lock(mutex);
   return 0;
 }
 
@@ -381,7 +414,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
     return 0;
   }
   const int result = __real_pthread_mutex_unlock(mutex);
-  kernel->wake(mutex);
+  kernel->unlocked(mutex);
   return result;
 }
 

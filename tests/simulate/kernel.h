@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -59,6 +60,8 @@ struct Proc {
   std::vector<Fiber*> fibers;
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;
+  std::map<const void*, Fiber*> threads;  ///< of the product's objects that have one
+  bool has_no_memory = false;             ///< none is reserved any more
 };
 
 class Kernel {
@@ -81,6 +84,8 @@ class Kernel {
 
   /// Of the machine, as far as the product asks.
   int cores = 1;
+  /// Descriptors of what processes have handed to each other.
+  std::vector<int> memories;
 
   Clock::time_point now() const noexcept { return now_; }
   Random& random() noexcept { return random_; }
@@ -103,7 +108,9 @@ class Kernel {
   void wake(const void* place) noexcept;
   void join(const Fiber* fiber) noexcept;
 
-  // ---- robust mutexes
+  // ---- mutexes: of one process, and robust ones
+  void lock(void* mutex) noexcept;
+  void unlocked(void* mutex) noexcept;
   int try_lock(void* mutex) noexcept;
   void unlock(void* mutex) noexcept { holders_.erase(mutex); }
 
@@ -111,8 +118,9 @@ class Kernel {
   void switch_out() noexcept;
   void spend(std::chrono::nanoseconds time) noexcept;
   void resume(Fiber& fiber);
-  std::uint64_t own_steps() noexcept;
+  std::uint64_t steps_until(double probability) noexcept;
   Fiber* choose();
+  void wake_due() noexcept;
   Clock::time_point next_due() const noexcept;
 
   static Kernel* running_;
@@ -126,12 +134,15 @@ class Kernel {
   std::vector<std::unique_ptr<Proc>> processes_;
   std::vector<Fiber*> all_fibers_;
   Fiber* current_ = nullptr;
-  std::uint64_t own_steps_left_ = 0;
+  std::uint64_t steps_left_ = 0, own_steps_left_ = 0;       // before the next switch
+  Clock::time_point next_wake_ = Clock::time_point::max();  // of fibers that wait: or later
+  int waiting_for_mutexes_ = 0;
   struct Range {
-    const void* begin;
-    const void* end;
+    const void* begin = nullptr;
+    const void* end = nullptr;
   };
   std::vector<Range> shared_;  // by address
+  mutable Range last_shared_ = {};
   std::unordered_map<void*, Proc*> holders_;
 };
 

@@ -9,16 +9,78 @@ namespace tutti::simulate {
 
 const char* name_of(FaultKind kind) noexcept {
   constexpr std::array<const char*, kFaultKinds> kNames = {
-      "none", "die", "stop", "late", "disagree", "skip", "abort", "quit", "error"};
+      "none", "die", "stop", "late", "disagree", "skip", "abort", "quit", "error", "slow"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
 namespace {
 
 int usual_ranks(Random& random) {
-  if (random.chance(0.02)) return random.from_to(17, 64);
+  if (random.chance(0.01)) return random.from_to(17, 64);
   if (random.chance(0.2)) return random.from_to(9, 16);
   return random.from_to(2, 8);
+}
+
+/// Most are small; some go through the rings, and a few do so more than once.
+int draw_count(Random& random, int ranks) {
+  const auto kind = random.below(50);
+  if (kind < 20) return random.from_to(1, 12);
+  if (kind < 44 || ranks > 12) return random.from_to(13, ranks > 12 ? 500 : 7'000);
+  if (kind < 49) return random.from_to(7'000, 70'000);
+  return random.from_to(70'000, ranks > 4 ? 150'000 : 600'000);
+}
+
+How draw_how(Random& random, bool is_message) {
+  constexpr std::array kOfCollective = {How::waits, How::waits, How::work, How::callback};
+  constexpr std::array kOfMessage = {How::waits, How::work, How::thread};
+  return is_message ? kOfMessage[random.below(kOfMessage.size())]
+                    : kOfCollective[random.below(kOfCollective.size())];
+}
+
+PlanStep draw_collective(Random& random, int group, int members) {
+  constexpr std::array kOps = {Op::all_reduce, Op::all_reduce, Op::all_reduce,
+                               Op::broadcast,  Op::barrier,    Op::reduce_scatter,
+                               Op::reduce,     Op::all_gather, Op::all_to_all};
+  PlanStep step{.kind = StepKind::collective, .group = group};
+  step.op = kOps[random.below(kOps.size())];
+  if (step.op == Op::broadcast || step.op == Op::reduce) step.root = random.from_to(0, members - 1);
+  const bool is_joined =
+      step.op == Op::all_to_all || step.op == Op::all_gather || step.op == Op::reduce_scatter;
+  step.count = draw_count(random, members);
+  if (is_joined) step.count = 1 + step.count / members;
+  if (step.op == Op::barrier) step.count = 0;
+  step.how = draw_how(random, false);
+  return step;
+}
+
+/// No two alike: who has left one out is found by the next.
+void make_unlike(PlanStep& step, const std::vector<PlanStep>& others) {
+  const auto is_alike = [&](const PlanStep& other) {
+    return other.kind == step.kind && other.op == step.op && other.count == step.count;
+  };
+  while (step.op != Op::barrier && std::any_of(others.begin(), others.end(), is_alike))
+    ++step.count;
+}
+
+/// Messages of a tag have one size: one may stand in for another that was taken back.
+PlanStep draw_message(Random& random, int group, int members, int number) {
+  constexpr std::array kCounts = {1, 100, 1000, 1100, 20'000, 80'000};
+  PlanStep step{.kind = StepKind::message, .group = group};
+  step.from = random.from_to(0, members - 1);
+  step.to = (step.from + random.from_to(1, members - 1)) % members;
+  step.tag = random.from_to(0, members > 12 ? 3 : 5);
+  step.count = kCounts[static_cast<std::size_t>(step.tag)];
+  step.buffered = random.chance(0.5);
+  step.any = random.chance(0.3);
+  step.how = draw_how(random, true);
+  step.how_to = draw_how(random, true);
+  // A thread's are in no order with others.
+  if (step.how == How::thread || step.how_to == How::thread) {
+    step.tag = 1000 + number;
+  } else if (step.any) {
+    step.tag += 100;
+  }
+  return step;
 }
 
 void add_groups_and_steps(Plan& plan, Random& random) {
@@ -28,18 +90,16 @@ void add_groups_and_steps(Plan& plan, Random& random) {
   std::vector<int> open = {0};
   // Now and then more groups than a rank has lines for, one after the other.
   const int steps = random.chance(0.03) ? random.from_to(40, 90) : random.from_to(2, 10);
-  for (int step = 0; step < steps; ++step) {
+  for (int number = 0; number < steps; ++number) {
     const int group = open[random.below(open.size())];
-    const auto size =
-        static_cast<int>(plan.groups[static_cast<std::size_t>(group)].world_ranks.size());
+    const int size = plan.size_of(group);
     const auto kind = random.below(10);
     if (kind < 5) {
-      const int root = random.chance(0.5) ? random.from_to(0, size - 1) : -1;
-      plan.steps.push_back({StepKind::collective, group, 0, 0, root});
+      PlanStep step = draw_collective(random, group, size);
+      make_unlike(step, plan.steps);
+      plan.steps.push_back(step);
     } else if (kind < 7 && size > 1) {
-      const int from = random.from_to(0, size - 1);
-      const int to = (from + random.from_to(1, size - 1)) % size;
-      plan.steps.push_back({StepKind::message, group, from, to, -1, random.chance(0.5)});
+      plan.steps.push_back(draw_message(random, group, size, number));
     } else if (kind < 9 && size > 1) {
       std::vector<int> members = plan.groups[static_cast<std::size_t>(group)].world_ranks;
       for (std::size_t i = members.size(); i > 1; --i)
@@ -48,11 +108,25 @@ void add_groups_and_steps(Plan& plan, Random& random) {
       plan.groups.push_back({members, group});
       const int made = static_cast<int>(plan.groups.size()) - 1;
       open.push_back(made);
-      plan.steps.push_back({StepKind::make, made});
+      plan.steps.push_back({.kind = StepKind::make, .group = made});
     } else if (group != 0) {
-      plan.steps.push_back({StepKind::close, group});
+      plan.steps.push_back({.kind = StepKind::close, .group = group});
       std::erase(open, group);
     }
+  }
+}
+
+/// Messages that are taken back, by their sender or when their time is over.
+void add_withdrawals(Plan& plan, Random& random) {
+  if (!random.chance(0.3)) return;
+  plan.patience = std::chrono::milliseconds(random.from_to(1, 12));
+  for (PlanStep& step : plan.steps) {
+    if (step.kind != StepKind::message || !random.chance(0.5)) continue;
+    const bool by_sender = random.chance(0.7);
+    How& how = by_sender ? step.how : step.how_to;
+    if (how == How::thread) continue;
+    how = How::cancels;
+    step.cancel_after = std::chrono::microseconds(random.from_to(0, 100));
   }
 }
 
@@ -88,7 +162,7 @@ Plan make_plan(std::uint64_t seed, int ranks) {
     plan.goes_on.push_back(random.chance(0.5));
     plan.keeps.push_back(random.chance(0.5));
   }
-  plan.data_tells = random.chance(0.5);
+  plan.cores = random.chance(0.5) ? 1 : random.from_to(1, count);
   // Ranks that wait for each other are found after some looks, 100 ms apart.
   const bool is_patient = random.chance(0.2);
   plan.timeout = std::chrono::milliseconds(random.from_to(60, is_patient ? 2000 : 400));
@@ -96,6 +170,7 @@ Plan make_plan(std::uint64_t seed, int ranks) {
   plan.timeout += count * std::chrono::milliseconds(5);
   if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);
   add_groups_and_steps(plan, random);
+  add_withdrawals(plan, random);
   const auto faults = random.below(10);
   for (std::uint64_t fault = 0; fault < (faults < 1   ? 0
                                          : faults < 6 ? 1

@@ -1,10 +1,12 @@
 // In place of control/process.cc and control/untold.cc: they keep one object per process of the
-// operating system, and ours are many in one. The control thread is a fiber.
+// operating system, and ours are many in one. Threads of the product are fibers: this stands for
+// control/progress_thread.cc as well. And what the product finds of the machine.
 #include "control/process.h"
 
 #include "base/cores.h"
 #include "base/wait.h"
 #include "control/board/board.h"
+#include "control/progress.h"
 #include "control/untold.h"
 #include "simulate/kernel.h"
 
@@ -54,6 +56,26 @@ void Process::release(Process* process) noexcept {
   if (last_world_ended_in_a_callback) return;
   kernel.join(thread);
   delete process;
+}
+
+void ProgressThread::start_thread() {
+  Kernel& kernel = *Kernel::running();
+  kernel.self().threads[this] = kernel.spawn(nullptr, [this] { loop(); });
+}
+
+bool ProgressThread::has_thread() const noexcept {
+  return Kernel::running()->self().threads.contains(this);
+}
+
+bool ProgressThread::is_own_thread() const noexcept {
+  const Kernel& kernel = *Kernel::running();
+  return has_thread() && kernel.self().threads[this] == kernel.current();
+}
+
+void ProgressThread::join() noexcept {
+  Kernel& kernel = *Kernel::running();
+  kernel.join(kernel.self().threads[this]);
+  kernel.self().threads.erase(this);
 }
 
 Untold& Untold::of_process() {

@@ -7,11 +7,13 @@ import sys
 import tempfile
 
 GOOD = {
-    "version": 1, "seed": 7, "put_aside": 0.05, "hiccup": 0, "timeout_ms": 200, "data_tells": False,
+    "version": 2, "seed": 7, "put_aside": 0.05, "hiccup": 0, "timeout_ms": 200, "patience_ms": 0, "cores": 1,
     "processes": [0, 1, 1], "goes_on": [False, False, True], "keeps": [True, False, False],
     "groups": [{"of": -1, "ranks": [0, 1, 2]}, {"of": 0, "ranks": [2, 0]}],
-    "steps": [{"do": "make", "group": 1, "from": 0, "to": 0, "root": -1, "buffered": False},
-              {"do": "collective", "group": 1, "from": 0, "to": 0, "root": 0, "buffered": False}],
+    "steps": [{"do": "make", "group": 1},
+              {"do": "collective", "group": 1, "op": "broadcast", "root": 0, "count": 20000, "how": "callback"},
+              {"do": "message", "group": 1, "from": 1, "to": 0, "tag": 3, "buffered": False, "any": True, "count": 5000,
+               "how": "work", "how_to": "thread", "cancel_after_us": 0}],
     "faults": [{"kind": "die", "who": 1, "at": 900, "lasts_ns": 0}],
 }
 
@@ -26,7 +28,7 @@ CASES = [
     (json.dumps(GOOD), 0, "all held"),
     (json.dumps(GOOD)[:100], 2, "parse error"),
     ("", 2, "parse error"),
-    (changed(lambda s: s.update(version=2)), 2, "version 2"),
+    (changed(lambda s: s.update(version=1)), 2, "version 1"),
     (changed(lambda s: s.pop("seed")), 2, "seed"),
     (changed(lambda s: s.update(processes=[])), 2, "from 1 to 256 ranks"),
     (changed(lambda s: s.update(processes=[0, 2, 2])), 2, "processes are numbered"),
@@ -37,6 +39,14 @@ CASES = [
     (changed(lambda s: s["steps"][0].update(do="dance")), 2, "'dance' is none of collective"),
     (changed(lambda s: s["steps"][1].update(group=9)), 2, "group 9, which there is not"),
     (changed(lambda s: s["steps"][1].update(root=2)), 2, "a rank that its group has not"),
+    (changed(lambda s: s["steps"][1].update(op="dance")), 2, "'dance' is no collective"),
+    (changed(lambda s: s["steps"][1].update(op="barrier")), 2, "step 1 needs a root, or none"),
+    (changed(lambda s: s["steps"][1].update(how="later")), 2, "'later' is none of waits, work"),
+    (changed(lambda s: s["steps"][1].update(count=-1)), 2, "step 1 moves -1 floats"),
+    (changed(lambda s: s["steps"][2].update(count=0)), 2, "step 2 moves 0 floats"),
+    (changed(lambda s: s["steps"][2].update(to=1)), 2, "step 2 is a message to its sender"),
+    (changed(lambda s: s["steps"][2].pop("any")), 2, "any"),
+    (changed(lambda s: s.update(cores=0)), 2, "a machine has cores"),
     (changed(lambda s: s["faults"][0].update(who=2)), 2, "befalls 2, who is not there"),
     (changed(lambda s: s["faults"][0].update(kind="flood")), 2, "'flood' is none of none, die"),
 ]

@@ -2,395 +2,72 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
-#include <optional>
-#include <set>
-#include <tuple>
 #include <utility>
 
-#include "base/log.h"
 #include "control/board/board.h"
 #include "control/board/log.h"
 #include "control/host.h"
-#include "tutti/error.h"
+#include "simulate/program.h"
 
 namespace tutti::simulate {
 
-using control::Host;
-using control::Membership;
 using namespace std::chrono_literals;
+using control::Verdict;
 
 namespace {
-
-/// What a rank's group has ended with, with ranks of the world.
-struct Outcome {
-  ErrorCode code = ErrorCode::kInternal;
-  std::vector<int> culprits;
-  bool operator==(const Outcome&) const = default;
-};
 
 std::string text_of(const Outcome& outcome) {
   return fmt::format("{} culprits [{}]", name_of(outcome.code), fmt::join(outcome.culprits, " "));
 }
 
-/// The program and the data of all ranks; what moves data in the product is not here yet: a
-/// collective is done when all members have arrived with the same chain, a message when both ends
-/// have met.
+/// A world, what its ranks do, and what must hold.
 class Round {
  public:
   Round(const Plan& plan, Tally& tally)
-      : plan_(plan), tally_(tally), kernel_(plan.seed, plan.put_aside, plan.hiccup) {}
+      : plan_(plan),
+        kernel_(plan.seed, plan.put_aside, plan.hiccup),
+        happened_{.plan = plan, .tally = tally, .kernel = kernel_, .store = make_memory_store()} {}
 
   std::string run();
-  /// A verdict has become an entry of the log.
-  void entered(const control::Verdict& verdict);
+  // What happens, as it happens.
+  void entered_log(const Verdict& verdict);
+  void makes(const control::MembershipOptions& options);
+  void made(const control::MembershipOptions& options);
+  void enters(const control::Membership& membership, const Request& request);
+  void entered(const control::Membership& membership, const Request& request);
+  void left(const control::Membership& membership, const Request& request);
 
   static Round* running;
 
  private:
-  struct Rank;
-  void rank_body(int rank);
+  void start_ranks();
+  void befall();
   void check_end();
-  void check_untold(int group, int rank);
+  void check_outcomes(GroupId id, const Happened::Group& group);
+  void check_mail();
+  void check_first(const Verdict& verdict, const std::string& text);
   bool has_parted_from_all(int rank) const;
-  void check_meeting(const control::Verdict& verdict, const std::string& text);
-  void check_late(const control::Verdict& verdict, const std::string& text);
-  void check_deadlock(const control::Verdict& verdict, const std::string& text);
-  void check_stalled(const control::Verdict& verdict, const std::string& text);
-  std::uint64_t last_of(int group, std::size_t member, Clock::time_point until) const;
+  void check_meeting(const Verdict& verdict, const std::string& text);
+  void check_late(const Verdict& verdict, const std::string& text);
+  void check_stalled(const Verdict& verdict, const std::string& text);
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
-  std::chrono::nanoseconds all_pauses() const;
+  bool is_harmless() const;
   Proc& process_of(int rank) {
     return kernel_.process(plan_.process_of[static_cast<std::size_t>(rank)]);
   }
-  GroupId id_of(int group) const noexcept { return 1000 + static_cast<GroupId>(group); }
-  void violated(std::string what) {
-    if (violation_.empty()) violation_ = std::move(what);
-  }
+  void violated(std::string what) { happened_.violated(std::move(what)); }
 
-  struct Arrival {
-    std::uint64_t chain = 0;  // 0: its data are not there yet
-    Clock::time_point entered = {};
-  };
   const Plan& plan_;
-  Tally& tally_;
   Kernel kernel_;
+  Happened happened_;
   net::Fd memory_;
-  std::string violation_;
-  std::map<std::tuple<int, std::uint64_t>, std::vector<Arrival>> arrivals_;
-  struct Mail {
-    int posted = 0, taken = 0;
-  };
-  std::map<std::tuple<int, int, int>, Mail> mail_;
-  std::map<int, std::vector<std::optional<Outcome>>> outcomes_;  // group -> by member
-  std::map<int, Clock::time_point> left_;
-  std::map<int, std::set<int>> made_;     // rank of the world -> groups it has begun to make
-  std::set<int> leaving_;                 // ranks of the world that may have said a goodbye
-  std::set<std::pair<int, int>> parted_;  // group, rank of the world: has closed it well
-  struct Waiting {
-    int group = -1;
-    std::uint64_t seq = 0;
-    Clock::time_point since = {};
-  };
-  std::map<int, Waiting> waiting_;  // by rank of the world: the collective it is in
-  /// By rank of the world that is in a call: for whose calls it waits; all of them are needed.
-  std::map<int, std::function<std::vector<int>()>> awaits_;
-  std::vector<std::pair<control::Verdict, Clock::time_point>> log_;
-  std::vector<bool> done_;
 };
 
 Round* Round::running = nullptr;
-
-// ---- one rank's program ------------------------------------------------------------------------
-
-struct Round::Rank {
-  Rank(Round& round_in, int rank_in) : round(round_in), plan(round_in.plan_), rank(rank_in) {}
-
-  struct Group {
-    std::unique_ptr<Membership> membership;
-    int me = 0;  // rank in the group
-    std::uint64_t seq = 0, chain = 0;
-    bool failed = false, closed = false;
-  };
-
-  void run() {
-    control::HostOptions options;
-    options.board_fd = round.memory_.get();
-    options.rank = rank;
-    options.world_size = plan.ranks();
-    options.timeout = 5s;
-    options.first_line_after = 24h;
-    options.deadlock_after = plan.timeout / 4;
-    const bool joined = call("join", -1, [&] { host = Host::join(options); });
-    if (joined) follow();
-    // As the destructor of a process group does: goodbye, or an abort for one that has failed.
-    while (!groups.empty()) {
-      const int group = groups.rbegin()->first;
-      if (is_well(group)) close(group);
-      leave(group);
-    }
-    host.reset();
-    round.left_[rank] = round.kernel_.now();
-  }
-
-  void follow() {
-    bool goes_on = make(0);
-    for (std::size_t step = 0; step <= plan.steps.size() && goes_on; ++step) {
-      const Fault* const fault = fault_at(step);
-      if (fault != nullptr && fault->kind == FaultKind::late) pause(fault->lasts);
-      if (fault != nullptr && fault->kind == FaultKind::quit) return;
-      if (step == plan.steps.size()) return;
-      goes_on = take(plan.steps[step], fault) || plan.goes_on[static_cast<std::size_t>(rank)];
-    }
-  }
-
-  bool take(const PlanStep& step, const Fault* fault) {
-    const FaultKind kind = fault != nullptr ? fault->kind : FaultKind::none;
-    const auto& members = plan.groups[static_cast<std::size_t>(step.group)].world_ranks;
-    if (std::find(members.begin(), members.end(), rank) == members.end()) return true;
-    if (step.kind == StepKind::make) {
-      const int parent = plan.groups[static_cast<std::size_t>(step.group)].parent;
-      return is_well(parent) && make(step.group, kind == FaultKind::error);
-    }
-    if (!is_well(step.group)) return true;
-    if (kind == FaultKind::abort) return abort(step.group);
-    if (kind == FaultKind::skip && step.kind == StepKind::collective) return true;
-    switch (step.kind) {
-      case StepKind::collective:
-        return collective(step, kind == FaultKind::disagree ? 7 : 0);
-      case StepKind::message:
-        return message(step);
-      case StepKind::close:
-        return close(step.group);
-      case StepKind::make:
-        break;
-    }
-    return true;
-  }
-
-  const Fault* fault_at(std::size_t step) const {
-    for (const Fault& fault : plan.faults)
-      if (fault.who == rank && fault.at == step && fault.kind != FaultKind::die &&
-          fault.kind != FaultKind::stop)
-        return &fault;
-    return nullptr;
-  }
-
-  bool is_well(int group) const {
-    const auto found = groups.find(group);
-    return found != groups.end() && !found->second.failed && !found->second.closed &&
-           found->second.membership;
-  }
-
-  void pause(std::chrono::nanoseconds lasts) {
-    round.kernel_.block(nullptr, round.kernel_.now() + lasts);
-  }
-
-  /// A call of the program: it must end in time.
-  template <class Call>
-  bool call(const char* what, int group, Call&& body) {
-    const auto began = round.kernel_.now();
-    bool well = true;
-    ErrorCode code = ErrorCode::kInternal;
-    try {
-      body();
-    } catch (const Error& error) {
-      well = false;
-      code = error.code();
-      if (group >= 0 && groups.contains(group)) groups[group].failed = true;
-    }
-    round.awaits_.erase(rank);
-    const auto lasted = round.kernel_.now() - began;
-    ++round.tally_.calls;
-    ++round.tally_.outcomes[fmt::format("{} {}", what, well ? "well" : name_of(code))];
-    if (lasted > 5 * plan.timeout + round.all_pauses() + 6s)
-      round.violated(
-          fmt::format("rank {}: {} of group {} took {} ms", rank, what, group, lasted / 1ms));
-    return well;
-  }
-
-  bool make(int index, bool cannot = false) {
-    const PlannedGroup& planned = plan.groups[static_cast<std::size_t>(index)];
-    const auto me =
-        static_cast<int>(std::find(planned.world_ranks.begin(), planned.world_ranks.end(), rank) -
-                         planned.world_ranks.begin());
-    Membership* const parent =
-        planned.parent >= 0 ? groups[planned.parent].membership.get() : nullptr;
-    return call("make", index, [&] {
-      control::MembershipOptions options{round.id_of(index), fmt::format("g{}", index),
-                                         tutti::world_ranks(planned.world_ranks), me};
-      if (parent != nullptr) options.asked_of = parent->id();
-      Group& group = groups[index];
-      round.made_[rank].insert(index);
-      group.me = me;
-      group.membership = host->make_membership(options);
-      if (cannot) throw group.membership->blame(Error(ErrorCode::kSystem, "no memory"), parent);
-      round.awaits_[rank] = [this, index] {
-        return of_group(index, [&](int, int each) { return !round.made_[each].contains(index); });
-      };
-      group.membership->meet(parent, Where{}, Deadline::after(plan.timeout));
-    });
-  }
-
-  bool abort(int index) {
-    groups[index].membership->fail(
-        {ErrorCode::kAborted, fmt::format("rank {} aborted", rank), {groups[index].me}, {}});
-    groups[index].failed = true;
-    return false;
-  }
-
-  bool collective(const PlanStep& step, std::uint64_t other) {
-    const int index = step.group;
-    Group& group = groups[index];
-    const std::uint64_t seq = ++group.seq;
-    group.chain = group.chain * 31 + seq + other;
-    Request request;
-    request.op = other == 0 ? Op::all_reduce : Op::broadcast;
-    request.root = step.root;
-    request.seq = seq;
-    request.chain = group.chain;
-    request.count = 10;
-    request.arrive = Deadline::after(plan.timeout);
-    request.stall = Deadline::after(plan.timeout);
-    Membership& membership = *group.membership;
-    return call("collective", index, [&] {
-      round.waiting_[rank] = {index, seq, round.kernel_.now()};
-      membership.enter(request);
-      arrival_of(index, request).entered = round.kernel_.now();
-      round.awaits_[rank] = [this, index, request] {
-        return of_group(index, [&](int member, int) {
-          const bool is_needed = request.root < 0 || request.root == member;
-          const auto& all = round.arrivals_[{index, request.seq}];
-          return is_needed && all[static_cast<std::size_t>(member)].entered == Clock::time_point{};
-        });
-      };
-      round.kernel_.step();
-      arrival_of(index, request).chain = request.chain;
-      membership.notify_all();
-      control::OpPatience patience(membership, request, step.root);
-      const bool is_root = step.root == group.me;
-      const WaitResult result = is_root ? WaitResult::ready
-                                        : wait(membership.waiter(), patience,
-                                               [&] { return have_arrived(index, request); });
-      if (result != WaitResult::ready) throw membership.error(&request);
-      membership.leave(request);
-      round.waiting_[rank] = {};
-    });
-  }
-
-  Arrival& arrival_of(int index, const Request& request) {
-    auto& all = round.arrivals_[{index, request.seq}];
-    all.resize(plan.groups[static_cast<std::size_t>(index)].world_ranks.size());
-    return all[static_cast<std::size_t>(groups[index].me)];
-  }
-
-  bool have_arrived(int index, const Request& request) {
-    const auto& all = round.arrivals_[{index, request.seq}];
-    for (std::size_t member = 0; member < all.size(); ++member) {
-      const bool is_needed = request.root < 0 || request.root == static_cast<int>(member);
-      if (!is_needed || all[member].chain == request.chain) continue;
-      if (all[member].chain != 0 && plan.data_tells &&
-          groups[index].membership->abort_word().load() == 0)
-        groups[index].membership->fail_mismatch(request, static_cast<int>(member), nullptr);
-      return false;
-    }
-    return !all.empty();
-  }
-
-  bool message(const PlanStep& step) {
-    Group& group = groups[step.group];
-    if (group.me != step.from && group.me != step.to) return true;
-    Request request;
-    const bool sends = group.me == step.from;
-    request.op = sends ? Op::send : Op::recv;
-    request.message.peer = sends ? step.to : step.from;
-    request.arrive = Deadline::after(plan.timeout);
-    request.stall = Deadline::after(plan.timeout);
-    Membership& membership = *group.membership;
-    return call("message", step.group, [&] {
-      membership.enter(request);
-      // A message counts once; both ends look at how many there have been.
-      Mail& mail = round.mail_[{step.group, step.from, step.to}];
-      const int number = sends ? ++mail.posted : ++mail.taken;
-      membership.notify(request.message.peer);
-      if (sends && step.buffered) return membership.leave(request);
-      round.awaits_[rank] = [this, index = step.group, peer = request.message.peer, sends, &mail,
-                             number] {
-        const bool has_met = (sends ? mail.taken : mail.posted) >= number;
-        return of_group(index, [&](int member, int) { return member == peer && !has_met; });
-      };
-      control::OpPatience patience(membership, request, request.message.peer);
-      const WaitResult result = wait(membership.waiter(), patience,
-                                     [&] { return (sends ? mail.taken : mail.posted) >= number; });
-      if (result == WaitResult::gave_up) {
-        --(sends ? mail.posted : mail.taken);
-        membership.leave(request);
-        return;  // the group goes on
-      }
-      if (result != WaitResult::ready) throw membership.error(&request);
-      membership.leave(request);
-    });
-  }
-
-  /// The ranks of the world of those members for which `is_one(member, rank)`.
-  template <class IsOne>
-  std::vector<int> of_group(int index, IsOne&& is_one) const {
-    const auto& ranks = plan.groups[static_cast<std::size_t>(index)].world_ranks;
-    std::vector<int> found;
-    for (std::size_t member = 0; member < ranks.size(); ++member)
-      if (is_one(static_cast<int>(member), ranks[member])) found.push_back(ranks[member]);
-    return found;
-  }
-
-  bool close(int index) {
-    Group& group = groups[index];
-    round.leaving_.insert(rank);
-    const bool well = call("close", index, [&] {
-      group.membership->close(group.seq, group.chain, Deadline::after(plan.timeout), Where{});
-    });
-    if (well) {
-      round.parted_.insert({index, rank});
-      group.closed = true;
-      if (!plan.keeps[static_cast<std::size_t>(rank)]) leave(index);
-    }
-    return well;
-  }
-
-  void leave(int index) {
-    Group& group = groups[index];
-    round.leaving_.insert(rank);
-    if (group.membership) {
-      const auto& ranks = plan.groups[static_cast<std::size_t>(index)].world_ranks;
-      if (const auto cause = group.membership->cause()) {
-        Outcome outcome{cause->code, {}};
-        for (const int culprit : cause->culprits)
-          outcome.culprits.push_back(ranks[static_cast<std::size_t>(culprit)]);
-        std::sort(outcome.culprits.begin(), outcome.culprits.end());
-        auto& all = round.outcomes_[index];
-        all.resize(ranks.size());
-        all[static_cast<std::size_t>(group.me)] = outcome;
-      } else if (!group.closed) {
-        round.check_untold(index, rank);
-      }
-      group.membership.reset();
-    }
-    groups.erase(index);
-  }
-
-  Round& round;
-  const Plan& plan;
-  const int rank;
-  std::unique_ptr<Host> host;
-  std::map<int, Group> groups;
-};
-
-void Round::rank_body(int rank) {
-  Rank(*this, rank).run();
-  done_[static_cast<std::size_t>(rank)] = true;
-}
 
 // ---- what must hold ----------------------------------------------------------------------------
 
@@ -400,22 +77,16 @@ bool Round::has_fault(std::initializer_list<FaultKind> kinds) const {
   });
 }
 
-std::chrono::nanoseconds Round::all_pauses() const {
-  std::chrono::nanoseconds sum{0};
-  for (const Fault& fault : plan_.faults)
-    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late) sum += fault.lasts;
-  return sum + kernel_.hiccups();
-}
-
 /// Whether what was entered was true, and may be the first thing that went wrong.
-void Round::entered(const control::Verdict& verdict) {
-  const bool is_first = log_.empty();
-  log_.emplace_back(verdict, kernel_.now());
+void Round::entered_log(const Verdict& verdict) {
+  const bool is_first = happened_.log.empty();
+  happened_.log.emplace_back(verdict, kernel_.now());
   std::vector<int> named;
   for (const auto [culprit] : verdict.culprits) named.push_back(culprit);
-  const std::string text = fmt::format(
-      "verdict #{} by rank {}: {} group {} culprits [{}]: {}", log_.size(), verdict.finder.value,
-      name_of(verdict.code), fmt::join(verdict.groups, " "), fmt::join(named, " "), verdict.text);
+  const std::string text =
+      fmt::format("verdict #{} by rank {}: {} groups {} culprits [{}]: {}", happened_.log.size(),
+                  verdict.finder.value, name_of(verdict.code), fmt::join(verdict.groups, " "),
+                  fmt::join(named, " "), verdict.text);
   if (verdict.is_loss())
     for (const auto [culprit] : verdict.culprits) {
       if (!process_of(culprit).dead) violated(fmt::format("{}: rank {} lives", text, culprit));
@@ -424,9 +95,12 @@ void Round::entered(const control::Verdict& verdict) {
     }
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
-  if (verdict.text.starts_with("deadlock: ")) check_deadlock(verdict, text);
   if (verdict.text.starts_with("no byte ")) check_stalled(verdict, text);
-  if (!is_first) return;
+  if (is_first) check_first(verdict, text);
+}
+
+/// Something in the plan explains what went wrong first.
+void Round::check_first(const Verdict& verdict, const std::string& text) {
   using enum FaultKind;
   const auto explained = [&](std::initializer_list<FaultKind> kinds) {
     if (!has_fault(kinds)) violated(text + ": nothing of the kind has happened");
@@ -436,7 +110,8 @@ void Round::entered(const control::Verdict& verdict) {
       explained({die});
       break;
     case ErrorCode::kTimeout:
-      if (!has_fault({die, skip, quit, error, abort, disagree}) && all_pauses() < plan_.timeout / 2)
+      if (!has_fault({die, skip, quit, error, abort, disagree}) &&
+          happened_.pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
       break;
     case ErrorCode::kCollectiveMismatch:
@@ -444,11 +119,13 @@ void Round::entered(const control::Verdict& verdict) {
       if (verdict.text.find("disagree about operation") != std::string::npos) {
         explained({disagree, skip});
       } else {
-        explained({quit, skip, late, stop, die, disagree, error, abort});
+        explained({quit, skip, late, stop, slow, die, disagree, error, abort});
       }
       break;
     case ErrorCode::kClosed:
-      explained({quit, skip, late, stop, die, disagree, error, abort});
+      // Who took a message back may leave while its other end still waits.
+      if (plan_.patience > 0ms) break;
+      explained({quit, skip, late, stop, slow, die, disagree, error, abort});
       break;
     case ErrorCode::kAborted:
       explained({abort});
@@ -457,7 +134,9 @@ void Round::entered(const control::Verdict& verdict) {
       explained({error});
       break;
     case ErrorCode::kDeadlock:
-      break;  // checked wherever it is found
+      // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path.
+      explained({skip, disagree, abort, quit, error, die});
+      break;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
     case ErrorCode::kUnauthenticated:
@@ -466,140 +145,175 @@ void Round::entered(const control::Verdict& verdict) {
       violated(text + ": no part of a simulation fails so");
   }
   for (const Fault& fault : plan_.faults)
-    ++tally_.answers[fmt::format("{} -> {}", name_of(fault.kind), name_of(verdict.code))];
-}
-
-/// Who stays in a group is told of its failure soon.
-void Round::check_untold(int group, int rank) {
-  constexpr auto kSoon = 100ms;
-  const auto& ranks = plan_.groups[static_cast<std::size_t>(group)].world_ranks;
-  for (const auto& [verdict, when] : log_) {
-    const bool is_old = when + kSoon + all_pauses() < kernel_.now();
-    const bool is_lost =
-        verdict.is_loss() &&
-        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
-          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
-                 !leaving_.contains(lost.value);
-        });
-    if (is_old && (verdict.fails(id_of(group)) || is_lost))
-      violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
-  }
+    ++happened_.tally.answers[fmt::format("{} -> {}", name_of(fault.kind), name_of(verdict.code))];
 }
 
 /// Who waits for members of a new group is told at once why they do not come.
-void Round::check_meeting(const control::Verdict& verdict, const std::string& text) {
+void Round::check_meeting(const Verdict& verdict, const std::string& text) {
   const auto began = kernel_.now() - plan_.timeout;
-  for (const auto [culprit] : verdict.culprits)
-    if (left_.contains(culprit) && left_[culprit] + all_pauses() < began)
+  for (const auto [culprit] : verdict.culprits) {
+    const auto left = happened_.left.find(culprit);
+    if (left != happened_.left.end() && left->second + happened_.pauses() < began)
       violated(fmt::format("{}: rank {} had left the world", text, culprit));
-  const int group = static_cast<int>(verdict.groups.front() - id_of(0));
-  const int parent = plan_.groups[static_cast<std::size_t>(group)].parent;
-  for (const auto& [earlier, when] : log_)
-    if (parent >= 0 && earlier.fails(id_of(parent)) && when + all_pauses() < began)
+  }
+  const GroupId parent = happened_.groups[verdict.groups.front()].parent;
+  for (const auto& [earlier, when] : happened_.log)
+    if (parent != 0 && earlier.fails(parent) && when + happened_.pauses() < began)
       violated(text + ": the group that was asked for it had failed");
 }
 
 bool Round::has_parted_from_all(int rank) const {
-  const auto found = made_.find(rank);
-  if (found == made_.end()) return false;
-  return std::all_of(found->second.begin(), found->second.end(), [&](int group) {
-    return parted_.contains({group, rank});
+  const auto made = happened_.made.find(rank);
+  if (made == happened_.made.end()) return false;
+  return std::all_of(made->second.begin(), made->second.end(), [&](GroupId group) {
+    return happened_.groups.at(group).parted.contains(rank);
   });
 }
 
+namespace {
+
 /// The latest collective that a member has entered until then.
-std::uint64_t Round::last_of(int group, std::size_t member, Clock::time_point until) const {
+std::uint64_t last_of(const Happened::Group& group, std::size_t member, Clock::time_point until) {
   std::uint64_t last = 0;
-  for (const auto& [key, all] : arrivals_) {
-    const bool counts = std::get<0>(key) == group && member < all.size() &&
-                        all[member].entered != Clock::time_point{} && all[member].entered <= until;
-    if (counts) last = std::max(last, std::get<1>(key));
-  }
+  for (const auto& [seq, all] : group.entered)
+    if (all[member] != Clock::time_point{} && all[member] <= until) last = std::max(last, seq);
   return last;
 }
 
+}  // namespace
+
 /// Those who are said to be late must be, and nobody may be further behind.
-void Round::check_late(const control::Verdict& verdict, const std::string& text) {
-  const Waiting& wait = waiting_[verdict.finder.value];
-  if (!verdict.fails(id_of(wait.group))) return;
-  const auto due = wait.since + plan_.timeout;
-  const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
+void Round::check_late(const Verdict& verdict, const std::string& text) {
+  const Happened::Group& group = happened_.groups[verdict.groups.front()];
+  const auto wait = group.waiting.find(verdict.finder.value);
+  if (wait == group.waiting.end()) return;
+  const auto [seq, since] = wait->second;
   std::uint64_t most = 0;
-  for (std::size_t member = 0; member < ranks.size(); ++member) {
+  for (std::size_t member = 0; member < group.world_ranks.size(); ++member) {
     const bool is_named = std::find(verdict.culprits.begin(), verdict.culprits.end(),
-                                    WorldRank(ranks[member])) != verdict.culprits.end();
-    if (is_named) most = std::max(most, last_of(wait.group, member, due));
+                                    WorldRank(group.world_ranks[member])) != verdict.culprits.end();
+    if (is_named) most = std::max(most, last_of(group, member, since + plan_.timeout));
   }
-  if (most >= wait.seq) violated(text + ": it had");
-  for (std::size_t member = 0; member < ranks.size(); ++member)
-    if (last_of(wait.group, member, Clock::time_point::max()) < most)
-      violated(fmt::format("{}: rank {} is further behind", text, ranks[member]));
+  if (most >= seq) violated(text + ": it had");
+  for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
+    if (last_of(group, member, Clock::time_point::max()) < most)
+      violated(fmt::format("{}: rank {} is further behind", text, group.world_ranks[member]));
 }
 
-/// Those who are said to wait for each other do, and none of them will ever go on.
-void Round::check_deadlock(const control::Verdict& verdict, const std::string& text) {
-  std::map<int, std::vector<int>> stuck;
-  for (const auto& [rank, awaits] : awaits_)
-    if (!process_of(rank).dead) stuck[rank] = awaits();
-  const auto can_end = [&](const auto& each) {
-    return std::none_of(each.second.begin(), each.second.end(),
-                        [&](int rank) { return stuck.contains(rank); });
-  };
-  while (std::erase_if(stuck, can_end) > 0) {
-  }
-  for (const auto [culprit] : verdict.culprits)
-    if (!stuck.contains(culprit)) violated(fmt::format("{}: rank {} is not stuck", text, culprit));
+/// No collective is stalled while somebody has not entered.
+void Round::check_stalled(const Verdict& verdict, const std::string& text) {
+  const Happened::Group& group = happened_.groups[verdict.groups.front()];
+  const auto wait = group.waiting.find(verdict.finder.value);
+  const bool is_message =
+      text.find(" send ") != std::string::npos || text.find(" recv ") != std::string::npos;
+  if (wait == group.waiting.end() || is_message) return;
+  for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
+    if (last_of(group, member, Clock::time_point::max()) < wait->second.first)
+      violated(fmt::format("{}: rank {} has not entered", text, group.world_ranks[member]));
 }
 
-/// Nothing is stalled while somebody has not entered.
-void Round::check_stalled(const control::Verdict& verdict, const std::string& text) {
-  const Waiting& wait = waiting_[verdict.finder.value];
-  if (wait.seq == 0 || !verdict.fails(id_of(wait.group))) return;  // a message
-  const auto& ranks = plan_.groups[static_cast<std::size_t>(wait.group)].world_ranks;
-  for (std::size_t member = 0; member < ranks.size(); ++member)
-    if (last_of(wait.group, member, Clock::time_point::max()) < wait.seq)
-      violated(fmt::format("{}: rank {} has not entered", text, ranks[member]));
+// ---- at the end --------------------------------------------------------------------------------
+
+void Round::check_outcomes(GroupId id, const Happened::Group& group) {
+  const Outcome* first = nullptr;
+  for (std::size_t member = 0; member < group.outcomes.size(); ++member) {
+    const auto& outcome = group.outcomes[member];
+    if (!outcome) continue;
+    if (first == nullptr) first = &*outcome;
+    for (const int culprit : outcome->culprits)
+      if (outcome->code == ErrorCode::kPeerLost && group.parted.contains(culprit))
+        violated(
+            fmt::format("group {}: rank {} was lost to it after it had closed it", id, culprit));
+    if (*first != *outcome)
+      violated(fmt::format("group {}: member {} ended with {}, others with {}", id, member,
+                           text_of(*outcome), text_of(*first)));
+  }
+  if (first != nullptr && is_harmless()) violated("a group failed though nothing was wrong");
+}
+
+/// In a group that is well, what a sender was told that it was received has been.
+void Round::check_mail() {
+  for (const auto& [key, mail] : happened_.mail) {
+    const auto& [id, step] = key;
+    const Happened::Group& group = happened_.groups[id];
+    const PlanStep& sent = plan_.steps[step];
+    const auto to = group.world_ranks[static_cast<std::size_t>(sent.to)];
+    const bool is_well =
+        !process_of(to).dead && std::none_of(group.outcomes.begin(), group.outcomes.end(),
+                                             [](const auto& each) { return each.has_value(); });
+    if (is_well && mail.is_sent && !sent.buffered && !mail.is_received)
+      violated(fmt::format("the message of step {} was sent, and nobody received it", step));
+  }
+}
+
+bool Round::is_harmless() const {
+  using enum FaultKind;
+  return !has_fault({die, disagree, skip, abort, quit, error}) && plan_.patience == 0ms &&
+         happened_.pauses() < plan_.timeout / 2;
 }
 
 void Round::check_end() {
   for (int rank = 0; rank < plan_.ranks(); ++rank)
-    if (!process_of(rank).dead && !done_[static_cast<std::size_t>(rank)])
+    if (!process_of(rank).dead && !happened_.done[static_cast<std::size_t>(rank)])
       violated(fmt::format("rank {} never ends", rank));
-  for (const auto& [group, all] : outcomes_) {
-    const Outcome* first = nullptr;
-    for (std::size_t member = 0; member < all.size(); ++member) {
-      if (!all[member]) continue;
-      if (first == nullptr) first = &*all[member];
-      for (const int culprit : all[member]->culprits)
-        if (all[member]->code == ErrorCode::kPeerLost && parted_.contains({group, culprit}))
-          violated(fmt::format("group {}: rank {} was lost to it after it had closed it", group,
-                               culprit));
-      if (*first != *all[member])
-        violated(fmt::format("group {}: member {} ended with {}, others with {}", group, member,
-                             text_of(*all[member]), text_of(*first)));
-    }
-  }
-  const bool is_harmless =
-      plan_.faults.empty() || (!has_fault({FaultKind::die, FaultKind::disagree, FaultKind::skip,
-                                           FaultKind::abort, FaultKind::quit, FaultKind::error}) &&
-                               all_pauses() < plan_.timeout / 2);
-  if (is_harmless && !outcomes_.empty()) violated("a group failed though nothing was wrong");
+  for (const auto& [id, group] : happened_.groups) check_outcomes(id, group);
+  check_mail();
 }
 
-std::string Round::run() {
-  running = this;
-  memory_ = control::Board::make(plan_.ranks());
-  const control::Board board(memory_);
-  const std::size_t byte_count = board.byte_count();
-  kernel_.share(board.data(), byte_count);
-  done_.resize(static_cast<std::size_t>(plan_.ranks()));
+// ---- the round ---------------------------------------------------------------------------------
+
+void Round::makes(const control::MembershipOptions& options) {
+  const int rank = options.world_ranks[static_cast<std::size_t>(options.rank)].value;
+  Happened::Group& group = happened_.groups[options.id];
+  group.world_ranks.clear();
+  for (const auto [each] : options.world_ranks) group.world_ranks.push_back(each);
+  group.parent = options.asked_of;
+  group.outcomes.resize(options.world_ranks.size());
+  happened_.made[rank].insert(options.id);
+}
+
+void Round::made(const control::MembershipOptions& options) {
+  happened_.made_last[options.world_ranks[static_cast<std::size_t>(options.rank)].value] =
+      options.id;
+}
+
+void Round::enters(const control::Membership& membership, const Request& request) {
+  if (request.seq == 0) return;
+  Happened::Group& group = happened_.groups[membership.id()];
+  const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
+  group.waiting[rank] = {request.seq, kernel_.now()};
+}
+
+void Round::entered(const control::Membership& membership, const Request& request) {
+  if (request.seq == 0) return;
+  auto& all = happened_.groups[membership.id()].entered[request.seq];
+  all.resize(static_cast<std::size_t>(membership.group_size()));
+  all[static_cast<std::size_t>(membership.rank())] = kernel_.now();
+}
+
+void Round::left(const control::Membership& membership, const Request& request) {
+  if (request.seq == 0) return;
+  Happened::Group& group = happened_.groups[membership.id()];
+  const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
+  const auto& all = group.entered[request.seq];
+  if (std::find(all.begin(), all.end(), Clock::time_point{}) == all.end())
+    happened_.check_prompt(*std::max_element(all.begin(), all.end()),
+                           fmt::format("rank {}: {} #{} of group {}", rank, name_of(request.op),
+                                       request.seq, membership.id()));
+  group.waiting.erase(rank);
+}
+
+void Round::start_ranks() {
   for (int rank = 0; rank < plan_.ranks(); ++rank) {
     const int id = plan_.process_of[static_cast<std::size_t>(rank)];
     Proc& process = rank == 0 || id != plan_.process_of[static_cast<std::size_t>(rank) - 1]
                         ? kernel_.add_process()
                         : kernel_.process(id);
-    kernel_.spawn(&process, [this, rank] { rank_body(rank); });
+    kernel_.spawn(&process, [this, rank] { run_program(happened_, rank); });
   }
+}
+
+void Round::befall() {
   for (const Fault& fault : plan_.faults) {
     if (fault.kind == FaultKind::die) kernel_.process(fault.who).die_at = fault.at;
     if (fault.kind == FaultKind::stop) {
@@ -607,32 +321,118 @@ std::string Round::run() {
       kernel_.process(fault.who).stop_for = fault.lasts;
     }
   }
+}
+
+std::string Round::run() {
+  running = this;
+  memory_ = control::Board::make(plan_.ranks());
+  const control::Board board(memory_);
+  const auto byte_count = static_cast<off_t>(board.byte_count());
+  kernel_.cores = plan_.cores;
+  happened_.board_fd = memory_.get();
+  happened_.done.resize(static_cast<std::size_t>(plan_.ranks()));
+  start_ranks();
+  befall();
   if (!kernel_.run(kernel_.now() + 120s)) violated("it does not end");
   check_end();
-  ++tally_.rounds;
-  tally_.steps += kernel_.steps();
+  ++happened_.tally.rounds;
+  happened_.tally.steps += kernel_.steps();
   // What dead processes have mapped is never unmapped: at least it holds nothing.
-  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-              static_cast<off_t>(byte_count));
+  constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+  if (has_fault({FaultKind::die})) ::fallocate(memory_.get(), kHole, 0, byte_count);
+  for (const int memory : kernel_.memories) {
+    if (has_fault({FaultKind::die})) ::fallocate(memory, kHole, 0, ::lseek(memory, 0, SEEK_END));
+    ::close(memory);
+  }
   running = nullptr;
-  return violation_;
+  return happened_.violation;
 }
 
 }  // namespace
 
+std::chrono::nanoseconds Happened::pauses() const {
+  std::chrono::nanoseconds sum = kernel.hiccups();
+  for (const Fault& fault : plan.faults)
+    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
+        fault.kind == FaultKind::slow)
+      sum += fault.lasts;
+  for (const PlanStep& step : plan.steps)
+    if (step.kind == StepKind::message) sum += plan.patience;
+  return sum;
+}
+
+void Happened::check_prompt(Clock::time_point since, const std::string& what) {
+  // A wait whose bell is not rung looks again after 5 ms.
+  constexpr auto kPrompt = 4ms;
+  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0 && plan.patience == 0ms;
+  if (is_quiet && kernel.now() - since > kPrompt)
+    violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
+                         (kernel.now() - since) / 1us));
+}
+
+void Happened::check_untold(GroupId group, int rank) {
+  constexpr auto kSoon = 100ms;
+  const std::vector<int>& ranks = groups[group].world_ranks;
+  for (const auto& [verdict, when] : log) {
+    const bool is_old = when + kSoon + pauses() < kernel.now();
+    const bool is_lost =
+        verdict.is_loss() &&
+        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
+          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
+                 !leaving.contains(lost.value);
+        });
+    if (is_old && (verdict.fails(group) || is_lost))
+      violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
+  }
+}
+
 std::string run_round(const Plan& plan, Tally& tally) { return Round(plan, tally).run(); }
 
-using control::BoardLog;
+// ---- what the product does, watched ------------------------------------------------------------
 
-bool real_propose(BoardLog* log, std::uint64_t number, const control::Verdict& verdict) noexcept
+using control::BoardLog;
+using control::Host;
+using control::Membership;
+using control::MembershipOptions;
+
+bool real_propose(BoardLog* log, std::uint64_t number, const Verdict& verdict) noexcept
     asm("__real__ZN5tutti7control8BoardLog7proposeEmRKNS0_7VerdictE");
-bool watched_propose(BoardLog* log, std::uint64_t number, const control::Verdict& verdict) noexcept
+bool watched_propose(BoardLog* log, std::uint64_t number, const Verdict& verdict) noexcept
     asm("__wrap__ZN5tutti7control8BoardLog7proposeEmRKNS0_7VerdictE");
-bool watched_propose(BoardLog* log, std::uint64_t number,
-                     const control::Verdict& verdict) noexcept {
+bool watched_propose(BoardLog* log, std::uint64_t number, const Verdict& verdict) noexcept {
   if (!real_propose(log, number, verdict)) return false;
-  if (Round::running != nullptr) Round::running->entered(verdict);
+  if (Round::running != nullptr) Round::running->entered_log(verdict);
   return true;
+}
+
+std::unique_ptr<Membership> real_make(Host* host, MembershipOptions options) asm(
+    "__real__ZN5tutti7control4Host15make_membershipENS0_17MembershipOptionsE");
+std::unique_ptr<Membership> watched_make(Host* host, MembershipOptions options) asm(
+    "__wrap__ZN5tutti7control4Host15make_membershipENS0_17MembershipOptionsE");
+std::unique_ptr<Membership> watched_make(Host* host, MembershipOptions options) {
+  Round::running->makes(options);
+  std::unique_ptr<Membership> membership = real_make(host, options);
+  Round::running->made(options);
+  return membership;
+}
+
+void real_enter(Membership* membership, const Request& request) noexcept
+    asm("__real__ZN5tutti7control10Membership5enterERKNS_7RequestE");
+void watched_enter(Membership* membership, const Request& request) noexcept
+    asm("__wrap__ZN5tutti7control10Membership5enterERKNS_7RequestE");
+void watched_enter(Membership* membership, const Request& request) noexcept {
+  Round::running->enters(*membership, request);
+  real_enter(membership, request);
+  Round::running->entered(*membership, request);
+}
+
+void real_leave(Membership* membership, const Request& request) noexcept
+    asm("__real__ZN5tutti7control10Membership5leaveERKNS_7RequestE");
+void watched_leave(Membership* membership, const Request& request) noexcept
+    asm("__wrap__ZN5tutti7control10Membership5leaveERKNS_7RequestE");
+void watched_leave(Membership* membership, const Request& request) noexcept {
+  real_leave(membership, request);
+  Round::running->left(*membership, request);
 }
 
 }  // namespace tutti::simulate

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "simulate/kernel.h"
+#include "tutti/types.h"
 
 namespace tutti::simulate {
 
@@ -21,9 +22,10 @@ enum class FaultKind : std::uint8_t {
   skip,      ///< a rank leaves one out
   abort,     ///< a rank aborts the group of the step
   quit,      ///< a rank ends there, in order
-  error,     ///< a rank cannot make the group of the step
+  error,     ///< a process gets no more shared memory
+  slow,      ///< a rank's callback of Work::then takes its time
 };
-inline constexpr std::size_t kFaultKinds = 9;
+inline constexpr std::size_t kFaultKinds = 10;
 const char* name_of(FaultKind kind) noexcept;
 
 struct Fault {
@@ -35,12 +37,23 @@ struct Fault {
 
 enum class StepKind : std::uint8_t { collective, message, make, close };
 
+/// How a rank makes a call: it waits in it, or later for its Work; or another thread of it waits.
+enum class How : std::uint8_t { waits, work, callback, thread, cancels };
+inline constexpr std::size_t kHows = 5;
+
 struct PlanStep {
   StepKind kind = StepKind::collective;
   int group = 0;
-  int from = 0, to = 0;   ///< of a message: ranks of the group
-  int root = -1;          ///< of a collective that waits for this rank of the group only
-  bool buffered = false;  ///< of a message: its sender does not wait
+  Op op = Op::barrier;      ///< of a collective
+  int root = -1;            ///< the same, if it has one: a rank of the group
+  int from = 0, to = 0;     ///< of a message: ranks of the group
+  int tag = 0;              ///< the same
+  bool buffered = false;    ///< the same
+  bool any = false;         ///< the same: its receiver takes it from any rank
+  int count = 0;            ///< floats; of an all_gather or all_to_all: to and from each rank
+  How how = How::waits;     ///< of a collective, and of the sender of a message
+  How how_to = How::waits;  ///< of its receiver
+  std::chrono::microseconds cancel_after{0};
 };
 
 struct PlannedGroup {
@@ -57,11 +70,15 @@ struct Plan {
   std::vector<PlanStep> steps;
   std::vector<bool> goes_on;  ///< by rank: after a failure, with other groups
   std::vector<bool> keeps;    ///< by rank: groups that are closed, until its end
-  bool data_tells = false;    ///< a rank sees in the data that another one calls something else
+  int cores = 1;              ///< of the machine: the engine and the waits are tuned by it
   std::chrono::milliseconds timeout{200};
+  std::chrono::milliseconds patience{0};  ///< for messages; 0: as for everything
   std::vector<Fault> faults;
 
   int ranks() const noexcept { return static_cast<int>(process_of.size()); }
+  int size_of(int group) const noexcept {
+    return static_cast<int>(groups[static_cast<std::size_t>(group)].world_ranks.size());
+  }
 };
 
 /// `ranks`: 0 for a number out of the usual ones.

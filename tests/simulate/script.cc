@@ -13,8 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr std::array<const char*, 4> kStepNames = {"collective", "message", "make", "close"};
+constexpr std::array<const char*, kHows> kHowNames = {"waits", "work", "callback", "thread",
+                                                      "cancels"};
+constexpr std::array<Op, 7> kOps = {Op::all_reduce,     Op::broadcast,  Op::barrier,   Op::reduce,
+                                    Op::reduce_scatter, Op::all_gather, Op::all_to_all};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw std::runtime_error("replay script: " + what);
@@ -61,11 +65,19 @@ void check_steps(const Plan& plan) {
     const bool in_range = step.from >= 0 && step.from < size && step.to >= 0 && step.to < size &&
                           step.root >= -1 && step.root < size;
     require(in_range, fmt::format("step {} names a rank that its group has not", i));
+    const bool has_root = step.op == Op::broadcast || step.op == Op::reduce;
+    require(step.kind != StepKind::collective || has_root == (step.root >= 0),
+            fmt::format("step {} needs a root, or none", i));
+    require(step.count >= (step.kind == StepKind::message ? 1 : 0) && step.count <= 1 << 22,
+            fmt::format("step {} moves {} floats", i, step.count));
+    require(step.kind != StepKind::message || (step.from != step.to && step.tag >= 0),
+            fmt::format("step {} is a message to its sender, or its tag is negative", i));
   }
 }
 
 void check(const Plan& plan) {
   require(!plan.process_of.empty() && plan.ranks() <= 256, "from 1 to 256 ranks are possible");
+  require(plan.cores >= 1, "a machine has cores");
   int last = -1;
   for (const int process : plan.process_of) {
     require(process == last || process == last + 1, "processes are numbered by the ranks, from 0");
@@ -84,6 +96,53 @@ void check(const Plan& plan) {
   }
 }
 
+json to_json(const PlanStep& step) {
+  json text = {{"do", kStepNames[static_cast<std::size_t>(step.kind)]}, {"group", step.group}};
+  if (step.kind == StepKind::collective)
+    text.update({{"op", name_of(step.op)}, {"root", step.root}});
+  if (step.kind == StepKind::message)
+    text.update({{"from", step.from},
+                 {"to", step.to},
+                 {"tag", step.tag},
+                 {"buffered", step.buffered},
+                 {"any", step.any},
+                 {"how_to", kHowNames[static_cast<std::size_t>(step.how_to)]},
+                 {"cancel_after_us", step.cancel_after.count()}});
+  if (step.kind == StepKind::collective || step.kind == StepKind::message)
+    text.update({{"count", step.count}, {"how", kHowNames[static_cast<std::size_t>(step.how)]}});
+  return text;
+}
+
+How how_of(const json& text, const char* key) {
+  return static_cast<How>(index_in(kHowNames, text.at(key).get<std::string>()));
+}
+
+PlanStep step_of(const json& text) {
+  PlanStep step;
+  step.kind = static_cast<StepKind>(index_in(kStepNames, text.at("do").get<std::string>()));
+  step.group = text.at("group").get<int>();
+  if (step.kind == StepKind::make || step.kind == StepKind::close) return step;
+  step.count = text.at("count").get<int>();
+  step.how = how_of(text, "how");
+  if (step.kind == StepKind::collective) {
+    const auto op = text.at("op").get<std::string>();
+    const auto found =
+        std::find_if(kOps.begin(), kOps.end(), [&](Op each) { return name_of(each) == op; });
+    require(found != kOps.end(), fmt::format("'{}' is no collective of a plan", op));
+    step.op = *found;
+    step.root = text.at("root").get<int>();
+    return step;
+  }
+  step.from = text.at("from").get<int>();
+  step.to = text.at("to").get<int>();
+  step.tag = text.at("tag").get<int>();
+  step.buffered = text.at("buffered").get<bool>();
+  step.any = text.at("any").get<bool>();
+  step.how_to = how_of(text, "how_to");
+  step.cancel_after = std::chrono::microseconds(text.at("cancel_after_us").get<std::int64_t>());
+  return step;
+}
+
 }  // namespace
 
 std::string to_script(const Plan& plan) {
@@ -92,7 +151,8 @@ std::string to_script(const Plan& plan) {
                  {"put_aside", plan.put_aside},
                  {"hiccup", plan.hiccup},
                  {"timeout_ms", plan.timeout.count()},
-                 {"data_tells", plan.data_tells},
+                 {"patience_ms", plan.patience.count()},
+                 {"cores", plan.cores},
                  {"processes", plan.process_of},
                  {"goes_on", plan.goes_on},
                  {"keeps", plan.keeps},
@@ -101,13 +161,7 @@ std::string to_script(const Plan& plan) {
                  {"faults", json::array()}};
   for (const PlannedGroup& group : plan.groups)
     script["groups"].push_back({{"of", group.parent}, {"ranks", group.world_ranks}});
-  for (const PlanStep& step : plan.steps)
-    script["steps"].push_back({{"do", kStepNames[static_cast<std::size_t>(step.kind)]},
-                               {"group", step.group},
-                               {"from", step.from},
-                               {"to", step.to},
-                               {"root", step.root},
-                               {"buffered", step.buffered}});
+  for (const PlanStep& step : plan.steps) script["steps"].push_back(to_json(step));
   for (const Fault& fault : plan.faults)
     script["faults"].push_back({{"kind", name_of(fault.kind)},
                                 {"who", fault.who},
@@ -126,18 +180,14 @@ Plan from_script(const std::string& text) try {
   plan.put_aside = script.at("put_aside").get<double>();
   plan.hiccup = script.at("hiccup").get<double>();
   plan.timeout = std::chrono::milliseconds(script.at("timeout_ms").get<std::int64_t>());
-  plan.data_tells = script.at("data_tells").get<bool>();
+  plan.patience = std::chrono::milliseconds(script.at("patience_ms").get<std::int64_t>());
+  plan.cores = script.at("cores").get<int>();
   plan.process_of = script.at("processes").get<std::vector<int>>();
   plan.goes_on = script.at("goes_on").get<std::vector<bool>>();
   plan.keeps = script.at("keeps").get<std::vector<bool>>();
   for (const json& group : script.at("groups"))
     plan.groups.push_back({group.at("ranks").get<std::vector<int>>(), group.at("of").get<int>()});
-  for (const json& step : script.at("steps")) {
-    const std::size_t kind = index_in(kStepNames, step.at("do").get<std::string>());
-    plan.steps.push_back({static_cast<StepKind>(kind), step.at("group").get<int>(),
-                          step.at("from").get<int>(), step.at("to").get<int>(),
-                          step.at("root").get<int>(), step.at("buffered").get<bool>()});
-  }
+  for (const json& step : script.at("steps")) plan.steps.push_back(step_of(step));
   for (const json& fault : script.at("faults"))
     plan.faults.push_back(
         {static_cast<FaultKind>(index_in(fault_names(), fault.at("kind").get<std::string>())),

@@ -1,0 +1,74 @@
+// The program of one rank, over the public API, and what it tells those who check.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "control/judge/verdict.h"
+#include "simulate/round.h"
+#include "tutti/error.h"
+#include "tutti/store.h"
+
+namespace tutti::simulate {
+
+/// What a rank's group has ended with, with ranks of the world.
+struct Outcome {
+  ErrorCode code = ErrorCode::kInternal;
+  std::vector<int> culprits;
+  bool operator==(const Outcome&) const = default;
+};
+
+/// What has happened in a round so far, as somebody who sees everything knows it. Groups by their
+/// id: ranks that have failed a group may ask for another one of the same members.
+struct Happened {
+  struct Group {
+    std::vector<int> world_ranks;
+    GroupId parent = 0;
+    std::vector<std::optional<Outcome>> outcomes;                        // by member
+    std::map<std::uint64_t, std::vector<Clock::time_point>> entered;     // seq -> by member
+    std::map<int, std::pair<std::uint64_t, Clock::time_point>> waiting;  // rank: what, since when
+    std::set<int> parted;  // ranks of the world that have closed it well
+  };
+  struct Mail {
+    bool is_sent = false, is_taken_back = false, is_received = false;
+    Clock::time_point last_posted = {};  // of its two ends
+    bool both_posted = false;
+  };
+
+  const Plan& plan;
+  Tally& tally;
+  Kernel& kernel;
+  std::shared_ptr<Store> store;
+  int board_fd = -1;
+  std::string violation = {};
+  std::map<GroupId, Group> groups = {};
+  std::map<std::pair<GroupId, std::size_t>, Mail> mail = {};  // by step
+  /// Group, from, to, tag: step of the receive -> step of the send.
+  std::map<std::tuple<GroupId, int, int, int>, std::map<std::size_t, std::size_t>> received = {};
+  std::map<int, std::set<GroupId>> made = {};  // rank of the world: groups it has begun to make
+  std::map<int, GroupId> made_last = {};       // the same; 0: it could not begin
+  std::map<int, Clock::time_point> left = {};
+  std::set<int> leaving = {};  // ranks of the world that may have said a goodbye
+  std::vector<bool> done = {};
+  std::vector<std::pair<control::Verdict, Clock::time_point>> log = {};
+
+  void violated(std::string what) {
+    if (violation.empty()) violation = std::move(what);
+  }
+  std::chrono::nanoseconds pauses() const;
+  /// Where nothing is late an operation ends soon after all had come to it, at `since`.
+  void check_prompt(Clock::time_point since, const std::string& what);
+  /// Who stays in a group is told of its failure soon.
+  void check_untold(GroupId group, int rank);
+};
+
+/// Rank `rank` of the plan, from joining to leaving. In a fiber.
+void run_program(Happened& happened, int rank);
+
+}  // namespace tutti::simulate

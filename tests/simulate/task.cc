@@ -1,0 +1,188 @@
+#include "simulate/task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace tutti::simulate {
+
+namespace {
+
+/// Data repeat after a prime number of elements, so that what must come out is computed once.
+constexpr std::size_t kPeriod = 251;
+
+/// What `member` puts into `step`: of different magnitudes, so that the order of additions shows.
+float value(std::uint64_t step, int member, std::size_t i) noexcept {
+  std::uint64_t bits = (step * 64 + static_cast<std::uint64_t>(member) + 1) * 0x9e3779b97f4a7c15;
+  bits = (bits ^ (bits >> 29)) + (i % kPeriod) * 0xbf58476d1ce4e5b9;
+  bits = (bits ^ (bits >> 32)) * 0x94d049bb133111eb;
+  const auto digits = static_cast<float>(static_cast<std::int32_t>(bits >> 40) - (1 << 23));
+  return digits * static_cast<float>(1 << (bits & 15)) * 0x1p-24f;
+}
+
+/// Repeats what the first `period` elements are.
+template <class Element>
+void fill(std::span<float> to, Element&& element) {
+  const std::size_t period = std::min(kPeriod, to.size());
+  for (std::size_t i = 0; i < period; ++i) to[i] = element(i);
+  for (std::size_t done = period; done < to.size(); done += kPeriod)
+    std::memcpy(&to[done], to.data(), std::min(kPeriod, to.size() - done) * sizeof(float));
+}
+
+bool is_filled(std::span<const float> with, const std::vector<float>& period) {
+  for (std::size_t at = 0; at < with.size(); at += period.size()) {
+    const std::size_t count = std::min(period.size(), with.size() - at);
+    if (std::memcmp(&with[at], period.data(), count * sizeof(float)) != 0) return false;
+  }
+  return true;
+}
+
+/// docs/numerics.md: tree(v) = tree(first k) + tree(rest), k the largest power of two below.
+float tree(const float* values, std::size_t count) noexcept {
+  if (count == 1) return *values;
+  const std::size_t first = std::bit_floor(count - 1);
+  return tree(values, first) + tree(values + first, count - first);
+}
+
+}  // namespace
+
+Task::Task(const Plan& plan, std::size_t step, int me, bool other)
+    : plan_(plan),
+      step_(step),
+      planned_(plan.steps[step]),
+      me_(me),
+      members_(plan.size_of(planned_.group)),
+      is_other_(other),
+      op_(planned_.op),
+      count_(static_cast<std::size_t>(planned_.count)),
+      root_(planned_.root) {
+  if (planned_.kind == StepKind::message) {
+    op_ = me == planned_.from ? Op::send : Op::recv;
+    count_ += other ? 1 : 0;
+  } else if (other) {  // of each kind in turn
+    switch (step % 3) {
+      case 0:
+        op_ = op_ == Op::all_reduce ? Op::all_gather : Op::all_reduce;
+        count_ += 1;
+        break;
+      case 1:
+        count_ += 1;
+        op_ = op_ == Op::barrier ? Op::all_reduce : op_;
+        break;
+      default:
+        root_ = (root_ + 1) % members_;
+        op_ = op_ == Op::broadcast ? Op::reduce : Op::broadcast;
+    }
+  }
+  lay_out();
+}
+
+void Task::lay_out() {
+  const auto members = static_cast<std::size_t>(members_);
+  const bool is_split = op_ == Op::all_to_all || op_ == Op::reduce_scatter;
+  const bool is_joined = op_ == Op::all_to_all || op_ == Op::all_gather;
+  const std::uint64_t number = step_ + (is_other_ ? 1000 : 0);
+  if (op_ != Op::recv && op_ != Op::barrier) {
+    input_.resize(count_ * (is_split ? members : 1));
+    fill(input_, [&](std::size_t i) { return value(number, me_, i); });
+  }
+  if (op_ == Op::send) input_[0] = static_cast<float>(step_);
+  if (op_ == Op::broadcast) output_ = me_ == root_ ? input_ : std::vector<float>(count_, -1.0f);
+  if (op_ != Op::send && op_ != Op::barrier && op_ != Op::broadcast)
+    output_.assign(count_ * (is_joined ? members : 1), -1.0f);
+}
+
+template <class Result, class... How>
+Result Task::issue(ProcessGroup& group, How... how) {
+  const Timeout patience =
+      plan_.patience.count() > 0 ? Timeout(plan_.patience) : Timeout(plan_.timeout);
+  switch (op_) {
+    case Op::all_reduce:
+      return group.all_reduce(input_, output_, AllReduceOptions{}, how...);
+    case Op::reduce:
+      return group.reduce(input_, output_, ReduceOptions{.root = root_}, how...);
+    case Op::reduce_scatter:
+      return group.reduce_scatter(input_, output_, AllReduceOptions{}, how...);
+    case Op::broadcast:
+      return group.broadcast(output_, RootedOptions{.root = root_}, how...);
+    case Op::all_gather:
+      return group.all_gather(input_, output_, CollectiveOptions{}, how...);
+    case Op::all_to_all:
+      return group.all_to_all(input_, output_, CollectiveOptions{}, how...);
+    case Op::send:
+      return group.send(input_, planned_.to,
+                        {.tag = planned_.tag, .buffered = planned_.buffered, .timeout = patience},
+                        how...);
+    case Op::recv:
+      return static_cast<Result>(
+          group.recv(output_, planned_.any ? kAnyRank : planned_.from,
+                     {.tag = planned_.tag, .timeout = patience, .info = &info_}, how...));
+    case Op::barrier:
+    case Op::gather:
+    case Op::scatter:
+    case Op::scan:
+    case Op::exclusive_scan:
+      break;  // no plan has the others
+  }
+  return group.barrier(CollectiveOptions{}, how...);
+}
+
+void Task::run(ProcessGroup& group) { issue<void>(group); }
+Work Task::start(ProcessGroup& group) { return issue<Work>(group, async); }
+
+std::size_t Task::received() const noexcept { return static_cast<std::size_t>(output_[0]); }
+
+std::string Task::why_wrong_message() const {
+  const std::size_t step = output_[0] >= 0 ? received() : plan_.steps.size();
+  const bool is_one = step < plan_.steps.size() && static_cast<float>(step) == output_[0];
+  if (!is_one) return fmt::format("got what nobody sent, {}", output_[0]);
+  const PlanStep& sent = plan_.steps[step];
+  const bool is_mine = sent.kind == StepKind::message && sent.group == planned_.group &&
+                       sent.to == me_ && sent.tag == planned_.tag &&
+                       (planned_.any || sent.from == planned_.from);
+  if (!is_mine) return fmt::format("got the message of step {}", step);
+  if (info_.rank != sent.from || info_.tag != sent.tag || info_.count != count_)
+    return fmt::format("was told that rank {} sent it, with tag {}", info_.rank, info_.tag);
+  std::vector<float> right(count_);
+  fill(right, [&](std::size_t i) { return value(step, sent.from, i); });
+  right[0] = static_cast<float>(step);
+  return right == output_ ? "" : fmt::format("got other bytes than those of step {}", step);
+}
+
+std::string Task::why_wrong() const {
+  if (op_ == Op::recv) return why_wrong_message();
+  if (op_ == Op::send || op_ == Op::barrier) return {};
+  const bool needs_all = op_ != Op::broadcast && op_ != Op::reduce;
+  if (is_other_) return needs_all && members_ > 1 ? "has succeeded alone" : "";
+  if (op_ == Op::reduce && me_ != root_) return {};
+  std::vector<float> period(std::min(kPeriod, count_)), inputs(static_cast<std::size_t>(members_));
+  const auto from = [&](int member, std::size_t first) {
+    fill(period, [&](std::size_t i) { return value(step_, member, first + i); });
+  };
+  const auto of_all = [&](std::size_t first) {
+    for (std::size_t i = 0; i < period.size(); ++i) {
+      for (int member = 0; member < members_; ++member)
+        inputs[static_cast<std::size_t>(member)] = value(step_, member, first + i);
+      period[i] = tree(inputs.data(), inputs.size());
+    }
+  };
+  const std::size_t own_first = count_ * static_cast<std::size_t>(me_);
+  const bool is_joined = op_ == Op::all_to_all || op_ == Op::all_gather;
+  for (int part = 0; part < (is_joined ? members_ : 1); ++part) {
+    if (is_joined) {
+      from(part, op_ == Op::all_to_all ? own_first : 0);
+    } else if (op_ == Op::broadcast) {
+      from(root_, 0);
+    } else {
+      of_all(op_ == Op::reduce_scatter ? own_first : 0);
+    }
+    const auto at = static_cast<std::size_t>(part) * count_;
+    if (!is_filled(std::span(output_).subspan(at, count_), period))
+      return fmt::format("has a wrong result of {} x {}, part {}", name_of(op_), count_, part);
+  }
+  return {};
+}
+
+}  // namespace tutti::simulate
