@@ -427,7 +427,8 @@ int __wrap_pthread_mutex_consistent(pthread_mutex_t* mutex) {
 int __wrap_sched_yield() {
   Kernel* const kernel = inside();
   if (kernel == nullptr) return __real_sched_yield();
-  kernel->block(nullptr, kernel->now() + std::chrono::microseconds(kernel->random().from_to(1, 5)));
+  kernel->block(nullptr,
+                kernel->now() + std::chrono::microseconds(kernel->random().from_to(2, 40)));
   return 0;
 }
 

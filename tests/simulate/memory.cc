@@ -35,7 +35,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
       if (deadline.expired(kernel.now()))
         throw Error(ErrorCode::kTimeout, fmt::format("no memory from rank {}", member),
                     {.culprits = {member}});
-      kernel.block(nullptr, kernel.now() + std::chrono::microseconds(50));
+      kernel.block(nullptr, kernel.now() + std::chrono::microseconds(200));
     }
     kernel.step();
     take(member, net::Fd(::fcntl(std::stoi(*memory), F_DUPFD_CLOEXEC, 0)));

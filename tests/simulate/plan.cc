@@ -32,7 +32,7 @@ int draw_count(Random& random, int ranks) {
 
 How draw_how(Random& random, bool is_message) {
   constexpr std::array kOfCollective = {How::waits, How::waits, How::work, How::callback};
-  constexpr std::array kOfMessage = {How::waits, How::work, How::thread};
+  constexpr std::array kOfMessage = {How::waits, How::work, How::callback, How::thread};
   return is_message ? kOfMessage[random.below(kOfMessage.size())]
                     : kOfCollective[random.below(kOfCollective.size())];
 }
@@ -83,13 +83,24 @@ PlanStep draw_message(Random& random, int group, int members, int number) {
   return step;
 }
 
+/// Another message of the same sender, receiver and tag.
+PlanStep again(Random& random, PlanStep step) {
+  step.buffered = random.chance(0.5);
+  step.how = random.chance(0.7) ? How::work : How::waits;
+  step.how_to = random.chance(0.5) ? How::work : How::waits;
+  return step;
+}
+
 void add_groups_and_steps(Plan& plan, Random& random) {
   std::vector<int> all(static_cast<std::size_t>(plan.ranks()));
   std::iota(all.begin(), all.end(), 0);
   plan.groups.push_back({all, -1});
   std::vector<int> open = {0};
   // Now and then more groups than a rank has lines for, one after the other.
-  const int steps = random.chance(0.03) ? random.from_to(40, 90) : random.from_to(2, 10);
+  const bool is_long = plan.ranks() <= 16 && random.chance(0.03);
+  const int steps = is_long             ? random.from_to(40, 90)
+                    : plan.ranks() > 16 ? random.from_to(2, 5)
+                                        : random.from_to(2, 10);
   for (int number = 0; number < steps; ++number) {
     const int group = open[random.below(open.size())];
     const int size = plan.size_of(group);
@@ -99,7 +110,10 @@ void add_groups_and_steps(Plan& plan, Random& random) {
       make_unlike(step, plan.steps);
       plan.steps.push_back(step);
     } else if (kind < 7 && size > 1) {
-      plan.steps.push_back(draw_message(random, group, size, number));
+      const PlanStep first = draw_message(random, group, size, number);
+      plan.steps.push_back(first);
+      // Several of one tag: they stay in order.
+      while (first.tag < 1000 && random.chance(0.6)) plan.steps.push_back(again(random, first));
     } else if (kind < 9 && size > 1) {
       std::vector<int> members = plan.groups[static_cast<std::size_t>(group)].world_ranks;
       for (std::size_t i = members.size(); i > 1; --i)
@@ -126,7 +140,7 @@ void add_withdrawals(Plan& plan, Random& random) {
     How& how = by_sender ? step.how : step.how_to;
     if (how == How::thread) continue;
     how = How::cancels;
-    step.cancel_after = std::chrono::microseconds(random.from_to(0, 100));
+    step.cancel_after = std::chrono::microseconds(random.from_to(0, 1 << random.from_to(0, 7)));
   }
 }
 
@@ -143,6 +157,16 @@ Fault make_fault(const Plan& plan, Random& random) {
   fault.lasts = std::chrono::microseconds(
       random.from_to(100, is_long ? 4 * static_cast<int>(plan.timeout.count()) * 1000 : 30'000));
   return fault;
+}
+
+/// Two that call another operation at one step might agree.
+void add_fault(Plan& plan, const Fault& fault) {
+  const bool is_second =
+      std::any_of(plan.faults.begin(), plan.faults.end(), [&](const Fault& other) {
+        return other.kind == FaultKind::disagree && fault.kind == other.kind &&
+               other.at == fault.at;
+      });
+  if (!is_second) plan.faults.push_back(fault);
 }
 
 }  // namespace
@@ -177,7 +201,7 @@ Plan make_plan(std::uint64_t seed, int ranks) {
                                          : faults < 9 ? 2
                                                       : 3);
        ++fault)
-    plan.faults.push_back(make_fault(plan, random));
+    add_fault(plan, make_fault(plan, random));
   return plan;
 }
 
@@ -199,9 +223,15 @@ Plan shrink(Plan plan) {
       try_it(candidate);
     }
     for (std::size_t i = plan.steps.size(); i-- > 0;) {
-      if (plan.steps[i].kind == StepKind::make) continue;
       Plan candidate = plan;
       candidate.steps.erase(candidate.steps.begin() + static_cast<long>(i));
+      try_it(candidate);
+    }
+    for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+      Plan candidate = plan;
+      PlanStep& step = candidate.steps[i];
+      if (step.how == How::waits && step.how_to == How::waits) continue;
+      step.how = step.how_to = How::waits;
       try_it(candidate);
     }
   }

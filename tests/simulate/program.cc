@@ -18,6 +18,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
+/// One rank: it follows the plan, and notes what it is told.
 class Program {
  public:
   Program(Happened& happened, int rank)
@@ -119,7 +120,7 @@ class Program {
 
   /// A call of the program: it must end in time, and say what its group has failed with, if it has.
   template <class Body>
-  bool call(const char* what, int group, Body&& body) {
+  bool call(std::string_view what, int group, Body&& body) {
     const auto began = kernel_.now();
     std::optional<ErrorCode> code;
     try {
@@ -141,13 +142,14 @@ class Program {
     return !code;
   }
 
-  void note(const std::string& what, int index, const Error& error) {
+  void note(std::string_view what, int index, const Error& error) {
     const auto found = groups_.find(index);
     if (found == groups_.end()) return;
     Group& group = found->second;
     const auto failure =
         group.group.is_member() ? group.group.error() : std::optional<Error>(error);
-    const bool is_harmless = what == "close" || what == "message" || what == "cancelled";
+    const bool is_harmless =
+        what == "close" || what == "send" || what == "recv" || what == "cancelled";
     if (failure || !is_harmless) group.failed = true;
     const bool stays_usable =
         error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kCancelled;
@@ -270,8 +272,7 @@ class Program {
       mail.last_posted = kernel_.now();
     }
     if (how == How::waits) {
-      const bool well =
-          call(task->is_message() ? "message" : "collective", index, [&] { run(*task, group); });
+      const bool well = call(task->what(), index, [&] { run(*task, group); });
       return well || !groups_[index].failed;
     }
     Pending& pending = pending_.emplace_back();
@@ -279,7 +280,7 @@ class Program {
     Task& own = *pending.task;
     if (how == How::thread && own.is_message()) {
       pending.thread = kernel_.spawn(nullptr, [this, index, &own] {
-        call("message", index, [&] { run(own, groups_[index].group); });
+        call(own.what(), index, [&] { run(own, groups_[index].group); });
       });
       return true;
     }
@@ -308,7 +309,8 @@ class Program {
     }
     check(task);
     const Happened::Mail& mail = mail_of(task, task.step());
-    if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted)
+    if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted &&
+        plan_.patience == 0ms)
       happened_.check_prompt(mail.last_posted, fmt::format("message of step {}", task.step()));
   }
 
@@ -332,12 +334,10 @@ class Program {
 
   void settle(Pending& pending) {
     const Task& task = *pending.task;
-    const char* const what = pending.is_cancelled ? "cancelled"
-                             : task.is_message()  ? "message"
-                                                  : "collective";
-    call(what, task.group(), [&] {
+    call(pending.is_cancelled ? "cancelled" : task.what(), task.group(), [&] {
       try {
-        pending.work.wait();
+        while (!look(pending.work)) {
+        }
       } catch (const Error& error) {
         if (pending.is_cancelled != (error.code() == ErrorCode::kCancelled))
           violated(fmt::format("a Work that was cancelled ends with {}", name_of(error.code())));
@@ -347,6 +347,19 @@ class Program {
       if (pending.is_cancelled) violated("a Work that was cancelled ends well");
       check(task);
     });
+  }
+
+  /// Waits, or looks at it and computes for a while: then others carry it forward.
+  bool look(Work& work) {
+    constexpr auto kPause = 8ms;
+    if (random_.chance(0.7) || happened_.paused + kPause > plan_.timeout / 8) {
+      work.wait();
+      return true;
+    }
+    if (work.wait_for(std::chrono::microseconds(random_.from_to(0, 20)))) return true;
+    happened_.paused += kPause;
+    pause(kPause);
+    return false;
   }
 
   Happened::Mail& mail_of(const Task& task, std::size_t step) {

@@ -33,6 +33,7 @@ struct Happened {
     std::vector<std::optional<Outcome>> outcomes;                        // by member
     std::map<std::uint64_t, std::vector<Clock::time_point>> entered;     // seq -> by member
     std::map<int, std::pair<std::uint64_t, Clock::time_point>> waiting;  // rank: what, since when
+    std::map<int, Op> in;  // rank: operation that it has entered last
     std::set<int> parted;  // ranks of the world that have closed it well
   };
   struct Mail {
@@ -47,6 +48,7 @@ struct Happened {
   std::shared_ptr<Store> store;
   int board_fd = -1;
   std::string violation = {};
+  std::chrono::nanoseconds paused{0};  ///< by programs that look at a Work only now and then
   std::map<GroupId, Group> groups = {};
   std::map<std::pair<GroupId, std::size_t>, Mail> mail = {};  // by step
   /// Group, from, to, tag: step of the receive -> step of the send.
@@ -62,7 +64,8 @@ struct Happened {
     if (violation.empty()) violation = std::move(what);
   }
   std::chrono::nanoseconds pauses() const;
-  /// Where nothing is late an operation ends soon after all had come to it, at `since`.
+  /// Where nothing is late an operation ends soon after all had come to it, at `since`. Not for
+  /// messages that may be taken back: another one comes in their place.
   void check_prompt(Clock::time_point since, const std::string& what);
   /// Who stays in a group is told of its failure soon.
   void check_untold(GroupId group, int rank);

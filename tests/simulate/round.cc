@@ -144,8 +144,15 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
     case ErrorCode::kCancelled:
       violated(text + ": no part of a simulation fails so");
   }
-  for (const Fault& fault : plan_.faults)
+  const GroupId first = verdict.is_loss() ? 0 : verdict.groups.front();
+  const auto& in = happened_.groups[first].in;
+  const auto finder = in.find(verdict.finder.value);
+  const std::string_view op = finder != in.end() ? name_of(finder->second) : "group";
+  for (const Fault& fault : plan_.faults) {
     ++happened_.tally.answers[fmt::format("{} -> {}", name_of(fault.kind), name_of(verdict.code))];
+    ++happened_.tally
+          .table[fmt::format("{} x {} -> {}", name_of(fault.kind), op, name_of(verdict.code))];
+  }
 }
 
 /// Who waits for members of a new group is told at once why they do not come.
@@ -278,10 +285,10 @@ void Round::made(const control::MembershipOptions& options) {
 }
 
 void Round::enters(const control::Membership& membership, const Request& request) {
-  if (request.seq == 0) return;
   Happened::Group& group = happened_.groups[membership.id()];
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
-  group.waiting[rank] = {request.seq, kernel_.now()};
+  group.in[rank] = request.op;
+  if (request.seq != 0) group.waiting[rank] = {request.seq, kernel_.now()};
 }
 
 void Round::entered(const control::Membership& membership, const Request& request) {
@@ -351,7 +358,7 @@ std::string Round::run() {
 }  // namespace
 
 std::chrono::nanoseconds Happened::pauses() const {
-  std::chrono::nanoseconds sum = kernel.hiccups();
+  std::chrono::nanoseconds sum = kernel.hiccups() + paused;
   for (const Fault& fault : plan.faults)
     if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
         fault.kind == FaultKind::slow)
@@ -364,7 +371,7 @@ std::chrono::nanoseconds Happened::pauses() const {
 void Happened::check_prompt(Clock::time_point since, const std::string& what) {
   // A wait whose bell is not rung looks again after 5 ms.
   constexpr auto kPrompt = 4ms;
-  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0 && plan.patience == 0ms;
+  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0;
   if (is_quiet && kernel.now() - since > kPrompt)
     violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
                          (kernel.now() - since) / 1us));

@@ -86,7 +86,9 @@ Plan make_plan(std::uint64_t seed, int ranks);
 
 struct Tally {
   std::uint64_t rounds = 0, steps = 0, calls = 0;
-  std::map<std::string, std::uint64_t> answers;   ///< "die -> kPeerLost": first verdicts by fault
+  std::map<std::string, std::uint64_t> answers;  ///< "die -> kPeerLost": first verdicts by fault
+  std::map<std::string, std::uint64_t>
+      table;  ///< "die x send -> kPeerLost": by what the finder did
   std::map<std::string, std::uint64_t> outcomes;  ///< "collective kTimeout": what calls ended with
 };
 

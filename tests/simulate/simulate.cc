@@ -1,5 +1,6 @@
 // ./dev soak simulate: many rounds by seed; shrinks and prints what violates a promise.
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -33,6 +34,7 @@ nlohmann::json to_json(const Tally& tally) {
           {"steps", tally.steps},
           {"calls", tally.calls},
           {"first verdicts by fault", tally.answers},
+          {"first verdicts by fault and what the finder did last", tally.table},
           {"calls ended", tally.outcomes}};
 }
 
@@ -42,6 +44,9 @@ void add(Tally& sum, const nlohmann::json& part) {
   sum.calls += part["calls"].get<std::uint64_t>();
   for (const auto& [key, count] : part["first verdicts by fault"].items())
     sum.answers[key] += count.get<std::uint64_t>();
+  for (const auto& [key, count] :
+       part["first verdicts by fault and what the finder did last"].items())
+    sum.table[key] += count.get<std::uint64_t>();
   for (const auto& [key, count] : part["calls ended"].items())
     sum.outcomes[key] += count.get<std::uint64_t>();
 }
@@ -167,6 +172,9 @@ int main(int argc, char** argv) {
   app.add_option("--script", options.script, "where the plan of a violation is written, shrunk");
   app.add_option("--replay", options.replay, "run the plan in this file, and no other");
   CLI11_PARSE(app, argc, argv);
+  // Buffers that come and go are not to be asked of the system each time.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   tutti::set_log_callback([](tutti::LogLevel, std::string_view) {});
   if (!options.replay.empty()) return tutti::simulate::replay(options.replay);
   return tutti::simulate::run(options);

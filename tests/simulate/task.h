@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "simulate/round.h"
@@ -23,6 +24,7 @@ class Task {
   Work start(ProcessGroup& group);
 
   std::size_t step() const noexcept { return step_; }
+  std::string_view what() const noexcept { return name_of(op_); }
   int group() const noexcept { return planned_.group; }
   bool is_message() const noexcept { return tutti::is_message(op_); }
   bool is_send() const noexcept { return op_ == Op::send; }
