@@ -23,6 +23,7 @@ bool Messages::cancel(Transfer& transfer, const Error& failure) {
   bool mine = false;
   // A match of another message is over in no time, unless its rank is stopped there.
   for (int tries = 0; tries < 1000 && !mine && !transfer.matched(); ++tries) {
+    if (tries > 0 && membership_.abort_word().load() != 0) break;
     if (tries > 0) std::this_thread::yield();
     mine = take_back(transfer);
   }
@@ -69,7 +70,8 @@ void Messages::take_back_announced(Peer& to, Transfer& send) {
 /// the other and lets go: the sender adds to `withdrawn` and looks whether the receiver is
 /// `matching`; the receiver says that it is matching and looks whether it has read as many
 /// withdrawals as there are (`claim`). Neither waits. Once frozen, every match that was made has
-/// been told, and is read here. False: a match is being made; try again.
+/// been told, and is read here. False: a match is being made; try again. Or the group has failed:
+/// then nothing is read any more.
 bool Messages::freeze(Peer& to) {
   channels_.own_words(to.rank).withdrawn->store(to.withdrawals + 1);
   if (channels_.words_of(to.rank).matching->load() != 0) {
@@ -77,7 +79,9 @@ bool Messages::freeze(Peer& to) {
     return false;
   }
   guarded([&] { read_frames(to); });
-  return true;
+  if (membership_.abort_word().load() == 0) return true;
+  thaw(to);
+  return false;
 }
 
 void Messages::thaw(Peer& to) noexcept {

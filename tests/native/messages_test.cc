@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <barrier>
 #include <random>
 
+#include "native/arena.h"
 #include "native_ranks.h"
 
 namespace tutti::native {
@@ -336,6 +338,44 @@ TEST(Messages, TakingBackRacesWithMatching) {
   EXPECT_LT(sent.size(), static_cast<std::size_t>(kRounds)) << "nothing was taken back";
   std::sort(received.begin(), received.end());
   EXPECT_EQ(received, sent);
+}
+
+/// The match lies in the channel when the group fails, after which nothing is read.
+TEST(Messages, NothingThatWasReceivedIsTakenBackOnceTheGroupHasFailed) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  const net::Fd board = control::Board::make(2);
+  std::barrier both(2);
+  const auto live = [&](const group::NativeSpec& spec) {
+    const std::unique_ptr<Arena> arena = Arena::make(spec);
+    Channels channels = shm_channels(arena.get(), Lane::message);
+    Messages messages(channels, *spec.membership);
+    std::uint64_t data = spec.rank == 0 ? 7 : 0;
+    Request request;
+    request.op = spec.rank == 0 ? Op::send : Op::recv;
+    request.dtype = DType::u64;
+    request.count = 1;
+    request.input = {&data, 1, DType::u64};
+    request.output = {&data, 1, DType::u64};
+    request.message.peer = 1 - spec.rank;
+    request.arrive = request.stall = Deadline::after(std::chrono::seconds(20));
+    if (spec.rank == 1) {
+      both.arrive_and_wait();  // it is announced
+      messages.run(request);
+      EXPECT_EQ(data, 7u);
+      both.arrive_and_wait();
+      return;
+    }
+    Transfer send(messages, request, nullptr);
+    messages.submit(send);
+    both.arrive_and_wait();
+    both.arrive_and_wait();
+    spec.membership->fail({ErrorCode::kAborted, "somebody aborted the group", {}, {}});
+    EXPECT_FALSE(messages.withdraw(send, false)) << "it was received";
+    EXPECT_TRUE(messages.withdraw(send, true));
+  };
+  std::thread other([&] { on_native_member(1, 2, board.get(), store, live); });
+  on_native_member(0, 2, board.get(), store, live);
+  other.join();
 }
 
 TEST(Messages, AnyNumberMayBeUnmatched) {
