@@ -54,6 +54,8 @@ GETENV_HOME = ("src/base/config",)
 IMPURE = re.compile(r"\bnow\(\)|\bstd::(?:thread|mutex|atomic|lock_guard|unique_lock)\b")
 IMPURE_NOT = ("src/control/judge/",)
 LAYOUT = "control/board/layout.h"
+LABEL = "(?:Aliasing|Cost|Errors|Lifetime|Numerics|Ordering|Shape|Threads)"
+COMMENT = re.compile(r"\s*///?( *)(.*)$")
 WORK_LEFT = re.compile(r"\bTBD\b|\bFIXME\b|\bXXX\b|\bTODO\b(?!\((?:perf|hosts|cuda|backend|docs)\))")
 
 
@@ -139,6 +141,29 @@ def check_lines(name, text, report):
             report(name, number, "atomic_thread_fence is not modelled by TSan; use seq_cst operations")
 
 
+def check_comments(name, text, report):
+    """What a formatter leaves of a comment that it has broken. .clang-format lets it break none; whoever reflows by hand may slip."""
+    lines = [*text.splitlines(), ""]
+    for number in range(1, len(lines)):
+        above, line, below = (COMMENT.match(each) for each in (lines[number - 2] if number > 1 else "", *lines[number - 1:number + 1]))
+        if re.fullmatch(r'\s*"[^"]{1,24} "', lines[number - 1]) and lines[number].lstrip().startswith('"') \
+                and len(lines[number - 1]) + len(lines[number].split()[0]) < 100 and lines[number - 2].endswith(' "'):
+            report(name, number, "a string was cut where it need not be")
+        if not line:
+            continue
+        if re.fullmatch(r"[-=*]{4,}", line.group(2)):
+            report(name, number, "a rule of dashes on a line of its own: a banner is one line")
+        if re.match(LABEL + " [^ ]", line.group(2)) and below and len(below.group(1)) > 6 or re.search(rf"\. {LABEL}  ", line.group(2)):
+            report(name, number, "a label of a comment stands out of its column")
+        if not above or not line.group(2):
+            continue
+        if (len(above.group(1)) > 6 or re.match(LABEL + "  ", above.group(2))) and len(line.group(1)) == 1 and line.group(2)[0].islower():
+            report(name, number, "the text of a label begins at the margin")
+        elif below and len(lines[number - 2]) > 85 and len(line.group(2)) < 26 and line.group(2)[-1] not in ".:;!?)|" and below.group(2)[:1].islower() \
+                and len(lines[number - 1]) + len(below.group(2).split()[0]) < 100:
+            report(name, number, "a comment was broken in the middle of a sentence")
+
+
 def check_links(name, text, report):
     for number, line in enumerate(text.splitlines(), 1):
         for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", line):
@@ -175,6 +200,7 @@ def main():
             check_lines(name, text, report)
             if name.endswith((".h", ".cc")):
                 check_includes(name, text, report)
+                check_comments(name, text, report)
             if name.endswith(".md"):
                 check_links(name, text, report)
     check_tree(names, report)

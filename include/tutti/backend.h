@@ -69,7 +69,7 @@ struct BackendInfo {
 ///
 /// Lifetime  Shared by the Work and the backend's queue; lives until both have let go.
 /// Threads   begin and end: by whoever runs the operation, one after the other. All else: any
-/// thread.
+///           thread.
 class TUTTI_API WorkState {
  public:
   explicit WorkState(Request request) noexcept : request_(std::move(request)) {}
@@ -146,7 +146,6 @@ class TUTTI_API Backend {
 };
 
 // ---- plugins: backends in shared objects of their own
-// --------------------------------------------
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {

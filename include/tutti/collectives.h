@@ -43,7 +43,8 @@ using CountList = Integers<std::size_t>;
 /// Messages show the line that made a call. A function that wraps calls passes on the line of its
 /// own caller: give it a last parameter `Where where = Where::current()` and each call
 /// `(..., {}, where)`.
-/// Each form of each comes in three: blocking; asynchronous; asynchronous with the usual options.
+///
+/// Every collective has three forms: blocking; asynchronous; asynchronous with the usual options.
 /// Where a reduce operation is among the options it may stand for them: `scan(x, ReduceOp::max)`.
 /// Forms that take a list (`{a, b}`, a vector or span of Buffer) instead of one buffer with the
 /// parts of all ranks side by side copy its buffers once more, through memory of their size; its

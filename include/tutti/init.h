@@ -38,8 +38,8 @@ struct InitOptions {
 /// Lifetime  The world must outlive the groups made from it.
 /// Threads   Several worlds may live in one process; ranks may be threads.
 /// Errors    kInvalidArgument: two launchers give the process different identities, rank out of
-/// range,
-///           unknown backend or setting. kTimeout: who is missing. kSystem: no meeting point.
+///           range, unknown backend or setting. kTimeout: who is missing. kSystem: no meeting
+///           point.
 TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
                                           Where where = Where::current());
 template <class Name>

@@ -283,7 +283,7 @@ namespace detail {
 /// Threads   Borrowing: as collectives, one thread at a time.
 class TUTTI_API BorrowedGroup {
  public:
-  /// `borrower`: what needs it at `where`, for the error. Errors  kInvalidArgument: it is empty.
+  /// `borrower`: what needs it at `where`, for the error. An empty group is kInvalidArgument.
   BorrowedGroup(const ProcessGroup& group, const Where& where, const char* borrower);
   /// The group, for one call; the empty group once it has been destroyed.
   ProcessGroup lock() const noexcept;

@@ -38,11 +38,10 @@ struct MessageInfo {
 /// them are not null, `supports` said yes. Buffers that a rank has no use for are empty.
 ///
 /// Shape     `input` and `output` hold `count` elements or, where parts of all ranks lie side by
-/// side,
-///           count * group size. They overlap only in the *in-place* forms: all_gather and gather,
-///           where `input` is part `rank` of `output`; reduce_scatter and scatter, where `output`
-///           is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the scans,
-///           where both point to the same bytes.
+///           side, count * group size. They overlap only in the *in-place* forms: all_gather and
+///           gather, where `input` is part `rank` of `output`; reduce_scatter and scatter, where
+///           `output` is part `rank` of `input`; broadcast, all_reduce, reduce, all_to_all and the
+///           scans, where both point to the same bytes.
 struct Request {
   /// What only a send or recv has.
   struct Message {

@@ -23,9 +23,9 @@ namespace tutti {
 /// (wait and multi_get in one round trip).
 ///
 /// Threads   All calls may be made from any thread.
-/// Errors Every call throws kTimeout when `timeout` has passed (naming the keys that are missing)
-///           and kSystem when the server is gone. Keys are at most 4 KiB, values at most 16 MiB,
-///           a multi-call at most 4096 keys: more is kInvalidArgument.
+/// Errors    Every call throws kTimeout when `timeout` has passed (naming the keys that are
+///           missing) and kSystem when the server is gone. Keys are at most 4 KiB, values at most
+///           16 MiB, a multi-call at most 4096 keys: more is kInvalidArgument.
 class TUTTI_API Store {
  public:
   using Timeout = std::chrono::milliseconds;

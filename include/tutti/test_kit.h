@@ -56,8 +56,7 @@ class RanksFailed : public std::runtime_error {
 /// else does.
 ///
 /// Errors    kInvalidArgument for processes if the caller has other threads: they would be missing
-/// in
-///           the children, with whatever they had locked. kSystem if fork fails.
+///           in the children, with whatever they had locked. kSystem if fork fails.
 std::vector<Outcome> collect_ranks(int world_size,
                                    const std::function<std::string(const Rank&)>& function,
                                    const RunOptions& options = {});

@@ -90,8 +90,7 @@ class [[nodiscard]] TUTTI_API Work {
   ///     });
   ///
   /// Lifetime  The group must outlive the callback. One that destroys the group of its own
-  /// operation
-  ///           (by exit() with a static group, for example) aborts it; its memory stays.
+  ///           operation (by exit() with a static group, for example) aborts it; its memory stays.
   /// Ordering  Other operations of the group do not go on while it runs: keep it short.
   /// Errors    Inside the callback a call that would block (an operation that is not asynchronous,
   ///           new_group, close, wait) is kInvalidArgument.

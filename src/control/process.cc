@@ -70,8 +70,7 @@ void test_robust_mutexes() {
   if (has_robust_mutexes()) return;
   log(LogLevel::warn,
       "this kernel or sandbox refuses set_robust_list: that a rank has died will be found late, "
-      "when "
-      "a timeout ends. Allow that system call (seccomp), or set a short TUTTI_TIMEOUT");
+      "when a timeout ends. Allow that system call (seccomp), or set a short TUTTI_TIMEOUT");
 }
 
 }  // namespace

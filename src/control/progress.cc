@@ -16,8 +16,7 @@ constexpr WaitPolicy kNoSpinning{0, std::chrono::nanoseconds(0), std::chrono::na
 [[noreturn]] void end_process() noexcept {
   log(LogLevel::error,
       "a callback of Work::then has destroyed the group of its own operation, which is in use: "
-      "keep "
-      "the group until the callback has returned");
+      "keep the group until the callback has returned");
   std::abort();
 }
 

@@ -31,7 +31,7 @@ ModelDifference first_difference(std::span<const ModelDescription> by_rank);
 
 /// Compares over all ranks of the group; `name` is the wrapper's.
 /// Errors    kCollectiveMismatch with the difference, the same on every rank; the group stays
-/// usable.
+///           usable.
 void check_same_model(ProcessGroup& group, const std::string& name, const ModelDescription& own,
                       Where where);
 

@@ -10,7 +10,8 @@
 // this machine, with the same results on all of them.
 //
 // Aliasing  An output may be the same pointer as an input (in place); otherwise they must not
-// overlap. Threads   No state.
+//           overlap.
+// Threads   No state.
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ struct CutArguments {
 /// one letter stay short, and may have their number attached: "-n 4", "-n4" -> "-n4".
 ///
 /// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
-/// missing.
+///         missing.
 CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
 
 /// "4", "auto", "cpu" -> number of ranks. Throws Error(kInvalidArgument) naming the value.

@@ -50,8 +50,7 @@ std::string hint(const JobReport& report, const RankReport& culprit) {
   }
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
     return "  it ended without a goodbye while others still needed it: return from main, or "
-           "close() "
-           "the groups before exit";
+           "close() the groups before exit";
   }
   return {};
 }

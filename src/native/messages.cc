@@ -68,7 +68,8 @@ void Messages::run(const Request& request, group::Match* match) {
   }
 }
 
-/// The thread that sends to its own rank will not come to post the recv. Errors  kInvalidArgument.
+/// Throws kInvalidArgument if nobody has posted the recv: the thread that sends to its own rank
+/// will not come to do so.
 void Messages::must_be_matched(Transfer& send) {
   take_token(&send);
   take_in();

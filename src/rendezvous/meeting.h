@@ -2,11 +2,11 @@
 //
 // A *place* is where a store is served: the agent's address, a local address made from MASTER_PORT
 // or from an MPI launcher's name of the job (both served by rank 0), or the store the program
-// brings. In a
-// place, worlds are numbered as they are met (*round*). A rank *claims* its number with a record of
-// what process it is; the rank that comes last is the *judge*: it looks once more at all claims and
-// sets the *verdict*, which everybody waits for. A rank that dies or gives up after its claim fails
-// the round on all who wait (company.h); a claim that was dead before one came may be taken over.
+// brings. In a place, worlds are numbered as they are met (*round*). A rank *claims* its number
+// with a record of what process it is; the rank that comes last is the *judge*: it looks once more
+// at all claims and sets the *verdict*, which everybody waits for. A rank that dies or gives up
+// after its claim fails the round on all who wait (company.h); a claim that was dead before one
+// came may be taken over.
 #pragma once
 
 #include <chrono>

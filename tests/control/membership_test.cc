@@ -157,7 +157,6 @@ TEST(Membership, ManyThatFindACauseAtOnceReportOne) {
 }
 
 // ---- deadlines
-// ------------------------------------------------------------------------------------
 
 TEST(Membership, ALateMemberIsNamedWithWhatItDoes) {
   std::atomic<int> come{0};
@@ -313,7 +312,6 @@ TEST(Membership, SaysWhoIsAwaitedAndDoublesThePause) {
 }
 
 // ---- disagreement
-// ---------------------------------------------------------------------------------
 
 TEST(Membership, AskingFindsADisagreement) {
   std::atomic<int> come{0};
@@ -418,7 +416,6 @@ TEST(Membership, WhatAPeerWasSeenToDoIsEnough) {
 }
 
 // ---- leaving
-// --------------------------------------------------------------------------------------
 
 TEST(Membership, WhoLeftInOrderIsNamedByWhoNeedsHim) {
   on_thread_ranks(2, [&](Host&, Membership& world) {
@@ -515,7 +512,6 @@ TEST(Membership, AFailureIsFoundByWhoMakesTheGroupLater) {
 }
 
 // ---- progress
-// -------------------------------------------------------------------------------------
 
 class CountDown final : public Driver {
  public:

@@ -125,8 +125,7 @@ TEST(Repeats, FoldsOneCauseOfAllRanksAndSaysSo) {
   EXPECT_EQ(repeats.close(begin), Lines{});
   EXPECT_EQ(repeats.close(begin + Repeats::kWindow),
             (Lines{"tutti: the same from rank 2 (2 lines), uncaught on rank 2: rank 1 (pid 7 on "
-                   "vm, exit code 5) was "
-                   "lost: in barrier #4 at..."}));
+                   "vm, exit code 5) was lost: in barrier #4 at..."}));
   EXPECT_EQ(repeats.next_close(), Repeats::Clock::time_point::max());
 }
 

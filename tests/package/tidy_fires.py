@@ -15,6 +15,16 @@ PLANTED = {
         ("// " + "x" * 120 + "\n", "100 allowed"),
         ("// TO" + "DO: later\n", "work left"),
     ],
+    "include/tutti/log.h": [
+        ("// ---- a banner\n// -----------------\n", "a banner is one line"),
+        ("/// Errors    kTimeout: who is missing, or\n/// range.\n", "begins at the margin"),
+        ("/// Errors Every call throws\n///           kSystem.\n", "out of its column"),
+        ("/// Does not overlap. Threads   No state.\n", "out of its column"),
+        ("// A comment that was as long as a line may be until somebody added a word or two to it. In a\n// place, many\n"
+         "// ranks meet.\n", "in the middle of a sentence"),
+        ('const char* f() {\n  return "that a rank has died will be found late, "\n         "when "\n         "a timeout ends";\n}\n',
+         "a string was cut"),
+    ],
     "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
     "src/group/planted.cc": [('#include "launch/job.h"\n', "group may not include launch")],
     "src/control/planted.cc": [

@@ -137,7 +137,6 @@ TEST(GlooBackend, IsRefusedWhereConnectionsMustBeProtected) {
 }
 
 // ---- groups
-// --------------------------------------------------------------------------------------
 
 TEST(GlooBackend, GroupsWithinAndBesideEachOther) {
   on_ranks(
@@ -211,7 +210,6 @@ TEST(GlooBackend, WorldsOneAfterTheOtherLeaveNothingBehind) {
 }
 
 // ---- failures
-// ------------------------------------------------------------------------------------
 
 /// Runs `function` on processes; what the ranks that are left have thrown is `code`, in time.
 void expect_survivors(int ranks, int victim, ErrorCode code, std::chrono::milliseconds budget,
