@@ -17,7 +17,7 @@ extern char** environ;
 namespace tutti {
 namespace {
 
-enum class Kind { flag, number, bytes, duration, text, word };
+enum class Kind { flag, number, duration, text, word };
 
 struct Row {
   Setting id;
@@ -91,8 +91,6 @@ constexpr std::string_view name_of(Kind kind) {
       return "bool";
     case Kind::number:
       return "int";
-    case Kind::bytes:
-      return "bytes";
     case Kind::duration:
       return "duration";
     case Kind::text:
@@ -179,8 +177,6 @@ std::int64_t parse(const Row& row, std::string_view what, std::string_view text)
       return parse_flag(what, text);
     case Kind::number:
       return parse_number(what, text);
-    case Kind::bytes:
-      return static_cast<std::int64_t>(parse_bytes(what, text));
     case Kind::duration:
       return parse_duration(what, text).count();
     case Kind::text:
@@ -254,17 +250,6 @@ std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view 
   return std::chrono::nanoseconds(static_cast<std::int64_t>(total));
 }
 
-std::size_t parse_bytes(std::string_view what, std::string_view text) {
-  constexpr Unit kUnits[] = {
-      {"", 1},           {"B", 1},      {"KiB", 1u << 10}, {"MiB", 1u << 20},
-      {"GiB", 1u << 30}, {"KB", 1'000}, {"MB", 1'000'000}, {"GB", 1'000'000'000}};
-  std::uint64_t total = 0;
-  if (!parse_units(text, kUnits, std::numeric_limits<std::int64_t>::max(), &total)) {
-    reject(what, text, "a number of bytes like 4096, 64KiB, 25MiB or 1GiB");
-  }
-  return total;
-}
-
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
   // Something of a short word must be left: one of its letters, two where it has three.
   const std::size_t furthest =
@@ -316,9 +301,6 @@ bool Config::flag(Setting setting) const {
 std::int64_t Config::number(Setting setting) const {
   return value(setting, static_cast<int>(Kind::number)).number;
 }
-std::size_t Config::bytes(Setting setting) const {
-  return static_cast<std::size_t>(value(setting, static_cast<int>(Kind::bytes)).number);
-}
 std::chrono::nanoseconds Config::duration(Setting setting) const {
   return std::chrono::nanoseconds(value(setting, static_cast<int>(Kind::duration)).number);
 }
@@ -327,9 +309,6 @@ const std::string& Config::text(Setting setting) const {
 }
 LogLevel Config::log_level() const {
   return static_cast<LogLevel>(value(Setting::log, static_cast<int>(Kind::word)).number);
-}
-bool Config::given(Setting setting) const noexcept {
-  return values_[static_cast<std::size_t>(setting)].source != "default";
 }
 
 std::vector<SettingInfo> Config::describe() const {

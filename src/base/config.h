@@ -56,12 +56,9 @@ class Config {
 
   bool flag(Setting setting) const;
   std::int64_t number(Setting setting) const;
-  std::size_t bytes(Setting setting) const;
   std::chrono::nanoseconds duration(Setting setting) const;  ///< nanoseconds::max(): never
   const std::string& text(Setting setting) const;            ///< as it was given
   LogLevel log_level() const;
-  /// Whether the value comes from an option or a variable.
-  bool given(Setting setting) const noexcept;
 
   /// Every row, for `tutti env` and for comparing the uniform ones at init.
   std::vector<SettingInfo> describe() const;
@@ -86,8 +83,6 @@ LogLevel log_level_of_process() noexcept;
 /// "30s", "500ms", "1h30min", "250us", "10ns", "never"; a plain "30" is seconds. Throws
 /// kInvalidArgument naming `what`. Plugins of backends use it, too.
 TUTTI_API std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view text);
-/// "4096", "64KiB", "25MiB", "1GiB", "1MB"; throws kInvalidArgument naming `what`.
-std::size_t parse_bytes(std::string_view what, std::string_view text);
 /// The candidate with the least edit distance to `word`; empty if all are too far.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 

@@ -176,12 +176,4 @@ bool wait_until_slow(Doorbell& bell, TimePoint end, Look look) {
 
 }  // namespace detail
 
-void sleep_until(TimePoint end) noexcept {
-  const int errno_before = errno;
-  const timespec until = to_timespec(end);
-  while (::clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
-  }
-  errno = errno_before;
-}
-
 }  // namespace tutti

@@ -190,7 +190,4 @@ bool wait_until(Doorbell& bell, Deadline::Clock::time_point end, Ready&& ready) 
   return detail::wait_until_slow(bell, end, detail::look_of(ready));
 }
 
-/// Gives the core away until `end`. For retries against the outside world only.
-void sleep_until(Deadline::Clock::time_point end) noexcept;
-
 }  // namespace tutti

@@ -127,28 +127,4 @@ class Membership {
   std::shared_ptr<State> state_;
 };
 
-/// The Patience of one wait of one operation; lives on the stack.
-class OpPatience final : public Patience {
- public:
-  OpPatience(Membership& membership, const Request& request, int awaited) noexcept
-      : membership_(membership), request_(request), awaited_(awaited) {
-    program_.set_needs_all(awaited < 0);
-  }
-  Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-    return membership_.ask(request_, awaited_, clock_, now, next, &program_);
-  }
-  bool awaits_core(int core) const noexcept override {
-    return membership_.is_on_core(core, awaited_);
-  }
-  /// Messages: the peer has posted the other half.
-  void set_matched() noexcept { clock_.matched = true; }
-
- private:
-  Membership& membership_;
-  const Request& request_;
-  int awaited_;
-  WaitClock clock_;
-  ProgramWait program_;
-};
-
 }  // namespace tutti::control

@@ -62,13 +62,4 @@ std::vector<std::size_t> reverse_order(std::size_t parameter_count) {
   return order;
 }
 
-bool is_permutation_of(std::span<const std::size_t> order, std::size_t parameter_count) {
-  std::vector<bool> seen(parameter_count, false);
-  for (std::size_t parameter : order) {
-    if (parameter >= parameter_count || seen[parameter]) return false;
-    seen[parameter] = true;
-  }
-  return order.size() == parameter_count;
-}
-
 }  // namespace tutti::ddp

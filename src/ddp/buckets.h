@@ -52,7 +52,4 @@ std::vector<BucketShape> assign_buckets(std::span<const ParameterShape> paramete
 /// The first guess at the ready order: backward meets the parameters last to first.
 std::vector<std::size_t> reverse_order(std::size_t parameter_count);
 
-/// Whether `order` names every parameter exactly once.
-bool is_permutation_of(std::span<const std::size_t> order, std::size_t parameter_count);
-
 }  // namespace tutti::ddp

@@ -28,7 +28,6 @@ TEST(Config, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(config.duration(Setting::timeout), 30min);
   EXPECT_EQ(config.duration(Setting::stall_timeout), 30s);
   EXPECT_EQ(config.text(Setting::backend), "native");
-  EXPECT_FALSE(config.given(Setting::timeout));
 }
 
 TEST(Config, OptionWinsOverVariableOverDefault) {
@@ -54,7 +53,6 @@ TEST(Config, EmptyVariableIsNotSet) {
   const Config config({}, {{"TUTTI_TIMEOUT", ""}, {"TUTTI_LOG", ""}});
   EXPECT_EQ(config.duration(Setting::timeout), 30min);
   EXPECT_EQ(config.log_level(), LogLevel::warn);
-  EXPECT_FALSE(config.given(Setting::timeout));
 }
 
 TEST(Config, WordsBecomeTheirValues) {
@@ -84,7 +82,7 @@ TEST(Config, ValueThatDoesNotParseNamesItsSource) {
 
 TEST(Config, AskingByTheWrongTypeIsABug) {
   const Config config({}, {});
-  EXPECT_THROW(config.bytes(Setting::timeout), Error);
+  EXPECT_THROW(config.number(Setting::timeout), Error);
 }
 
 TEST(Config, Durations) {
@@ -100,18 +98,6 @@ TEST(Config, Durations) {
   for (const char* wrong : {"", "s", "1h30", "-1", "-1s", "30 s", "30sec", "1.5s", "9999999999h",
                             "18446744073709551616ns"}) {
     EXPECT_THROW(parse_duration("x", wrong), Error) << wrong;
-  }
-}
-
-TEST(Config, Bytes) {
-  EXPECT_EQ(parse_bytes("x", "0"), 0u);
-  EXPECT_EQ(parse_bytes("x", "4096"), 4096u);
-  EXPECT_EQ(parse_bytes("x", "64KiB"), 65536u);
-  EXPECT_EQ(parse_bytes("x", "25MiB"), 25u << 20);
-  EXPECT_EQ(parse_bytes("x", "1GiB"), 1u << 30);
-  EXPECT_EQ(parse_bytes("x", "1MB"), 1'000'000u);
-  for (const char* wrong : {"", "MiB", "-1", "25M", "1e6", "99999999999GiB"}) {
-    EXPECT_THROW(parse_bytes("x", wrong), Error) << wrong;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "base/wait.h"
 #include "control/board/board.h"
@@ -66,7 +67,7 @@ struct RankOfHostA {
     while (!world->cause() && Clock::now() < end) {
       Clock::time_point next;
       world->ask(request, -1, clock, Clock::now(), &next);
-      sleep_until(std::min(next, end));
+      std::this_thread::sleep_until(std::min(next, end));
     }
   }
 

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "control/forked_ranks.h"
+#include "op_patience.h"
 
 namespace tutti::control {
 namespace {

@@ -17,6 +17,7 @@
 #include <string>
 
 #include "control/thread_ranks.h"
+#include "op_patience.h"
 #include "tutti/error.h"
 #include "tutti/init.h"
 

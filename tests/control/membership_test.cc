@@ -12,6 +12,7 @@
 
 #include "base/log.h"
 #include "control/thread_ranks.h"
+#include "op_patience.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -226,7 +227,7 @@ TEST(Membership, BytesThatMoveKeepAnOperationAlive) {
     if (world.rank() == 0) {
       const auto began = Deadline::Clock::now();
       while (Deadline::Clock::now() < began + 500ms) {
-        sleep_until(Deadline::Clock::now() + 10ms);
+        std::this_thread::sleep_for(10ms);
         world.progressed();
       }
       done.store(true);

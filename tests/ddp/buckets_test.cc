@@ -69,12 +69,5 @@ TEST(Buckets, SlotsBeginOnCacheLinesAndNeverOverlap) {
 
 TEST(Buckets, NoParametersNoBuckets) { EXPECT_TRUE(assign_buckets({}, {}, {}).empty()); }
 
-TEST(Buckets, PermutationsAreRecognised) {
-  EXPECT_TRUE(is_permutation_of(std::vector<std::size_t>{2, 0, 1}, 3));
-  EXPECT_FALSE(is_permutation_of(std::vector<std::size_t>{2, 0, 0}, 3));
-  EXPECT_FALSE(is_permutation_of(std::vector<std::size_t>{2, 0}, 3));
-  EXPECT_FALSE(is_permutation_of(std::vector<std::size_t>{0, 3, 1}, 3));
-}
-
 }  // namespace
 }  // namespace tutti::ddp

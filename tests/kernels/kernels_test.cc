@@ -1,4 +1,4 @@
-// Every kernel on every instruction set of this machine against tests/reference.h.
+// Every kernel on every instruction set of this machine against src/test_kit/reference.h.
 #include "kernels/kernels.h"
 
 #include <gtest/gtest.h>
@@ -160,7 +160,7 @@ TEST_P(Kernels, EqualTheReferenceOnEveryTarget) {
   const DType dtype = GetParam();
   RecordProperty("seed", static_cast<int>(test_seed()));
   for (const ReduceOp op : kOps) {
-    if (!legal(dtype, op.kind())) continue;
+    if (!why_illegal(dtype, op.kind()).empty()) continue;
     for (const int n : {1, 2, 3, 4, 7, 8, 13}) {
       const auto ranks = static_cast<std::size_t>(n);
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, ranks - 1, ranks, ranks + 1,
@@ -182,7 +182,9 @@ TEST_P(Kernels, EqualTheReferenceOnEveryTarget) {
 TEST_P(Kernels, EveryNumberOfInputs) {
   const DType dtype = GetParam();
   for (int n = 1; n <= 70; ++n) {
-    const Case c{dtype, legal(dtype, ReduceOp::Kind::avg) ? ReduceOp::avg : ReduceOp::max, n, 67};
+    const Case c{dtype,
+                 why_illegal(dtype, ReduceOp::Kind::avg).empty() ? ReduceOp::avg : ReduceOp::max, n,
+                 67};
     const std::vector<Bytes> inputs = inputs_of(c);
     const Bytes want = reference::reduce(dtype, c.op, pointers_to(inputs), 0, c.count);
     on_every_target([&] { check_whole(c, inputs, want); });

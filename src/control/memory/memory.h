@@ -29,7 +29,6 @@ class Mapping {
   ~Mapping();
   std::byte* data() const noexcept { return data_; }
   std::size_t byte_count() const noexcept { return byte_count_; }
-  bool is_writable() const noexcept { return writable_; }
 
  private:
   friend std::shared_ptr<Mapping> map_shared(const net::Fd&, std::size_t, bool);
