@@ -244,6 +244,11 @@ class Deadline {
     if (end_ == Clock::time_point{}) return kNever;
     return end_ > now ? std::chrono::nanoseconds(end_ - now) : std::chrono::nanoseconds(0);
   }
+  /// When it expires, counted from the first look; Clock::time_point::max() for never.
+  Clock::time_point end(Clock::time_point now) noexcept {
+    start(now);
+    return end_ == Clock::time_point{} ? Clock::time_point::max() : end_;
+  }
   std::chrono::nanoseconds budget() const noexcept { return budget_; }
 
  private:

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <map>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "control/judge/decider.h"
 #include "control/judge/standing.h"
 #include "control/memory/hand_over.h"
+#include "net/process_info.h"
 #include "net/system_error.h"
 #include "store/watch.h"
 #include "tutti/error.h"
@@ -32,12 +32,6 @@ std::string read_line(const char* path) {
   std::string line;
   std::getline(file, line);
   return line;
-}
-
-std::string own_host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
 }
 
 std::string key_of(int rank) { return fmt::format("host/{}", rank); }
@@ -102,7 +96,7 @@ net::Fd duplicate(int fd) {
 net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
   if (options.store == nullptr && options.board_fd >= 0) return duplicate(options.board_fd);
   if (options.world_size == 1 && options.board_fd < 0) return Board::make(1);
-  Introduction own{host_identity(options.host_id), own_host_name(), false};
+  Introduction own{host_identity(options.host_id), net::own_host_name(), false};
   net::Fd memory;
   if (options.board_fd >= 0) {
     memory = duplicate(options.board_fd);
@@ -137,7 +131,7 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
     : process(std::move(process_in)),
       shared(memory),
       roster(options.roster ? *options.roster
-                            : Roster::of_one_host(shared.world_size(), own_host_name())),
+                            : Roster::of_one_host(shared.world_size(), net::own_host_name())),
       others(options.others),
       rank(options.rank),
       first_line_after(options.first_line_after),

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <string_view>
 #include <vector>
@@ -14,9 +13,6 @@ namespace tutti::group {
 namespace {
 
 using Objection = std::optional<std::string>;
-
-/// More elements than any memory holds: a count that has wrapped or was negative.
-constexpr std::size_t kMaxElements = std::numeric_limits<std::ptrdiff_t>::max() / 16;
 
 /// What `op` reads and writes on `rank`, as multiples of count; 0: nothing.
 struct Parts {

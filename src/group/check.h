@@ -1,6 +1,8 @@
 // The checks of arguments: what a single rank can see to be wrong before anything is sent.
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +11,9 @@
 #include "tutti/request.h"
 
 namespace tutti::group {
+
+/// More elements than any memory holds: a count that has wrapped or was negative.
+inline constexpr std::size_t kMaxElements = std::numeric_limits<std::ptrdiff_t>::max() / 16;
 
 /// The sentence that says what is wrong with `request`, made by rank `rank` of `group_size`; empty
 /// if nothing is. No allocation when nothing is. `blocking`: the caller waits for it.

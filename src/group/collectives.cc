@@ -11,8 +11,6 @@ namespace {
 
 using Impl = ProcessGroup::Impl;
 
-std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
-
 /// Part `index` of a buffer in which the parts of all ranks lie side by side.
 Buffer part_of(const Buffer& whole, std::size_t part_count, std::size_t index) {
   Buffer part = whole;
@@ -112,7 +110,7 @@ Request all_to_all_request(const Impl& group, ConstBuffer input, Buffer output,
                            const CollectiveOptions& options, Where where) {
   Request request = group.request(Op::all_to_all, options.timeout, where);
   request.dtype = input.dtype;
-  request.count = input.count / ranks_of(group);
+  request.count = input.count / group.size();
   request.input = input;
   request.output = output;
   return request;
@@ -120,13 +118,13 @@ Request all_to_all_request(const Impl& group, ConstBuffer input, Buffer output,
 
 /// The parts of a whole in-place buffer: their count, which must be the same for all ranks.
 std::size_t part_count(const Impl& group, const Request& request, std::size_t whole) {
-  if (whole % ranks_of(group) != 0) {
+  if (whole % group.size() != 0) {
     group.refuse(request,
                  fmt::format("in place, the whole buffer holds one part for each of {} ranks, but "
                              "{} elements cannot be divided so",
                              group.group_size(), whole));
   }
-  return whole / ranks_of(group);
+  return whole / group.size();
 }
 
 // In place: one buffer, of which one part is this rank's.

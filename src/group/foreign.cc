@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "group/under_way.h"
 
 namespace tutti::group {
 
@@ -286,12 +287,7 @@ Foreign::Foreign(Backend& backend, Side& side, control::Membership& membership, 
 
 Foreign::~Foreign() {
   if (collectives_pending_.load() + messages_pending_.load() > 0) {
-    const Cause cause{ErrorCode::kAborted,
-                      fmt::format("rank {} destroyed the group while asynchronous operations were "
-                                  "under way; close it first",
-                                  membership_.rank()),
-                      {membership_.rank()},
-                      {}};
+    const Cause cause = destroyed_too_early(membership_.rank());
     membership_.fail(cause);
     backend_.abort(cause);
     wait_for_the_aborted();
@@ -413,17 +409,12 @@ Work Foreign::start(Request request) {
 }
 
 void Foreign::drain(Deadline deadline) {
-  const Clock::time_point now = Clock::now();
-  const std::chrono::nanoseconds left = deadline.left(now);
-  const bool forever = left > Clock::time_point::max() - now;
   const auto pending = [this] { return collectives_pending_.load() + messages_pending_.load(); };
-  if (wait_through_aborts(membership_, forever ? Clock::time_point::max() : now + left,
-                          [&] { return pending() == 0; }))
+  if (wait_through_aborts(membership_, deadline.end(Clock::now()),
+                          [&] { return pending() == 0; })) {
     return;
-  throw Error(ErrorCode::kTimeout,
-              fmt::format("close (rank {}): {} asynchronous operations are still under way; wait "
-                          "for them before closing, or give a later deadline",
-                          membership_.rank(), pending()));
+  }
+  throw still_under_way(membership_.rank(), pending());
 }
 
 // ---- the thread

@@ -23,22 +23,28 @@
 
 namespace tutti::group {
 
-/// What a group is made of; new groups inherit what they share with their parent.
-struct Parts {
-  std::string name;
-  GroupId id = 0;
-  GroupId asked_of = 0;  ///< 0: a world; else the group that was asked, anew once that has failed
-  std::string call;      ///< then "new_group({1, 0})", as it was written
-  int rank = 0;
-  std::vector<int> world_ranks;  ///< by rank in the group
+/// What a group shares with the world and all groups made from it.
+struct WorldParts {
   std::chrono::nanoseconds arrive{0};
   std::chrono::nanoseconds stall{0};
   std::chrono::nanoseconds close_timeout{0};
-  std::shared_ptr<control::Host> host;  ///< shared with all groups of the world
-  std::shared_ptr<Store> store;         ///< of the world
-  std::shared_ptr<Observer> observer;   ///< may be null
-  Settings settings;                    ///< of the world, every row
-  bool check = true;                    ///< before each call of a backend that does not itself
+  std::shared_ptr<control::Host> host;
+  std::shared_ptr<Store> store;
+  std::shared_ptr<Observer> observer;  ///< may be null
+  Settings settings;                   ///< every row
+  bool check = true;                   ///< before each call of a backend that does not itself
+};
+
+/// What a group is made of.
+struct Parts : WorldParts {
+  std::string name;
+  GroupId id = 0;
+  /// The group whose new_group made this one; 0: a world. Another id once that group has failed, so
+  /// that counting starts anew.
+  GroupId asked_of = 0;
+  std::string call;  ///< then "new_group({1, 0})", as it was written
+  int rank = 0;
+  std::vector<int> world_ranks;  ///< by rank in the group
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
   std::unique_ptr<group::Side> side;  ///< null if the backend checks itself
@@ -65,7 +71,8 @@ class ProcessGroup::Impl {
   Impl& operator=(const Impl&) = delete;
 
   int rank() const noexcept { return parts_.rank; }
-  int group_size() const noexcept { return static_cast<int>(parts_.world_ranks.size()); }
+  std::size_t size() const noexcept { return parts_.world_ranks.size(); }
+  int group_size() const noexcept { return static_cast<int>(size()); }
   const group::Parts& parts() const noexcept { return parts_; }
   const BackendInfo& info() const noexcept { return info_; }
 
@@ -100,6 +107,10 @@ class ProcessGroup::Impl {
   }
   control::Membership& membership() const noexcept { return *parts_.membership; }
 
+  /// Of the group that was asked for the `times`th time with these ranks; its rank is -1 where this
+  /// one is none of them. `of_survivors`: this group has failed.
+  group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
+                           bool of_survivors) const;
   void admit(const Request& request, bool blocking);
   /// A message to or from kNoRank is over at once: true, and the caller's MessageInfo says so.
   static bool is_nothing(const Request& request) noexcept;

@@ -203,6 +203,23 @@ Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, cons
 
 }  // namespace
 
+group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::uint64_t times,
+                                             bool of_survivors) const {
+  group::Parts child;
+  static_cast<group::WorldParts&>(child) = parts_;
+  child.rank = -1;
+  for (const int member : ranks) {
+    if (member == rank()) child.rank = static_cast<int>(child.world_ranks.size());
+    child.world_ranks.push_back(parts_.world_ranks[static_cast<std::size_t>(member)]);
+  }
+  const std::string again = times > 1 ? fmt::format("#{}", times) : "";
+  child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);
+  child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
+  child.call = new_group_call(ranks);
+  child.id = group::child_id(child.asked_of, child.world_ranks, times);
+  return child;
+}
+
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
   group::refuse_in_callback("new_group");
   callers_.note();
@@ -222,27 +239,8 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   const std::uint64_t times =
       ++times_asked_[of_survivors][std::vector<int>(ranks.begin(), ranks.end())];
 
-  group::Parts child;
-  int own = -1;
-  for (const int rank_here : ranks) {
-    if (rank_here == rank()) own = static_cast<int>(child.world_ranks.size());
-    child.world_ranks.push_back(parts_.world_ranks[static_cast<std::size_t>(rank_here)]);
-  }
-  if (own < 0) return {};
-  const std::string again = times > 1 ? fmt::format("#{}", times) : "";
-  child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);
-  child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
-  child.call = new_group_call(ranks);
-  child.id = group::child_id(child.asked_of, child.world_ranks, times);
-  child.rank = own;
-  child.arrive = parts_.arrive;
-  child.stall = parts_.stall;
-  child.close_timeout = parts_.close_timeout;
-  child.host = parts_.host;
-  child.store = parts_.store;
-  child.observer = parts_.observer;
-  child.settings = parts_.settings;
-  child.check = parts_.check;
+  group::Parts child = child_parts(ranks, times, of_survivors);
+  if (child.rank < 0) return {};
   try {
     return group::make_group(std::move(child), of_survivors ? nullptr : &membership(), where,
                              [&](group::Parts& made, const GroupSpec& spec) {

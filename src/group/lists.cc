@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -18,11 +17,6 @@ namespace tutti {
 namespace {
 
 using Impl = ProcessGroup::Impl;
-
-std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
-
-/// More elements than any memory holds: a count that has wrapped or was negative.
-constexpr std::size_t kMaxElements = std::numeric_limits<std::ptrdiff_t>::max() / 16;
 
 /// Refuses what cannot be copied into a staged buffer of `dtype` that holds `count` elements so
 /// far.
@@ -43,7 +37,7 @@ void check_buffer(const Impl& group, const Request& request, const ConstBuffer& 
                                       "moved but not combined",
                                       index));
   }
-  if (given.count > kMaxElements || count + given.count > kMaxElements) {
+  if (given.count > group::kMaxElements || count + given.count > group::kMaxElements) {
     group.refuse(request, fmt::format("buffer {} of the list has {} elements, which no memory "
                                       "holds; the count may have been negative",
                                       index, given.count));
@@ -130,7 +124,7 @@ class Kept {
 template <class AnyBuffer>
 void check_parts(const Impl& group, const Request& request, std::span<const AnyBuffer> list,
                  const ConstBuffer& part, std::string_view what) {
-  if (list.size() != ranks_of(group)) {
+  if (list.size() != group.size()) {
     group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
                                       list.size(), group.group_size()));
   }

@@ -16,8 +16,6 @@ namespace {
 
 using Impl = ProcessGroup::Impl;
 
-std::size_t ranks_of(const Impl& group) { return static_cast<std::size_t>(group.group_size()); }
-
 Request send_request(const Impl& group, ConstBuffer data, int to, const SendOptions& options,
                      Where where) {
   Request request = group.request(Op::send, options.timeout, where);
@@ -171,7 +169,7 @@ ProcessGroup ProcessGroup::new_group(const Integers<int>& ranks, Where where) {
   return impl(where).new_group(ranks.numbers(), where);
 }
 ProcessGroup ProcessGroup::split(SplitOptions options, Where where) {
-  const auto ranks = ranks_of(impl(where));
+  const auto ranks = impl(where).size();
   const std::array<std::int32_t, 2> mine = {options.color, options.key};
   std::vector<std::int32_t> all(2 * ranks);
   const Purpose for_colors = Purpose::part("the colors of split", where);

@@ -93,11 +93,7 @@ bool Work::wait_for(std::chrono::nanoseconds duration) {
   if (!state_) return true;
   if (!state_->done()) {
     group::refuse_in_callback("Work::wait");
-    Deadline deadline = Deadline::after(duration);
-    const Clock::time_point now = Clock::now();
-    const std::chrono::nanoseconds left = deadline.left(now);
-    const bool forever = left == std::chrono::nanoseconds::max();
-    if (!state_->help(forever ? Clock::time_point::max() : now + left)) return false;
+    if (!state_->help(Deadline::after(duration).end(Clock::now()))) return false;
   }
   if (const std::optional<Error> failure = state_->error()) {
     tell(*state_, *failure);

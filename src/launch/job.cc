@@ -15,7 +15,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstring>
 
@@ -32,6 +31,7 @@
 #include "launch/stdin_pump.h"
 #include "net/fd.h"
 #include "net/poller.h"
+#include "net/process_info.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -50,11 +50,6 @@ constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopp
 constexpr auto kReaderPatience = 400ms;      ///< when the job was asked to end
 constexpr std::size_t kOutputWatch = 4, kFixedWatches = 6;
 constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
-
-std::string host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return ::gethostname(name, HOST_NAME_MAX) == 0 ? name : "localhost";
-}
 
 std::vector<int> allowed_cores() {
   cpu_set_t set;
@@ -77,7 +72,7 @@ class Job {
  public:
   explicit Job(const JobOptions& options)
       : options_(options),
-        placement_(place_on_one_host(options.rank_count, host_name(), allowed_cores())),
+        placement_(place_on_one_host(options.rank_count, net::own_host_name(), allowed_cores())),
         output_(options.rank_count, STDOUT_FILENO, STDERR_FILENO),
         ranks_(static_cast<std::size_t>(options.rank_count)) {}
   int run();
@@ -668,7 +663,8 @@ int Job::run() {
 }  // namespace
 
 std::string describe_job(const JobOptions& options) {
-  const Placement placement = place_on_one_host(options.rank_count, host_name(), allowed_cores());
+  const Placement placement =
+      place_on_one_host(options.rank_count, net::own_host_name(), allowed_cores());
   const std::string program = find_for(options);
   const auto& cores = placement.ranks[0].cores;
   const ThreadDefaults defaults =

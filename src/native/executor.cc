@@ -38,7 +38,7 @@ void Executor::begin(const Request& request, const Schedule& schedule, const Req
   schedule_ = &schedule;
   header_.type = FrameType::segment;
   header_.segment = 0;
-  header_.what = describe(shown);
+  header_.what = control::description_of(shown);
   element_bytes_ = size_of(request.dtype);
   segment_count_ = channels_.max_payload() / element_bytes_;
   const auto parts = static_cast<std::size_t>(schedule.parts);

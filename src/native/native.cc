@@ -10,6 +10,7 @@
 #include "base/legality.h"
 #include "group/check.h"
 #include "group/native_spec.h"
+#include "group/under_way.h"
 #include "native/helping.h"
 #include "native/messages.h"
 #include "native/queue.h"
@@ -97,12 +98,7 @@ class Native final : public Backend, private control::Driver {
   ~Native() override {
     if (has_driver_) membership_.remove_driver(*this);
     if (!is_busy()) return;
-    membership_.fail({ErrorCode::kAborted,
-                      fmt::format("rank {} destroyed the group while asynchronous operations were "
-                                  "under way; close it first",
-                                  membership_.rank()),
-                      {membership_.rank()},
-                      {}});
+    membership_.fail(group::destroyed_too_early(membership_.rank()));
     queue_.fail_pending();
     messages_.fail_pending();
   }
@@ -178,19 +174,11 @@ class Native final : public Backend, private control::Driver {
   void abort(const Cause& cause) noexcept override { membership_.fail(cause); }
 
   void close(Deadline deadline) override {
-    const Clock::time_point now = Clock::now();
-    const std::chrono::nanoseconds left = deadline.left(now);
-    const bool forever = left == std::chrono::nanoseconds::max();
-    const Clock::time_point until = forever ? Clock::time_point::max() : now + left;
+    const Clock::time_point until = deadline.end(Clock::now());
     queue_.drain(until);
     help(messages_, membership_, until, [this] { return messages_.pending() == 0; });
     const std::size_t pending = queue_.pending() + messages_.pending();
-    if (pending > 0) {
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("close (rank {}): {} asynchronous operations are still under way; "
-                              "wait for them before closing, or give a later deadline",
-                              membership_.rank(), pending));
-    }
+    if (pending > 0) throw group::still_under_way(membership_.rank(), pending);
   }
 
   BackendInfo info() const override {

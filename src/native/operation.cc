@@ -2,18 +2,6 @@
 
 namespace tutti::native {
 
-control::Description describe(const Request& request) noexcept {
-  control::Description description;
-  description.seq = request.seq;
-  description.chain = request.chain;
-  description.count = request.count;
-  description.op = control::op_byte(request);
-  description.dtype = static_cast<std::uint8_t>(request.dtype);
-  description.reduce = static_cast<std::uint8_t>(request.reduce.kind());
-  description.root_or_peer = root_or_peer(request);
-  return description;
-}
-
 namespace {
 
 /// Steps to the end. A wait that sees something move ends and the next one begins: a large message

@@ -10,9 +10,6 @@
 
 namespace tutti::native {
 
-/// What a frame says about the operation it belongs to.
-control::Description describe(const Request& request) noexcept;
-
 class Operation {
  public:
   virtual ~Operation() = default;

@@ -280,7 +280,7 @@ FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::ui
   header.type = has_envelope_only(send) ? FrameType::envelope : FrameType::announce;
   header.tag = request.message.tag;
   header.id = id;
-  header.what = describe(request);
+  header.what = control::description_of(request);
   header.what.site = membership_.site(request.where);
   const bool carries = send.byte_count() <= eager_bytes_ &&
                        (request.message.buffered || to.announced_bytes < kMaxUnmatchedBytes / 2);

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 
 #include "net/fd.h"
@@ -77,6 +78,11 @@ bool has_ended(pid_t pid, std::uint64_t start_time) {
   // Readable once all its threads have ended: one whose main thread is a zombie may go on.
   Deadline now = Deadline::at(Deadline::Clock::now());
   return poll_readable(process.get(), now) == PollResult::ready;
+}
+
+std::string own_host_name() {
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, HOST_NAME_MAX) == 0 ? name : "localhost";
 }
 
 std::string pid_space() {

@@ -1,4 +1,4 @@
-// Facts about processes, for messages and for checks of descent.
+// Facts about processes and their host, for messages and for checks of descent.
 #pragma once
 
 #include <sys/types.h>
@@ -28,6 +28,9 @@ std::optional<ProcessStat> stat_of(pid_t pid);
 /// Whether the process `pid` that began at `start_time` (0: not known) has ended: a zombie has, a
 /// process that /proc does not show has not.
 bool has_ended(pid_t pid, std::uint64_t start_time);
+
+/// As gethostname says; "localhost" where it does not.
+std::string own_host_name();
 
 /// Where a pid means what it means here: boot id and pid name space. Empty if /proc does not say:
 /// then nobody knows where his pid means something.

@@ -7,6 +7,7 @@
 
 #include "control/forked_ranks.h"
 #include "control/thread_ranks.h"
+#include "op_patience.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

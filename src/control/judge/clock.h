@@ -14,7 +14,7 @@ inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::millise
 
 /// `now + duration` without overflow.
 inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {
-  return duration > Clock::time_point::max() - now ? Clock::time_point::max() : now + duration;
+  return Deadline::after(duration).end(now);
 }
 
 }  // namespace tutti::control

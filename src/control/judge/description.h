@@ -41,19 +41,22 @@ struct Shown : Description {
   double factor = 1.0;  ///< of premul_sum
 };
 
+/// Without the site, which only the rank's own slot can name.
+inline Description description_of(const Request& request) noexcept {
+  return {.seq = request.seq,
+          .chain = request.chain,
+          .count = request.count,
+          .op = op_byte(request),
+          .dtype = static_cast<std::uint8_t>(request.dtype),
+          .reduce = static_cast<std::uint8_t>(request.reduce.kind()),
+          .root_or_peer = root_or_peer(request)};
+}
+
 /// What a rank shows of `request`; of a message its tag stands where others have their chain.
 inline Shown shown_of(const Request& request, std::uint8_t site) noexcept {
-  Shown value;
-  value.seq = request.seq;
-  value.chain =
-      is_message(request.op) ? static_cast<std::uint64_t>(request.message.tag) : request.chain;
-  value.count = request.count;
-  value.factor = request.reduce.factor();
-  value.op = op_byte(request);
-  value.dtype = static_cast<std::uint8_t>(request.dtype);
-  value.reduce = static_cast<std::uint8_t>(request.reduce.kind());
+  Shown value{description_of(request), request.reduce.factor()};
+  if (is_message(request.op)) value.chain = static_cast<std::uint64_t>(request.message.tag);
   value.site = site;
-  value.root_or_peer = root_or_peer(request);
   return value;
 }
 

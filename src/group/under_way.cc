@@ -1,0 +1,23 @@
+#include "group/under_way.h"
+
+#include <fmt/format.h>
+
+namespace tutti::group {
+
+Cause destroyed_too_early(int rank) {
+  return {ErrorCode::kAborted,
+          fmt::format("rank {} destroyed the group while asynchronous operations were under way; "
+                      "close it first",
+                      rank),
+          {rank},
+          {}};
+}
+
+Error still_under_way(int rank, std::size_t pending) {
+  return Error(ErrorCode::kTimeout,
+               fmt::format("close (rank {}): {} asynchronous operations are still under way; wait "
+                           "for them before closing, or give a later deadline",
+                           rank, pending));
+}
+
+}  // namespace tutti::group
