@@ -1,17 +1,22 @@
 #!/usr/bin/env python3
-"""Holds the rules of the house: layers, blocking calls, threads, environment, links, style. No output when clean.
+"""Holds the rules of the house: layers, cycles, blocking calls, threads, environment, paths, style. No output when clean.
 
-    tools/tidy.py            check the tree
-    tools/tidy.py --table    print who may include whom
+    tools/tidy.py                check the tree
+    tools/tidy.py --table        print who may include whom
+    tools/tidy.py --functions    print the longest functions
 """
+import collections
 import pathlib
 import re
 import subprocess
 import sys
 
+from functions import functions
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# Folder -> what it may include, besides itself, the folders in it and the public headers below it (docs/architecture.md).
+# Folder -> what it may include, besides itself, the folders in it and the public headers of both (docs/architecture.md).
+# "tutti": every public header, and nothing else of the folders they belong to.
 LAYERS = {
     "src/base": [],
     "src/kernels": ["base"],
@@ -22,15 +27,14 @@ LAYERS = {
     "src/control/judge": ["base"],
     "src/control/memory": ["base", "net", "store"],
     "src/control/board": ["base", "net", "control/judge", "control/memory"],
-    "src/group": ["base", "store", "rendezvous", "control"],
-    "src/observe": ["base", "group"],
-    "src/native": ["base", "kernels", "net", "store", "control", "group"],
-    "src/plugins": ["base", "kernels", "store", "group"],
+    "src/group": ["base", "store", "control"],
+    "src/native": ["base", "kernels", "net", "control", "group"],
+    "src/plugins": ["base", "kernels", "group"],
     "src/ddp": ["base", "group"],
     "src/launch": ["base", "net", "store", "rendezvous", "control"],
-    "src/test_kit": ["base"],
+    "src/test_kit": ["base", "tutti"],
     "src/world.cc": ["base", "net", "store", "rendezvous", "control", "group", "native"],
-    "cli": ["base", "net", "store", "rendezvous", "control", "group", "launch", "world"],
+    "cli": ["base", "rendezvous", "group", "launch"],
 }
 # Public header -> the module that implements it; other headers may be included by that module's users only.
 PUBLIC = {
@@ -56,6 +60,10 @@ IMPURE_NOT = ("src/control/judge/",)
 LAYOUT = "control/board/layout.h"
 LABEL = "(?:Aliasing|Cost|Errors|Lifetime|Numerics|Ordering|Shape|Threads)"
 COMMENT = re.compile(r"\s*///?( *)(.*)$")
+LONGEST, LONGEST_BUT_1_PERCENT = 60, 40  # lines of a function
+# What a document or a comment may name: `native/engine` or docs/wire.md, from the root or from any folder below.
+PATH_QUOTED = re.compile(r"`(?:\./)?([\w.-]+(?:/[\w.-]+)+)/?`")
+PATH_PLAIN = re.compile(r"(?<![\w/.<\"@-])((?:[\w-]+/)+[\w-]+\.(?:h|cc|py|md|sh|cmake|txt|json))\b(?!/)")
 WORK_LEFT = re.compile(r"\bTBD\b|\bFIXME\b|\bXXX\b|\bTODO\b(?!\((?:perf|hosts|cuda|backend|docs)\))")
 
 
@@ -85,6 +93,13 @@ def may_include(module, allowed, owner):
     return owner == module or owner in allowed or any(owner.startswith(each + "/") for each in [*allowed, module])
 
 
+def included(text):
+    """(line, path) of every include."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if match := re.match(r'\s*#\s*include\s*["<]([^">]+)[">]', line):
+            yield number, match.group(1)
+
+
 def check_includes(name, text, report):
     layer = layer_of(name)
     if layer is None:
@@ -93,27 +108,92 @@ def check_includes(name, text, report):
         return
     module = module_of(layer)
     allowed = set(LAYERS[layer]) | {module}
-    for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r'\s*#\s*include\s*["<]([^">]+)[">]', line)
-        if not match:
-            continue
-        path = match.group(1)
+    for number, path in included(text):
         if path.startswith("tutti/"):
             owner = PUBLIC.get(path.removeprefix("tutti/"))
             if owner is None:
                 report(name, number, f"<{path}> is no public header known to tools/tidy.py")
-            elif module == "test_kit":
-                pass
-            elif owner not in allowed:
+            elif owner not in allowed and "tutti" not in allowed:
                 report(name, number, f"{module} may not include <{path}> ({owner})")
             continue
         owner = max((each for each in ALL if path.startswith(each + "/")), key=len, default=None)
         if owner is not None and not may_include(module, allowed, owner):
             report(name, number, f"{module} may not include {owner} (may: {', '.join(sorted(allowed))})")
-        if path == LAYOUT and layer != "src/control/board" and not name.startswith("tests/"):
+        if path == LAYOUT and layer != "src/control/board":
             report(name, number, "the layout of the board is read and written in control/board only")
-        if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h") and not name.startswith("tests/"):
+        if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h"):
             report(name, number, f"{path} is included by .cc files only")
+
+
+def folder_of(name):
+    """What a file counts as in the picture of includes: its folder; a public header is its module's."""
+    if name.startswith("include/tutti/"):
+        return PUBLIC.get(name.removeprefix("include/tutti/"))
+    if name.startswith(("src/", "cli/")):
+        folder = str(pathlib.PurePath(name).parent).removeprefix("src/")
+        return module_of(name) if folder == "src" else folder
+    return None
+
+
+def arrows_of(texts):
+    """Folder -> folder that it includes -> where it does so first."""
+    arrows = collections.defaultdict(dict)
+    for name, text in texts.items():
+        source = folder_of(name)
+        for number, path in included(text) if source else []:
+            target = folder_of(("include/" if path.startswith("tutti/") else "src/") + path)
+            if target and target != source and (path.startswith("tutti/") or "src/" + path in texts):
+                arrows[source].setdefault(target, (name, number))
+    return arrows
+
+
+def check_cycles(texts, report):
+    arrows = arrows_of(texts)
+
+    def reaches(source, target, seen):
+        seen.add(source)
+        return any(each == target or each not in seen and reaches(each, target, seen) for each in arrows.get(source, {}))
+
+    for source, targets in arrows.items():
+        for target, (name, number) in targets.items():
+            if reaches(target, source, set()):
+                report(name, number, f"{source} includes {target}, which includes {source}, itself or through others")
+
+
+def check_permits(texts, report):
+    """A permit that nobody uses says of the house what is not so."""
+    used = collections.defaultdict(set)
+    for source, targets in arrows_of(texts).items():
+        layer = next((each for each in sorted(ALL, key=len, reverse=True) if source == each or source.startswith(each + "/")), None)
+        used[layer] |= set(targets)
+    for path, allowed in LAYERS.items():
+        for permit in set(allowed) - {"tutti"}:
+            if not any(each == permit or each.startswith(permit + "/") for each in used[module_of(path)]):
+                report(path, 1, f"may include {permit}, and does not")
+
+
+def function_lengths(texts):
+    """(lines, file, first line, signature) of the functions of the product, the longest first."""
+    return sorted(((lines, name, first, signature) for name, text in texts.items() if name.startswith(("include/", "src/", "cli/"))
+                   for first, lines, signature in functions(text)), reverse=True)
+
+
+def check_functions(texts, report):
+    lengths = function_lengths(texts)
+    for lines, name, first, _ in lengths:
+        if lines > LONGEST:
+            report(name, first, f"a function of {lines} lines, {LONGEST} allowed")
+    for lines, name, first, _ in lengths[len(lengths) // 100:len(lengths) // 100 + 1]:
+        if lines > LONGEST_BUT_1_PERCENT:
+            report(name, first, f"1 % of the functions have {lines} lines or more, {LONGEST_BUT_1_PERCENT} allowed")
+
+
+def print_functions(texts):
+    lengths = function_lengths(texts)
+    at = lambda share: lengths[int(len(lengths) * share)][0]
+    print(f"{len(lengths)} functions; lines: median {at(0.5)}, p90 {at(0.1)}, p99 {at(0.01)}")
+    for lines, name, first, signature in lengths[:5]:
+        print(f"{lines:4} {name}:{first}: {signature}")
 
 
 def check_lines(name, text, report):
@@ -171,6 +251,26 @@ def check_links(name, text, report):
                 report(name, number, f"link to {target}, which does not exist")
 
 
+def known_paths(names):
+    """What a text may call each file and folder: any end of its path, without the file's extension, too."""
+    known = set()
+    for name in names:
+        path = pathlib.PurePath(name)
+        for each in [path, path.with_suffix(""), *list(path.parents)[:-1]]:
+            known.update("/".join(each.parts[i:]) for i in range(len(each.parts)))
+    return known
+
+
+def check_paths(name, text, known, folders, report):
+    comment = "" if name.endswith(".md") else "//" if name.endswith((".h", ".cc")) else "#"
+    for number, line in enumerate(text.splitlines(), 1):
+        said = line.partition(comment)[2] if comment else line
+        for path in sorted({*PATH_QUOTED.findall(said), *PATH_PLAIN.findall(said)}):
+            is_placeholder = any(part.split(".")[0].isupper() for part in path.split("/"))
+            if path.split("/")[0] in folders and path not in known and not is_placeholder:
+                report(name, number, f"{path} does not exist")
+
+
 def check_tree(names, report):
     for name in names:
         top = name.split("/")[0]
@@ -193,16 +293,25 @@ def main():
     complaints = []
     report = lambda name, line, what: complaints.append(f"{name}:{line}: {what}")
     names = files()
-    for name in names:
-        path = ROOT / name
-        if name.endswith((".h", ".cc", ".py", ".md", ".cmake", ".txt", ".sh")) or name == "dev":
-            text = path.read_text(errors="replace")
-            check_lines(name, text, report)
-            if name.endswith((".h", ".cc")):
-                check_includes(name, text, report)
-                check_comments(name, text, report)
-            if name.endswith(".md"):
-                check_links(name, text, report)
+    texts = {name: (ROOT / name).read_text(errors="replace") for name in names
+             if name.endswith((".h", ".cc", ".py", ".md", ".cmake", ".txt", ".sh")) or name == "dev"}
+    code = {name: text for name, text in texts.items() if name.endswith((".h", ".cc"))}
+    if "--functions" in sys.argv:
+        print_functions(code)
+        return 0
+    known = known_paths(names)
+    folders = {part for name in names for part in pathlib.PurePath(name).parts[:-1]}
+    for name, text in texts.items():
+        check_lines(name, text, report)
+        check_paths(name, text, known, folders, report)
+        if name in code:
+            check_includes(name, text, report)
+            check_comments(name, text, report)
+        if name.endswith(".md"):
+            check_links(name, text, report)
+    check_cycles(code, report)
+    check_permits(code, report)
+    check_functions(code, report)
     check_tree(names, report)
     print("\n".join(complaints), end="\n" if complaints else "")
     return 1 if complaints else 0

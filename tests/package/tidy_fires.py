@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Plants one violation of each rule in a copy of the tree and expects tools/tidy.py to name it."""
+"""Plants violations of each rule in a copy of the tree, each in a file of its own, and expects tools/tidy.py to name them."""
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
 
+# Folder -> what to plant there and what tidy must say of it; of src/world.cc, the file itself.
 PLANTED = {
-    "src/base/planted.cc": [
+    "src/base": [
         ('#include "group/process_group.h"\n', "base may not include group"),
         ("void f() { ::poll(nullptr, 0, 0); }\n", "blocking call"),
         ("void f() { usleep(1); }\n", "blocking call"),
         ('const char* f() { return getenv("X"); }\n', "environment is read"),
         ("// " + "x" * 120 + "\n", "100 allowed"),
         ("// TO" + "DO: later\n", "work left"),
+        ("// As src/base/nowhere.h says.\n", "does not exist"),
+        ("void f() {\n" + "  g();\n" * 59 + "}\n", "a function of 61 lines"),
+        ("class C {\n public:\n  C() : a_{1} {\n" + "    g();\n" * 59 + "  }\n  int a_;\n};\n", "a function of 61 lines"),
+        (("int f() {\n" + "  g();\n" * 39 + "}\n\n") * 40, "1 % of the functions"),
     ],
-    "include/tutti/log.h": [
+    "src/base/comments": [
         ("// ---- a banner\n// -----------------\n", "a banner is one line"),
         ("/// Errors    kTimeout: who is missing, or\n/// range.\n", "begins at the margin"),
         ("/// Errors Every call throws\n///           kSystem.\n", "out of its column"),
@@ -25,43 +30,54 @@ PLANTED = {
         ('const char* f() {\n  return "that a rank has died will be found late, "\n         "when "\n         "a timeout ends";\n}\n',
          "a string was cut"),
     ],
-    "src/net/planted.cc": [("std::thread t;\n", "std::thread outside")],
-    "src/group/planted.cc": [('#include "launch/job.h"\n', "group may not include launch")],
-    "src/control/planted.cc": [
+    "src/net": [("std::thread t;\n", "std::thread outside")],
+    "src/group": [('#include "launch/job.h"\n', "group may not include launch")],
+    "src/control": [
         ('#include "native/native.h"\n', "control may not include native"),
         ('#include "control/board/layout.h"\n', "the layout of the board"),
     ],
-    "src/control/judge/planted.cc": [
+    "src/control/judge": [
         ('#include "control/host.h"\n', "control/judge may not include control"),
         ('#include "control/board/board.h"\n', "control/judge may not include control/board"),
         ('#include "net/fd.h"\n', "control/judge may not include net"),
         ("auto f() { return Clock::now(); }\n", "a judge knows no clock"),
         ("std::mutex mutex;\n", "a judge knows no clock"),
     ],
-    "src/control/board/planted.cc": [('#include "control/membership.h"\n', "control/board may not include control")],
-    "src/world.cc": [('#include "launch/job.h"\n', "world may not include launch")],
-    "cli/planted.cc": [('#include "native/native.h"\n', "cli may not include native")],
-    "src/new_folder/planted.cc": [("int x;\n", "stands in no folder of the layout")],
-    "docs/planted.md": [("[x](nowhere.md)\n", "does not exist")],
+    "src/control/memory": [('#include "control/host.h"\n', "control/memory includes control, which includes control/memory")],
+    "src/control/board": [('#include "control/membership.h"\n', "control/board may not include control")],
+    "src/world.cc": [
+        ('#include "launch/job.h"\n', "world may not include launch"),
+        ('#include "launch/job.h"\n', "may include rendezvous, and does not"),
+    ],
+    "cli": [('#include "native/native.h"\n', "cli may not include native")],
+    "src/new_folder": [("int x;\n", "stands in no folder of the layout")],
+    "docs": [
+        ("[x](nowhere.md)\n", "does not exist"),
+        ("`native/nowhere` does it, in `src/native`\n", "native/nowhere does not exist"),
+        ("See tests/base/nowhere_test.cc.\n", "does not exist"),
+    ],
 }
 
 
 def main(source):
     with tempfile.TemporaryDirectory() as folder:
         tree = pathlib.Path(folder) / "tree"
-        shutil.copytree(source, tree, ignore=shutil.ignore_patterns("build", "third_party", ".git"))
-        tidy = [sys.executable, tree / "tools/tidy.py"]
-        for name, cases in PLANTED.items():
-            for text, expected in cases:
-                path = tree / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                before = path.read_text() if path.exists() else None
-                path.write_text(text)
-                done = subprocess.run(tidy, capture_output=True, text=True)
-                path.unlink() if before is None else path.write_text(before)
-                if done.returncode == 0 or not any(line.startswith(name) and expected in line for line in done.stdout.splitlines()):
-                    sys.exit(f"tidy did not report {expected!r} for {text!r} in {name}:\n{done.stdout}")
-    print("every rule fires")
+        shutil.copytree(source, tree, ignore=shutil.ignore_patterns("build", "third_party", ".git", "__pycache__"))
+        expected = []
+        for place, cases in PLANTED.items():
+            for number, (text, complaint) in enumerate(cases):
+                name = place if place.endswith(".cc") else f"{place}/planted{number}.{'md' if place == 'docs' else 'cc'}"
+                (tree / name).parent.mkdir(exist_ok=True)
+                (tree / name).write_text(text)
+                expected.append((name, complaint, text))
+        done = subprocess.run([sys.executable, tree / "tools/tidy.py"], capture_output=True, text=True)
+        lines = done.stdout.splitlines()
+        for name, complaint, text in expected:
+            if not any(line.startswith(name + ":") and complaint in line for line in lines):
+                sys.exit(f"tidy did not report {complaint!r} for {text!r} in {name}:\n{done.stdout}")
+        if done.returncode == 0:
+            sys.exit("tidy complains and ends with 0")
+    print(f"every rule fires ({len(expected)} planted)")
 
 
 if __name__ == "__main__":
