@@ -9,6 +9,7 @@ set(TORCH_ROOT "" CACHE PATH "A libtorch 2.x: its folder with include/ and lib/"
 option(TUTTI_FUZZ "Build the fuzzers (needs clang)" OFF)
 option(TUTTI_WERROR "Warnings are errors; for those who work on Tutti itself" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+option(TUTTI_COVERAGE "Count which lines run (g++); tools/coverage.py reads it" OFF)
 set_property(CACHE TUTTI_WITH_TORCH PROPERTY STRINGS AUTO ON OFF)
 
 if(PROJECT_IS_TOP_LEVEL AND NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -26,6 +27,14 @@ endif()
 if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
+endif()
+
+if(TUTTI_COVERAGE)
+  add_compile_options(--coverage -fprofile-abs-path -fprofile-update=single)  # a count may be too low, but not 0
+  add_library(tutti_coverage STATIC ${CMAKE_CURRENT_LIST_DIR}/coverage.cc)
+  set_target_properties(tutti_coverage PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  add_link_options(--coverage -Wl,--wrap=_exit)
+  link_libraries(tutti_coverage)
 endif()
 
 # tutti_common_headers(TARGET <a.h> ...): headers the sanitizer builds compile once, which halves their time. The other
