@@ -23,32 +23,11 @@ struct FloatTables {
   static constexpr Table kPremulSum = {kScaled, kScaled, kSums, kSums.of[2], kSums.of[1]};
   static constexpr Table kAvg = {kSums, kMeans, kSums, kMeans.of[2],
                                  fuse<T, T, Sum, Extra::divide, 1>};
-
-  static const Table* find(ReduceOp::Kind kind) {
-    switch (kind) {
-      case ReduceOp::Kind::sum:
-        return &kSum;
-      case ReduceOp::Kind::product:
-        return &kProduct;
-      case ReduceOp::Kind::min:
-        return &kMin;
-      case ReduceOp::Kind::max:
-        return &kMax;
-      case ReduceOp::Kind::avg:
-        return &kAvg;
-      case ReduceOp::Kind::premul_sum:
-        return &kPremulSum;
-      case ReduceOp::Kind::band:
-      case ReduceOp::Kind::bor:
-      case ReduceOp::Kind::bxor:
-        return nullptr;
-    }
-    return nullptr;
-  }
 };
 
 const Table* float_table(DType dtype, ReduceOp::Kind kind) {
-  return dtype == DType::f32 ? FloatTables<float>::find(kind) : FloatTables<double>::find(kind);
+  return dtype == DType::f32 ? table_in<FloatTables<float>>(kind)
+                             : table_in<FloatTables<double>>(kind);
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

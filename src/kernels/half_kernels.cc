@@ -27,32 +27,11 @@ struct HalfTables {
   static constexpr Table kPremulSum = {some_widths<T, float, Sum, Extra::scale>(),
                                        two_widths<T, T, Sum, Extra::scale>(), kSum.merge,
                                        kSum.merge_last, kSum.finish};
-
-  static const Table* find(ReduceOp::Kind kind) {
-    switch (kind) {
-      case ReduceOp::Kind::sum:
-        return &kSum;
-      case ReduceOp::Kind::product:
-        return &kProduct;
-      case ReduceOp::Kind::min:
-        return &kMin;
-      case ReduceOp::Kind::max:
-        return &kMax;
-      case ReduceOp::Kind::avg:
-        return &kAvg;
-      case ReduceOp::Kind::premul_sum:
-        return &kPremulSum;
-      case ReduceOp::Kind::band:
-      case ReduceOp::Kind::bor:
-      case ReduceOp::Kind::bxor:
-        return nullptr;
-    }
-    return nullptr;
-  }
 };
 
 const Table* half_table(DType dtype, ReduceOp::Kind kind) {
-  return dtype == DType::f16 ? HalfTables<float16>::find(kind) : HalfTables<bfloat16>::find(kind);
+  return dtype == DType::f16 ? table_in<HalfTables<float16>>(kind)
+                             : table_in<HalfTables<bfloat16>>(kind);
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

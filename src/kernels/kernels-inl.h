@@ -340,7 +340,8 @@ void fuse(const Args& args) {
 /// One input: what the operation is does not matter unless it scales.
 template <class In, class Out, Extra kExtra = Extra::none>
 constexpr Kernel alone() {
-  return fuse < In, Out, Sum, kExtra == Extra::scale ? kExtra : Extra::none, 1 > ;
+  constexpr Extra kAlone = kExtra == Extra::scale ? kExtra : Extra::none;
+  return fuse<In, Out, Sum, kAlone, 1>;
 }
 
 /// All widths for what training does all day; few, from which trees are composed, for the rest.
@@ -363,6 +364,30 @@ constexpr ByWidth two_widths() {
 /// For types that are accumulated in themselves.
 constexpr Table table_of(const ByWidth& kernels) {
   return {kernels, kernels, kernels, kernels.of[2], kernels.of[1]};
+}
+
+/// That of `kind` among the tables of a type of real numbers; null: not defined for them.
+template <class Tables>
+const Table* table_in(ReduceOp::Kind kind) {
+  switch (kind) {
+    case ReduceOp::Kind::sum:
+      return &Tables::kSum;
+    case ReduceOp::Kind::product:
+      return &Tables::kProduct;
+    case ReduceOp::Kind::min:
+      return &Tables::kMin;
+    case ReduceOp::Kind::max:
+      return &Tables::kMax;
+    case ReduceOp::Kind::avg:
+      return &Tables::kAvg;
+    case ReduceOp::Kind::premul_sum:
+      return &Tables::kPremulSum;
+    case ReduceOp::Kind::band:
+    case ReduceOp::Kind::bor:
+    case ReduceOp::Kind::bxor:
+      return nullptr;
+  }
+  return nullptr;
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE
