@@ -231,8 +231,9 @@ std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size
   if (!memory) return ended;
   const control::Board board(memory);
   for (int rank = 0; rank < world_size && board.world_size() == world_size; ++rank) {
-    if (const auto wait_status = board.exit_of(SlotIndex(rank)))
+    if (const auto wait_status = board.exit_of(SlotIndex(rank))) {
       ended.push_back({rank, control::describe_wait_status(*wait_status)});
+    }
   }
   return ended;
 }

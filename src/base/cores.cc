@@ -18,8 +18,9 @@ void read_affinity(Cores& cores) noexcept {
     const std::size_t byte_count = CPU_ALLOC_SIZE(most);
     const bool read = ::sched_getaffinity(0, byte_count, set) == 0;
     for (std::size_t core = 0; read && core < most; ++core) {
-      if (CPU_ISSET_S(core, byte_count, set))
+      if (CPU_ISSET_S(core, byte_count, set)) {
         cores.mask[core / 64 % cores.mask.size()] |= std::uint64_t{1} << core % 64;
+      }
     }
     CPU_FREE(set);
     if (read) return;
@@ -75,8 +76,9 @@ Cores own_cores() noexcept {
 
 bool leave_core(int core) noexcept {
   cpu_set_t own;
-  if (core < 0 || core >= CPU_SETSIZE || ::sched_getaffinity(0, sizeof own, &own) != 0)
+  if (core < 0 || core >= CPU_SETSIZE || ::sched_getaffinity(0, sizeof own, &own) != 0) {
     return false;
+  }
   cpu_set_t others = own;
   CPU_CLR(core, &others);
   if (CPU_COUNT(&others) == 0) return false;

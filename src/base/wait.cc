@@ -78,8 +78,9 @@ class SlowWait {
       const TimePoint now = Clock::now();
       if (now >= next_ask_) {
         next_ask_ = now + kAskAgain;
-        if (patience_.ask(now, &next_ask_) == Patience::Verdict::give_up)
+        if (patience_.ask(now, &next_ask_) == Patience::Verdict::give_up) {
           return WaitResult::gave_up;
+        }
       } else if (go_on(plan_.next(now - start_, is_in_the_way(now)))) {
         break;
       }

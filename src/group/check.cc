@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/of_rank.h"
+
 namespace tutti::group {
 
 namespace {
@@ -15,12 +17,12 @@ namespace {
 using Objection = std::optional<std::string>;
 
 /// What `op` reads and writes on `rank`, as multiples of count; 0: nothing.
-struct Parts {
+struct Extent {
   std::size_t input = 0;
   std::size_t output = 0;
 };
 
-Parts parts_of(const Request& request, int rank, int group_size) {
+Extent extent_of(const Request& request, int rank, int group_size) {
   const auto all = static_cast<std::size_t>(group_size);
   const bool at_root = request.root == rank;
   switch (request.op) {
@@ -132,11 +134,13 @@ Objection say(Wrong wrong, std::string_view name, const ConstBuffer& buffer, con
   return {};
 }
 
-Objection check_buffers(const Request& request, Parts parts) {
-  const Wrong input = wrong_with(request.input, request, parts.input);
-  if (input != Wrong::nothing) return say(input, "input", request.input, request, parts.input);
-  const Wrong output = wrong_with(request.output, request, parts.output);
-  if (output != Wrong::nothing) return say(output, "output", request.output, request, parts.output);
+Objection check_buffers(const Request& request, Extent extent) {
+  const Wrong input = wrong_with(request.input, request, extent.input);
+  if (input != Wrong::nothing) return say(input, "input", request.input, request, extent.input);
+  const Wrong output = wrong_with(request.output, request, extent.output);
+  if (output != Wrong::nothing) {
+    return say(output, "output", request.output, request, extent.output);
+  }
   return {};
 }
 
@@ -195,12 +199,14 @@ Objection check_uneven(const Request& request, int rank, int group_size) {
   if (!request.uneven) return {};
   const auto [input, output] = counted(request, rank);
   if (input) {
-    if (auto wrong = check_counts("input", request.send_counts, request.input, group_size))
+    if (auto wrong = check_counts("input", request.send_counts, request.input, group_size)) {
       return wrong;
+    }
   }
   if (output) {
-    if (auto wrong = check_counts("output", request.recv_counts, request.output, group_size))
+    if (auto wrong = check_counts("output", request.recv_counts, request.output, group_size)) {
       return wrong;
+    }
   }
   const auto own = static_cast<std::size_t>(rank);
   if (input && output && request.send_counts[own] != request.recv_counts[own]) {
@@ -220,11 +226,11 @@ Objection check_uneven(const Request& request, int rank, int group_size) {
 /// How the buffers of an operation may share memory.
 enum class InPlace : std::uint8_t { same, input_in_output, output_in_input, never };
 
-InPlace in_place_of(const Request& request, Parts parts, int rank) {
+InPlace in_place_of(const Request& request, Extent extent, int rank) {
   if (!request.uneven) {
-    return parts.input == parts.output  ? InPlace::same
-           : parts.input < parts.output ? InPlace::input_in_output
-                                        : InPlace::output_in_input;
+    return extent.input == extent.output  ? InPlace::same
+           : extent.input < extent.output ? InPlace::input_in_output
+                                          : InPlace::output_in_input;
   }
   const auto [input, output] = counted(request, rank);
   return input == output ? InPlace::never
@@ -235,15 +241,16 @@ InPlace in_place_of(const Request& request, Parts parts, int rank) {
 /// Where the own part begins in the buffer that holds everybody's.
 std::size_t own_offset_bytes(const Request& request, int rank) {
   const auto own = static_cast<std::ptrdiff_t>(rank);
-  if (!request.uneven)
+  if (!request.uneven) {
     return request.count * static_cast<std::size_t>(rank) * size_of(request.dtype);
+  }
   const auto counts = request.send_counts.empty() ? request.recv_counts : request.send_counts;
   return std::accumulate(counts.begin(), counts.begin() + own, std::size_t{0}) *
          size_of(request.dtype);
 }
 
-Objection check_overlap(const Request& request, Parts parts, int rank) {
-  if (parts.input == 0 || parts.output == 0) return {};
+Objection check_overlap(const Request& request, Extent extent, int rank) {
+  if (extent.input == 0 || extent.output == 0) return {};
   const std::size_t input_bytes = request.input.byte_count();
   const std::size_t output_bytes = request.output.byte_count();
   if (input_bytes == 0 || output_bytes == 0) return {};
@@ -251,7 +258,7 @@ Objection check_overlap(const Request& request, Parts parts, int rank) {
   const auto output = reinterpret_cast<std::uintptr_t>(request.output.data);
   if (input + input_bytes <= output || output + output_bytes <= input) return {};
   std::string_view way;
-  switch (in_place_of(request, parts, rank)) {
+  switch (in_place_of(request, extent, rank)) {
     case InPlace::same:
       if (input == output) return {};
       way = "pass one buffer, or two that do not overlap";
@@ -279,17 +286,17 @@ Objection objection(const Request& request, int rank, int group_size, bool block
       return fmt::format("dtype {} does not exist", static_cast<int>(dtype));
     }
   }
-  const Parts parts = parts_of(request, rank, group_size);
+  const Extent extent = extent_of(request, rank, group_size);
   if (!blocking && request.input.is_temporary && request.input.count > 0) {
     return std::string(
         "the input is a temporary, which is gone before an asynchronous operation has ended; keep "
         "it in a variable until its Work is done");
   }
   if (auto wrong = check_ranks(request, group_size)) return wrong;
-  if (auto wrong = check_buffers(request, parts)) return wrong;
+  if (auto wrong = check_buffers(request, extent)) return wrong;
   if (auto wrong = check_uneven(request, rank, group_size)) return wrong;
-  if (auto wrong = check_overlap(request, parts, rank)) return wrong;
-  if (parts.input != 0 && parts.output != 0 && !(request.input.device == request.output.device)) {
+  if (auto wrong = check_overlap(request, extent, rank)) return wrong;
+  if (extent.input != 0 && extent.output != 0 && !(request.input.device == request.output.device)) {
     return "input and output are on different devices";
   }
   if (request.arrive.budget() < std::chrono::nanoseconds(0)) {
@@ -344,8 +351,8 @@ Objection objection(std::span<const int> ranks, int group_size) {
       return fmt::format("rank {} is out of range: the parent has ranks 0 to {}", rank,
                          group_size - 1);
     }
-    if (taken[static_cast<std::size_t>(rank)]) return fmt::format("rank {} is given twice", rank);
-    taken[static_cast<std::size_t>(rank)] = true;
+    if (of_rank(taken, rank)) return fmt::format("rank {} is given twice", rank);
+    of_rank(taken, rank) = true;
   }
   return {};
 }

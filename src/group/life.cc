@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/of_rank.h"
 #include "control/untold.h"
 #include "group/callback.h"
 #include "group/chain.h"
@@ -210,7 +211,7 @@ group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::ui
   child.rank = -1;
   for (const int member : ranks) {
     if (member == rank()) child.rank = static_cast<int>(child.world_ranks.size());
-    child.world_ranks.push_back(parts_.world_ranks[static_cast<std::size_t>(member)]);
+    child.world_ranks.push_back(of_rank(parts_.world_ranks, member));
   }
   const std::string again = times > 1 ? fmt::format("#{}", times) : "";
   child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);

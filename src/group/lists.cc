@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "group/check.h"
 #include "group/group_impl.h"
 
@@ -128,7 +129,7 @@ void check_parts(const Impl& group, const Request& request, std::span<const AnyB
     group.refuse(request, fmt::format("the list has {} buffers, but the group has {} ranks",
                                       list.size(), group.group_size()));
   }
-  const AnyBuffer& own = list[static_cast<std::size_t>(group.rank())];
+  const AnyBuffer& own = of_rank(list, group.rank());
   if (own.count == part.count && own.dtype == part.dtype) return;
   group.refuse(
       request,
@@ -217,6 +218,14 @@ ListCall gathered(const Impl& group, Op op, const ConstBuffer& input,
   return call;
 }
 
+/// The parts of all ranks as the input of `call`.
+void stage_input(const Impl& group, std::span<const ConstBuffer> inputs, ListCall* call) {
+  call->input = std::make_shared<Staged>(group, call->request, inputs);
+  call->input->fill(inputs);
+  call->request.input = call->input->whole();
+  set_counts(call->request, *call->input, &Request::send_counts);
+}
+
 ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const Buffer& output,
                    const RootedOptions& options, const Where& where) {
   ListCall call{.request = part_request(group, Op::scatter, output, options.timeout, where)};
@@ -224,10 +233,7 @@ ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const
   call.request.root = options.root;
   if (options.root != group.rank()) return call;
   check_parts(group, call.request, inputs, output, "output");
-  call.input = std::make_shared<Staged>(group, call.request, inputs);
-  call.input->fill(inputs);
-  call.request.input = call.input->whole();
-  set_counts(call.request, *call.input, &Request::send_counts);
+  stage_input(group, inputs, &call);
   return call;
 }
 
@@ -238,10 +244,7 @@ ListCall reduce_scattered(const Impl& group, std::span<const ConstBuffer> inputs
   call.request.output = output;
   call.request.reduce = options.op;
   check_parts(group, call.request, inputs, output, "output");
-  call.input = std::make_shared<Staged>(group, call.request, inputs);
-  call.input->fill(inputs);
-  call.request.input = call.input->whole();
-  set_counts(call.request, *call.input, &Request::send_counts);
+  stage_input(group, inputs, &call);
   return call;
 }
 

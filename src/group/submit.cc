@@ -97,7 +97,8 @@ void ProcessGroup::Impl::throw_closed(const Request& request) const {
 }
 
 void ProcessGroup::Impl::admit(const Request& request, bool blocking) {
-  // The mistake of this rank first: where all make it, the first to die of it fails the group.
+  // Mistakes in the arguments first: if all ranks make one, the first to die of it fails the group,
+  // and the others should still read about the mistake.
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
     refuse(request, *wrong);
   }

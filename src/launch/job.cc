@@ -18,6 +18,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/of_rank.h"
 #include "base/rank_list.h"
 #include "control/board/describe.h"
 #include "launch/agent.h"
@@ -86,7 +87,8 @@ class Job {
     int stopped_by = 0;  ///< 0: it is not stopped
     Clock::time_point stopped_line_at = Clock::time_point::max();
     std::vector<int> asked_by = {};  ///< signals by which we asked it to end
-    /// Its own end if it was killed by another signal than ours, whatever we did meanwhile.
+    /// Whether its end is our doing: it was asked to end and, if a signal killed it, the signal was
+    /// ours.
     bool is_ours(int wait_status) const;
     int exec_error = 0;
     std::array<net::Fd, 2> pipes;  ///< by Stream; the launcher's ends
@@ -187,7 +189,7 @@ std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
       OutputEnds ends = open_output_ends(own, output_.prefix_columns(rank));
-      ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)] = std::move(ends.launcher_end);
+      of_rank(ranks_, rank).pipes[index(stream)] = std::move(ends.launcher_end);
       rank_ends.push_back(std::move(ends.rank_end));
       (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = rank_ends.back().get();
     }
@@ -335,7 +337,7 @@ void Job::rank_stopped(Rank& rank, int signal_number) {
 }
 
 void Job::rank_ended(int rank, int wait_status) {
-  Rank& state = ranks_[static_cast<std::size_t>(rank)];
+  Rank& state = of_rank(ranks_, rank);
   if (state.ended) return;
   state.ended = true;
   state.ended_as = ended_count_++;
@@ -392,7 +394,7 @@ void Job::await_guard() {
 
 /// False when there was nothing to read now.
 bool Job::read_pipe(int rank, Stream stream) {
-  net::Fd& pipe = ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)];
+  net::Fd& pipe = of_rank(ranks_, rank).pipes[index(stream)];
   char buffer[32 * 1024];
   const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
   if (got > 0) {
@@ -418,7 +420,7 @@ Job::Attendance Job::attendance() const {
   Attendance found;
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     if (agent_->is_in_world(rank)) continue;
-    if (ranks_[static_cast<std::size_t>(rank)].ended) {
+    if (of_rank(ranks_, rank).ended) {
       found.lost.push_back(rank);
     } else {
       (agent_->has_joined(rank) ? found.waiting : found.missing).push_back(rank);
@@ -437,8 +439,7 @@ void Job::watch_rendezvous(Clock::time_point now) {
   }
   // The first to end: others may have ended because of it.
   const int first = *std::min_element(found.lost.begin(), found.lost.end(), [&](int a, int b) {
-    return ranks_[static_cast<std::size_t>(a)].ended_as <
-           ranks_[static_cast<std::size_t>(b)].ended_as;
+    return of_rank(ranks_, a).ended_as < of_rank(ranks_, b).ended_as;
   });
   // One that failed may have failed because of a death that those who wait are about to find, too,
   // and that we learn of last if the dead program was the child of a wrapper.
@@ -600,8 +601,7 @@ void Job::finish() {
       is_left_behind_ ? Clock::now() + kLinger : Clock::time_point::max();
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     for (const Stream stream : {Stream::out, Stream::err}) {
-      while (ranks_[static_cast<std::size_t>(rank)].pipes[index(stream)] &&
-             Clock::now() < drained_by) {
+      while (of_rank(ranks_, rank).pipes[index(stream)] && Clock::now() < drained_by) {
         if (!read_pipe(rank, stream)) break;
       }
       output_.finish(rank, stream);
@@ -617,7 +617,7 @@ int Job::report() {
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     const RankExit* exit = outcome_.exit_of(rank);
     report.ranks.push_back({.rank = rank,
-                            .pid = ranks_[static_cast<std::size_t>(rank)].pid,
+                            .pid = of_rank(ranks_, rank).pid,
                             .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
                             .last_lines = output_.last_lines(rank)});
   }

@@ -93,10 +93,12 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   ::dup2(command.stdout_fd, STDOUT_FILENO);
   ::dup2(command.stderr_fd, STDERR_FILENO);
   std::vector<char*> arguments, variables;
-  for (const std::string& word : command.arguments)
+  for (const std::string& word : command.arguments) {
     arguments.push_back(const_cast<char*>(word.c_str()));
-  for (const std::string& word : command.variables)
+  }
+  for (const std::string& word : command.variables) {
     variables.push_back(const_cast<char*>(word.c_str()));
+  }
   arguments.push_back(nullptr);
   variables.push_back(nullptr);
   if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/of_rank.h"
 #include "launch/output_ends.h"
 
 namespace tutti::launch {
@@ -54,7 +55,7 @@ void Output::print(int rank, Stream stream, std::string_view line, bool is_draft
                            repeats_.is_repeat(rank, line, Repeats::Clock::now());
     const bool on_screen = ends_[index(stream)].on_screen;
     if (on_screen && !is_repeat) ++lines_on_screen_;
-    tails_[static_cast<std::size_t>(rank)].add(line, on_screen ? lines_on_screen_ : 0);
+    of_rank(tails_, rank).add(line, on_screen ? lines_on_screen_ : 0);
     if (is_repeat) return;
   }
   if (ranks_ == 1) return;
@@ -98,7 +99,7 @@ void Output::say_repeats(Repeats::Clock::time_point now) {
 
 std::vector<std::string> Output::last_lines(int rank) const {
   const std::uint64_t first = lines_on_screen_ < kScreen ? 1 : lines_on_screen_ - kScreen + 1;
-  return tails_[static_cast<std::size_t>(rank)].lines(first);
+  return of_rank(tails_, rank).lines(first);
 }
 
 Output::Queue& Output::queue_of(Stream stream) noexcept {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/of_rank.h"
 #include "control/board/limits.h"
 #include "control/membership.h"
 #include "control/memory/hand_over.h"
@@ -56,8 +57,7 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
       new Arena(spec.rank, group_size, control::make_memory("tutti-arena", kArenaBytes)));
   const auto take = [&](int rank, net::Fd memory) {
     if (rank == spec.rank) return;
-    arena->mappings_[static_cast<std::size_t>(rank)] =
-        control::map_shared(memory, kArenaBytes, false);
+    of_rank(arena->mappings_, rank) = control::map_shared(memory, kArenaBytes, false);
   };
   const net::Interrupt interrupt{&group::membership_of(spec).abort_word()};
   control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
@@ -73,7 +73,7 @@ Arena::Arena(int rank, int group_size, net::Fd memory)
       channel_reserved_(static_cast<std::size_t>(group_size) * kLaneCount) {
   control::reserve_memory(memory_, 0, layout_.head_bytes);
   reserved_bytes_ = layout_.head_bytes;
-  mappings_[static_cast<std::size_t>(rank)] = control::map_shared(memory_, kArenaBytes, true);
+  of_rank(mappings_, rank) = control::map_shared(memory_, kArenaBytes, true);
   control::seal_writes(memory_);
 }
 
@@ -99,7 +99,7 @@ std::span<std::byte> Arena::channel_ring(int peer, Lane lane) {
 }
 
 Arena::View Arena::peer(int rank) const noexcept {
-  return {mappings_[static_cast<std::size_t>(rank)]->data(), layout_};
+  return {of_rank(mappings_, rank)->data(), layout_};
 }
 
 std::span<const std::byte> Arena::View::engine_ring() const noexcept {

@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "control/memory/memory.h"
 #include "native/channels.h"
 #include "net/fd.h"
@@ -105,7 +106,7 @@ class Arena {
 
  private:
   Arena(int rank, int group_size, net::Fd memory);
-  std::byte* own() const noexcept { return mappings_[static_cast<std::size_t>(rank_)]->data(); }
+  std::byte* own() const noexcept { return of_rank(mappings_, rank_)->data(); }
   void reserve(std::atomic<bool>& reserved, std::size_t offset, std::size_t byte_count);
 
   const int rank_;

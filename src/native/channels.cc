@@ -1,5 +1,7 @@
 #include "native/channels.h"
 
+#include "base/of_rank.h"
+
 namespace tutti::native {
 
 Channels::Channels(int group_size, int rank, std::size_t max_payload,
@@ -7,12 +9,11 @@ Channels::Channels(int group_size, int rank, std::size_t max_payload,
     : max_payload_(max_payload),
       links_(static_cast<std::size_t>(group_size)),
       senders_(static_cast<std::size_t>(group_size)) {
-  for (int peer = 0; peer < group_size; ++peer)
-    if (peer != rank) links_[static_cast<std::size_t>(peer)] = link(peer);
+  for (int peer = 0; peer < group_size; ++peer) {
+    if (peer != rank) of_rank(links_, peer) = link(peer);
+  }
 }
 
-Sender& Channels::open(int peer) {
-  return *(senders_[static_cast<std::size_t>(peer)] = link(peer).open_sender());
-}
+Sender& Channels::open(int peer) { return *(of_rank(senders_, peer) = link(peer).open_sender()); }
 
 }  // namespace tutti::native

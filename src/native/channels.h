@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "native/channel/channel.h"
 
 namespace tutti::native {
@@ -37,7 +38,7 @@ class Channels {
   std::size_t max_payload() const noexcept { return max_payload_; }
   /// The channel to `peer`, opened at the first call.
   Sender& sender(int peer) {
-    Sender* sender = senders_[static_cast<std::size_t>(peer)].get();
+    Sender* sender = of_rank(senders_, peer).get();
     return sender != nullptr ? *sender : open(peer);
   }
   Receiver& receiver(int peer) { return *link(peer).receiver; }
@@ -46,7 +47,7 @@ class Channels {
   const auto& words_of(int peer) noexcept { return link(peer).words_of_peer; }
 
  private:
-  PeerLink& link(int peer) noexcept { return links_[static_cast<std::size_t>(peer)]; }
+  PeerLink& link(int peer) noexcept { return of_rank(links_, peer); }
   Sender& open(int peer);
 
   const std::size_t max_payload_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/of_rank.h"
 #include "control/board/limits.h"
 
 namespace tutti::native {
@@ -60,7 +61,7 @@ const Schedule& Collectives::schedule_for(const Request& request) {
                         request.input.data == request.output.data;
   auto& by_root = schedules_[static_cast<std::size_t>(request.op)][in_place ? 1 : 0];
   if (by_root.empty()) by_root.resize(static_cast<std::size_t>(membership_.group_size()));
-  std::unique_ptr<Schedule>& schedule = by_root[static_cast<std::size_t>(root)];
+  std::unique_ptr<Schedule>& schedule = of_rank(by_root, root);
   if (schedule == nullptr) {
     schedule = std::make_unique<Schedule>(make_schedule({.op = request.op,
                                                          .group_size = membership_.group_size(),

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "native/channel/channel.h"
 #include "native/posted.h"
 #include "native/tags.h"
@@ -110,8 +111,8 @@ class Matcher {
       visit(*receive);
     }
   }
-  Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
-  const Peer& peer(int rank) const noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  Peer& peer(int rank) noexcept { return of_rank(peers_, rank); }
+  const Peer& peer(int rank) const noexcept { return of_rank(peers_, rank); }
   static void unsettle(Peer& from, Tag& tag);
   Posted* find_receive(const Tag& tag) const noexcept;
   bool take_oldest(int from, Tag& tag);

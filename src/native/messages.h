@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/crowd.h"
+#include "base/of_rank.h"
 #include "group/side.h"
 #include "native/channels.h"
 #include "native/driver_token.h"
@@ -218,7 +219,7 @@ class Messages final : private Taker {
   template <class Visit>
   void visit_pending(Visit&& visit);
 
-  Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  Peer& peer(int rank) noexcept { return of_rank(peers_, rank); }
 
   Channels& channels_;
   control::Membership& membership_;

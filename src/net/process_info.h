@@ -33,7 +33,7 @@ bool has_ended(pid_t pid, std::uint64_t start_time);
 std::string own_host_name();
 
 /// Where a pid means what it means here: boot id and pid name space. Empty if /proc does not say:
-/// then nobody knows where his pid means something.
+/// then nobody knows where the pids of this process mean something.
 std::string pid_space();
 
 /// Whether /proc is there and shows the processes by the numbers that they have for us.

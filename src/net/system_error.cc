@@ -70,8 +70,9 @@ std::string process_limits() {
   if (const std::string pids = smallest_pids_max(); !pids.empty()) {
     text += fmt::format("{}this container may have {} (pids.max)", text.empty() ? "" : ", ", pids);
   }
-  if (text.empty())
+  if (text.empty()) {
     return "; the machine has no room for more (kernel.threads-max, kernel.pid_max)";
+  }
   return fmt::format("; {}: raise the limit, or start fewer ranks and threads", text);
 }
 

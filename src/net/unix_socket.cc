@@ -186,8 +186,9 @@ std::optional<Fd> try_connect(std::string_view address, Deadline& deadline,
          0) {
     if (errno == ECONNREFUSED) return std::nullopt;
     // EAGAIN: the listener's queue is full. EINTR: a timer's signals may be denser than its sleeps.
-    if (errno != EAGAIN && errno != EINTR)
+    if (errno != EAGAIN && errno != EINTR) {
       throw system_error(fmt::format("cannot connect to {}", address), errno);
+    }
     const PollResult result = pause(std::chrono::nanoseconds(0), deadline, interrupt);
     if (result == PollResult::aborted) {
       throw interrupted(fmt::format("connecting to {}", address), result, deadline);

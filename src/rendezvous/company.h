@@ -1,7 +1,7 @@
 // Who meets in one round, and how all of them learn that it has failed.
 //
-// Nobody waits for a rank that is gone. Whoever comes writes himself on the *roster* before he
-// claims his rank; whoever waits looks from time to time whether one of those who have claimed has
+// Nobody waits for a rank that is gone. A process writes itself on the *roster* before it claims
+// its rank; while it waits it looks from time to time whether one of those who have claimed has
 // died, or whether the round has a *failure*. The first failure counts: who finds a death writes it
 // down unless there is one already, and throws what stands there, so that all name the same ranks.
 // A rank that holds a claim and cannot go on writes that down, too. What was dead before one's own

@@ -212,8 +212,9 @@ Identity identify_by_variables(const Environment& variables) {
       return std::move(*identity);
     }
   }
-  if (std::optional<Identity> identity = from_bare_variables(variables))
+  if (std::optional<Identity> identity = from_bare_variables(variables)) {
     return std::move(*identity);
+  }
   reject_slurm(variables);
   return {};
 }

@@ -211,8 +211,9 @@ bool Server::Loop::read_from(Connection& connection) {
 
 bool Server::Loop::greet(Connection& connection) {
   std::optional<Error> refusal = check_version(*connection.guest.hello());
-  if (!refusal && options_.admit)
+  if (!refusal && options_.admit) {
     refusal = options_.admit(*connection.guest.hello(), connection.peer);
+  }
   const bool with_descriptor = !refusal && options_.descriptor >= 0;
   std::string bytes;
   net::append_frame(&bytes, encode_welcome(refusal, with_descriptor));

@@ -71,8 +71,10 @@ class KindRun {
   }
   /// Where any order is right, all ranks must still have the same.
   void compare_ranks() {
-    if (!world_.supports({Op::all_gather, DType::u64, ReduceOp::Kind::sum, Device::Kind::cpu}).yes)
+    if (!world_.supports({Op::all_gather, DType::u64, ReduceOp::Kind::sum, Device::Kind::cpu})
+             .yes) {
       return;
+    }
     std::vector<std::uint64_t> all(static_cast<std::size_t>(world_.world_size()));
     world_.all_gather(results_, all);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <random>
 
+#include "base/of_rank.h"
+
 namespace tutti::reference {
 
 double decode(std::uint16_t bits, int fraction_bits) {
@@ -186,7 +188,7 @@ template <class T>
 Complex<T> reduce_complex(ReduceOp op, const std::vector<const void*>& inputs, std::size_t index) {
   const int n = static_cast<int>(inputs.size());
   const auto part = [&](int rank, std::size_t which) {
-    return read_as<T>(inputs[static_cast<std::size_t>(rank)], 2 * index + which);
+    return read_as<T>(of_rank(inputs, rank), 2 * index + which);
   };
   if (op.kind() != ReduceOp::Kind::product) {
     return {reduce_floating<T>(op, n, [&](int rank) { return part(rank, 0); }),
@@ -208,7 +210,7 @@ void reduce_element(DType dtype, ReduceOp op, const std::vector<const void*>& in
   const int n = static_cast<int>(inputs.size());
   const std::size_t element_bytes = size_of(dtype);
   char* const at = static_cast<char*>(out) + to * element_bytes;
-  const auto data = [&](int rank) { return inputs[static_cast<std::size_t>(rank)]; };
+  const auto data = [&](int rank) { return of_rank(inputs, rank); };
   if (dtype == DType::complex64) {
     const Complex<float> result = reduce_complex<float>(op, inputs, index);
     std::memcpy(at, &result, sizeof result);
@@ -305,7 +307,7 @@ Bytes expected(Op op, DType dtype, ReduceOp reduce_op, int root, int rank,
   };
   switch (op) {
     case Op::broadcast:
-      append(inputs[static_cast<std::size_t>(root)], 0);
+      append(of_rank(inputs, root), 0);
       break;
     case Op::all_reduce:
       return reduce(dtype, reduce_op, pointers, 0, count);
@@ -326,7 +328,7 @@ Bytes expected(Op op, DType dtype, ReduceOp reduce_op, int root, int rank,
       for (const Bytes& input : inputs) append(input, 0);
       break;
     case Op::scatter:
-      append(inputs[static_cast<std::size_t>(root)], me);
+      append(of_rank(inputs, root), me);
       break;
     case Op::all_to_all:
       for (std::size_t from = 0; from < ranks; ++from) append(inputs[from], me);

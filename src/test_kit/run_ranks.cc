@@ -23,6 +23,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/of_rank.h"
 #include "tutti/test_kit.h"
 
 namespace tutti::test_kit {
@@ -108,7 +109,7 @@ std::vector<Outcome> run_threads(int world_size, const Function& function,
     threads.emplace_back([&, rank] {
       Rank me = make_rank(rank, world_size, options);
       if (!me.init.store) me.init.store = store;
-      outcomes[static_cast<std::size_t>(rank)] = run_one(me, function);
+      of_rank(outcomes, rank) = run_one(me, function);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -288,19 +289,18 @@ std::vector<Outcome> run_processes(int world_size, const Function& function,
     if (pid < 0) throw_system("fork");
     if (pid == 0) {
       child_main(make_rank(rank, world_size, options), function, options, port,
-                 reports[static_cast<std::size_t>(rank)].get(), parent);
+                 of_rank(reports, rank).get(), parent);
     }
     children.add(pid);
   }
   std::vector<Outcome> outcomes(static_cast<std::size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
-    Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    Outcome& outcome = of_rank(outcomes, rank);
     outcome.rank = rank;
     outcome.wait_status = children.reap_next();
     const auto lived = std::chrono::duration_cast<std::chrono::milliseconds>(
         std::chrono::steady_clock::now() - start);
-    const std::vector<std::uint8_t> report =
-        read_all(reports[static_cast<std::size_t>(rank)].get());
+    const std::vector<std::uint8_t> report = read_all(of_rank(reports, rank).get());
     if (!report.empty()) decode(report, &outcome);
     const bool ended_well = WIFEXITED(outcome.wait_status) && !report.empty();
     if (!ended_well) outcome.failure = describe_end(outcome.wait_status, lived, options.deadline);

@@ -200,7 +200,7 @@ struct Mark {
   State look() noexcept;
   /// What somebody has seen already.
   bool is_known_dead() const noexcept { return owner_died.load() != 0; }
-  /// Takes it for the calling thread. False: somebody holds it, or held it when he died.
+  /// Takes it for the calling thread. False: a living thread holds it, or its holder died.
   bool take() noexcept;
   void let_go() noexcept { pthread_mutex_unlock(&mutex); }
 };

@@ -40,6 +40,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/of_rank.h"
 #include "kernels/kernels.h"
 #include "tutti/error.h"
 
@@ -109,11 +110,11 @@ Engine::Engine(Unchecked, const EngineView& view, const EngineTuning& tuning,
       seen_(ranks_ - 1) {}
 
 const EngineHead& Engine::head(int peer) const noexcept {
-  return *reinterpret_cast<const EngineHead*>(view_.heads[static_cast<std::size_t>(peer)]);
+  return *reinterpret_cast<const EngineHead*>(of_rank(view_.heads, peer));
 }
 
 const std::byte* Engine::ring_at(int peer, std::size_t place) const noexcept {
-  return view_.rings[static_cast<std::size_t>(peer)] + place;
+  return of_rank(view_.rings, peer) + place;
 }
 
 /// Upwards from this rank, so that not all ranks turn to the same peer first.
@@ -241,8 +242,7 @@ bool Engine::finish_small() noexcept {
   if (request_->op == Op::all_reduce && byte_count_ > 0) {
     std::array<const void*, kMaxEngineRanks> inputs;
     for (int peer = 0; peer < ranks_; ++peer) {
-      inputs[static_cast<std::size_t>(peer)] =
-          peer == view_.rank ? request_->input.data : small_data(peer);
+      of_rank(inputs, peer) = peer == view_.rank ? request_->input.data : small_data(peer);
     }
     kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
                          request_->output.data, nullptr, request_->count);
@@ -382,9 +382,9 @@ bool Engine::reduce() noexcept {
   if (slice.count > 0) {
     std::array<const void*, kMaxEngineRanks> inputs;
     for (int peer = 0; peer < ranks_; ++peer) {
-      inputs[static_cast<std::size_t>(peer)] = ring_at(peer, slice.place);
+      of_rank(inputs, peer) = ring_at(peer, slice.place);
     }
-    inputs[static_cast<std::size_t>(view_.rank)] =
+    of_rank(inputs, view_.rank) =
         static_cast<const std::byte*>(request_->input.data) + slice.offset;
     kernels::reduce_tree(request_->dtype, request_->reduce, inputs.data(), ranks_,
                          static_cast<std::byte*>(request_->output.data) + slice.offset,

@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "base/of_rank.h"
+
 namespace tutti::native {
 
 namespace {
@@ -99,8 +101,8 @@ class Prover {
 
   static Key key(Place place) { return {place.space, place.chunk}; }
   Place at(int rank, Place place) const { return location(shape_, rank, place); }
-  Rank& rank(int r) { return ranks_[static_cast<std::size_t>(r)]; }
-  const Schedule& schedule(int r) const { return by_rank_[static_cast<std::size_t>(r)]; }
+  Rank& rank(int r) { return of_rank(ranks_, r); }
+  const Schedule& schedule(int r) const { return of_rank(by_rank_, r); }
   void wrong(int r, std::string what) {
     if (wrong_.empty()) wrong_ = fmt::format("rank {}, round {}: {}", r, rank(r).round, what);
   }

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/identity.h"
+#include "base/of_rank.h"
 #include "kernels/kernels.h"
 #include "plugins/gloo/memory.h"
 #include "plugins/gloo/slots.h"
@@ -72,7 +73,7 @@ std::vector<Range> parts_of(const Request& request, std::span<const std::size_t>
 /// `part` for one rank, nothing for the others.
 std::vector<Range> only(int rank, Range part, std::size_t ranks) {
   std::vector<Range> parts(ranks);
-  parts[static_cast<std::size_t>(rank)] = part;
+  of_rank(parts, rank) = part;
   return parts;
 }
 
@@ -104,7 +105,7 @@ class Collectives::Slices {
       : mesh_(mesh),
         request_(request),
         slices_(slices),
-        own_(slices[static_cast<std::size_t>(mesh.rank())]),
+        own_(of_rank(slices, mesh.rank())),
         piece_bytes_(piece_bytes),
         window_bytes_(piece_bytes * slices.size()),
         scratch_(scratch),
@@ -146,7 +147,7 @@ class Collectives::Slices {
   }
 
   Range piece_of(int rank, std::size_t piece) const {
-    const Range& slice = slices_[static_cast<std::size_t>(rank)];
+    const Range& slice = of_rank(slices_, rank);
     const std::size_t begin = std::min(piece * piece_bytes_, slice.byte_count);
     return {slice.offset + begin, std::min(piece_bytes_, slice.byte_count - begin)};
   }
@@ -171,10 +172,9 @@ class Collectives::Slices {
     const Range result = {own.offset - own_.offset + shift_, own.byte_count};
     std::vector<const void*> inputs(slices_.size());
     for_peers(mesh_, [&](int peer) {
-      inputs[static_cast<std::size_t>(peer)] =
-          scratch_ + piece % 2 * window_bytes_ + place_in_window(peer);
+      of_rank(inputs, peer) = scratch_ + piece % 2 * window_bytes_ + place_in_window(peer);
     });
-    inputs[static_cast<std::size_t>(mesh_.rank())] = at(request_.input.data, own.offset);
+    of_rank(inputs, mesh_.rank()) = at(request_.input.data, own.offset);
     kernels::reduce_tree(request_.dtype, request_.reduce, inputs.data(), mesh_.ranks(),
                          at(result_.data, result.offset), nullptr,
                          own.byte_count / size_of(request_.dtype));
@@ -275,7 +275,7 @@ void Collectives::move(const Request& request, const void* input, const std::vec
                        const std::vector<Range>& from) {
   const std::chrono::milliseconds timeout = stall_of(request);
   const auto part_of = [](const std::vector<Range>& parts, int rank) {
-    return parts[static_cast<std::size_t>(rank)];
+    return of_rank(parts, rank);
   };
   Exchange exchange(mesh_, slot_of_phase(request, 0), timeout,
                     {at(input, 0), request.input.byte_count()}, bytes_of(request.output));
@@ -329,7 +329,7 @@ void Collectives::reduce(const Request& request) {
 void Collectives::reduce_by_mail(const Request& request, const std::vector<Range>& slices,
                                  bool hand_out) {
   const std::chrono::milliseconds timeout = stall_of(request);
-  const auto slice_of = [&](int rank) { return slices[static_cast<std::size_t>(rank)]; };
+  const auto slice_of = [&](int rank) { return of_rank(slices, rank); };
   const Range own = slice_of(mesh_.rank());
   for_peers(mesh_, [&](int peer) { mailbox_.expect(peer); });
   for_peers(mesh_, [&](int peer) {
@@ -342,7 +342,7 @@ void Collectives::reduce_by_mail(const Request& request, const std::vector<Range
                                   : at(request.output.data, has_slices(request) ? own.offset : 0);
   std::vector<const void*> inputs(ranks(), at(request.input.data, own.offset));
   for_peers(mesh_, [&](int peer) {
-    inputs[static_cast<std::size_t>(peer)] = mailbox_.wait_for(peer, own.byte_count, timeout);
+    of_rank(inputs, peer) = mailbox_.wait_for(peer, own.byte_count, timeout);
   });
   kernels::reduce_tree(request.dtype, request.reduce, inputs.data(), mesh_.ranks(), result, nullptr,
                        own.byte_count / size_of(request.dtype));

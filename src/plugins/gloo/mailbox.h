@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "plugins/gloo/mesh.h"
 
 namespace tutti::gloo_backend {
@@ -51,7 +52,7 @@ class Mailbox {
   };
 
   void post(int from, Box& box);
-  Peer& peer(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
+  Peer& peer(int rank) noexcept { return of_rank(peers_, rank); }
 
   Mesh& mesh_;
   const std::size_t box_bytes_;

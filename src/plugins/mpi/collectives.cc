@@ -7,6 +7,7 @@
 #include <new>
 
 #include "base/identity.h"
+#include "base/of_rank.h"
 #include "kernels/kernels.h"
 
 namespace tutti::mpi {
@@ -211,8 +212,8 @@ std::vector<Transfer> Collectives::parts(const Request& request, bool sent, std:
 void Collectives::move_by_exchange(const Request& request, std::byte* input, std::byte* output) {
   std::vector<Transfer> sends = parts(request, true, input);
   std::vector<Transfer> receives = parts(request, false, output);
-  Transfer& to_self = sends[static_cast<std::size_t>(rank_)];
-  Transfer& from_self = receives[static_cast<std::size_t>(rank_)];
+  Transfer& to_self = of_rank(sends, rank_);
+  Transfer& from_self = of_rank(receives, rank_);
   if (to_self.data != from_self.data) {
     kernels::copy(from_self.data, to_self.data, std::min(to_self.byte_count, from_self.byte_count));
   }

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <chrono>
 
+#include "base/of_rank.h"
+
 namespace tutti::mpi {
 
 namespace {
@@ -101,7 +103,7 @@ Communicators::Communicators(const GroupSpec& spec, const RankMap& map, Process&
     : process_(process) {
   process.check_thread("making a group");
   std::vector<int> ranks;
-  for (const int rank : spec.world_ranks) ranks.push_back(map[static_cast<std::size_t>(rank)]);
+  for (const int rank : spec.world_ranks) ranks.push_back(of_rank(map, rank));
   const auto lock = process.lock();
   MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
   check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group");

@@ -62,8 +62,9 @@ std::string error_text(int code) {
   // caller.
   std::vector<char> text(64 * MPI_MAX_ERROR_STRING);
   int length = 0;
-  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS)
+  if (MPI_Error_string(code, text.data(), &length) != MPI_SUCCESS) {
     return fmt::format("code {}", code);
+  }
   return text.data();
 }
 
