@@ -8,6 +8,7 @@
 #include <future>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "group/foreign_backend.h"
 #include "ranks.h"
@@ -74,6 +75,64 @@ TEST(Foreign, AsynchronousOnesLaunchInOrderAroundBlockingOnes) {
     world.close();
     EXPECT_EQ(e, 10.0f);
   }));
+}
+
+TEST(Foreign, RanksThatWaitForEachOtherOnTheSideAreTold) {
+  for (const bool is_work : {false, true}) {
+    const auto outcomes = on_foreign(3, Side::native, [&](ProcessGroup& world) {
+      float x = 1, y = 2, z = 3;
+      if (world.rank() == 0) {
+        if (!is_work) return world.all_reduce(x);
+        world.all_reduce(x, async).wait();
+      } else if (world.rank() == 1) {
+        // Behind one that rank 2 has not called.
+        Work first = is_work ? world.all_reduce(x, async) : Work();
+        world.all_reduce(y);
+      } else {
+        is_work ? world.recv(z, 0, async).wait() : void(world.recv(z, 0));
+      }
+    });
+    for (const Outcome& outcome : outcomes) {
+      ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
+      EXPECT_EQ(outcome.error->code(), ErrorCode::kDeadlock) << outcome.failure;
+      EXPECT_EQ(outcome.error->context().culprits, (std::vector<int>{0, 2}));
+      expect_text(*outcome.error, "rank 0 waits in all_reduce #1(f32 x 1, sum) at foreign_test.cc");
+    }
+  }
+}
+
+TEST(Foreign, NobodyIsStuckInsideTheBackend) {
+  const auto table = std::make_shared<ForeignTable>(2);
+  table->stick();
+  const auto outcomes = test_kit::collect_ranks(2, [&](const Rank& me) {
+    ProcessGroup world = make_foreign_world(me, table, Side::native);
+    float x = 1, y = 2;
+    std::thread ender;
+    if (me.rank == 0) {
+      world.all_reduce(x);
+    } else {
+      // Its part in the collective is in the backend, whatever its program waits for.
+      world.on_failure([](const Error&) {});
+      Work reduced = world.all_reduce(x, async);
+      Work received = world.recv(y, 0, async);
+      EXPECT_FALSE(received.wait_for(std::chrono::milliseconds(100)));
+      ender = std::thread([&] {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+        world.abort("enough");
+      });
+      try {
+        received.wait();
+      } catch (const Error&) {
+        ender.join();
+        throw;
+      }
+    }
+    return std::string();
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kAborted) << outcome.failure;
+  }
 }
 
 TEST(Foreign, DisagreementStopsTheCallBeforeTheBackendSeesIt) {
