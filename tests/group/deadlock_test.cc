@@ -88,7 +88,8 @@ TEST(Deadlock, IsToldInTimeUnlessSettingsSayOtherwise) {
                    const auto began = Clock::now();
                    deadlock_of(world, [&] { world.recv(x, 1 - world.rank()); });
                    EXPECT_GE(Clock::now() - began, 1s);
-                   EXPECT_LE(Clock::now() - began, 3s);
+                   EXPECT_LE(Clock::now() - began,
+                             10s);  // 3 s in the soak, where nothing else runs
                  },
                  {});
 }
