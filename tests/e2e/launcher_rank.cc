@@ -202,6 +202,14 @@ int disagree(bool chosen) {
   for (;;) world.all_reduce(data);
 }
 
+/// Each receives from the next; nobody catches.
+int wait_in_a_ring() {
+  auto world = tutti::init_process_group();
+  float x = 0;
+  world.recv(x, (world.rank() + 1) % world.world_size());
+  return 0;
+}
+
 /// The chosen rank aborts the world and takes its time to end; nobody catches.
 int give_up(bool chosen) {
   auto world = tutti::init_process_group();
@@ -241,6 +249,7 @@ int main(int argc, char** argv) {
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
   if (mode == "leave-renumbered") return leave_a_renumbered_world(chosen);
   if (mode == "disagree") return disagree(chosen);
+  if (mode == "wait-in-a-ring") return wait_in_a_ring();
   if (mode == "give-up") return give_up(chosen);
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "leave-init") return leave_init(chosen);

@@ -489,6 +489,18 @@ TEST_F(Launcher, ADisagreementIsTheRootCauseAndNoRankIs) {
   EXPECT_FALSE(has(job.err(), "ROOT CAUSE: rank")) << job.err();
 }
 
+TEST_F(Launcher, ADeadlockIsTheRootCauseAndNoRankIs) {
+  LaunchedJob job(run(3, {kRank, "wait-in-a-ring"}));
+  EXPECT_EQ(job.wait_exit(), 1) << job.err();
+  EXPECT_TRUE(has(job.err(),
+                  "ROOT CAUSE: deadlock: rank 0 waits in recv(f32 x 1, from 1, tag 0) at "
+                  "launcher_rank.cc:"))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), " for rank 1, which waits in recv(f32 x 1, from 2, tag 0) at "))
+      << job.err();
+  EXPECT_FALSE(has(job.err(), "ROOT CAUSE: rank")) << job.err();
+}
+
 TEST_F(Launcher, WhoAbortsIsTheRootCauseAndNotWhoEndsFirst) {
   LaunchedJob job(run(3, {kRank, "give-up", "-", "2"}));
   EXPECT_EQ(job.wait_exit(), 6) << job.err();

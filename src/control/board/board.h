@@ -124,7 +124,7 @@ std::vector<const Line*> failed_lines(const Board& board, SlotIndex slot);
 /// Those whom failures blame that the owner has not outlived, but for disagreements.
 std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot);
 /// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
-/// operation, or about how many there are.
+/// operation, or about how many there are; or how they wait for each other.
 std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control
