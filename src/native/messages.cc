@@ -207,8 +207,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
       *next = std::min(*next, now + std::chrono::milliseconds(1));
     }
   }
-  // With thousands under way looking takes long: it must not be all that is done.
-  *next = std::max(*next, now + 10 * (Deadline::Clock::now() - now));
+  *next = std::max(*next, now + pause_after(Deadline::Clock::now() - now));
   give_token();
 }
 

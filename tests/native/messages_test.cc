@@ -378,6 +378,13 @@ TEST(Messages, NothingThatWasReceivedIsTakenBackOnceTheGroupHasFailed) {
   other.join();
 }
 
+TEST(Messages, AProcessThatWasStoppedInALookLooksAgainSoon) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(Messages::pause_after(0ns), 0ns);
+  EXPECT_EQ(Messages::pause_after(2ms), 20ms);
+  EXPECT_EQ(Messages::pause_after(1h), 100ms);
+}
+
 TEST(Messages, AnyNumberMayBeUnmatched) {
   constexpr int kMany = 20'000;
   on_native_ranks(2, [](NativeRank& me) {

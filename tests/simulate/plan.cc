@@ -83,11 +83,15 @@ PlanStep draw_message(Random& random, int group, int members, int number) {
   return step;
 }
 
-/// Another message of the same sender, receiver and tag.
-PlanStep again(Random& random, PlanStep step) {
+/// Another message of the same sender and receiver, most often with the same tag.
+PlanStep again(Random& random, PlanStep step, std::size_t number) {
   step.buffered = random.chance(0.5);
   step.how = random.chance(0.7) ? How::work : How::waits;
   step.how_to = random.chance(0.5) ? How::work : How::waits;
+  if (random.chance(0.3)) {
+    step.how_to = How::thread;
+    step.tag = 10'000 + static_cast<int>(number);
+  }
   return step;
 }
 
@@ -113,7 +117,8 @@ void add_groups_and_steps(Plan& plan, Random& random) {
       const PlanStep first = draw_message(random, group, size, number);
       plan.steps.push_back(first);
       // Several of one tag: they stay in order.
-      while (first.tag < 1000 && random.chance(0.6)) plan.steps.push_back(again(random, first));
+      while (first.tag < 1000 && random.chance(0.6))
+        plan.steps.push_back(again(random, first, plan.steps.size()));
     } else if (kind < 9 && size > 1) {
       std::vector<int> members = plan.groups[static_cast<std::size_t>(group)].world_ranks;
       for (std::size_t i = members.size(); i > 1; --i)
