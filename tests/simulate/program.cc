@@ -36,6 +36,9 @@ class Program {
       const int group = groups_.rbegin()->first;
       // Else the destructor does.
       if (is_well(group) && plan_.goes_on[static_cast<std::size_t>(rank_)]) close(group);
+      // Who has said its last goodbye may stay, or die.
+      if (group == 0 && random_.chance(0.3))
+        pause(std::chrono::milliseconds(random_.from_to(1, 60)));
       leave(group);
     }
     happened_.left[rank_] = kernel_.now();
