@@ -26,6 +26,7 @@ LAYERS = {
     "src/control": ["base", "net", "store"],
     "src/control/judge": ["base"],
     "src/control/memory": ["base", "net", "store"],
+    "src/control/vote": ["base", "control/judge"],
     "src/control/board": ["base", "net", "control/judge", "control/memory"],
     "src/group": ["base", "store", "control"],
     "src/native": ["base", "kernels", "net", "control", "group"],
@@ -56,7 +57,7 @@ THREAD_HOME = ("src/base/", "src/control/", "src/native/", "src/launch/", "src/t
 GETENV = re.compile(r"\b(getenv|secure_getenv)\s*\(|\benviron\b")
 GETENV_HOME = ("src/base/config",)
 IMPURE = re.compile(r"\bnow\(\)|\bstd::(?:thread|mutex|atomic|lock_guard|unique_lock)\b")
-IMPURE_NOT = ("src/control/judge/",)
+IMPURE_NOT = ("src/control/judge/", "src/control/vote/")
 LAYOUT = "control/board/layout.h"
 LABEL = "(?:Aliasing|Cost|Errors|Lifetime|Numerics|Ordering|Shape|Threads)"
 COMMENT = re.compile(r"\s*///?( *)(.*)$")
@@ -212,7 +213,7 @@ def check_lines(name, text, report):
         if THREAD.search(code) and not name.startswith(THREAD_HOME) and "hardware_concurrency" not in code:
             report(name, number, "std::thread outside base, control, native, plugins, launch, test_kit, world.cc")
         if IMPURE.search(code) and name.startswith(IMPURE_NOT):
-            report(name, number, "a judge knows no clock, thread or memory of others: it is given facts and the time")
+            report(name, number, "a judge or a vote knows no clock, thread or memory of others: it is given facts and the time")
         if GETENV.search(code) and not name.startswith(GETENV_HOME):
             report(name, number, "the environment is read in base/config only")
         if re.search(r"\bstd::(cout|printf)\b|\bprintf\s*\(|\bputs\s*\(", code) and "snprintf" not in code:

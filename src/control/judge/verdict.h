@@ -26,6 +26,7 @@ struct Verdict {
   bool fails(GroupId group) const noexcept {
     return std::find(groups.begin(), groups.end(), group) != groups.end();
   }
+  bool operator==(const Verdict&) const = default;
 };
 
 }  // namespace tutti::control
