@@ -100,13 +100,6 @@ struct Fiber {
   context::fiber& out() noexcept { return *reinterpret_cast<context::fiber*>(outside); }
 };
 
-std::uint64_t Random::next() noexcept {
-  std::uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-  return z ^ (z >> 31);
-}
-
 Kernel* Kernel::running_ = nullptr;
 
 Kernel::Kernel(std::uint64_t seed, double put_aside, double hiccup)

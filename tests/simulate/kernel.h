@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "simulate/random.h"
 #include "tutti/types.h"
 
 namespace tutti::control {
@@ -27,24 +28,6 @@ class Process;
 namespace tutti::simulate {
 
 using Clock = Deadline::Clock;
-
-/// SplitMix64: small, and the same everywhere.
-class Random {
- public:
-  explicit Random(std::uint64_t seed) noexcept : state_(seed) {}
-  std::uint64_t next() noexcept;
-  /// 0 to below - 1.
-  std::uint64_t below(std::uint64_t below) noexcept { return next() % below; }
-  int from_to(int first, int last) noexcept {
-    return first + static_cast<int>(below(static_cast<std::uint64_t>(last - first + 1)));
-  }
-  bool chance(double probability) noexcept {
-    return static_cast<double>(next() >> 11) * 0x1p-53 < probability;
-  }
-
- private:
-  std::uint64_t state_;
-};
 
 struct Fiber;
 

@@ -107,12 +107,47 @@ FAULTS = [
     ("a wait does not see that its group has failed", "base/wait.cc", "      if (aborted(waiter_)) return WaitResult::aborted;\n", "", None),
     ("no look between counting as a sleeper and sleep", "base/wait.cc", "    if (look_()) return true;\n    if (!aborted", "    if (!aborted", None),
     ("nobody looks out any more", "base/crowd.cc", "  ring(next->own_);", "", None),
+    # Hosts that vote.
+    ("two deciders", "control/vote/vote.cc", "    vote_.promised = {highest.round + 1, self()};",
+     "    vote_.promised = {highest.round + 1, self()};\n    return propose_value();", None),
+    ("a lost vote", "control/vote/vote.cc", "  VoteStep run() && {", "  VoteStep run() && {\n    if (memory_.peers[0].connection + "
+     "memory_.peers[1].connection == 0) vote_.promised = vote_.accepted = {};", None),
+    ("an old term is believed", "control/vote/vote.cc", "|| frame.term < peer.term) return;", ") return;", None),
+    ("an old relay writes", "control/vote/vote.cc", "return there.term == next.term;", "return there.term <= next.term + 9;", None),
+    ("a silent relay is never overtaken", "control/vote/vote.cc", "(kVoteOvertake + before * kVoteStagger)", "std::chrono::hours(1)", None),
+    ("quorum off by one", "control/vote/vote.cc", "return 2 * set.size() > host_.hosts.size();",
+     "return 2 * (set.size() + 1) > host_.hosts.size();", None),
+    ("half is a quorum", "control/vote/vote.cc", "return 2 * set.size() > host_.hosts.size();", "return 2 * set.size() >= host_.hosts.size();",
+     None),
+    ("the highest accepted ballot is ignored", "control/vote/vote.cc", "if (!highest->accepted.is_none()) {",
+     "if (!highest->accepted.is_none() && find_want() == nullptr) {", None),
+    ("the dead are counted out of the majority", "control/vote/vote.cc", "return 2 * set.size() > host_.hosts.size();",
+     "return 2 * set.size() > (host_.hosts - vote_.gone).size();", None),
+    ("a parted host is let in again", "control/vote/vote.cc", "if (vote_.cut_off.contains(from) ||", "if (", None),
+    ("it does not count who has cut this one off", "control/vote/vote.cc",
+     "if (frame.vote.cut_off.contains(self())) return vote_.cut_off.insert(from);", "", None),
+    ("a promise is not kept", "control/vote/vote.cc", "shown.accepted >= vote_.promised)", "shown.accepted > vote_.accepted)", None),
+    ("only the proposer has cut the others off", "control/vote/vote.cc", "return others.is_within(vote_of(host)->cut_off);",
+     "return host != self() || others.is_within(vote_.cut_off);", None),
+    ("parts at once", "control/vote/vote.cc", "if (input_.now < when) return wake(when);\n    vote_.cut_off", "vote_.cut_off",
+     None),
+    ("never parts", "control/vote/vote.cc", "    vote_.cut_off |= far;\n", "", None),
+    ("does not close ranks", "control/vote/vote.cc", "vote_.cut_off.insert(std::max(host, other));", "continue;", None),
+    ("is never held up", "control/vote/vote.cc", "step_.held_up = input_.now >= held_up;", "return;", None),
+    ("does not tell who is behind", "control/vote/vote.cc", "if (known >= vote_.number && !must_tell", "if (!must_tell", None),
 ]
 
 
-def compile_command(build, source):
+def parts_of(file):
+    """The program that finds the faults of a file, and the target whose objects it is linked from."""
+    if file.startswith("control/vote/"):
+        return "tests/simulate/votes/soak_votes", "tutti_objects"
+    return "tests/simulate/soak_simulate", "tutti_stepped"
+
+
+def compile_command(build, source, target):
     for entry in json.loads((build / "compile_commands.json").read_text()):
-        if entry["file"] == str(source) and "tutti_stepped" in entry["command"]:
+        if entry["file"] == str(source) and f"/{target}.dir/" in entry["command"]:
             return entry["command"], entry["directory"]
     sys.exit(f"{source} is not in {build}/compile_commands.json: build the tests first")
 
@@ -128,15 +163,16 @@ def plant(build, folder, fault):
         text = text.replace(old, new, 1)
     planted = folder / "planted.cc"
     planted.write_text(text)
-    command, directory = compile_command(build, source)
+    program, target = parts_of(file)
+    command, directory = compile_command(build, source, target)
     own = re.search(r" -o (\S+)", command).group(1)
     command = command.replace(f" -o {own}", f" -o {folder}/planted.o").replace(f" -c {source}", f" -w -c {planted}").replace("-Werror", "")
     command = re.sub(r" -M\S+( \S+\.(?:d|o))?(?= )", "", command)
     subprocess.run(command, shell=True, check=True, cwd=directory)
-    link = subprocess.run(["ninja", "-t", "commands", "-s", "tests/simulate/soak_simulate"], cwd=build, check=True,
+    link = subprocess.run(["ninja", "-t", "commands", "-s", program], cwd=build, check=True,
                           capture_output=True, text=True).stdout.strip().split("&& ")
-    line = next(part for part in link if " -o tests/simulate/soak_simulate" in part)
-    line = line.replace(f" {own} ", f" {folder}/planted.o ").replace("-o tests/simulate/soak_simulate", f"-o {folder}/simulate")
+    line = next(part for part in link if f" -o {program}" in part)
+    line = line.replace(f" {own} ", f" {folder}/planted.o ").replace(f"-o {program}", f"-o {folder}/simulate")
     subprocess.run(line, shell=True, check=True, cwd=build)
     return folder / "simulate"
 

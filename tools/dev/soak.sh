@@ -22,6 +22,9 @@ mkdir -p docs/evidence
 soak="build/release/tests/soak/soak_$name"
 if [ "$name" = simulate ]; then
   soak=build/release/tests/simulate/soak_simulate
+  # The votes between hosts first: they take a minute.
+  build/release/tests/simulate/votes/soak_votes --script build/votes-violation.json --rounds 100000 \
+    --out docs/evidence/votes.json
   set -- --script build/simulate-violation.json "$@"
 fi
 if [ "$name" = groups ]; then

@@ -1,0 +1,135 @@
+#include "simulate/batch.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace tutti::simulate {
+
+namespace {
+
+using nlohmann::json;
+
+/// In a child, since what dead processes held is never given back.
+struct Batch {
+  pid_t pid = -1;
+  std::FILE* answer = nullptr;
+  std::uint64_t first = 0;
+};
+
+Batch start_batch(const Rounds& rounds, std::uint64_t first, std::uint64_t end) {
+  Batch batch{-1, std::tmpfile(), first};
+  batch.pid = fork();
+  if (batch.pid != 0) return batch;
+  const std::string text = rounds(first, end).dump();
+  std::fwrite(text.data(), 1, text.size(), batch.answer);
+  std::fflush(batch.answer);
+  _exit(0);
+}
+
+json end_batch(Batch& batch) {
+  int status = 0;
+  waitpid(batch.pid, &status, 0);
+  std::string text;
+  std::rewind(batch.answer);
+  for (int byte = 0; (byte = std::fgetc(batch.answer)) != EOF;) text += static_cast<char>(byte);
+  std::fclose(batch.answer);
+  if (status == 0) return json::parse(text);
+  return {{"violation",
+           fmt::format("a batch from seed {} on ended with wait status {}", batch.first, status)}};
+}
+
+/// Adds numbers, and objects of numbers; leaves out texts.
+void add(json& sum, const json& part) {
+  if (sum.is_null()) sum = json::object();
+  for (const auto& [key, value] : part.items()) {
+    if (value.is_object()) add(sum[key], value);
+    if (!value.is_number()) continue;
+    sum[key] = sum.value(key, std::uint64_t{0}) + value.get<std::uint64_t>();
+  }
+}
+
+/// Longer tables are in the file of --out only.
+constexpr std::size_t kMostLines = 150;
+
+void print(const SoakOptions& options, const json& sum, double seconds) {
+  const auto rounds = sum.value("rounds", std::uint64_t{0});
+  fmt::print("{} rounds from seed {} in {:.1f} s ({:.0f} rounds/s)", rounds, options.seed, seconds,
+             static_cast<double>(rounds) / seconds);
+  for (const auto& [key, value] : sum.items())
+    if (value.is_number() && key != "rounds") fmt::print(", {} {}", value.dump(), key);
+  fmt::print("\n");
+  for (const auto& [what, counts] : sum.items())
+    if (counts.is_object() && counts.size() <= kMostLines)
+      for (const auto& [key, count] : counts.items())
+        fmt::print("  {:24} {:36} {:>9}\n", what, key, count.dump());
+}
+
+}  // namespace
+
+void add_soak_options(CLI::App& app, SoakOptions& options, const char* script) {
+  options.seed = std::random_device{}();
+  options.script = script;
+  app.add_option("--rounds", options.rounds, "how many rounds");
+  app.add_option("--seed", options.seed, "of the first round; the others follow");
+  app.add_option("--jobs", options.jobs, "processes that work at a time");
+  app.add_option("--out", options.out, "a JSON file with the figures");
+  app.add_option("--script", options.script, "where the plan of a violation is written, shrunk");
+  app.add_option("--replay", options.replay, "run the plan in this file, and no other");
+}
+
+int soak(const SoakOptions& options, const Rounds& rounds) {
+  constexpr std::uint64_t kBatch = 500;
+  const auto began = std::chrono::steady_clock::now();
+  json sum = json::object();
+  std::vector<Batch> batches;
+  std::string violation;
+  std::uint64_t next = 0;
+  while (violation.empty() && (next < options.rounds || !batches.empty())) {
+    while (next < options.rounds && batches.size() < static_cast<std::size_t>(options.jobs)) {
+      const std::uint64_t end = std::min(options.rounds, next + kBatch);
+      batches.push_back(start_batch(rounds, options.seed + next, options.seed + end));
+      next = end;
+    }
+    const json part = end_batch(batches.front());
+    batches.erase(batches.begin());
+    add(sum, part);
+    violation = part.value("violation", "");
+    if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
+  }
+  for (Batch& batch : batches) end_batch(batch);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  print(options, sum, took.count());
+  if (!options.out.empty()) {
+    sum["seed"] = options.seed;
+    sum["seconds"] = took.count();
+    sum["violations"] = violation.empty() ? 0 : 1;
+    std::ofstream(options.out) << sum.dump(1) << "\n";
+  }
+  if (violation.empty()) return 0;
+  fmt::print("VIOLATED: {}\nAgain: --replay {}\n", violation, options.script);
+  return 1;
+}
+
+int replay(const std::string& path, const std::function<std::string(const std::string&)>& run) try {
+  std::ifstream file(path);
+  if (!file) throw std::runtime_error("replay script: cannot read " + path);
+  const std::string violation = run(std::string(std::istreambuf_iterator<char>(file), {}));
+  fmt::print("{}\n", violation.empty() ? "all held" : "VIOLATED: " + violation);
+  return violation.empty() ? 0 : 1;
+} catch (const std::runtime_error& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 2;
+}
+
+}  // namespace tutti::simulate
