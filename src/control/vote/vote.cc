@@ -117,8 +117,11 @@ class Relay {
     host_.entries = frame.entries;
     host_.lost_before = frame.lost_before;
     host_.hosts = frame.hosts;
-    // It may have been left out by any of these, so it tells none.
-    while (!votes() && !host_.entries.empty()) forget_oldest();
+    if (!votes()) {
+      // Left out by one of these: it tells none, and nobody must wait for what it knows.
+      while (!host_.entries.empty()) forget_oldest();
+      vote_.cut_off |= HostSet::first(count()) - HostSet{self()};
+    }
     step_.missed = true;
     enter(frame.vote.number);
   }

@@ -91,8 +91,8 @@ class Explorer {
     std::optional<Entry> want;
     if (wants && host.board.vote.number == 0) {
       want.emplace();
-      want->verdict.group = 1;
-      want->verdict.finder = self;
+      want->verdict.groups = {1};
+      want->verdict.finder = WorldRank(self);
     }
     const std::uint64_t before = host.board.vote.number;
     control::VoteStep step =
@@ -183,13 +183,13 @@ class Explorer {
     hash = mix(hash, vote.number);
     for (const auto& ballot : {vote.promised, vote.accepted})
       hash = mix(mix(hash, ballot.round), static_cast<std::uint64_t>(ballot.host));
-    hash = mix(hash, static_cast<std::uint64_t>(vote.value.verdict.finder));
+    hash = mix(hash, static_cast<std::uint64_t>(vote.value.verdict.finder.value));
     return mix(mix(hash, vote.cut_off), vote.gone);
   }
   static std::uint64_t mix(std::uint64_t hash, const HostVote& board) {
     hash = mix(mix(hash, board.term), board.vote);
     for (const Entry& entry : board.entries)
-      hash = mix(hash, static_cast<std::uint64_t>(entry.verdict.finder));
+      hash = mix(hash, static_cast<std::uint64_t>(entry.verdict.finder.value));
     return mix(hash, board.hosts);
   }
   /// Times count as what is left of them.
@@ -199,7 +199,8 @@ class Explorer {
       hash = mix(mix(mix(hash, peer.term), peer.connection), peer.told_number);
       hash = mix(mix(hash, peer.seen ? 1 : 0), peer.seen.value_or(Vote{}));
       hash = mix(mix(hash, peer.told ? 1 : 0), peer.told.value_or(Vote{}));
-      hash = mix(hash, static_cast<std::uint64_t>(peer.want ? peer.want->verdict.finder : 77));
+      hash =
+          mix(hash, static_cast<std::uint64_t>(peer.want ? peer.want->verdict.finder.value : 77));
     }
     hash = mix(hash, static_cast<std::uint64_t>(host.memory.tries));
     const auto left = [&](Clock::time_point when) {
@@ -219,7 +220,7 @@ class Explorer {
         for (const VoteFrame& frame : world.flying[at(from)][at(to)]) {
           hash = mix(mix(hash, frame.term), frame.vote);
           for (const Entry& entry : frame.entries)
-            hash = mix(hash, static_cast<std::uint64_t>(entry.verdict.finder));
+            hash = mix(hash, static_cast<std::uint64_t>(entry.verdict.finder.value));
         }
       }
     return seen_.insert(hash).second;

@@ -45,8 +45,8 @@ std::optional<Entry> State::want_of(int self, const std::vector<HostFacts>& fact
   if (!own.board.hosts.contains(self)) return std::nullopt;
   Entry losses;
   const auto lose = [&](int index, int process) {
-    const int rank = rank_of(index, process);
-    if (own.lost.count(rank) == 0) losses.verdict.culprits.push_back(rank);
+    const WorldRank rank(rank_of(index, process));
+    if (!own.lost.contains(rank)) losses.verdict.culprits.push_back(rank);
   };
   for (int index = 0; index < count(); ++index) {
     const auto state = facts[static_cast<std::size_t>(index)].state;
@@ -61,13 +61,13 @@ std::optional<Entry> State::want_of(int self, const std::vector<HostFacts>& fact
         lose(index, process);
     }
   }
-  losses.verdict.finder = self * kRanksOfAHost;
+  losses.verdict.finder = WorldRank(self * kRanksOfAHost);
   if (!losses.verdict.culprits.empty()) return losses;
   if (own.pending.empty()) return std::nullopt;
   Entry failure;
   failure.verdict.code = ErrorCode::kAborted;
-  failure.verdict.group = own.pending.front().group;
-  failure.verdict.finder = self * kRanksOfAHost;
+  failure.verdict.groups = {own.pending.front().group};
+  failure.verdict.finder = WorldRank(self * kRanksOfAHost);
   failure.verdict.text = fmt::format("as host {} has it", self);
   return failure;
 }
@@ -127,8 +127,8 @@ std::string Checks::entered(int host, std::uint64_t number, const Entry& entry) 
 
 /// Nobody is lost who lives and can be reached.
 std::string Checks::is_true(const Entry& entry) const {
-  if (entry.verdict.group != 0) return "";
-  for (const int rank : entry.verdict.culprits) {
+  if (!entry.verdict.is_loss()) return "";
+  for (const auto [rank] : entry.verdict.culprits) {
     const int named = host_of(rank);
     const int process = rank % kRanksOfAHost;
     bool is_excused = state_.host(named).processes[static_cast<std::size_t>(process)].dead;
@@ -144,23 +144,30 @@ std::string Checks::cut_off(int host, const HostVote& before, const HostVote& af
   for (const int gone : (after.vote.gone - before.vote.gone).members())
     if (!state_.host(gone).is_dead())
       return fmt::format("host {} lives, and host {} takes it for dead", gone, host);
+  if (!after.hosts.contains(host)) return "";
   const HostSet now_off = after.vote.cut_off - after.vote.gone - before.vote.cut_off;
   for (const int other : now_off.members()) {
     const bool told = state_.host(other).board.vote.cut_off.contains(host);
     const bool unheard = state_.links.longest_down(host, other, state_.now) >= kCut;
     bool between = false;
-    for (const int third : (before.hosts - after.vote.cut_off).members())
+    for (const int third : (before.hosts - before.vote.cut_off).members())
       between = between || (third != host && have_parted(third, other));
     if (!told && !unheard && !between)
       return fmt::format("(c) host {} parts from host {}, which it reaches", host, other);
+    // Those that were heard less than 3 s ago count as near.
+    const Time long_ago = state_.now - control::kPart + milliseconds(10);
     int near = 1;
-    for (const int third : (before.hosts - after.vote.cut_off).members())
-      near += third != host && state_.links.is_up(host, third) ? 1 : 0;
+    for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members())
+      near += third != host && (state_.links.is_up(host, third) ||
+                                state_.links.down_since(host, third) > long_ago)
+                  ? 1
+                  : 0;
     const bool is_calm = state_.now - state_.calm_since > milliseconds(100);
-    if (!told && is_calm && before.vote.number == after.vote.number &&
+    if (!told && !between && is_calm && before.vote.number == after.vote.number &&
         2 * near > before.hosts.size())
-      return fmt::format("(c) host {} parts from host {} although it reaches a majority", host,
-                         other);
+      return fmt::format(
+          "(c) host {} parts from host {} although it reaches a majority, or did 3 s ago", host,
+          other);
   }
   return "";
 }

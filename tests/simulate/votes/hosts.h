@@ -57,7 +57,7 @@ struct Host {
   bool held_up = false;            ///< and told its own ranks, since then
   std::vector<Entry> entries;      ///< all that its board has had; those slept through are empty
   std::vector<bool> has_slept_through;
-  std::set<int> lost;  ///< ranks, by these
+  std::set<WorldRank> lost;  ///< ranks, by these
   std::uint64_t effects = 0;
 
   bool is_dead() const {

@@ -529,10 +529,10 @@ class World {
     settle(host, entry->verdict);
   }
   static void settle(Host& host, const control::Verdict& verdict) {
-    if (verdict.group == 0) {
+    if (verdict.is_loss()) {
       host.lost.insert(verdict.culprits.begin(), verdict.culprits.end());
     } else {
-      std::erase_if(host.pending, [&](const Pending& each) { return each.group == verdict.group; });
+      std::erase_if(host.pending, [&](const Pending& each) { return verdict.fails(each.group); });
     }
   }
 
