@@ -84,12 +84,14 @@ TEST(VoteFrame, WhatMakesNoSenseIsNone) {
   EXPECT_FALSE(is_taken([](VoteFrame& it) { it.vote.gone = {1}; }));
   EXPECT_FALSE(is_taken([](VoteFrame& it) { it.hosts = {5000}; }));
   EXPECT_FALSE(is_taken([](VoteFrame& it) { it.entries.resize(3); }));
-  EXPECT_FALSE(is_taken([](VoteFrame& it) { it.want = Entry{{ErrorCode{77}, 0, {}, "", 0}, {}}; }));
   EXPECT_FALSE(is_taken([](VoteFrame& it) {
-    it.want = Entry{{ErrorCode::kPeerLost, 0, {-1}, "", 0}, {}};
+    it.want = Entry{{ErrorCode{77}, {}, {}, "", WorldRank(0)}, {}};
   }));
   EXPECT_FALSE(is_taken([](VoteFrame& it) {
-    it.want = Entry{{ErrorCode::kPeerLost, 0, {}, "", -2}, {}};
+    it.want = Entry{{ErrorCode::kPeerLost, {}, {WorldRank(-1)}, "", WorldRank(0)}, {}};
+  }));
+  EXPECT_FALSE(is_taken([](VoteFrame& it) {
+    it.want = Entry{{ErrorCode::kPeerLost, {}, {}, "", WorldRank(-2)}, {}};
   }));
 }
 

@@ -472,7 +472,8 @@ TEST(Vote, WhoIsBehindIsGivenWhatItLacks) {
   it.kept = 3;
   for (unsigned group = 1; group <= 5; ++group) {
     it.want = verdict(group);
-    if (group == 1) it.want = Entry{{ErrorCode::kPeerLost, 0, {4, 5}, "", 0}, {}};
+    if (group == 1)
+      it.want = Entry{{ErrorCode::kPeerLost, {}, world_ranks({4, 5}), "", WorldRank(0)}, {}};
     EXPECT_TRUE(it.step().entered);
   }
   EXPECT_EQ(entry_of(it.host, 2), nullptr);
