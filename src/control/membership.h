@@ -47,7 +47,7 @@ class Membership {
 
   /// Publishes the operation on the own line (under 20 ns; no system call).
   void enter(const Request& request) noexcept;
-  /// An asynchronous collective was called, and will be entered when its turn comes.
+  /// A collective was called that will be entered when its turn comes.
   void queue(const Request& request) noexcept;
   /// Marks an operation as ended. Call it for those that succeeded only: a failed one stays on the
   /// board as what the rank was in.

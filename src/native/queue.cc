@@ -55,6 +55,7 @@ Queue::~Queue() { take_token(); }  // nobody is inside any more
 
 void Queue::run(const Request& request, const Request& moved) {
   if (pending() > 0) {
+    membership_.queue(request);
     Call call(*this, request, moved);
     if (!drain(Clock::time_point::max(), &call)) membership_.throw_cause(request);
   }

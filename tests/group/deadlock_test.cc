@@ -263,6 +263,21 @@ TEST(NoDeadlock, ALateRank) {
       options());
 }
 
+/// Who waits in the second has called it, although it cannot enter it before the first has ended.
+TEST(NoDeadlock, ALateRankWhileABlockingCallAwaitsItsTurn) {
+  on_ranks(
+      3,
+      [](ProcessGroup& world) {
+        float x = 1, y = 1;
+        if (world.rank() == 2) std::this_thread::sleep_for(600ms);
+        Work first = world.all_reduce(x, async);
+        world.all_reduce(y);
+        first.wait();
+        EXPECT_EQ(y, 3);
+      },
+      options());
+}
+
 TEST(NoDeadlock, ATimeoutOfItsOwn) {
   on_ranks(
       2,

@@ -110,7 +110,7 @@ struct alignas(64) Line {
   std::atomic<GroupId> asked_of;        ///< see MembershipOptions
   std::atomic<std::uint32_t> site;      ///< where it was asked for
   std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
-  std::atomic<std::uint64_t> queued;    ///< seq of the latest collective called asynchronously
+  std::atomic<std::uint64_t> queued;    ///< seq of the latest collective that awaits its turn
   RankWords ranks;                      ///< members; of one that has failed the culprits
 };
 static_assert(sizeof(Line) == 832);

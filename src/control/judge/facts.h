@@ -60,7 +60,7 @@ struct FailureFacts {
 struct LineFacts {
   LineState state = LineState::open;
   std::uint64_t entered = 0, completed = 0;  ///< seq of the latest collective begun, ended
-  std::uint64_t queued = 0;  ///< of the latest that the program has called asynchronously
+  std::uint64_t queued = 0;  ///< of the latest that has been called and awaits its turn
   /// The lower half of the seq of the collective whose wait was last found to be long, and for whom
   /// it waits: a member, or -1: all.
   std::uint32_t waiting_in = 0;
