@@ -26,7 +26,7 @@ LAYERS = {
     "src/control": ["base", "net", "store"],
     "src/control/judge": ["base"],
     "src/control/memory": ["base", "net", "store"],
-    "src/control/vote": ["base", "control/judge"],
+    "src/control/vote": ["control/judge"],
     "src/control/board": ["base", "net", "control/judge", "control/memory"],
     "src/group": ["base", "store", "control"],
     "src/native": ["base", "kernels", "net", "control", "group"],

@@ -12,7 +12,7 @@
 
 namespace tutti::control {
 
-/// Of one rank of one world. Threads  Any.
+/// Of one rank of one world; any thread.
 class Callers {
  public:
   Callers(const Process& process, SlotOwner& own) noexcept : process_(process), own_(own) {}

@@ -331,8 +331,7 @@ TEST(Board, SaysWhatARankIsDoing) {
             "at train.cc:88 of the group made at train.cc:12, waiting for world rank 5");
   EXPECT_TRUE(describe_doing(board, SlotIndex(0))
                   .starts_with("is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group "
-                               "made at train.cc:12, "
-                               "waiting for world rank 5, last completed"))
+                               "made at train.cc:12, waiting for world rank 5, last completed"))
       << describe_doing(board, SlotIndex(0));
   line->failure.store(failure_word(ErrorCode::kAborted));
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),

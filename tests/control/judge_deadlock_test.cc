@@ -373,8 +373,8 @@ TEST(JudgeDeadlock, NeverIfThatIsHowLongItMustLast) {
   DeadlockClock clock;
   look_for_deadlock(WorldRank(0), world.facts, clock, kStart + 1h, std::chrono::nanoseconds::max());
   world.look().look().look();
-  EXPECT_FALSE(
-      look_for_deadlock(WorldRank(0), world.facts, clock, kStart + 1h, std::chrono::nanoseconds::max()));
+  EXPECT_FALSE(look_for_deadlock(WorldRank(0), world.facts, clock, kStart + 1h,
+                                 std::chrono::nanoseconds::max()));
 }
 
 TEST(JudgeDeadlock, StandsUntilItIsEntered) {

@@ -402,7 +402,8 @@ TEST(Native, ThrowsWhatTheGroupHasFailedWith) {
   on_native_ranks(1, [](NativeRank& me) {
     ShortOfMemory operation(me.membership);
     const Request request = me.barrier();
-    const Error error = thrown_by([&] { run_blocking(operation, request, request, me.membership); });
+    const Error error =
+        thrown_by([&] { run_blocking(operation, request, request, me.membership); });
     EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
   });
 }

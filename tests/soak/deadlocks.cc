@@ -203,8 +203,7 @@ Knot make_knot(Dice& dice, Kind kind) {
 std::map<int, std::set<int>> links_in(const std::string& text) {
   static const std::regex link(
       "(?:rank (\\d+) |which )waits in .*? for (?:(?:world )?rank (\\d+)|(itself)|any of the "
-      "(?:world )?ranks "
-      "([0-9, ]*\\d))(?=[,;.])");
+      "(?:world )?ranks ([0-9, ]*\\d))(?=[,;.])");
   std::map<int, std::set<int>> links;
   int who = -1;
   for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found) {

@@ -12,8 +12,7 @@
 // accepted in it has proposed. A host promises and accepts nothing below what it has promised, and
 // votes for no entry that it knows to be chosen.
 //
-// A *quorum* of a ballot is a set S of hosts, its proposer among them, that have all voted in it,
-// of
+// A *quorum* of a ballot is a set S of hosts, its proposer among them, that have all voted in it:
 //   kind 1: more than half of all hosts left by the entry before, the dead counted in; or
 //   kind 2: fewer, but each one in S had *cut off* all the others left by the entry before, when it
 //           voted and had promised nothing higher.
@@ -99,8 +98,8 @@ struct Vote {
 struct HostVote {
   std::uint64_t term = 0;  ///< a process becomes the relay by raising it, by compare-and-swap
   Vote vote;
-  HostSet hosts;                      ///< left by entry `vote.number`
-  std::vector<Entry> entries = {};    ///< the last ones, up to `vote.number`
+  HostSet hosts;                            ///< left by entry `vote.number`
+  std::vector<Entry> entries = {};          ///< the last ones, up to `vote.number`
   std::vector<WorldRank> lost_before = {};  ///< lost by entries before those
   bool operator==(const HostVote&) const = default;
 };

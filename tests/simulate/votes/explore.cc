@@ -168,7 +168,6 @@ class Explorer {
   }
 
   // ---- states that have been seen at the same depth or above
-  // --------------------------------------
 
   static std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
     hash ^= value + 0x9e3779b97f4a7c15 + (hash << 12) + (hash >> 4);
