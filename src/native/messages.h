@@ -99,7 +99,7 @@ class Messages final : private Taker {
   /// them looking must not be all that is done; a process that was stopped meanwhile must not be
   /// late again.
   static constexpr std::chrono::nanoseconds pause_after(std::chrono::nanoseconds look) noexcept {
-    constexpr std::chrono::nanoseconds kMost = std::chrono::milliseconds(100);
+    constexpr std::chrono::nanoseconds kMost = std::chrono::seconds(1);
     return look < kMost / 10 ? 10 * look : kMost;
   }
 
