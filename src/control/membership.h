@@ -64,11 +64,12 @@ class Membership {
   /// Deadlines, "who is awaited" lines and asking on the board for a disagreement: the slow path of
   /// one operation's wait for `awaited` (a rank of the group, or -1: all). give_up: the deadline of
   /// a message passed before anything matched; throw_gave_up then says so, and the group stays
-  /// usable. `detail`: what else there is to know. `program`: if the program's thread waits for it,
-  /// and has just looked at all that has come; else null.
+  /// usable. `program`: if the program's thread waits for it, and has just looked at all that has
+  /// come; else null. `facts`: of `now`, where many operations are looked at together; else null.
   Patience::Verdict ask(const Request& request, int awaited, WaitClock& clock,
                         Deadline::Clock::time_point now, Deadline::Clock::time_point* next,
-                        ProgramWait* program = nullptr);
+                        ProgramWait* program = nullptr, const GroupFacts* facts = nullptr);
+  GroupFacts read_facts() const;
   [[noreturn]] void throw_gave_up(const Request& request, const std::string& detail = {}) const;
   /// Of a call site, for a peer to read: index into the own table of them, and its text in that of
   /// `member` ("" if it is not known).

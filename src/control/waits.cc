@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/log.h"
@@ -21,7 +22,7 @@ namespace tutti::control {
 
 Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
                                   Clock::time_point now, Clock::time_point* next,
-                                  ProgramWait* program) {
+                                  ProgramWait* program, const GroupFacts* facts) {
   State& state = *state_;
   *next = now + kLongestBackoff;
   if (state.abort_word.load() != kRunning) return Patience::Verdict::keep_waiting;
@@ -31,11 +32,12 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
                       awaited < 0 ? WorldRank(0) : state.members.world_rank_of(awaited)},
                      clock.began);
   if (state.adopt_failure()) return Patience::Verdict::keep_waiting;
-  const GroupFacts facts = state.members.read();
+  std::optional<GroupFacts> own_facts;
+  if (facts == nullptr) facts = &own_facts.emplace(state.members.read());
   Look found;
   {
     const std::lock_guard lock(state.mutex);
-    found = look(request, awaited, facts, clock, state.arrive, now);
+    found = look(request, awaited, *facts, clock, state.arrive, now);
   }
   if (found.finding) state.fail(*found.finding, &request);
   state.members.ask(found.ask);
@@ -45,12 +47,14 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
                     state.doings(found.awaited, ", which ")));
   if (program != nullptr && !found.finding && note_caller()) {
     const auto part =
-        clock.matched ? std::nullopt : state.awaits(request, awaited, program->needs_all(), facts);
+        clock.matched ? std::nullopt : state.awaits(request, awaited, program->needs_all(), *facts);
     program->look(*this, part ? std::vector{*part} : std::vector<WaitPart>{}, now);
   }
   *next = found.next;
   return found.verdict;
 }
+
+GroupFacts Membership::read_facts() const { return state_->members.read(); }
 
 void Membership::fail_stalled(const Request& request) noexcept {
   const int only = is_message(request.op) ? request.message.peer : -1;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -179,6 +180,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
   }
   take_in();
   pump();
+  std::optional<control::GroupFacts> facts;  // one reading for all: there may be thousands
   std::vector<int> to_freeze;
   visit_pending([&](Transfer& transfer) {
     if (now < transfer.next_look_) {
@@ -187,8 +189,9 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
     }
     auto wanted = Deadline::Clock::time_point::max();
     transfer.clock_.matched = transfer.matched();
-    const Patience::Verdict verdict =
-        membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, &wanted);
+    if (!facts) facts = membership_.read_facts();
+    const Patience::Verdict verdict = membership_.ask(
+        *transfer.request_, transfer.awaited(), transfer.clock_, now, &wanted, nullptr, &*facts);
     transfer.next_look_ = wanted;
     *next = std::min(*next, wanted);
     if (verdict == Patience::Verdict::keep_waiting || transfer.matched()) return;
