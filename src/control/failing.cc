@@ -61,6 +61,33 @@ void Membership::State::settle(Cause cause) noexcept {
   host->process->post([self = shared_from_this()] { self->announce(); });
 }
 
+void Membership::State::await_cause() noexcept {
+  if (host->others == nullptr || host->process->on_control_thread()) return;
+  // Hosts that reach nobody part after 3 s.
+  static constexpr std::chrono::seconds kCauseComes{20};
+  class Awaiting final : public Patience {
+   public:
+    explicit Awaiting(State& state) noexcept : state_(state) {}
+    Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+      *next = now + std::chrono::milliseconds(20);
+      if (end_ == Clock::time_point{}) end_ = now + kCauseComes;
+      if (!state_.adopt_failure() && now >= end_) return Verdict::give_up;
+      return Verdict::keep_waiting;
+    }
+
+   private:
+    State& state_;
+    Clock::time_point end_ = {};
+  };
+  Awaiting awaiting(*this);
+  if (wait(waiter, awaiting, [] { return false; }) != WaitResult::gave_up) return;
+  settle({ErrorCode::kInternal,
+          "this host's relay has entered no cause into the log of verdicts for 20 s; the status "
+          "board shows what its ranks do",
+          {rank},
+          {}});
+}
+
 void Membership::State::announce() noexcept {
   std::vector<std::function<void(const Error&)>> due;
   bool first = false;
@@ -94,7 +121,8 @@ void Membership::State::members_lost(const GroupFacts& facts,
                                      const std::vector<int>& lost) noexcept {
   Cause cause;
   cause.code = ErrorCode::kPeerLost;
-  cause.culprits = lost_to(facts, lost);
+  // A goodbye from another host is known to some members before others, and all must say the same.
+  cause.culprits = members.all_are_here() ? lost_to(facts, lost) : lost;
   if (cause.culprits.empty()) return;
   cause.text = doings(cause.culprits, " was lost: ") +
                ". The group is closed: make a group or a world without it, or start the job again";

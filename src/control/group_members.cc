@@ -1,5 +1,6 @@
 #include "control/group_members.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace tutti::control {
@@ -15,6 +16,11 @@ GroupMembers::GroupMembers(const Board& board, const Roster& roster, OtherHosts*
 MemberFacts GroupMembers::facts_of(int member) const {
   return is_here(member) ? here_.facts_of(member)
                          : others_->facts_of(group_, world_rank_of(member));
+}
+
+bool GroupMembers::all_are_here() const noexcept {
+  return std::all_of(world_ranks().begin(), world_ranks().end(),
+                     [this](WorldRank rank) { return roster_.is_here(rank); });
 }
 
 GroupFacts GroupMembers::read() const {

@@ -32,6 +32,7 @@ class GroupMembers final : public FactSource {
   WorldRank world_rank_of(int member) const noexcept { return here_.world_rank_of(member); }
   int member_of(WorldRank rank) const noexcept { return here_.member_of(rank); }
   bool is_here(int member) const noexcept { return roster_.is_here(world_rank_of(member)); }
+  bool all_are_here() const noexcept;
   /// Of those that are here.
   const BoardMembers& here() const noexcept { return here_; }
 

@@ -143,7 +143,12 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       own(shared, roster.slot_of(rank), duplicate(memory.get())),
       callers(*process, own),
       progress(own.slot().bell),
-      log(shared, own) {}
+      log(shared, own) {
+  if (others == nullptr) return;
+  relay.emplace(
+      shared, roster, own, *others, [this](WorldRank of) { return is_lost(of); },
+      [this] { apply_log(); });
+}
 
 std::vector<std::shared_ptr<Membership::State>> Host::State::all_memberships() const {
   const std::lock_guard lock(mutex);
@@ -178,6 +183,10 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
   look_for_deaths(now);
   apply_log();
   decide(now, next);
+  if (relay) {
+    show_wish();
+    relay->tick(now, next);
+  }
   look_for_deadlocks(now);
   if (!has_missed_entries.load()) return;
   for (const auto& membership : all_memberships())
@@ -281,6 +290,10 @@ bool settle(Host::State& state) {
 
 void leave(Host::State& state) noexcept {
   Slot& slot = state.own.slot();
+  if (state.relay) {
+    state.own.show_wish({});
+    state.relay->leave();
+  }
   slot.state.store(RankState::left);
   slot.mark.let_go();
 }

@@ -19,6 +19,7 @@
 #include "control/judge/deadlock.h"
 #include "control/membership.h"
 #include "control/process.h"
+#include "control/relay.h"
 
 namespace tutti::control {
 
@@ -54,9 +55,14 @@ struct Host::State final : Watched {
   void apply_log() noexcept;
   /// Enters what `verdict()` returns into the log and applies it. It is asked whenever all entries
   /// so far are applied; nothing: they have settled it. False: they have.
+  /// With other hosts: it becomes a wish of this rank, and false is returned.
   bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
+  /// On the control thread: shows the relay of the host what this rank wishes.
+  void show_wish() noexcept;
+  bool is_settled(const Verdict& wish) const noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
+  void wish(const Verdict& verdict);                                 // log_mutex
   void apply_new_entries() noexcept;                                 // log_mutex
   void apply(const Verdict& verdict) noexcept;                       // log_mutex
   void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
@@ -112,6 +118,7 @@ struct Host::State final : Watched {
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
+  std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
 
   mutable std::mutex mutex;
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
@@ -126,6 +133,8 @@ struct Host::State final : Watched {
   std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
 
   // Control thread only.
+  std::optional<Relay> relay;  ///< with other hosts
+  std::optional<Verdict> shown_wish;
   std::set<SlotIndex> ended;      ///< by mark, whether lost or after their last goodbye
   std::set<WorldRank> undecided;  ///< those of them that are a loss, and not yet in the log
   Deadline::Clock::time_point first_death = {};
@@ -164,6 +173,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
   void peers_lost(const std::set<WorldRank>& lost) noexcept;
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
+  /// With other hosts: until what this rank has found, or another cause, has been entered.
+  void await_cause() noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
   /// deadlocks.cc: what the program awaits in `request`, which waits for `peer` if it is a message.

@@ -87,7 +87,8 @@ void Membership::progressed() noexcept { state_->line.progressed(); }
 const Waiter& Membership::waiter() const noexcept { return state_->waiter; }
 
 bool Membership::is_on_core(int core, int member) const noexcept {
-  return state_->members.here().is_on_core(core, member);
+  const GroupMembers& members = state_->members;
+  return (member < 0 || members.is_here(member)) && members.here().is_on_core(core, member);
 }
 
 int Membership::cores() const noexcept { return state_->host->cores; }
@@ -95,7 +96,7 @@ int Membership::cores() const noexcept { return state_->host->cores; }
 std::uint8_t Membership::site(const Where& where) noexcept { return state_->host->own.site(where); }
 
 std::string Membership::site_of(int member, std::uint8_t site) const {
-  return state_->members.here().site_of(member, site);
+  return state_->members.is_here(member) ? state_->members.here().site_of(member, site) : "";
 }
 
 void Membership::notify(int member) noexcept { state_->members.notify(member); }
@@ -113,7 +114,10 @@ const std::atomic<std::uint64_t>& Membership::abort_word() const noexcept {
   return state_->abort_word;
 }
 
-void Membership::fail(Cause cause) noexcept { state_->fail(std::move(cause)); }
+void Membership::fail(Cause cause) noexcept {
+  state_->fail(std::move(cause));
+  state_->await_cause();
+}
 
 std::optional<Cause> Membership::cause() const {
   if (state_->abort_word.load() == kForked)

@@ -6,13 +6,33 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/roster.h"
 #include "control/judge/facts.h"
+#include "control/vote/vote.h"
 
 namespace tutti::control {
 
-/// Any thread.
+/// What the relay of a host uses to speak with those of the others. One thread.
+class RelayLinks {
+ public:
+  virtual ~RelayLinks() = default;
+  /// From now on this rank is the relay: the others may connect to it, and what comes rouses its
+  /// control thread. Until close, which drops what has not been received.
+  virtual void open() = 0;
+  virtual void close() noexcept = 0;
+  /// What is known of all hosts, by host; the own one is reachable.
+  virtual std::vector<HostFacts> facts() const = 0;
+  /// The next frame that has come, and from which host. Frames of one connection are in their order.
+  virtual std::optional<std::pair<int, std::string>> receive() = 0;
+  /// Waits for nothing.
+  virtual void send(int host, std::string frame) = 0;
+};
+
+/// Any thread, but for `links`.
 class OtherHosts {
  public:
   virtual ~OtherHosts() = default;
@@ -21,11 +41,15 @@ class OtherHosts {
   /// Of those facts the state of its line, and whether that tells of a failure.
   virtual std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept = 0;
   virtual bool shows_failure(GroupId group, WorldRank rank) const noexcept = 0;
+  /// Whether `rank` has left the world in order, as far as is known.
+  virtual bool has_left(WorldRank rank) const noexcept = 0;
   /// Puts the question what `rank` does in `group`: soon facts_of has an answer to it, unless the
   /// rank is lost, or the way to it. Waits for nothing.
   virtual void ask(GroupId group, WorldRank rank) noexcept = 0;
   /// This rank has changed what `rank` may await. Waits for nothing.
   virtual void notify(WorldRank rank) noexcept = 0;
+  /// For the relay of this host, on its control thread.
+  virtual RelayLinks& links() noexcept = 0;
 };
 
 }  // namespace tutti::control

@@ -17,12 +17,63 @@ bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) 
     apply_new_entries();
     const std::optional<Verdict> wanted = verdict();
     if (!wanted) return false;
+    if (others != nullptr) {
+      wish(*wanted);
+      return false;
+    }
     if (!log.propose(next_entry, *wanted)) continue;
     ++next_entry;
     apply(*wanted);
     return true;
   }
 }
+
+// ---- between hosts: the relay proposes what its ranks wish -------------------------------------
+
+void Host::State::wish(const Verdict& verdict) {
+  const auto same = std::find_if(wishes.begin(), wishes.end(), [&](const Verdict& each) {
+    return each.groups == verdict.groups;
+  });
+  if (same != wishes.end() && !verdict.is_loss()) return;
+  if (same != wishes.end()) {
+    *same = verdict;
+  } else {
+    wishes.push_back(verdict);
+  }
+  process->rouse_self();
+}
+
+bool Host::State::is_settled(const Verdict& wish) const noexcept {
+  const std::lock_guard lock(mutex);
+  if (wish.is_loss())
+    return std::all_of(wish.culprits.begin(), wish.culprits.end(),
+                       [&](WorldRank culprit) { return lost.contains(culprit); });
+  return std::none_of(memberships.begin(), memberships.end(), [&](const auto& membership) {
+    return wish.fails(membership->id) && membership->abort_word.load() == kRunning;
+  });
+}
+
+void Host::State::show_wish() noexcept {
+  std::optional<Verdict> first;
+  {
+    const std::lock_guard lock(log_mutex);
+    std::erase_if(wishes, [this](const Verdict& each) { return is_settled(each); });
+    // Losses first: others may follow from them.
+    const auto loss = std::find_if(wishes.begin(), wishes.end(),
+                                   [](const Verdict& each) { return each.is_loss(); });
+    if (loss != wishes.end()) {
+      first = *loss;
+    } else if (!wishes.empty()) {
+      first = wishes.front();
+    }
+  }
+  if (first == shown_wish) return;
+  own.show_wish(first);
+  shown_wish = std::move(first);
+  if (shown_wish) rouse_others();
+}
+
+// ---- applying them -----------------------------------------------------------------------------
 
 void Host::State::apply_new_entries() noexcept {
   bool missed = false;

@@ -59,6 +59,7 @@ GroupFacts Membership::read_facts() const { return state_->members.read(); }
 void Membership::fail_stalled(const Request& request) noexcept {
   const int only = is_message(request.op) ? request.message.peer : -1;
   state_->fail(stalled_in(request, only, state_->members.read()), &request);
+  state_->await_cause();
 }
 
 void Membership::fail_mismatch(const Request& own, int peer, const Description* seen) noexcept {
@@ -66,6 +67,7 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
   if (seen != nullptr) sighting.shown = Shown{*seen};
   const Shown shown = shown_of(own, site(own.where));
   state_->fail(disagreement_with(state_->members.read(), shown, sighting), &own);
+  state_->await_cause();
 }
 
 void Membership::fail_counts(const Request& request, int from, std::uint64_t sent, int to,
@@ -280,6 +282,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   // it.
   const bool failed =
       result == WaitResult::ready && (state.adopt_failure() || farewell.find_difference());
+  if (failed) state.await_cause();
   // Only now: a member that sees this makes room for another group.
   state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
   if (failed || state.abort_word.load() != kRunning) throw state.make_error(nullptr);

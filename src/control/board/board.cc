@@ -22,7 +22,8 @@ std::size_t slots_bytes(int slot_count) noexcept {
 }
 
 std::size_t board_bytes(int slot_count) noexcept {
-  return slots_bytes(slot_count) + kMoreLineBytes * static_cast<std::size_t>(slot_count);
+  return slots_bytes(slot_count) +
+         (kMoreLineBytes + sizeof(RelayArea)) * static_cast<std::size_t>(slot_count);
 }
 
 /// The mark must survive its owner and be seen by other processes.
@@ -174,9 +175,8 @@ std::vector<WorldRank> read_set(const RankWords& words, int world_size) {
   return ranks;
 }
 
-std::optional<Verdict> read_proposal(const Board& board, SlotIndex slot, std::uint64_t number) {
-  const Proposal& place =
-      board.slot(slot).proposals[number % static_cast<std::uint64_t>(kProposals)];
+std::optional<Verdict> read_proposal(const Board& board, const Proposal& place,
+                                     std::uint64_t number) {
   const std::uint64_t stands = place.number.load();
   if (stands == 0 || (stands & kProposalMask) != (number & kProposalMask)) return std::nullopt;
   Verdict verdict;
@@ -191,6 +191,12 @@ std::optional<Verdict> read_proposal(const Board& board, SlotIndex slot, std::ui
   verdict.text = place.text.read();
   if (place.number.load(std::memory_order_acquire) != stands) return std::nullopt;
   return verdict;
+}
+
+std::optional<Verdict> read_wish(const Board& board, SlotIndex slot) {
+  const std::uint64_t number = board.slot(slot).wish.load();
+  if (number == 0) return std::nullopt;
+  return read_proposal(board, board.slot(slot).proposals[number % kProposals], number);
 }
 
 std::string read_site(const Slot& slot, std::uint32_t site) {

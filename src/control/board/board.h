@@ -47,6 +47,13 @@ class Board {
   std::size_t more_lines_offset(SlotIndex slot) const noexcept {
     return kSlotBytes * (static_cast<std::size_t>(slot_count_) + 1) + kMoreLineBytes * slot.index();
   }
+  /// Where the area of a slot's owner lies for the time when it is the relay of its host.
+  std::size_t relay_area_offset(SlotIndex slot) const noexcept {
+    return more_lines_offset(SlotIndex(slot_count_)) + sizeof(RelayArea) * slot.index();
+  }
+  RelayArea& relay_area(SlotIndex slot) const noexcept {
+    return *reinterpret_cast<RelayArea*>(data() + relay_area_offset(slot));
+  }
   /// The line of a slot's owner for a group, or null. Valid while its `group` stays the same.
   Line* find_line(SlotIndex slot, GroupId group) const noexcept;
 
@@ -110,8 +117,12 @@ Cores cores_of_all(const Board& board) noexcept;
 
 /// The ranks of a world of that size in a set, ascending.
 std::vector<WorldRank> read_set(const RankWords& words, int world_size);
-/// A proposal of a slot's owner, if it still stands there; of `number` the bits of kProposalMask.
-std::optional<Verdict> read_proposal(const Board& board, SlotIndex slot, std::uint64_t number);
+/// What stands in a place for proposals; of `number` the bits of kProposalMask count. None: another
+/// one stands there, or none.
+std::optional<Verdict> read_proposal(const Board& board, const Proposal& place,
+                                     std::uint64_t number);
+/// What a slot's owner would have as the next entry of the world's log.
+std::optional<Verdict> read_wish(const Board& board, SlotIndex slot);
 
 /// A call site out of the table of `slot`; "" if it is not known.
 std::string read_site(const Slot& slot, std::uint32_t site);

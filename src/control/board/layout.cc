@@ -6,7 +6,7 @@
 
 namespace tutti::control {
 
-std::optional<Shown> Entry::read() const noexcept {
+std::optional<Shown> SharedShown::read() const noexcept {
   Shown value;
   value.seq = words_[0].load(std::memory_order_acquire);
   if (value.seq == 0) return std::nullopt;

@@ -8,8 +8,10 @@
 // the owner has come to: a failure that it found, or, as the decider of its host, ranks that are
 // lost; the *log* says which ones count (log.h). A *purpose* is what the library did one of the
 // last operations for, or the call that made or closes a group. A *wait* is what the only thread of
-// the owner's program that calls the world waits for, once that lasts. Texts of call sites are
-// copied once into a table in the slot. Everything that crosses processes is an atomic word, with
+// the owner's program that calls the world waits for, once that lasts. In a world of several hosts a
+// *wish* is the verdict that the owner would have next; the *relay* of the host, one of its ranks,
+// speaks for it with the other hosts, and keeps the host's vote and what was chosen in an area
+// behind the slots. Texts of call sites are copied once into a table in the slot. Everything that crosses processes is an atomic word, with
 // one writer but for the log; what takes several words is read under a version word and dropped if
 // it changed meanwhile.
 #pragma once
@@ -47,8 +49,11 @@ inline constexpr std::size_t kVerdictBytes = 1600;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 9;
+inline constexpr std::uint32_t kBoardVersion = 10;
 inline constexpr std::size_t kLogEntries = 256;
+/// A host's vote, encoded; and how many entries a relay shows at a time.
+inline constexpr std::size_t kVoteBytes = 128 * 1024;
+inline constexpr int kChosen = 64;
 /// Parts of a wait.
 inline constexpr int kWaitParts = 8;
 /// As many bits of a proposal's number as the log has room for.
@@ -61,7 +66,7 @@ enum class RankState : std::uint32_t { absent, starting, running, left };
 
 /// A Shown in shared memory. The seq, never used twice, is its version word: 0 while the
 /// owner writes.
-class Entry {
+class SharedShown {
  public:
   /// Stores after the zero are releases, so that whoever reads one of them finds the zero as well.
   void write(const Shown& value) noexcept {
@@ -105,13 +110,13 @@ struct alignas(64) Line {
   std::atomic<std::uint64_t> waiting;   ///< an Awaited
   std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
                                         ///< meeting: when it failed
-  Entry message;                        ///< the latest send or recv under way, best effort
-  std::array<Entry, kHistory> history;  ///< collective seq is at seq % kHistory
-  std::atomic<GroupId> asked_of;        ///< see MembershipOptions
-  std::atomic<std::uint32_t> site;      ///< where it was asked for
-  std::atomic<std::int32_t> core;       ///< on which the latest operation was entered, + 1
-  std::atomic<std::uint64_t> queued;    ///< seq of the latest collective that awaits its turn
-  RankWords ranks;                      ///< members; of one that has failed the culprits
+  SharedShown message;                  ///< the latest send or recv under way, best effort
+  std::array<SharedShown, kHistory> history;  ///< collective seq is at seq % kHistory
+  std::atomic<GroupId> asked_of;              ///< see MembershipOptions
+  std::atomic<std::uint32_t> site;            ///< where it was asked for
+  std::atomic<std::int32_t> core;             ///< on which the latest operation was entered, + 1
+  std::atomic<std::uint64_t> queued;          ///< seq of the latest collective that awaits its turn
+  RankWords ranks;                            ///< members; of one that has failed the culprits
 };
 static_assert(sizeof(Line) == 832);
 
@@ -156,6 +161,16 @@ struct Proposal {
   Text<kVerdictBytes> text;
 };
 
+/// Of a slot's owner while it is the relay of its host; reserved when it becomes that.
+struct alignas(64) RelayArea {
+  struct Place {
+    std::atomic<std::uint64_t> byte_count;
+    std::array<std::atomic<std::uint64_t>, kVoteBytes / 8> words;
+  };
+  std::array<Place, 2> votes;  ///< used in turns: see vote_place.h
+  std::array<Proposal, kChosen> chosen;
+};
+
 struct PurposeText {
   /// Of the operation; or a group's id, for the call that made it; or its closing_key; 0: being
   /// written.
@@ -176,7 +191,7 @@ inline constexpr std::uint32_t kOneSuffices = 2;
 struct ShownPart {
   std::atomic<GroupId> group;
   std::atomic<std::uint32_t> kind;
-  Entry what;  ///< its seq is 1 if it has none
+  SharedShown what;  ///< its seq is 1 if it has none
   RankWords awaited;
 };
 /// What the owner's program waits for; see judge/deadlock.
@@ -219,6 +234,8 @@ struct alignas(64) Slot {
   std::atomic<std::uint32_t> more_lines;  ///< that are reserved behind the slots
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Proposal, kProposals> proposals;
+  std::atomic<std::uint64_t> wish;  ///< number of the proposal; 0: none
+  std::atomic<std::uint64_t> beat;  ///< of the relay's control thread: grows while that runs
   std::array<PurposeText, kPurposes> purposes;
   UntoldNotice untold;
   ShownWait wait;
@@ -228,7 +245,8 @@ static_assert(sizeof(Slot) <= kSlotBytes);
 inline constexpr std::size_t kMoreLineBytes =
     static_cast<std::size_t>(kMaxLines - kLinesPerSlot) * sizeof(Line);
 
-/// Ahead of the slots. The maker writes it; `exits` belongs to the agent, `log` to all ranks.
+/// Ahead of the slots. The maker writes it; `exits` belongs to the agent, `log` and `vote` to all
+/// ranks.
 struct BoardHeader {
   std::atomic<std::uint64_t> magic;
   std::atomic<std::uint32_t> version;
@@ -241,6 +259,7 @@ struct BoardHeader {
   };
   std::array<Exit, kMaxLocalRanks> exits;
   std::array<std::atomic<std::uint64_t>, kLogEntries> log;  ///< see log.h
+  std::atomic<std::uint64_t> vote;                          ///< of the host: see vote_place.h
 };
 static_assert(sizeof(BoardHeader) <= kSlotBytes);
 

@@ -2,9 +2,11 @@
 //
 // Who has a verdict writes it into a *place* of its own slot and then makes it entry k by one
 // compare-and-swap of a word in the header; before, it has applied all entries up to k - 1. So
-// there is one entry k, and all ranks read the same. The words are used in turns: entry k stands
-// until entry k + kLogEntries. A rank that has slept through so many, or finds a place used again,
-// is told that it has *missed* the entry: what that did to the groups stands on the members' lines.
+// there is one entry k, and all ranks read the same. In a world of several hosts the hosts choose
+// the entries, and the relay of each enters what was chosen. The words are used in turns: entry k
+// stands until entry k + kLogEntries. A rank that has slept through so many, or finds a place used
+// again, is told that it has *missed* the entry: what that did to the groups stands on the members'
+// lines.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,9 @@ class BoardLog {
   /// Makes `verdict` entry `number`, for a rank that has applied all before. False: another one
   /// stands there.
   bool propose(std::uint64_t number, const Verdict& verdict) noexcept;
+  /// As the relay: enters what the hosts have chosen; null: something that nobody here knows. False:
+  /// an earlier relay has.
+  bool enter_chosen(std::uint64_t number, const Verdict* verdict) noexcept;
 
  private:
   std::atomic<std::uint64_t>& word_of(std::uint64_t number) const noexcept;

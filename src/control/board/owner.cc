@@ -61,7 +61,7 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
     line.failure.store(0, std::memory_order_relaxed);
     line.since.store(0, std::memory_order_relaxed);
     line.message.clear();
-    for (Entry& entry : line.history) entry.clear();
+    for (SharedShown& entry : line.history) entry.clear();
     line.asked_of.store(asked_of, std::memory_order_relaxed);
     line.site.store(0, std::memory_order_relaxed);
     line.core.store(0, std::memory_order_relaxed);
@@ -99,19 +99,46 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
   line.failure.store(failure_word(code));
 }
 
-std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
-  const std::uint64_t number = proposals_used_ + 1;
-  Proposal& place = slot_.proposals[number % kProposals];
+namespace {
+
+void write(Proposal& place, std::uint64_t number, const Verdict& verdict, int world_size) noexcept {
   place.number.store(0, std::memory_order_relaxed);
   for (std::size_t i = 0; i < place.groups.size(); ++i)
     place.groups[i].store(i < verdict.groups.size() ? verdict.groups[i] : 0,
                           std::memory_order_release);
   place.failure.store(failure_word(verdict.code), std::memory_order_release);
   place.finder.store(verdict.finder.value, std::memory_order_release);
-  write_set(place.culprits, verdict.culprits, board_.world_size());
+  write_set(place.culprits, verdict.culprits, world_size);
   place.text.write(verdict.text);
   place.number.store(number);
+}
+
+}  // namespace
+
+std::uint32_t SlotOwner::write_proposal(const Verdict& verdict) noexcept {
+  const std::uint64_t number = proposals_used_ + 1;
+  write(slot_.proposals[number % kProposals], number, verdict, board_.world_size());
   return static_cast<std::uint32_t>(number & kProposalMask);
+}
+
+void SlotOwner::show_wish(const std::optional<Verdict>& wish) noexcept {
+  if (wish) {
+    write_proposal(*wish);
+    keep_proposal();
+  }
+  slot_.wish.store(wish ? proposals_used_ : 0);
+}
+
+void SlotOwner::reserve_relay_area() {
+  if (has_relay_area_) return;
+  reserve_memory(memory_, board_.relay_area_offset(index_), sizeof(RelayArea));
+  has_relay_area_ = true;
+}
+
+std::uint32_t SlotOwner::write_chosen(const Verdict& verdict) noexcept {
+  Proposal& place = board_.relay_area(index_).chosen[++chosen_ % kChosen];
+  write(place, chosen_, verdict, board_.world_size());
+  return static_cast<std::uint32_t>(chosen_ & kProposalMask);
 }
 
 void SlotOwner::withdraw_proposal() noexcept {

@@ -108,6 +108,12 @@ class SlotOwner {
   std::uint32_t write_proposal(const Verdict& verdict) noexcept;
   void keep_proposal() noexcept { ++proposals_used_; }
   void withdraw_proposal() noexcept;
+  /// What this rank would have as the next entry of a log between hosts; by one thread at a time.
+  void show_wish(const std::optional<Verdict>& wish) noexcept;
+  /// As the relay: reserves its area, before it is used for the first time. Throws kSystem.
+  void reserve_relay_area();
+  /// As the relay: where `verdict` now stands among the chosen ones, for the log.
+  std::uint32_t write_chosen(const Verdict& verdict) noexcept;
   /// What the program waits for, from now on; by one thread at a time.
   void show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) noexcept;
   void take_back_wait() noexcept { slot_.wait.version.store(0); }
@@ -144,6 +150,8 @@ class SlotOwner {
   std::uint64_t proposals_used_ = 0;
   std::uint32_t purposes_used_ = 0;
   std::uint64_t waits_shown_ = 0;
+  std::uint64_t chosen_ = 0;
+  bool has_relay_area_ = false;
 };
 
 inline std::uint8_t SlotOwner::site(const Where& where) noexcept {
