@@ -132,6 +132,7 @@ class Membership::State::Meeting final : public Patience {
         .parent_failed = ends_with_ != nullptr && ends_with_->has_failed()};
     const MeetingLook found = look_at_meeting(question, facts, clock_, now);
     *next = found.next;
+    state_.members.ask(found.ask);
     if (found.ends_with_parent) state_.adopt_parent(*ends_with_);
     if (found.finding) {
       state_.line.meeting_failed(now);

@@ -208,8 +208,7 @@ void Kernel::step() noexcept {
   ++steps_;
   spend(kStep);
   if (process.steps == process.die_at) {
-    process.dead = true;
-    process.died = now_;
+    kill(process);
     switch_out();  // for good
   }
   bool is_aside = steps_left_-- == 0 || steps_ > kMostSteps;
@@ -224,6 +223,12 @@ void Kernel::step() noexcept {
     is_aside = true;
   }
   if (is_aside) switch_out();
+}
+
+void Kernel::kill(Proc& process) {
+  if (std::exchange(process.dead, true)) return;
+  process.died = now_;
+  if (on_death) on_death(process);
 }
 
 void Kernel::own_step() noexcept {

@@ -65,6 +65,10 @@ class Kernel {
   /// Until nothing is left that can run; false: `limit` has come first, or too many steps.
   bool run(Clock::time_point limit);
 
+  /// Called when a process dies; it may kill others.
+  std::function<void(Proc&)> on_death;
+  void kill(Proc& process);
+
   /// Of the machine, as far as the product asks.
   int cores = 1;
   /// Descriptors of what processes have handed to each other.

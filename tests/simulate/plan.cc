@@ -2,14 +2,16 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "simulate/round.h"
 
 namespace tutti::simulate {
 
 const char* name_of(FaultKind kind) noexcept {
-  constexpr std::array<const char*, kFaultKinds> kNames = {
-      "none", "die", "stop", "late", "disagree", "skip", "abort", "quit", "error", "slow"};
+  constexpr std::array<const char*, kFaultKinds> kNames = {"none",     "die",  "stop",  "late",
+                                                           "disagree", "skip", "abort", "quit",
+                                                           "error",    "slow", "cut",   "lose"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -151,13 +153,21 @@ void add_withdrawals(Plan& plan, Random& random) {
 
 Fault make_fault(const Plan& plan, Random& random) {
   Fault fault;
-  fault.kind = static_cast<FaultKind>(random.from_to(1, static_cast<int>(kFaultKinds) - 1));
+  constexpr int kOfHosts = 2;  // the last ones
+  fault.kind = static_cast<FaultKind>(
+      random.from_to(1, static_cast<int>(kFaultKinds) - 1 - (plan.hosts() > 1 ? 0 : kOfHosts)));
   const int processes = 1 + *std::max_element(plan.process_of.begin(), plan.process_of.end());
   const bool of_process = fault.kind == FaultKind::die || fault.kind == FaultKind::stop;
   fault.who = random.from_to(0, (of_process ? processes : plan.ranks()) - 1);
   // Joining takes some thousand steps; most of the plan comes after it.
   fault.at = of_process ? 1 + random.below(200 + 400 * (plan.steps.size() + 1))
                         : random.below(plan.steps.size() + 1);
+  if (fault.kind == FaultKind::cut || fault.kind == FaultKind::lose) {
+    fault.who = random.from_to(0, plan.hosts() - 1);
+    fault.other = (fault.who + random.from_to(1, plan.hosts() - 1)) % plan.hosts();
+    fault.one_way = random.chance(0.3);
+    fault.at = 1 + random.below(fault.kind == FaultKind::cut ? 20'000 : 2'000);
+  }
   const bool is_long = random.chance(0.3);
   fault.lasts = std::chrono::microseconds(
       random.from_to(100, is_long ? 4 * static_cast<int>(plan.timeout.count()) * 1000 : 30'000));
@@ -174,9 +184,24 @@ void add_fault(Plan& plan, const Fault& fault) {
   if (!is_second) plan.faults.push_back(fault);
 }
 
+/// `hosts`: 0 for half of the plans one, and else a few.
+void place_on_hosts(Plan& plan, Random& random, int hosts) {
+  const int processes = plan.process_of.back() + 1;
+  if (hosts == 0) hosts = random.chance(0.5) ? 1 : random.from_to(2, random.chance(0.7) ? 4 : 8);
+  hosts = std::min(hosts, processes);
+  if (hosts == 1) return;
+  // Each host has one process at least, and where the next one begins is drawn.
+  std::set<int> first;
+  while (static_cast<int>(first.size()) < hosts - 1) first.insert(random.from_to(1, processes - 1));
+  int host = 0;
+  for (int process = 0; process < processes; ++process)
+    plan.hosts_of.push_back(host += first.contains(process) ? 1 : 0);
+  plan.delay = std::chrono::microseconds(1 << random.from_to(3, 9));
+}
+
 }  // namespace
 
-Plan make_plan(std::uint64_t seed, int ranks) {
+Plan make_plan(std::uint64_t seed, int ranks, int hosts) {
   Random random(seed);
   Plan plan;
   plan.seed = seed;
@@ -191,12 +216,14 @@ Plan make_plan(std::uint64_t seed, int ranks) {
     plan.goes_on.push_back(random.chance(0.5));
     plan.keeps.push_back(random.chance(0.5));
   }
+  if (hosts != 1) place_on_hosts(plan, random, hosts);
   plan.cores = random.chance(0.5) ? 1 : random.from_to(1, count);
   // Ranks that wait for each other are found after some looks, 100 ms apart.
   const bool is_patient = random.chance(0.2);
   plan.timeout = std::chrono::milliseconds(random.from_to(60, is_patient ? 2000 : 400));
   // In a large world everybody looks at everybody, which takes its time.
   plan.timeout += count * std::chrono::milliseconds(5);
+  plan.timeout += 400 * plan.delay.count() * std::chrono::milliseconds(plan.hosts() > 1) / 1000;
   if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);
   add_groups_and_steps(plan, random);
   add_withdrawals(plan, random);

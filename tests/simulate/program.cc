@@ -10,6 +10,7 @@
 #include "group/group_impl.h"
 #include "group/native_spec.h"
 #include "native/native.h"
+#include "simulate/network.h"
 #include "simulate/task.h"
 
 namespace tutti::simulate {
@@ -61,6 +62,11 @@ class Program {
   void join() {
     control::HostOptions options;
     options.board_fd = happened_.board_fd;
+    if (Network* const network = happened_.network) {
+      options.board_fd = network->board_fd(plan_.host_of(rank_));
+      options.roster = network->roster(plan_.host_of(rank_));
+      options.others = &network->others_of(rank_);
+    }
     options.rank = rank_;
     options.world_size = plan_.ranks();
     options.timeout = 5s;
@@ -420,6 +426,7 @@ class Program {
 void run_program(Happened& happened, int rank) {
   Program(happened, rank).run();
   happened.done[static_cast<std::size_t>(rank)] = true;
+  if (happened.network != nullptr) happened.network->ended(rank);
 }
 
 }  // namespace tutti::simulate

@@ -26,6 +26,8 @@ struct Outcome {
 
 /// What has happened in a round so far, as somebody who sees everything knows it. Groups by their
 /// id: ranks that have failed a group may ask for another one of the same members.
+class Network;
+
 struct Happened {
   struct Group {
     std::vector<int> world_ranks;
@@ -46,7 +48,8 @@ struct Happened {
   Tally& tally;
   Kernel& kernel;
   std::shared_ptr<Store> store;
-  int board_fd = -1;
+  int board_fd = -1;           ///< of the only host
+  Network* network = nullptr;  ///< of several
   std::string violation = {};
   std::chrono::nanoseconds paused{0};  ///< by programs that look at a Work only now and then
   std::map<GroupId, Group> groups = {};

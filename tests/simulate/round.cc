@@ -11,6 +11,7 @@
 #include "control/board/board.h"
 #include "control/board/log.h"
 #include "control/host.h"
+#include "simulate/network.h"
 #include "simulate/program.h"
 
 namespace tutti::simulate {
@@ -35,6 +36,7 @@ class Round {
   std::string run();
   // What happens, as it happens.
   void entered_log(const Verdict& verdict);
+  void chosen(std::uint64_t number, const Verdict* verdict);
   void makes(const control::MembershipOptions& options);
   void made(const control::MembershipOptions& options);
   void enters(const control::Membership& membership, const Request& request);
@@ -61,10 +63,15 @@ class Round {
   }
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
+  int first_process(int host) const;
+  bool is_divided() const;
+
   const Plan& plan_;
   Kernel kernel_;
   Happened happened_;
   net::Fd memory_;
+  std::optional<Network> network_;
+  std::map<std::uint64_t, Verdict> chosen_;
 };
 
 Round* Round::running = nullptr;
@@ -89,14 +96,35 @@ void Round::entered_log(const Verdict& verdict) {
                   fmt::join(named, " "), verdict.text);
   if (verdict.is_loss())
     for (const auto [culprit] : verdict.culprits) {
-      if (!process_of(culprit).dead) violated(fmt::format("{}: rank {} lives", text, culprit));
-      if (has_parted_from_all(culprit))
+      if (!process_of(culprit).dead && !is_divided())
+        violated(fmt::format("{}: rank {} lives", text, culprit));
+      if (plan_.hosts() == 1 && has_parted_from_all(culprit))
         violated(fmt::format("{}: rank {} had closed all its groups", text, culprit));
     }
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
   if (verdict.text.starts_with("no byte ")) check_stalled(verdict, text);
   if (is_first) check_first(verdict, text);
+}
+
+/// A host has entered what the hosts have chosen: the same on all.
+void Round::chosen(std::uint64_t number, const Verdict* verdict) {
+  if (verdict == nullptr) return;  // it has slept through it
+  auto [place, is_first] = chosen_.try_emplace(number, *verdict);
+  if (is_first) return entered_log(*verdict);
+  const Verdict& other = place->second;
+  if (other != *verdict && !is_divided())
+    violated(
+        fmt::format("entry {} of the log is '{}' of rank {} on one host and '{}' of rank {} "
+                    "on another",
+                    number, other.text, other.finder.value, verdict->text, verdict->finder.value));
+}
+
+/// Whether hosts may have parted.
+bool Round::is_divided() const {
+  return std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) {
+    return fault.kind == FaultKind::cut && fault.lasts > 1900ms;
+  });
 }
 
 /// Something in the plan explains what went wrong first.
@@ -107,10 +135,10 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
   };
   switch (verdict.code) {
     case ErrorCode::kPeerLost:
-      explained({die});
+      explained({die, lose, cut});
       break;
     case ErrorCode::kTimeout:
-      if (!has_fault({die, skip, quit, error, abort, disagree}) &&
+      if (!has_fault({die, lose, skip, quit, error, abort, disagree}) &&
           happened_.pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
       break;
@@ -119,13 +147,13 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       if (verdict.text.find("disagree about operation") != std::string::npos) {
         explained({disagree, skip});
       } else {
-        explained({quit, skip, late, stop, slow, die, disagree, error, abort});
+        explained({quit, skip, late, stop, slow, die, lose, cut, disagree, error, abort});
       }
       break;
     case ErrorCode::kClosed:
       // Who took a message back may leave while its other end still waits.
       if (plan_.patience > 0ms) break;
-      explained({quit, skip, late, stop, slow, die, disagree, error, abort});
+      explained({quit, skip, late, stop, slow, die, lose, cut, disagree, error, abort});
       break;
     case ErrorCode::kAborted:
       explained({abort});
@@ -228,10 +256,11 @@ void Round::check_outcomes(GroupId id, const Happened::Group& group) {
     if (!outcome) continue;
     if (first == nullptr) first = &*outcome;
     for (const int culprit : outcome->culprits)
-      if (outcome->code == ErrorCode::kPeerLost && group.parted.contains(culprit))
+      if (outcome->code == ErrorCode::kPeerLost && group.parted.contains(culprit) &&
+          plan_.hosts() == 1)
         violated(
             fmt::format("group {}: rank {} was lost to it after it had closed it", id, culprit));
-    if (*first != *outcome)
+    if (*first != *outcome && !is_divided())
       violated(fmt::format("group {}: member {} ended with {}, others with {}", id, member,
                            text_of(*outcome), text_of(*first)));
   }
@@ -255,7 +284,7 @@ void Round::check_mail() {
 
 bool Round::is_harmless() const {
   using enum FaultKind;
-  return !has_fault({die, disagree, skip, abort, quit, error}) && plan_.patience == 0ms &&
+  return !has_fault({die, lose, disagree, skip, abort, quit, error}) && plan_.patience == 0ms &&
          happened_.pauses() < plan_.timeout / 2;
 }
 
@@ -320,8 +349,23 @@ void Round::start_ranks() {
   }
 }
 
+int Round::first_process(int host) const {
+  const auto& all = plan_.hosts_of;
+  return static_cast<int>(std::find(all.begin(), all.end(), host) - all.begin());
+}
+
 void Round::befall() {
+  kernel_.on_death = [this](Proc& process) {
+    for (const Fault& fault : plan_.faults) {
+      if (fault.kind != FaultKind::lose || first_process(fault.who) != process.id) continue;
+      for (int id = 0; id <= plan_.process_of.back(); ++id)
+        if (plan_.hosts_of[static_cast<std::size_t>(id)] == fault.who)
+          kernel_.kill(kernel_.process(id));
+    }
+    if (network_) network_->died(process);
+  };
   for (const Fault& fault : plan_.faults) {
+    if (fault.kind == FaultKind::lose) kernel_.process(first_process(fault.who)).die_at = fault.at;
     if (fault.kind == FaultKind::die) kernel_.process(fault.who).die_at = fault.at;
     if (fault.kind == FaultKind::stop) {
       kernel_.process(fault.who).stop_at = fault.at;
@@ -332,23 +376,28 @@ void Round::befall() {
 
 std::string Round::run() {
   running = this;
-  memory_ = control::Board::make(plan_.ranks());
-  const control::Board board(memory_);
-  const auto byte_count = static_cast<off_t>(board.byte_count());
+  if (plan_.hosts() == 1) memory_ = control::Board::make(plan_.ranks());
   kernel_.cores = plan_.cores;
   happened_.board_fd = memory_.get();
   happened_.done.resize(static_cast<std::size_t>(plan_.ranks()));
+  if (plan_.hosts() > 1) happened_.network = &network_.emplace(plan_, kernel_, happened_);
   start_ranks();
+  if (network_) network_->start();
   befall();
   if (!kernel_.run(kernel_.now() + 120s)) violated("it does not end");
   check_end();
   ++happened_.tally.rounds;
   happened_.tally.steps += kernel_.steps();
   // What dead processes have mapped is never unmapped: at least it holds nothing.
-  constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (has_fault({FaultKind::die})) ::fallocate(memory_.get(), kHole, 0, byte_count);
+  const auto empty = [this](int memory) {
+    constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    if (has_fault({FaultKind::die, FaultKind::lose}))
+      ::fallocate(memory, kHole, 0, ::lseek(memory, 0, SEEK_END));
+  };
+  if (memory_) empty(memory_.get());
+  for (int host = 0; network_ && host < plan_.hosts(); ++host) empty(network_->board_fd(host));
   for (const int memory : kernel_.memories) {
-    if (has_fault({FaultKind::die})) ::fallocate(memory, kHole, 0, ::lseek(memory, 0, SEEK_END));
+    empty(memory);
     ::close(memory);
   }
   running = nullptr;
@@ -361,7 +410,7 @@ std::chrono::nanoseconds Happened::pauses() const {
   std::chrono::nanoseconds sum = kernel.hiccups() + paused;
   for (const Fault& fault : plan.faults)
     if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
-        fault.kind == FaultKind::slow)
+        fault.kind == FaultKind::slow || fault.kind == FaultKind::cut)
       sum += fault.lasts;
   for (const PlanStep& step : plan.steps)
     if (step.kind == StepKind::message) sum += plan.patience;
@@ -371,14 +420,15 @@ std::chrono::nanoseconds Happened::pauses() const {
 void Happened::check_prompt(Clock::time_point since, const std::string& what) {
   // A wait whose bell is not rung looks again after 5 ms.
   constexpr auto kPrompt = 4ms;
-  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0;
+  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0 && plan.hosts() == 1;
   if (is_quiet && kernel.now() - since > kPrompt)
     violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
                          (kernel.now() - since) / 1us));
 }
 
 void Happened::check_untold(GroupId group, int rank) {
-  constexpr auto kSoon = 100ms;
+  // Another relay may have to take over.
+  const auto kSoon = plan.hosts() == 1 ? 100ms : 1000ms;
   const std::vector<int>& ranks = groups[group].world_ranks;
   for (const auto& [verdict, when] : log) {
     const bool is_old = when + kSoon + pauses() < kernel.now();
@@ -409,6 +459,16 @@ bool watched_propose(BoardLog* log, std::uint64_t number, const Verdict& verdict
 bool watched_propose(BoardLog* log, std::uint64_t number, const Verdict& verdict) noexcept {
   if (!real_propose(log, number, verdict)) return false;
   if (Round::running != nullptr) Round::running->entered_log(verdict);
+  return true;
+}
+
+bool real_chosen(BoardLog* log, std::uint64_t number, const Verdict* verdict) noexcept
+    asm("__real__ZN5tutti7control8BoardLog12enter_chosenEmPKNS0_7VerdictE");
+bool watched_chosen(BoardLog* log, std::uint64_t number, const Verdict* verdict) noexcept
+    asm("__wrap__ZN5tutti7control8BoardLog12enter_chosenEmPKNS0_7VerdictE");
+bool watched_chosen(BoardLog* log, std::uint64_t number, const Verdict* verdict) noexcept {
+  if (!real_chosen(log, number, verdict)) return false;
+  if (Round::running != nullptr) Round::running->chosen(number, verdict);
   return true;
 }
 

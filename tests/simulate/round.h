@@ -24,15 +24,21 @@ enum class FaultKind : std::uint8_t {
   quit,      ///< a rank ends there, in order
   error,     ///< a process gets no more shared memory
   slow,      ///< a rank's callback of Work::then takes its time
+  cut,       ///< nothing gets from one host to another, or either way
+  lose,      ///< all processes of a host die
 };
-inline constexpr std::size_t kFaultKinds = 10;
+inline constexpr std::size_t kFaultKinds = 12;
 const char* name_of(FaultKind kind) noexcept;
 
 struct Fault {
   FaultKind kind = FaultKind::none;
-  int who = 0;           ///< process of die and stop, else rank
-  std::uint64_t at = 0;  ///< step of the process of die and stop, else step of the plan
+  int who = 0;  ///< process of die and stop, host of cut and lose, else rank
+  std::uint64_t at =
+      0;  ///< step of the process of die and stop, or of the first one of the host to
+          ///< lose; us of cut; else step of the plan
   std::chrono::nanoseconds lasts{0};
+  int other = 0;         ///< host, of cut
+  bool one_way = false;  ///< the same
 };
 
 enum class StepKind : std::uint8_t { collective, message, make, close };
@@ -65,7 +71,9 @@ struct PlannedGroup {
 struct Plan {
   std::uint64_t seed = 0;
   double put_aside = 0.1, hiccup = 0;
-  std::vector<int> process_of;  ///< by rank
+  std::vector<int> process_of;         ///< by rank
+  std::vector<int> hosts_of;           ///< by process; none: there is one host
+  std::chrono::microseconds delay{1};  ///< the longest between hosts
   std::vector<PlannedGroup> groups;
   std::vector<PlanStep> steps;
   std::vector<bool> goes_on;  ///< by rank: after a failure, with other groups
@@ -76,13 +84,18 @@ struct Plan {
   std::vector<Fault> faults;
 
   int ranks() const noexcept { return static_cast<int>(process_of.size()); }
+  int hosts() const noexcept { return hosts_of.empty() ? 1 : hosts_of.back() + 1; }
+  int host_of(int rank) const noexcept {
+    const auto process = static_cast<std::size_t>(process_of[static_cast<std::size_t>(rank)]);
+    return hosts_of.empty() ? 0 : hosts_of[process];
+  }
   int size_of(int group) const noexcept {
     return static_cast<int>(groups[static_cast<std::size_t>(group)].world_ranks.size());
   }
 };
 
-/// `ranks`: 0 for a number out of the usual ones.
-Plan make_plan(std::uint64_t seed, int ranks);
+/// `ranks`, `hosts`: 0 for a number out of the usual ones.
+Plan make_plan(std::uint64_t seed, int ranks, int hosts);
 
 struct Tally {
   std::uint64_t rounds = 0, steps = 0, calls = 0;

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;
 constexpr std::array<const char*, 4> kStepNames = {"collective", "message", "make", "close"};
 constexpr std::array<const char*, kHows> kHowNames = {"waits", "work", "callback", "thread",
                                                       "cancels"};
@@ -154,6 +154,8 @@ std::string to_script(const Plan& plan) {
                  {"patience_ms", plan.patience.count()},
                  {"cores", plan.cores},
                  {"processes", plan.process_of},
+                 {"hosts", plan.hosts_of},
+                 {"delay_us", plan.delay.count()},
                  {"goes_on", plan.goes_on},
                  {"keeps", plan.keeps},
                  {"groups", json::array()},
@@ -166,7 +168,9 @@ std::string to_script(const Plan& plan) {
     script["faults"].push_back({{"kind", name_of(fault.kind)},
                                 {"who", fault.who},
                                 {"at", fault.at},
-                                {"lasts_ns", fault.lasts.count()}});
+                                {"lasts_ns", fault.lasts.count()},
+                                {"other", fault.other},
+                                {"one_way", fault.one_way}});
   return script.dump(1) + "\n";
 }
 
@@ -183,6 +187,8 @@ Plan from_script(const std::string& text) try {
   plan.patience = std::chrono::milliseconds(script.at("patience_ms").get<std::int64_t>());
   plan.cores = script.at("cores").get<int>();
   plan.process_of = script.at("processes").get<std::vector<int>>();
+  plan.hosts_of = script.at("hosts").get<std::vector<int>>();
+  plan.delay = std::chrono::microseconds(script.at("delay_us").get<std::int64_t>());
   plan.goes_on = script.at("goes_on").get<std::vector<bool>>();
   plan.keeps = script.at("keeps").get<std::vector<bool>>();
   for (const json& group : script.at("groups"))
@@ -192,7 +198,8 @@ Plan from_script(const std::string& text) try {
     plan.faults.push_back(
         {static_cast<FaultKind>(index_in(fault_names(), fault.at("kind").get<std::string>())),
          fault.at("who").get<int>(), fault.at("at").get<std::uint64_t>(),
-         std::chrono::nanoseconds(fault.at("lasts_ns").get<std::int64_t>())});
+         std::chrono::nanoseconds(fault.at("lasts_ns").get<std::int64_t>()),
+         fault.at("other").get<int>(), fault.at("one_way").get<bool>()});
   check(plan);
   return plan;
 } catch (const nlohmann::json::exception& error) {

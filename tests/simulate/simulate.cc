@@ -21,10 +21,10 @@ nlohmann::json to_json(const Tally& tally) {
           {"calls ended", tally.outcomes}};
 }
 
-nlohmann::json run_rounds(std::uint64_t first, std::uint64_t end, int ranks) {
+nlohmann::json run_rounds(std::uint64_t first, std::uint64_t end, int ranks, int hosts) {
   Tally tally;
   for (std::uint64_t seed = first; seed < end; ++seed) {
-    const Plan plan = make_plan(seed, ranks);
+    const Plan plan = make_plan(seed, ranks, hosts);
     const std::string violation = run_round(plan, tally);
     if (violation.empty()) continue;
     const Plan shrunk = shrink(plan);
@@ -53,17 +53,16 @@ int main(int argc, char** argv) {
   using namespace tutti::simulate;
   CLI::App app{"Ranks, faults and time, simulated by seed around the product's own code"};
   SoakOptions options;
-  int ranks = 0;
+  int ranks = 0, hosts = 1;
   add_soak_options(app, options, "simulate-violation.json");
   app.add_option("--ranks", ranks, "of every world; 0: 2 to 64, most often few");
+  app.add_option("--hosts", hosts, "of every world; 0: half of the worlds one, else 2 to 8")
+      ->check(CLI::Range(0, 64));
   CLI11_PARSE(app, argc, argv);
-  // Buffers that come and go are not to be asked of the system each time.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   // Buffers that come and go are not to be asked of the system each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   tutti::set_log_callback([](tutti::LogLevel, std::string_view) {});
   if (!options.replay.empty()) return replay(options.replay, run_script);
-  return soak(options, [ranks](auto first, auto end) { return run_rounds(first, end, ranks); });
+  return soak(options, [ranks, hosts](auto first, auto end) { return run_rounds(first, end, ranks, hosts); });
 }

@@ -12,6 +12,10 @@ using Clock = Deadline::Clock;
 /// The longest pause between two looks of a wait, and after a failure was found.
 inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::milliseconds(100);
 
+/// How long a judge waits for the answer of a member on another host before it goes by what it knew:
+/// that host, or its relay, may be stopped.
+inline constexpr std::chrono::nanoseconds kAnswerComes = std::chrono::seconds(1);
+
 /// `now + duration` without overflow.
 inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {
   return Deadline::after(duration).end(now);

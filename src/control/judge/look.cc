@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "control/judge/agree.h"
+#include "control/judge/standing.h"
 
 namespace tutti::control {
 
@@ -166,9 +167,8 @@ class Judge {
   /// counts.
   bool are_old(const std::vector<int>& members) {
     clock_.due = std::min(clock_.due, now_);
-    for (const int member : members)
-      if (facts_.of(member).asked < clock_.due) look_.ask.push_back(member);
-    return !look_.ask.empty();
+    look_.ask = asked_before(clock_.due, members, facts_);
+    return !look_.ask.empty() && now_ < clock_.due + kAnswerComes;
   }
 
   void say_who_is_awaited(std::vector<int> members) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "control/judge/standing.h"
+
 namespace tutti::control {
 
 namespace {
@@ -70,8 +72,12 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   look.ends_with_parent = !look.finding && question.parent_failed;
   if (look.finding || look.ends_with_parent) return look;
   look.finding = left_world(facts, awaited);
+  look.ask = awaited;
   if (look.finding) return look;
   if (clock.deadline.expired(now)) {
+    clock.due = std::min(clock.due, now);
+    look.ask = asked_before(clock.due, awaited, facts);
+    if (!look.ask.empty() && now < clock.due + kAnswerComes) return look;
     look.finding = {ErrorCode::kTimeout, awaited, NotCome{clock.deadline}};
   } else if (now >= clock.next_line) {
     look.awaited = awaited;

@@ -26,6 +26,7 @@ namespace tutti::control {
 struct MeetingClock {
   Deadline deadline = {};
   Clock::time_point began = {}, next_line = {};
+  Clock::time_point due = Clock::time_point::max();  ///< the deadline, once it has passed
   struct Seen {
     GroupId group = 0;
     std::uint64_t looks = 0;
@@ -46,6 +47,7 @@ struct MeetingLook {
   std::optional<Finding> finding = {};
   bool ends_with_parent = false;
   std::vector<int> awaited = {};  ///< time for a line that says who is awaited
+  std::vector<int> ask = {};      ///< members whose facts may be older than the question
 };
 
 /// The facts are read before `parent_failed`: a member that left because the parent failed is no

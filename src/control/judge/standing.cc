@@ -24,6 +24,14 @@ std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost) 
   return members;
 }
 
+std::vector<int> asked_before(Clock::time_point time, const std::vector<int>& members,
+                              const GroupFacts& facts) {
+  std::vector<int> found;
+  for (const int member : members)
+    if (facts.of(member).asked < time) found.push_back(member);
+  return found;
+}
+
 bool comes_too_late(const GroupFacts& facts, ErrorCode code) {
   if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) return false;
   return std::any_of(facts.members.begin(), facts.members.end(), [](const MemberFacts& member) {

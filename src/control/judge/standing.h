@@ -22,6 +22,10 @@ std::optional<Told> find_failure(const GroupFacts& facts);
 /// Those of `lost` (ranks of the group) that are a loss for it: they had not said goodbye.
 std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost);
 
+/// Those of `members` whose answer is to a question before `time`.
+std::vector<int> asked_before(Clock::time_point time, const std::vector<int>& members,
+                              const GroupFacts& facts);
+
 /// Whether some member, whom a failure of this kind concerns, has left the group for good, so that
 /// it will never hear of it.
 bool comes_too_late(const GroupFacts& facts, ErrorCode code);

@@ -1,0 +1,202 @@
+#include "control/relay.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/log.h"
+#include "control/vote_frame.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+/// Entries that the vote keeps for hosts that are behind.
+constexpr std::size_t kKept = 32;
+
+}  // namespace
+
+Relay::Relay(const Board& board, const Roster& roster, SlotOwner& own, OtherHosts& others,
+             std::function<bool(WorldRank)> is_lost, std::function<void()> apply_log)
+    : board_(board),
+      roster_(roster),
+      own_(own),
+      others_(others),
+      is_lost_(std::move(is_lost)),
+      apply_log_(std::move(apply_log)),
+      log_(board, own),
+      place_(board, own, roster.host_count()),
+      seen_(static_cast<std::size_t>(board.slot_count())) {}
+
+void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
+  own_.slot().beat.fetch_add(1);
+  try {
+    if (!is_relay_ && is_due(now)) take_over(now);
+    if (is_relay_) *next = std::min(*next, take_part(now));
+  } catch (const Error& error) {
+    // Another rank takes over, or this one tries again.
+    log(LogLevel::error, error.what());
+    stop();
+  }
+}
+
+void Relay::leave() noexcept { stop(); }
+
+void Relay::stop() noexcept {
+  if (std::exchange(is_relay_, false)) others_.links().close();
+}
+
+// ---- who is the relay --------------------------------------------------------------------------
+
+/// Whether this rank is the lowest that is well, and the relay is not.
+bool Relay::is_due(Clock::time_point now) {
+  const auto relay = place_.relay();
+  bool is_first = true, has_relay = false;
+  for (const SlotIndex slot : board_.slots()) {
+    if (slot == own_.index() || !is_well(slot, now)) continue;
+    has_relay = has_relay || slot == relay;
+    is_first = is_first && slot > own_.index();
+  }
+  return is_first && !has_relay;
+}
+
+/// Whether the owner lives, and has not been silent for long while this rank has looked.
+bool Relay::is_well(SlotIndex slot, Clock::time_point now) {
+  const Slot& other = board_.slot(slot);
+  Seen& seen = seen_[slot.index()];
+  const std::uint64_t beat = other.beat.load();
+  if (seen.beat != beat || seen.since == Clock::time_point{}) seen = {beat, now};
+  const bool lives = other.state.load() == RankState::running && !other.mark.is_known_dead();
+  return lives && now < seen.since + kVoteOvertake;
+}
+
+void Relay::take_over(Clock::time_point now) {
+  auto vote = place_.take_over();
+  if (!vote) return;
+  is_relay_ = true;
+  vote_ = *std::move(vote);
+  memory_ = {};
+  memory_.active = now;
+  failed_.clear();
+  others_.links().open();
+}
+
+// ---- its part ----------------------------------------------------------------------------------
+
+Clock::time_point Relay::take_part(Clock::time_point now) {
+  enter_chosen();  // what an earlier relay has not got to
+  Clock::time_point next = Clock::time_point::max();
+  if (!step(now, -1, nullptr, &next)) return now;
+  while (auto received = others_.links().receive()) {
+    const auto& [from, bytes] = *received;
+    const auto frame = decode_vote_frame(bytes, roster_.host_count());
+    if (!frame) {
+      log(LogLevel::error, "host " + roster_.host(from).name + " sent what is no vote: dropped");
+      continue;
+    }
+    if (!step(now, from, &*frame, &next)) return now;
+  }
+  return next;
+}
+
+/// False: another rank has taken over.
+bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next) {
+  for (;;) {
+    const std::vector<HostFacts> facts = others_.links().facts();
+    const std::optional<Entry> want = find_want(facts);
+    HostVote after = vote_;
+    VoteStep step = step_vote(after, memory_,
+                              {.self = roster_.own_host(),
+                               .now = now,
+                               .facts = facts,
+                               .want = want,
+                               .from = from,
+                               .frame = frame,
+                               .kept = kKept});
+    if (after != vote_ && !place_.write(after)) {
+      stop();
+      return false;
+    }
+    vote_ = std::move(after);
+    for (auto& [host, each] : step.frames) others_.links().send(host, encode(each));
+    if (step.entered) enter_chosen();
+    *next = std::min(*next, step.next);
+    if (step.next > now) return true;
+    from = -1;
+    frame = nullptr;
+  }
+}
+
+/// What the log on the board lacks. The ranks of a host that has slept through entries are told who
+/// is lost by now; what has failed they read off the lines of others.
+void Relay::enter_chosen() {
+  Verdict there;
+  while (log_.read(next_entry_, &there) != BoardLog::State::open) ++next_entry_;
+  const std::uint64_t first = next_entry_;
+  for (; next_entry_ <= vote_.vote.number; ++next_entry_) {
+    const Entry* const entry = entry_of(vote_, next_entry_);
+    const Verdict losses{.culprits = vote_.lost_before};
+    if (entry != nullptr) {
+      failed_.insert(entry->verdict.groups.begin(), entry->verdict.groups.end());
+      log_.enter_chosen(next_entry_, &entry->verdict);
+    } else {
+      const bool is_first = next_entry_ == first && !vote_.lost_before.empty();
+      log_.enter_chosen(next_entry_, is_first ? &losses : nullptr);
+    }
+  }
+  if (next_entry_ == first) return;
+  apply_log_();
+  rouse_others();
+}
+
+void Relay::rouse_others() const noexcept {
+  for (const SlotIndex slot : board_.slots())
+    if (slot != own_.index()) rouse_control(board_, slot);
+}
+
+// ---- what its ranks wish -----------------------------------------------------------------------
+
+std::optional<Entry> Relay::find_want(const std::vector<HostFacts>& facts) const {
+  if (!vote_.hosts.contains(roster_.own_host())) return std::nullopt;
+  Entry losses{.verdict = {.finder = roster_.rank_in(own_.index())}, .out = {}};
+  add_losses(facts, losses);
+  if (!losses.verdict.culprits.empty()) return losses;
+  return find_failure();
+}
+
+void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const {
+  std::vector<WorldRank>& culprits = losses.verdict.culprits;
+  for (int host = 0; host < roster_.host_count(); ++host) {
+    const HostFacts::State state = facts[static_cast<std::size_t>(host)].state;
+    const bool is_off = (vote_.vote.cut_off - vote_.vote.gone).contains(host);
+    const bool is_lost = host != roster_.own_host() && state != HostFacts::State::left &&
+                         (state != HostFacts::State::reachable || is_off);
+    if (!is_lost) continue;
+    losses.out.insert(host);
+    for (const WorldRank rank : roster_.host(host).ranks)
+      if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);
+  }
+  for (const SlotIndex slot : board_.slots()) {
+    const auto wish = read_wish(board_, slot);
+    if (!wish || !wish->is_loss()) continue;
+    for (const WorldRank rank : wish->culprits)
+      if (!is_lost_(rank)) culprits.push_back(rank);
+  }
+  std::sort(culprits.begin(), culprits.end());
+  culprits.erase(std::unique(culprits.begin(), culprits.end()), culprits.end());
+}
+
+/// The first failure of a group that none has entered yet.
+std::optional<Entry> Relay::find_failure() const {
+  for (const SlotIndex slot : board_.slots()) {
+    auto wish = read_wish(board_, slot);
+    if (!wish || wish->is_loss()) continue;
+    const bool is_new = std::none_of(wish->groups.begin(), wish->groups.end(),
+                                     [&](GroupId group) { return failed_.contains(group); });
+    if (is_new) return Entry{*std::move(wish), {}};
+  }
+  return std::nullopt;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,43 @@
+// A host's vote on its board, where it outlives the relay that wrote it.
+//
+// It lies in one of two places in the area of the relay's slot; a word in the header names the term,
+// the slot and the version. The relay writes the other place and then moves the word by one
+// compare-and-swap, and so does who takes over: whoever was overtaken, and perhaps stopped between
+// looking and writing, changes nothing any more.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "control/board/board.h"
+#include "control/board/owner.h"
+#include "control/vote/vote.h"
+
+namespace tutti::control {
+
+/// Used by one thread of a rank.
+class VotePlace {
+ public:
+  VotePlace(const Board& board, SlotOwner& own, int host_count) noexcept
+      : board_(board), own_(own), host_count_(host_count) {}
+
+  /// The relay; none: there was none yet.
+  std::optional<SlotIndex> relay() const noexcept;
+  /// Makes this rank the relay, under the next term, and returns the vote as it stands. None:
+  /// another rank was faster, or the board does not hold a vote. Throws kSystem: there is no memory.
+  std::optional<HostVote> take_over();
+  /// As the relay. False: another one has taken over.
+  bool write(const HostVote& vote);
+
+ private:
+  struct Word;
+  std::optional<HostVote> read(const Word& word) const;
+  bool move(const HostVote& vote, const Word& next);
+
+  const Board& board_;
+  SlotOwner& own_;
+  const int host_count_;
+  std::uint64_t word_ = 0;  ///< as this rank has read or written it last
+};
+
+}  // namespace tutti::control
