@@ -145,6 +145,7 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
       progress(own.slot().bell),
       log(shared, own) {
   if (others == nullptr) return;
+  own.reserve_relay_area();
   relay.emplace(
       shared, roster, own, *others, [this](WorldRank of) { return is_lost(of); },
       [this] { apply_log(); });

@@ -34,7 +34,7 @@ void Host::State::wish(const Verdict& verdict) {
   const auto same = std::find_if(wishes.begin(), wishes.end(), [&](const Verdict& each) {
     return each.groups == verdict.groups;
   });
-  if (same != wishes.end() && !verdict.is_loss()) return;
+  if (same != wishes.end() && (!verdict.is_loss() || *same == verdict)) return;
   if (same != wishes.end()) {
     *same = verdict;
   } else {

@@ -76,6 +76,7 @@ std::optional<HostVote> VotePlace::read(const Word& word) const {
 
 bool VotePlace::move(const HostVote& vote, const Word& next) {
   const std::string bytes = encoded(vote);
+  own_.reserve_relay_area(bytes.size());
   auto& place = board_.relay_area(own_.index()).votes[next.version % 2];
   place.byte_count.store(bytes.size(), std::memory_order_release);
   for (std::size_t i = 0; i < bytes.size(); i += 8) {
@@ -90,7 +91,6 @@ bool VotePlace::move(const HostVote& vote, const Word& next) {
 }
 
 std::optional<HostVote> VotePlace::take_over() {
-  own_.reserve_relay_area();
   word_ = board_.header().vote.load();
   const Word there = Word::unpack(word_);
   auto vote = word_ == 0 ? first_vote(host_count_) : read(there);

@@ -24,9 +24,10 @@ class VotePlace {
   /// The relay; none: there was none yet.
   std::optional<SlotIndex> relay() const noexcept;
   /// Makes this rank the relay, under the next term, and returns the vote as it stands. None:
-  /// another rank was faster, or the board does not hold a vote. Throws kSystem: there is no memory.
+  /// another rank was faster, or the board does not hold a vote. Throws kSystem: an unusually large
+  /// one, and there is no memory.
   std::optional<HostVote> take_over();
-  /// As the relay. False: another one has taken over.
+  /// As the relay. False: another one has taken over. Throws kSystem.
   bool write(const HostVote& vote);
 
  private:

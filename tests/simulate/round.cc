@@ -384,7 +384,11 @@ std::string Round::run() {
   start_ranks();
   if (network_) network_->start();
   befall();
-  if (!kernel_.run(kernel_.now() + 120s)) violated("it does not end");
+  if (!kernel_.run(kernel_.now() + 120s)) {
+    violated("it does not end");
+    if (getenv("DBG")) for (int i = 0; i < plan_.ranks(); ++i) fprintf(stderr, "rank %d done %d dead %d t %ld steps %lu\n", i, (int)happened_.done[i], (int)process_of(i).dead, (long)(kernel_.now().time_since_epoch()/1us), (unsigned long)process_of(i).steps);
+    if (getenv("DBG") && network_) for (int h = 0; h < plan_.hosts(); ++h) { control::Board b(net::Fd(dup(network_->board_fd(h)))); fprintf(stderr, "host %d vote %lx log1 %lx\n", h, (unsigned long)b.header().vote.load(), (unsigned long)b.header().log[1].load()); for (auto sl : b.slots()) { auto& q = b.slot(sl); fprintf(stderr, " slot %d state %d wish %lu beat %lu\n", sl.value, (int)q.state.load(), (unsigned long)q.wish.load(), (unsigned long)q.beat.load()); for (auto& l : control::Lines(b, sl)) if (l.group.load()) fprintf(stderr, "   line group %lx state %d fail %x ent %lu comp %lu\n", (unsigned long)l.group.load(), (int)l.state.load(), l.failure.load(), (unsigned long)l.entered.load(), (unsigned long)l.completed.load()); } }
+  }
   check_end();
   ++happened_.tally.rounds;
   happened_.tally.steps += kernel_.steps();

@@ -51,9 +51,11 @@ inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
 inline constexpr std::uint32_t kBoardVersion = 10;
 inline constexpr std::size_t kLogEntries = 256;
-/// A host's vote, encoded; and how many entries a relay shows at a time.
+/// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries a
+/// relay shows at a time.
 inline constexpr std::size_t kVoteBytes = 128 * 1024;
-inline constexpr int kChosen = 64;
+inline constexpr std::size_t kUsualVoteBytes = 16 * 1024;
+inline constexpr int kChosen = 16;
 /// Parts of a wait.
 inline constexpr int kWaitParts = 8;
 /// As many bits of a proposal's number as the log has room for.
@@ -161,7 +163,8 @@ struct Proposal {
   Text<kVerdictBytes> text;
 };
 
-/// Of a slot's owner while it is the relay of its host; reserved when it becomes that.
+/// Of a slot's owner while it is the relay of its host. Reserved when it joins a world of several
+/// hosts: a relay must not fail for want of memory.
 struct alignas(64) RelayArea {
   struct Place {
     std::atomic<std::uint64_t> byte_count;

@@ -129,10 +129,17 @@ void SlotOwner::show_wish(const std::optional<Verdict>& wish) noexcept {
   slot_.wish.store(wish ? proposals_used_ : 0);
 }
 
-void SlotOwner::reserve_relay_area() {
-  if (has_relay_area_) return;
-  reserve_memory(memory_, board_.relay_area_offset(index_), sizeof(RelayArea));
-  has_relay_area_ = true;
+void SlotOwner::reserve_relay_area(std::size_t vote_bytes) {
+  if (vote_bytes <= reserved_vote_bytes_) return;
+  const RelayArea& area = board_.relay_area(index_);
+  const auto reserve = [&](const void* begin, std::size_t byte_count) {
+    const auto offset =
+        static_cast<std::size_t>(static_cast<const std::byte*>(begin) - board_.data());
+    reserve_memory(memory_, offset, byte_count);
+  };
+  for (const auto& vote : area.votes) reserve(&vote, sizeof(vote.byte_count) + vote_bytes);
+  reserve(&area.chosen, sizeof(area.chosen));
+  reserved_vote_bytes_ = vote_bytes;
 }
 
 std::uint32_t SlotOwner::write_chosen(const Verdict& verdict) noexcept {

@@ -110,8 +110,8 @@ class SlotOwner {
   void withdraw_proposal() noexcept;
   /// What this rank would have as the next entry of a log between hosts; by one thread at a time.
   void show_wish(const std::optional<Verdict>& wish) noexcept;
-  /// As the relay: reserves its area, before it is used for the first time. Throws kSystem.
-  void reserve_relay_area();
+  /// Reserves the area for a relay, for votes of so many bytes. Throws kSystem.
+  void reserve_relay_area(std::size_t vote_bytes = kUsualVoteBytes);
   /// As the relay: where `verdict` now stands among the chosen ones, for the log.
   std::uint32_t write_chosen(const Verdict& verdict) noexcept;
   /// What the program waits for, from now on; by one thread at a time.
@@ -151,7 +151,7 @@ class SlotOwner {
   std::uint32_t purposes_used_ = 0;
   std::uint64_t waits_shown_ = 0;
   std::uint64_t chosen_ = 0;
-  bool has_relay_area_ = false;
+  std::size_t reserved_vote_bytes_ = 0;
 };
 
 inline std::uint8_t SlotOwner::site(const Where& where) noexcept {

@@ -77,6 +77,7 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   if (clock.deadline.expired(now)) {
     clock.due = std::min(clock.due, now);
     look.ask = asked_before(clock.due, awaited, facts);
+    look.next = now + kLook;
     if (!look.ask.empty() && now < clock.due + kAnswerComes) return look;
     look.finding = {ErrorCode::kTimeout, awaited, NotCome{clock.deadline}};
   } else if (now >= clock.next_line) {
