@@ -24,7 +24,8 @@ class RelayLinks {
   /// control thread. Until close, which drops what has not been received.
   virtual void open() = 0;
   virtual void close() noexcept = 0;
-  /// What is known of all hosts, by host; the own one is reachable.
+  /// What is known of all hosts, by host; the own one is reachable. A host is not dead and has not
+  /// left before all that has come from it was received.
   virtual std::vector<HostFacts> facts() const = 0;
   /// The next frame that has come, and from which host. Frames of one connection are in their order.
   virtual std::optional<std::pair<int, std::string>> receive() = 0;

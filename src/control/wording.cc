@@ -233,7 +233,11 @@ class Words {
 }  // namespace
 
 std::string Membership::State::words_of(const Finding& finding, const Request* request) const {
-  return std::visit(Words(*this, finding, request), finding.what);
+  std::string text = std::visit(Words(*this, finding, request), finding.what);
+  for (const int member : finding.silent)
+    text += fmt::format("; {} has not answered for {}: what is said of it may be old",
+                        person(member), seconds(kAnswerComes));
+  return text;
 }
 
 // ---- deadlocks ---------------------------------------------------------------------------------

@@ -78,7 +78,9 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
       const Link& link = network_.link(other, host_);
       HostFacts& facts = all[static_cast<std::size_t>(other)];
       facts.connection = link.connection;
-      if (link.over.size() == kStreams) {
+      const bool is_read = std::none_of(inbox_.begin(), inbox_.end(),
+                                        [&](const auto& frame) { return frame.first == other; });
+      if (link.over.size() == kStreams && is_read) {
         facts.state = link.has_left ? HostFacts::State::left : HostFacts::State::dead;
       } else if (network_.is_cut(host_, other)) {
         facts.state = HostFacts::State::cut;

@@ -42,6 +42,8 @@ class Network {
   void died(const Proc& process);
   void ended(int rank);
 
+  /// No process of the host is left.
+  bool is_over(int host) const { return host_at(host).is_over; }
   int board_fd(int host) const { return host_at(host).memory.get(); }
   const Roster& roster(int host) const { return *host_at(host).roster; }
   control::OtherHosts& others_of(int rank);

@@ -64,5 +64,7 @@ int main(int argc, char** argv) {
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   tutti::set_log_callback([](tutti::LogLevel, std::string_view) {});
   if (!options.replay.empty()) return replay(options.replay, run_script);
-  return soak(options, [ranks, hosts](auto first, auto end) { return run_rounds(first, end, ranks, hosts); });
+  return soak(options, [ranks, hosts](auto first, auto end) {
+    return run_rounds(first, end, ranks, hosts);
+  });
 }

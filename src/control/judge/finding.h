@@ -77,6 +77,8 @@ struct Finding {
   std::variant<Disagreement, UnequalCalls, LeftEarly, LeftUnmatched, NotEntered, Stalled,
                AskedOtherwise, NotCome, LeftWorld>
       what;
+  /// Members on other hosts that have not answered: what is said of them may be old.
+  std::vector<int> silent = {};
 };
 
 }  // namespace tutti::control

@@ -136,7 +136,7 @@ class Judge {
     arrive_.left.start(clock_.began);
     if (arrive_.left.expired(now_)) {
       if (are_old(missing)) return;
-      look_.finding = {ErrorCode::kTimeout, missing, NotEntered{arrive_.left}};
+      look_.finding = {ErrorCode::kTimeout, missing, NotEntered{arrive_.left}, look_.ask};
       return;
     }
     clock_.due = Clock::time_point::max();
@@ -160,7 +160,9 @@ class Judge {
       look_.ask = others();
       return;
     }
-    if (!are_old(others())) look_.finding = stalled_in(request_, only, facts_);
+    if (are_old(others())) return;
+    look_.finding = stalled_in(request_, only, facts_);
+    look_.finding->silent = look_.ask;
   }
 
   /// Whether what `members` have not done may only be old news: they were not asked since it

@@ -64,7 +64,9 @@ std::optional<Finding> left_world(const GroupFacts& facts, const std::vector<int
 MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& facts,
                             MeetingClock& clock, Clock::time_point now) {
   MeetingLook look;
-  look.next = std::min(after(now, clock.deadline.left(now)), now + kLook);
+  look.next = now + kLook;
+  if (!clock.deadline.expired(now))
+    look.next = std::min(look.next, after(now, clock.deadline.left(now)));
   const std::vector<int> awaited = absent(facts);
   if (awaited.empty()) return look;
   // A member that asked for another group may have failed the parent on its way out.
@@ -77,9 +79,8 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   if (clock.deadline.expired(now)) {
     clock.due = std::min(clock.due, now);
     look.ask = asked_before(clock.due, awaited, facts);
-    look.next = now + kLook;
     if (!look.ask.empty() && now < clock.due + kAnswerComes) return look;
-    look.finding = {ErrorCode::kTimeout, awaited, NotCome{clock.deadline}};
+    look.finding = {ErrorCode::kTimeout, awaited, NotCome{clock.deadline}, look.ask};
   } else if (now >= clock.next_line) {
     look.awaited = awaited;
     clock.next_line = after(now, now - clock.began);
