@@ -187,6 +187,7 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
   if (relay) {
     show_wish();
     relay->tick(now, next);
+    hear_while_held_up();
   }
   look_for_deadlocks(now);
   if (!has_missed_entries.load()) return;

@@ -60,6 +60,8 @@ struct Host::State final : Watched {
   /// On the control thread: shows the relay of the host what this rank wishes.
   void show_wish() noexcept;
   bool is_settled(const Verdict& wish) const noexcept;
+  /// On the control thread: what the relay says while other hosts hold up the next entry.
+  void hear_while_held_up() noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
   void wish(const Verdict& verdict);                                 // log_mutex

@@ -44,7 +44,9 @@ void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
 void Relay::leave() noexcept { stop(); }
 
 void Relay::stop() noexcept {
-  if (std::exchange(is_relay_, false)) others_.links().close();
+  if (!std::exchange(is_relay_, false)) return;
+  tell_own_ranks(false);
+  others_.links().close();
 }
 
 // ---- who is the relay --------------------------------------------------------------------------
@@ -121,6 +123,7 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
     vote_ = std::move(after);
     for (auto& [host, each] : step.frames) others_.links().send(host, encode(each));
     if (step.entered) enter_chosen();
+    tell_own_ranks(step.held_up);
     *next = std::min(*next, step.next);
     if (step.next > now) return true;
     from = -1;
@@ -177,14 +180,33 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
     for (const WorldRank rank : roster_.host(host).ranks)
       if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);
   }
+  const std::vector<WorldRank> here = lost_here();
+  culprits.insert(culprits.end(), here.begin(), here.end());
+  std::sort(culprits.begin(), culprits.end());
+}
+
+/// Those whom a rank of this host wishes to be declared lost, and no entry has.
+std::vector<WorldRank> Relay::lost_here() const {
+  std::vector<WorldRank> lost;
   for (const SlotIndex slot : board_.slots()) {
     const auto wish = read_wish(board_, slot);
     if (!wish || !wish->is_loss()) continue;
     for (const WorldRank rank : wish->culprits)
-      if (!is_lost_(rank)) culprits.push_back(rank);
+      if (!is_lost_(rank)) lost.push_back(rank);
   }
-  std::sort(culprits.begin(), culprits.end());
-  culprits.erase(std::unique(culprits.begin(), culprits.end()), culprits.end());
+  std::sort(lost.begin(), lost.end());
+  lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
+  return lost;
+}
+
+/// While another host, or its silence, holds up the entry, the ranks of this host are told which
+/// deaths it has seen itself. The entry may then say something else.
+void Relay::tell_own_ranks(bool is_held_up) {
+  std::vector<WorldRank> lost = is_held_up ? lost_here() : std::vector<WorldRank>{};
+  if (lost == told_) return;
+  own_.publish_held_up(lost);
+  told_ = std::move(lost);
+  if (!told_.empty()) rouse_others();
 }
 
 /// The first failure of a group that none has entered yet.

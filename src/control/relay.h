@@ -44,6 +44,8 @@ class Relay {
   bool step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next);
   std::optional<Entry> find_want(const std::vector<HostFacts>& facts) const;
   void add_losses(const std::vector<HostFacts>& facts, Entry& losses) const;
+  std::vector<WorldRank> lost_here() const;
+  void tell_own_ranks(bool is_held_up);
   std::optional<Entry> find_failure() const;
   void enter_chosen();
   void rouse_others() const noexcept;
@@ -70,6 +72,7 @@ class Relay {
   VoteMemory memory_;
   std::uint64_t next_entry_ = 1;  ///< of the board's log
   std::set<GroupId> failed_;      ///< by entries of this relay
+  std::vector<WorldRank> told_;   ///< lost, while it is held up
 };
 
 }  // namespace tutti::control

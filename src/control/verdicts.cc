@@ -73,6 +73,18 @@ void Host::State::show_wish() noexcept {
   if (shown_wish) rouse_others();
 }
 
+void Host::State::hear_while_held_up() noexcept {
+  std::set<WorldRank> told;
+  for (const SlotIndex slot : shared.slots()) {
+    if (shared.slot(slot).mark.is_known_dead()) continue;
+    for (const WorldRank each : read_set(shared.slot(slot).held_up, roster.world_size()))
+      if (!is_lost(each)) told.insert(each);
+  }
+  if (told.empty()) return;
+  for (const auto& membership : all_memberships())
+    if (membership->abort_word.load() == kRunning) membership->peers_lost(told);
+}
+
 // ---- applying them -----------------------------------------------------------------------------
 
 void Host::State::apply_new_entries() noexcept {

@@ -215,6 +215,7 @@ void Kernel::step() noexcept {
   if (is_aside) steps_left_ = steps_until(put_aside_);
   if (process.steps == process.stop_at) {
     process.stopped_until = now_ + process.stop_for;
+    for (const int id : process.stop_with) this->process(id).stopped_until = process.stopped_until;
     is_aside = true;
   } else if (hiccup_ > 0 && hiccups_ < kMostHiccups && random_.chance(hiccup_)) {
     const auto lasts = std::chrono::microseconds(random_.from_to(100, 8000));

@@ -40,6 +40,7 @@ struct Proc {
   std::uint64_t die_at = 0;   ///< step; 0: never
   std::uint64_t stop_at = 0;  ///< the same
   std::chrono::nanoseconds stop_for{0};
+  std::vector<int> stop_with = {};  ///< processes that stop for the same time
   std::vector<Fiber*> fibers;
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;

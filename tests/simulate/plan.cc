@@ -9,9 +9,9 @@
 namespace tutti::simulate {
 
 const char* name_of(FaultKind kind) noexcept {
-  constexpr std::array<const char*, kFaultKinds> kNames = {"none",     "die",  "stop",  "late",
-                                                           "disagree", "skip", "abort", "quit",
-                                                           "error",    "slow", "cut",   "lose"};
+  constexpr std::array<const char*, kFaultKinds> kNames = {
+      "none", "die",   "stop", "late", "disagree", "skip",  "abort",
+      "quit", "error", "slow", "cut",  "lose",     "freeze"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -153,7 +153,7 @@ void add_withdrawals(Plan& plan, Random& random) {
 
 Fault make_fault(const Plan& plan, Random& random) {
   Fault fault;
-  constexpr int kOfHosts = 2;  // the last ones
+  constexpr int kOfHosts = 3;  // the last ones
   fault.kind = static_cast<FaultKind>(
       random.from_to(1, static_cast<int>(kFaultKinds) - 1 - (plan.hosts() > 1 ? 0 : kOfHosts)));
   const int processes = 1 + *std::max_element(plan.process_of.begin(), plan.process_of.end());
@@ -162,7 +162,7 @@ Fault make_fault(const Plan& plan, Random& random) {
   // Joining takes some thousand steps; most of the plan comes after it.
   fault.at = of_process ? 1 + random.below(200 + 400 * (plan.steps.size() + 1))
                         : random.below(plan.steps.size() + 1);
-  if (fault.kind == FaultKind::cut || fault.kind == FaultKind::lose) {
+  if (fault.kind >= FaultKind::cut) {
     fault.who = random.from_to(0, plan.hosts() - 1);
     fault.other = (fault.who + random.from_to(1, plan.hosts() - 1)) % plan.hosts();
     fault.one_way = random.chance(0.3);

@@ -71,7 +71,7 @@ class Round {
   }
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
-  int first_process(int host) const;
+  std::vector<int> processes_of(int host) const;
   bool is_divided() const;
 
   const Plan& plan_;
@@ -154,13 +154,13 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       if (verdict.text.find("disagree about operation") != std::string::npos) {
         explained({disagree, skip});
       } else {
-        explained({quit, skip, late, stop, slow, die, lose, cut, disagree, error, abort});
+        explained({quit, skip, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
       }
       break;
     case ErrorCode::kClosed:
       // Who took a message back may leave while its other end still waits.
       if (plan_.patience > 0ms) break;
-      explained({quit, skip, late, stop, slow, die, lose, cut, disagree, error, abort});
+      explained({quit, skip, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
       break;
     case ErrorCode::kAborted:
       explained({abort});
@@ -358,23 +358,30 @@ void Round::start_ranks() {
   }
 }
 
-int Round::first_process(int host) const {
-  const auto& all = plan_.hosts_of;
-  return static_cast<int>(std::find(all.begin(), all.end(), host) - all.begin());
+std::vector<int> Round::processes_of(int host) const {
+  std::vector<int> processes;
+  for (std::size_t id = 0; id < plan_.hosts_of.size(); ++id)
+    if (plan_.hosts_of[id] == host) processes.push_back(static_cast<int>(id));
+  return processes;
 }
 
 void Round::befall() {
   kernel_.on_death = [this](Proc& process) {
     for (const Fault& fault : plan_.faults) {
-      if (fault.kind != FaultKind::lose || first_process(fault.who) != process.id) continue;
-      for (int id = 0; id <= plan_.process_of.back(); ++id)
-        if (plan_.hosts_of[static_cast<std::size_t>(id)] == fault.who)
-          kernel_.kill(kernel_.process(id));
+      if (fault.kind != FaultKind::lose || processes_of(fault.who).front() != process.id) continue;
+      for (const int id : processes_of(fault.who)) kernel_.kill(kernel_.process(id));
     }
     if (network_) network_->died(process);
   };
   for (const Fault& fault : plan_.faults) {
-    if (fault.kind == FaultKind::lose) kernel_.process(first_process(fault.who)).die_at = fault.at;
+    if (fault.kind == FaultKind::lose)
+      kernel_.process(processes_of(fault.who).front()).die_at = fault.at;
+    if (fault.kind == FaultKind::freeze) {
+      Proc& first = kernel_.process(processes_of(fault.who).front());
+      first.stop_at = fault.at;
+      first.stop_for = fault.lasts;
+      first.stop_with = processes_of(fault.who);
+    }
     if (fault.kind == FaultKind::die) kernel_.process(fault.who).die_at = fault.at;
     if (fault.kind == FaultKind::stop) {
       kernel_.process(fault.who).stop_at = fault.at;
@@ -393,30 +400,7 @@ std::string Round::run() {
   start_ranks();
   if (network_) network_->start();
   befall();
-  if (!kernel_.run(kernel_.now() + 120s)) {
-    violated("it does not end");
-    if (getenv("DBG"))
-      for (int i = 0; i < plan_.ranks(); ++i)
-        fprintf(stderr, "rank %d done %d dead %d t %ld steps %lu\n", i, (int)happened_.done[i],
-                (int)process_of(i).dead, (long)(kernel_.now().time_since_epoch() / 1us),
-                (unsigned long)process_of(i).steps);
-    if (getenv("DBG") && network_)
-      for (int h = 0; h < plan_.hosts(); ++h) {
-        control::Board b(net::Fd(dup(network_->board_fd(h))));
-        fprintf(stderr, "host %d vote %lx log1 %lx\n", h, (unsigned long)b.header().vote.load(),
-                (unsigned long)b.header().log[1].load());
-        for (auto sl : b.slots()) {
-          auto& q = b.slot(sl);
-          fprintf(stderr, " slot %d state %d wish %lu beat %lu\n", sl.value, (int)q.state.load(),
-                  (unsigned long)q.wish.load(), (unsigned long)q.beat.load());
-          for (auto& l : control::Lines(b, sl))
-            if (l.group.load())
-              fprintf(stderr, "   line group %lx state %d fail %x ent %lu comp %lu\n",
-                      (unsigned long)l.group.load(), (int)l.state.load(), l.failure.load(),
-                      (unsigned long)l.entered.load(), (unsigned long)l.completed.load());
-        }
-      }
-  }
+  if (!kernel_.run(kernel_.now() + 120s)) violated("it does not end");
   check_end();
   ++happened_.tally.rounds;
   happened_.tally.steps += kernel_.steps();
@@ -442,7 +426,8 @@ std::chrono::nanoseconds Happened::pauses() const {
   std::chrono::nanoseconds sum = kernel.hiccups() + paused;
   for (const Fault& fault : plan.faults)
     if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
-        fault.kind == FaultKind::slow || fault.kind == FaultKind::cut)
+        fault.kind == FaultKind::slow || fault.kind == FaultKind::cut ||
+        fault.kind == FaultKind::freeze)
       sum += fault.lasts;
   for (const PlanStep& step : plan.steps)
     if (step.kind == StepKind::message) sum += plan.patience;

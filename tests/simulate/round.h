@@ -26,13 +26,14 @@ enum class FaultKind : std::uint8_t {
   slow,      ///< a rank's callback of Work::then takes its time
   cut,       ///< nothing gets from one host to another, or either way
   lose,      ///< all processes of a host die
+  freeze,    ///< all processes of a host stop, and go on later
 };
-inline constexpr std::size_t kFaultKinds = 12;
+inline constexpr std::size_t kFaultKinds = 13;
 const char* name_of(FaultKind kind) noexcept;
 
 struct Fault {
   FaultKind kind = FaultKind::none;
-  int who = 0;  ///< process of die and stop, host of cut and lose, else rank
+  int who = 0;  ///< process of die and stop, host of cut, lose and freeze, else rank
   std::uint64_t at =
       0;  ///< step of the process of die and stop, or of the first one of the host to
           ///< lose; us of cut; else step of the plan

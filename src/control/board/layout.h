@@ -230,8 +230,9 @@ struct alignas(64) Slot {
   alignas(64) std::atomic<RankState> state;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int32_t>
-      control_slot;  ///< whose control_bell the owner's control thread sleeps on
-  RankWords lost;    ///< as far as the owner has applied the log
+      control_slot;   ///< whose control_bell the owner's control thread sleeps on
+  RankWords lost;     ///< as far as the owner has applied the log
+  RankWords held_up;  ///< while the owner, a relay, is held up: lost by mark, and in no entry yet
   std::array<std::atomic<std::uint64_t>, 16> cores;  ///< where the owner may run: see Cores
   std::atomic<std::uint32_t> core_quota;
   std::atomic<std::uint32_t> more_lines;  ///< that are reserved behind the slots

@@ -124,6 +124,10 @@ class SlotOwner {
   void publish_lost(const std::vector<WorldRank>& lost) noexcept {
     write_set(slot_.lost, lost, board_.world_size());
   }
+  /// As the relay: those that are lost by their mark, while no entry says so; none: it is over.
+  void publish_held_up(const std::vector<WorldRank>& lost) noexcept {
+    write_set(slot_.held_up, lost, board_.world_size());
+  }
   /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
   void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
 
