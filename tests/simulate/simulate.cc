@@ -53,7 +53,7 @@ int main(int argc, char** argv) {
   using namespace tutti::simulate;
   CLI::App app{"Ranks, faults and time, simulated by seed around the product's own code"};
   SoakOptions options;
-  int ranks = 0, hosts = 1;
+  int ranks = 0, hosts = 0;
   add_soak_options(app, options, "simulate-violation.json");
   app.add_option("--ranks", ranks, "of every world; 0: 2 to 64, most often few");
   app.add_option("--hosts", hosts, "of every world; 0: half of the worlds one, else 2 to 8")
