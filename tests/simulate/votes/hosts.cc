@@ -193,12 +193,16 @@ std::string Checks::settled(int host, Time since) const {
   return fmt::format("(b) host {} has waited {:.0f} ms for an entry", host, ms(took));
 }
 
-/// Those with which a host can vote, if they are not stopped.
+/// Those with which a host can vote, if they are not stopped. One that has parted from it and was
+/// stopped before it could say so is one that is stopped: it holds up the vote until it goes on.
 HostSet Checks::near_to(int host) const {
   HostSet near;
-  for (const int other : state_.host(host).board.hosts.members()) {
+  const Host& own = state_.host(host);
+  for (const int other : own.board.hosts.members()) {
     const bool reaches = !state_.host(other).is_dead() && state_.links.is_up(host, other);
-    if (other == host || (reaches && !have_parted(host, other))) near.insert(other);
+    const bool has_parted =
+        own.board.vote.cut_off.contains(other) || (state_.runs(other) && have_parted(host, other));
+    if (other == host || (reaches && !has_parted)) near.insert(other);
   }
   return near;
 }
