@@ -148,7 +148,7 @@ struct VoteMemory {
   };
   std::vector<Peer> peers = {};
   std::uint64_t number = 0;                     ///< of the last entry, when these were set:
-  std::optional<Clock::time_point> open_since;  ///< something is to be chosen
+  std::optional<Clock::time_point> open_since;  ///< it could have something chosen
   std::optional<Clock::time_point> wanted_since;
   Clock::time_point active = {};  ///< when a proposer was last heard of
   int tries = 0;                  ///< own ballots for the entry
