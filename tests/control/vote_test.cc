@@ -313,6 +313,35 @@ TEST(Vote, WhoCouldNotAskForLongWaitsForItsTurn) {
   EXPECT_EQ(step.next, it.now + kVoteOvertake + kVoteStagger);
 }
 
+// The doubling keeps rivals apart. After a parting or a death others are left.
+TEST(Vote, TurnsBeginAnewAmongThoseThatAreLeft) {
+  const auto overtaken = [](int self, int count, int rival) {
+    OneHost it(self, count);
+    it.want = verdict(7, self);
+    it.step();
+    it.now += std::chrono::seconds(1);
+    it.step();
+    EXPECT_EQ(it.host.vote.promised, (Ballot{1, self}));
+    it.take(rival, promised({2, rival}));
+    EXPECT_EQ(it.host.vote.promised, (Ballot{2, rival}));
+    return it;
+  };
+  OneHost alone = overtaken(1, 3, 2);
+  for (const int other : {0, 2}) alone.cut(other, kPart);
+  EXPECT_TRUE(alone.step().entered) << "nobody is left to overtake it";
+
+  OneHost third = overtaken(2, 5, 1);
+  const Clock::duration once = kVoteOvertake + 2 * kVoteStagger;
+  EXPECT_EQ(third.step().next, third.now + 2 * once);
+  third.of(4).state = State::dead;
+  third.step();
+  EXPECT_EQ(third.step().next, third.now + once);
+  third.now += milliseconds(100);
+  third.of(3).state = State::dead;
+  third.step();
+  EXPECT_EQ(third.step().next, third.now + once) << "each after those before it";
+}
+
 // ---- quorums -----------------------------------------------------------------------------------
 
 TEST(Vote, AQuorumIsMoreThanHalfOrAllWhomNobodyInItHasCutOff) {

@@ -214,10 +214,13 @@ class Relay {
   }
 
   void keep_time() {
-    if (memory_.number != vote_.number) {
+    if (memory_.number != vote_.number) memory_.wanted_since = std::nullopt;
+    if (memory_.number != vote_.number || memory_.cut_off != vote_.cut_off) {
+      // Others than before have a say: the turns begin anew.
       memory_.number = vote_.number;
+      memory_.cut_off = vote_.cut_off;
       memory_.tries = 0;
-      memory_.open_since = memory_.wanted_since = std::nullopt;
+      memory_.open_since = std::nullopt;
     }
     const auto keep = [&](bool holds, std::optional<Clock::time_point>& since) {
       if (!holds) since = std::nullopt;
