@@ -342,6 +342,21 @@ TEST(Vote, TurnsBeginAnewAmongThoseThatAreLeft) {
   EXPECT_EQ(third.step().next, third.now + once) << "each after those before it";
 }
 
+TEST(Vote, WhoShowsTheSameBallotAgainGetsNoMoreTimeForIt) {
+  OneHost it(1, 5);
+  it.want = verdict(7, 1);
+  it.take(2, promised({3, 2}));
+  const Clock::time_point due = kStart + kVoteOvertake + kVoteStagger;
+  for (const int cut_off : {3, 4}) {
+    it.now += milliseconds(100);
+    Vote vote = promised({3, 2});
+    vote.cut_off = {cut_off};
+    EXPECT_EQ(it.take(2, vote).next, due);
+  }
+  EXPECT_EQ(it.take(2, accepted({3, 2}, verdict(8))).next, it.now + kVoteOvertake + kVoteStagger)
+      << "that is progress";
+}
+
 // ---- quorums -----------------------------------------------------------------------------------
 
 TEST(Vote, AQuorumIsMoreThanHalfOrAllWhomNobodyInItHasCutOff) {

@@ -91,12 +91,18 @@ class Relay {
     if (vote_.cut_off.contains(from) || frame.term < peer.term) return;
     peer.term = frame.term;
     if (frame.vote.cut_off.contains(self())) return vote_.cut_off.insert(from);
+    const bool is_news = !peer.seen || !same_ballots(*peer.seen, frame.vote);
     peer.seen = frame.vote;
     peer.want = frame.want;
     take_gone(frame.vote.gone - HostSet{self()});
     learn_from(frame);
     if (votes() && host_.hosts.contains(from) && frame.vote.number == vote_.number)
-      vote_for(from, frame.vote);
+      vote_for(from, frame.vote, is_news);
+  }
+
+  static bool same_ballots(const Vote& one, const Vote& other) noexcept {
+    return one.number == other.number && one.promised == other.promised &&
+           one.accepted == other.accepted;
   }
 
   void take_gone(const HostSet& hosts) {
@@ -154,9 +160,11 @@ class Relay {
     step_.entered = true;
   }
 
-  /// Only a proposer's own vote is a proposal or a question.
-  void vote_for(int from, const Vote& shown) {
-    if (shown.promised > vote_.promised || shown.promised.host == from) memory_.active = input_.now;
+  /// Only a proposer's own vote is a proposal or a question. Whoever shows the same ballots again,
+  /// for another reason, gets no more time for them.
+  void vote_for(int from, const Vote& shown, bool is_news) {
+    if (is_news && (shown.promised > vote_.promised || shown.promised.host == from))
+      memory_.active = input_.now;
     if (shown.accepted.host == from && shown.accepted >= vote_.promised) {
       vote_.promised = vote_.accepted = shown.accepted;
       vote_.value = shown.value;

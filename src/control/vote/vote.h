@@ -147,7 +147,7 @@ struct VoteMemory {
     std::uint64_t told_number = 0;  ///< the own entries, up to this one
   };
   std::vector<Peer> peers = {};
-  Clock::time_point active = {};  ///< when a proposer was last heard of
+  Clock::time_point active = {};  ///< when a proposer last showed something new
   std::uint64_t number = 0;       ///< of the last entry, when these were set:
   std::optional<Clock::time_point> wanted_since;
   HostSet cut_off = {};                         ///< and whom it had cut off, when these were:
