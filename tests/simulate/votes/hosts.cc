@@ -154,14 +154,17 @@ std::string Checks::cut_off(int host, const HostVote& before, const HostVote& af
       between = between || (third != host && have_parted(third, other));
     if (!told && !unheard && !between)
       return fmt::format("(c) host {} parts from host {}, which it reaches", host, other);
-    // Those that were heard less than 3 s ago count as near.
+    // Those that were heard less than 3 s ago count as near, but for who has just said that it has
+    // parted: without it there may be no quorum, and the silent ones have been so for 3 s.
     const Time long_ago = state_.now - control::kPart + milliseconds(10);
     int near = 1;
-    for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members())
-      near += third != host && (state_.links.is_up(host, third) ||
-                                state_.links.down_since(host, third) > long_ago)
-                  ? 1
-                  : 0;
+    for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members()) {
+      const bool has_said_so = after.vote.cut_off.contains(third) &&
+                               state_.host(third).board.vote.cut_off.contains(host);
+      const bool is_near =
+          state_.links.is_up(host, third) || state_.links.down_since(host, third) > long_ago;
+      if (third != host && is_near && !has_said_so) ++near;
+    }
     const bool is_calm = state_.now - state_.calm_since > milliseconds(100);
     if (!told && !between && is_calm && before.vote.number == after.vote.number &&
         2 * near > before.hosts.size())
