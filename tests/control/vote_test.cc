@@ -249,6 +249,114 @@ TEST(Vote, WhoIsOvertakenAsksAgainLater) {
   EXPECT_EQ(it.host.vote.promised, (Ballot{2, 0}));
 }
 
+// A host in the middle may reach enough, and they would only overtake it by turns.
+TEST(Vote, NobodyAsksWhomNoQuorumCouldAnswerAndAllAreToldWhatItWants) {
+  struct Row {
+    int count, self;
+    HostSet dead, cut_off;
+    std::map<int, HostSet> shown;  // whom those that it reaches have cut off
+    bool asks;
+  };
+  const std::vector<Row> rows = {
+      // Host 0 hears host 4, too: those four are a majority with it, and only with it.
+      {7, 1, {3, 5, 6}, {4}, {{0, {3, 5, 6}}, {2, {3, 4, 5, 6}}}, false},
+      {7, 2, {3, 5, 6}, {4}, {{0, {3, 5, 6}}, {1, {3, 4, 5, 6}}}, false},
+      {7, 4, {3, 5, 6}, {1, 2}, {{0, {3, 5, 6}}}, false},
+      {7, 0, {3, 5, 6}, {}, {{1, {3, 4, 5, 6}}, {2, {3, 4, 5, 6}}, {4, {1, 2, 3, 5, 6}}}, true},
+      // Now it does not.
+      {7, 1, {3, 5, 6}, {4}, {{0, {3, 4, 5, 6}}, {2, {3, 4, 5, 6}}}, true},
+      {7, 1, {3, 5, 6}, {4}, {{0, {3, 4, 5, 6}}}, false},  // host 2 has shown nothing
+      // A star.
+      {4, 0, {}, {1, 2}, {{3, {}}}, false},
+      {4, 3, {}, {}, {{0, {1, 2}}, {1, {0, 2}}, {2, {0, 1}}}, true},
+      // A majority need not have cut off anybody, and who is gone is told with the question.
+      {4, 1, {}, {3}, {{0, {}}, {2, {}}}, true},
+      {5, 4, {0, 1, 2}, {}, {{3, {}}}, true},
+      {2, 1, {}, {0}, {}, true},
+  };
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    SCOPED_TRACE(i);
+    const Row& row = rows[i];
+    OneHost it(row.self, row.count);
+    for (const int dead : row.dead.members()) it.of(dead).state = State::dead;
+    it.host.vote.cut_off = row.cut_off;
+    for (const auto& [other, cut_off] : row.shown) {
+      Vote vote;
+      vote.cut_off = cut_off;
+      it.has_shown(other, vote);
+    }
+    it.step();
+    it.want = verdict(7, row.self);
+    const VoteStep tells = it.step();
+    it.now += std::chrono::seconds(10);
+    const VoteStep asks = it.step();
+    EXPECT_EQ(it.host.vote.promised.host == row.self || it.host.vote.number > 0, row.asks);
+    if (row.asks) continue;
+    EXPECT_EQ(asks.next, Clock::time_point::max()) << "it is woken by a frame";
+    for (const auto& [other, cut_off] : row.shown) {
+      ASSERT_NE(sent_to(tells, other), nullptr) << other;
+      EXPECT_EQ(sent_to(tells, other)->want, it.want);
+    }
+  }
+}
+
+TEST(Vote, WhoCouldNotAskForLongWaitsForItsTurn) {
+  OneHost it(1, 4);
+  it.host.vote.cut_off = {2, 3};
+  it.want = verdict(7, 1);
+  it.step();
+  it.now += std::chrono::seconds(10);
+  Vote vote;
+  vote.cut_off = {2, 3};
+  const VoteStep step = it.take(0, vote);
+  EXPECT_TRUE(it.host.vote.promised.is_none()) << "host 0 has just become able to ask, too";
+  EXPECT_EQ(step.next, it.now + kVoteOvertake + kVoteStagger);
+}
+
+// The doubling keeps rivals apart. After a parting or a death others are left.
+TEST(Vote, TurnsBeginAnewAmongThoseThatAreLeft) {
+  const auto overtaken = [](int self, int count, int rival) {
+    OneHost it(self, count);
+    it.want = verdict(7, self);
+    it.step();
+    it.now += std::chrono::seconds(1);
+    it.step();
+    EXPECT_EQ(it.host.vote.promised, (Ballot{1, self}));
+    it.take(rival, promised({2, rival}));
+    EXPECT_EQ(it.host.vote.promised, (Ballot{2, rival}));
+    return it;
+  };
+  OneHost alone = overtaken(1, 3, 2);
+  for (const int other : {0, 2}) alone.cut(other, kPart);
+  EXPECT_TRUE(alone.step().entered) << "nobody is left to overtake it";
+
+  OneHost third = overtaken(2, 5, 1);
+  const Clock::duration once = kVoteOvertake + 2 * kVoteStagger;
+  EXPECT_EQ(third.step().next, third.now + 2 * once);
+  third.of(4).state = State::dead;
+  third.step();
+  EXPECT_EQ(third.step().next, third.now + once);
+  third.now += milliseconds(100);
+  third.of(3).state = State::dead;
+  third.step();
+  EXPECT_EQ(third.step().next, third.now + once) << "each after those before it";
+}
+
+TEST(Vote, WhoShowsTheSameBallotAgainGetsNoMoreTimeForIt) {
+  OneHost it(1, 5);
+  it.want = verdict(7, 1);
+  it.take(2, promised({3, 2}));
+  const Clock::time_point due = kStart + kVoteOvertake + kVoteStagger;
+  for (const int cut_off : {3, 4}) {
+    it.now += milliseconds(100);
+    Vote vote = promised({3, 2});
+    vote.cut_off = {cut_off};
+    EXPECT_EQ(it.take(2, vote).next, due);
+  }
+  EXPECT_EQ(it.take(2, accepted({3, 2}, verdict(8))).next, it.now + kVoteOvertake + kVoteStagger)
+      << "that is progress";
+}
+
 // ---- quorums -----------------------------------------------------------------------------------
 
 TEST(Vote, AQuorumIsMoreThanHalfOrAllWhomNobodyInItHasCutOff) {

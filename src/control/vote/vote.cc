@@ -61,6 +61,12 @@ class Relay {
     const auto& seen = peer_of(host).seen;
     return seen && seen->number == vote_.number ? &*seen : nullptr;
   }
+  /// Whom `host` has cut off, as far as it has said so.
+  HostSet cut_off_of(int host) const {
+    if (host == self()) return vote_.cut_off;
+    const auto& seen = peer_of(host).seen;
+    return seen ? seen->cut_off : HostSet{};
+  }
   const Entry* want() const noexcept {
     return input_.want && !step_.entered ? &*input_.want : nullptr;
   }
@@ -85,12 +91,18 @@ class Relay {
     if (vote_.cut_off.contains(from) || frame.term < peer.term) return;
     peer.term = frame.term;
     if (frame.vote.cut_off.contains(self())) return vote_.cut_off.insert(from);
+    const bool is_news = !peer.seen || !same_ballots(*peer.seen, frame.vote);
     peer.seen = frame.vote;
     peer.want = frame.want;
     take_gone(frame.vote.gone - HostSet{self()});
     learn_from(frame);
     if (votes() && host_.hosts.contains(from) && frame.vote.number == vote_.number)
-      vote_for(from, frame.vote);
+      vote_for(from, frame.vote, is_news);
+  }
+
+  static bool same_ballots(const Vote& one, const Vote& other) noexcept {
+    return one.number == other.number && one.promised == other.promised &&
+           one.accepted == other.accepted;
   }
 
   void take_gone(const HostSet& hosts) {
@@ -148,9 +160,11 @@ class Relay {
     step_.entered = true;
   }
 
-  /// Only a proposer's own vote is a proposal or a question.
-  void vote_for(int from, const Vote& shown) {
-    if (shown.promised > vote_.promised || shown.promised.host == from) memory_.active = input_.now;
+  /// Only a proposer's own vote is a proposal or a question. Whoever shows the same ballots again,
+  /// for another reason, gets no more time for them.
+  void vote_for(int from, const Vote& shown, bool is_news) {
+    if (is_news && (shown.promised > vote_.promised || shown.promised.host == from))
+      memory_.active = input_.now;
     if (shown.accepted.host == from && shown.accepted >= vote_.promised) {
       vote_.promised = vote_.accepted = shown.accepted;
       vote_.value = shown.value;
@@ -187,8 +201,8 @@ class Relay {
   /// Those that stay together must all reach each other: of two that do not, the lower one stays.
   void close_ranks(const HostSet& near) {
     for (const int host : near.members()) {
-      if (host == self() || vote_.cut_off.contains(host) || !peer_of(host).seen) continue;
-      for (const int other : peer_of(host).seen->cut_off.members())
+      if (host == self() || vote_.cut_off.contains(host)) continue;
+      for (const int other : cut_off_of(host).members())
         if (near.contains(other) && !vote_.cut_off.contains(other))
           vote_.cut_off.insert(std::max(host, other));
     }
@@ -208,16 +222,19 @@ class Relay {
   }
 
   void keep_time() {
-    if (memory_.number != vote_.number) {
+    if (memory_.number != vote_.number) memory_.wanted_since = std::nullopt;
+    if (memory_.number != vote_.number || memory_.cut_off != vote_.cut_off) {
+      // Others than before have a say: the turns begin anew.
       memory_.number = vote_.number;
+      memory_.cut_off = vote_.cut_off;
       memory_.tries = 0;
-      memory_.open_since = memory_.wanted_since = std::nullopt;
+      memory_.open_since = std::nullopt;
     }
     const auto keep = [&](bool holds, std::optional<Clock::time_point>& since) {
       if (!holds) since = std::nullopt;
       if (holds && !since) since = input_.now;
     };
-    keep(is_open(), memory_.open_since);
+    keep(is_open() && may_ask(), memory_.open_since);
     keep(want() != nullptr, memory_.wanted_since);
     if (!memory_.wanted_since) return;
     const Clock::time_point held_up = *memory_.wanted_since + kHeldUp;
@@ -239,6 +256,18 @@ class Relay {
 
   int leader() const { return reached().lowest(); }
 
+  /// Whether a quorum could answer this host. One of kind 2 could not while somebody in it still
+  /// hears a host that this one has cut off: that host may be the one that reaches enough.
+  bool may_ask() const {
+    const HostSet near = reached();
+    if (is_majority(near)) return true;
+    // Who takes the question takes from it who is gone.
+    const HostSet others = host_.hosts - near - vote_.gone;
+    const std::vector<int> all = near.members();
+    return std::all_of(all.begin(), all.end(),
+                       [&](int host) { return others.is_within(cut_off_of(host)); });
+  }
+
   Ballot highest_promise() const {
     Ballot highest = vote_.promised;
     for (const int host : host_.hosts.members())
@@ -250,10 +279,8 @@ class Relay {
     if (!memory_.open_since) return false;
     const Ballot highest = highest_promise();
     if (!highest.is_none() && highest.host == self()) return false;  // it is under way
-    const HostSet near = reached();
-    if (!is_majority(near) && !(host_.hosts - near).is_within(vote_.cut_off)) return false;
     const bool is_free = highest.is_none() || !reaches(highest.host);
-    if (near.lowest() == self() && is_free && memory_.tries == 0) return true;
+    if (leader() == self() && is_free && memory_.tries == 0) return true;
     int before = 0;
     for (const int host : host_.hosts.members()) before += host < self() ? 1 : 0;
     // Twice as long after each try, and each host differently: one of them gets through.
@@ -347,8 +374,9 @@ class Relay {
   bool must_tell(int host, const Peer& peer, const std::optional<Entry>& wanted) const {
     if (!peer.told || peer.told->cut_off != vote_.cut_off) return true;
     const bool is_news = peer.told_want != wanted || peer.told->number != vote_.number;
-    // To whoever is to propose it; and to all with a question, since another one may get further.
-    if (wanted && is_news && (leader() == host || asks(vote_, self()))) return true;
+    // To whoever is to propose it; and to all with a question, or in the place of one, since
+    // another one may get further.
+    if (wanted && is_news && (leader() == host || asks(vote_, self()) || !may_ask())) return true;
     if (*peer.told == vote_ || !host_.hosts.contains(host)) return false;
     // A proposal or a question goes to all, and the answer to who has asked, even in vain.
     const Vote* const theirs = vote_of(host);

@@ -147,11 +147,12 @@ struct VoteMemory {
     std::uint64_t told_number = 0;  ///< the own entries, up to this one
   };
   std::vector<Peer> peers = {};
-  std::uint64_t number = 0;                     ///< of the last entry, when these were set:
-  std::optional<Clock::time_point> open_since;  ///< something is to be chosen
+  Clock::time_point active = {};  ///< when a proposer last showed something new
+  std::uint64_t number = 0;       ///< of the last entry, when these were set:
   std::optional<Clock::time_point> wanted_since;
-  Clock::time_point active = {};  ///< when a proposer was last heard of
-  int tries = 0;                  ///< own ballots for the entry
+  HostSet cut_off = {};                         ///< and whom it had cut off, when these were:
+  std::optional<Clock::time_point> open_since;  ///< it could have something chosen
+  int tries = 0;                                ///< own ballots
 };
 
 struct VoteInput {

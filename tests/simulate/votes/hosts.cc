@@ -154,14 +154,17 @@ std::string Checks::cut_off(int host, const HostVote& before, const HostVote& af
       between = between || (third != host && have_parted(third, other));
     if (!told && !unheard && !between)
       return fmt::format("(c) host {} parts from host {}, which it reaches", host, other);
-    // Those that were heard less than 3 s ago count as near.
+    // Those that were heard less than 3 s ago count as near, but for who has just said that it has
+    // parted: without it there may be no quorum, and the silent ones have been so for 3 s.
     const Time long_ago = state_.now - control::kPart + milliseconds(10);
     int near = 1;
-    for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members())
-      near += third != host && (state_.links.is_up(host, third) ||
-                                state_.links.down_since(host, third) > long_ago)
-                  ? 1
-                  : 0;
+    for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members()) {
+      const bool has_said_so = after.vote.cut_off.contains(third) &&
+                               state_.host(third).board.vote.cut_off.contains(host);
+      const bool is_near =
+          state_.links.is_up(host, third) || state_.links.down_since(host, third) > long_ago;
+      if (third != host && is_near && !has_said_so) ++near;
+    }
     const bool is_calm = state_.now - state_.calm_since > milliseconds(100);
     if (!told && !between && is_calm && before.vote.number == after.vote.number &&
         2 * near > before.hosts.size())
@@ -193,12 +196,16 @@ std::string Checks::settled(int host, Time since) const {
   return fmt::format("(b) host {} has waited {:.0f} ms for an entry", host, ms(took));
 }
 
-/// Those with which a host can vote, if they are not stopped.
+/// Those with which a host can vote, if they are not stopped. One that has parted from it and was
+/// stopped before it could say so is one that is stopped: it holds up the vote until it goes on.
 HostSet Checks::near_to(int host) const {
   HostSet near;
-  for (const int other : state_.host(host).board.hosts.members()) {
+  const Host& own = state_.host(host);
+  for (const int other : own.board.hosts.members()) {
     const bool reaches = !state_.host(other).is_dead() && state_.links.is_up(host, other);
-    if (other == host || (reaches && !have_parted(host, other))) near.insert(other);
+    const bool has_parted =
+        own.board.vote.cut_off.contains(other) || (state_.runs(other) && have_parted(host, other));
+    if (other == host || (reaches && !has_parted)) near.insert(other);
   }
   return near;
 }

@@ -104,6 +104,37 @@ void add_ambush(Plan& plan, Random& random) {
           {FaultKind::lose_host, host, 0, 0, start + asked + micros(random, 0, 20'000)});
 }
 
+/// Some hosts are a tree, often a path or a star: each reaches its neighbours only. The others are
+/// lost, or out of reach. Who stays with whom? Or does one in the middle reach enough for all?
+void add_tree(Plan& plan, Random& random) {
+  const int hosts = plan.hosts();
+  const int first = random.from_to(0, hosts - 1), size = random.from_to(3, hosts);
+  const auto at = [&](int place) { return (first + place) % hosts; };
+  const Duration start = milliseconds(random.from_to(10, 60));
+  const auto add = [&](FaultKind kind, int host, int other, std::uint32_t side, Duration lasts) {
+    plan.faults.push_back({kind, host, other, side, start + micros(random, 0, 20'000), 0, lasts});
+  };
+  const bool is_star = random.chance(0.3);
+  std::uint32_t tree = 1u << at(0);
+  for (int one = 1; one < size; ++one) {
+    tree |= 1u << at(one);
+    const int parent = is_star ? 0 : random.from_to(0, one - 1);
+    for (int other = 0; other < one; ++other)
+      if (other != parent)
+        add(FaultKind::cut, at(one), at(other), 0,
+            random.chance(0.7) ? Fault::kForEver
+                               : Duration(milliseconds(random.from_to(1900, 4500))));
+  }
+  if (random.chance(0.5)) {
+    add(FaultKind::divide, first, -1, tree, Fault::kForEver);
+  } else {
+    for (int lost = size; lost < hosts; ++lost)
+      add(FaultKind::lose_host, at(lost), 0, 0, Fault::kForEver);
+  }
+  if (random.chance(0.3))
+    add(FaultKind::stop_host, at(0), 0, 0, milliseconds(random.from_to(1900, 4500)));
+}
+
 }  // namespace
 
 Plan make_plan(std::uint64_t seed, int hosts) {
@@ -121,6 +152,7 @@ Plan make_plan(std::uint64_t seed, int hosts) {
     add_ambush(plan, random);
     return plan;
   }
+  if (count >= 3 && random.chance(0.1)) add_tree(plan, random);
   const Duration around = milliseconds(random.from_to(1, 20));
   for (auto left = random.below(5); left > 0; --left) {
     Wanted wanted;
