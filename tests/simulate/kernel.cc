@@ -20,6 +20,8 @@
 #include <span>
 #include <utility>
 
+#include "simulate/region.h"
+
 namespace tutti::simulate {
 
 namespace context = boost::context;
@@ -150,28 +152,6 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
 Proc& Kernel::self() const noexcept { return *current_->process; }
 
 int Kernel::core() const noexcept { return current_->number; }
-
-void Kernel::share(const void* begin, std::size_t byte_count) {
-  const Range range{begin, static_cast<const std::byte*>(begin) + byte_count};
-  last_shared_ = {};
-  std::erase_if(shared_, [&](const Range& old) {  // what lay there before is unmapped
-    return old.begin < range.end && range.begin < old.end;
-  });
-  const auto place = std::find_if(shared_.begin(), shared_.end(),
-                                  [&](const Range& each) { return each.begin > begin; });
-  shared_.insert(place, range);
-}
-
-bool Kernel::is_shared(const void* at) const noexcept {
-  if (at >= last_shared_.begin && at < last_shared_.end) return true;
-  if (shared_.empty() || at < shared_.front().begin || at >= shared_.back().end) return false;
-  const auto after =
-      std::upper_bound(shared_.begin(), shared_.end(), at,
-                       [](const void* one, const Range& each) { return one < each.begin; });
-  if (at >= std::prev(after)->end) return false;
-  last_shared_ = *std::prev(after);
-  return true;
-}
 
 void Kernel::resume(Fiber& fiber) {
   current_ = &fiber;
@@ -345,6 +325,7 @@ bool Kernel::run(Clock::time_point limit) {
 // ---- what the product takes from outside -------------------------------------------------------
 
 using tutti::simulate::Clock;
+using tutti::simulate::is_shared;
 using tutti::simulate::Kernel;
 
 namespace {
@@ -358,7 +339,7 @@ Kernel* inside() noexcept {
 /// Futexes: the product asks for nothing else by number.
 long futex(Kernel& kernel, const std::uint32_t* word, int operation, std::uint32_t value,
            const timespec* timeout) {
-  if (kernel.is_shared(word)) kernel.step();
+  if (is_shared(word)) kernel.step();
   if (operation == FUTEX_WAKE) {
     kernel.wake(word);
   } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
@@ -386,7 +367,7 @@ long __real_syscall(long number, ...);
 // The marks are the mutexes in shared memory.
 int __wrap_pthread_mutex_trylock(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
-  if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_trylock(mutex);
+  if (kernel == nullptr || !is_shared(mutex)) return __real_pthread_mutex_trylock(mutex);
   kernel->step();
   return kernel->try_lock(mutex);
 }
@@ -402,7 +383,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
 int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
   if (kernel == nullptr) return __real_pthread_mutex_unlock(mutex);
-  if (kernel->is_shared(mutex)) {
+  if (is_shared(mutex)) {
     kernel->unlock(mutex);
     return 0;
   }
@@ -413,7 +394,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
 
 int __wrap_pthread_mutex_consistent(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
-  if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_consistent(mutex);
+  if (kernel == nullptr || !is_shared(mutex)) return __real_pthread_mutex_consistent(mutex);
   return 0;
 }
 

@@ -67,8 +67,6 @@ class Kernel {
 
   /// Of the machine, as far as the product asks.
   int cores = 1;
-  /// Descriptors of what processes have handed to each other.
-  std::vector<int> memories;
 
   Clock::time_point now() const noexcept { return now_; }
   Random& random() noexcept { return random_; }
@@ -80,9 +78,6 @@ class Kernel {
   Proc& self() const noexcept;
   Fiber* current() const noexcept { return current_; }
   int core() const noexcept;
-  /// Memory whose atomics are steps.
-  void share(const void* begin, std::size_t byte_count);
-  bool is_shared(const void* at) const noexcept;
   void step() noexcept;
   /// An atomic operation on memory of the process: another thread of it may go on.
   void own_step() noexcept;
@@ -120,12 +115,6 @@ class Kernel {
   std::uint64_t steps_left_ = 0, own_steps_left_ = 0;       // before the next switch
   Clock::time_point next_wake_ = Clock::time_point::max();  // of fibers that wait: or later
   int waiting_for_mutexes_ = 0;
-  struct Range {
-    const void* begin = nullptr;
-    const void* end = nullptr;
-  };
-  std::vector<Range> shared_;  // by address
-  mutable Range last_shared_ = {};
   std::unordered_map<void*, Proc*> holders_;
 };
 

@@ -1,8 +1,6 @@
 #include "simulate/round.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -12,6 +10,7 @@
 #include "control/board/log.h"
 #include "control/host.h"
 #include "simulate/program.h"
+#include "simulate/region.h"
 
 namespace tutti::simulate {
 
@@ -333,8 +332,6 @@ void Round::befall() {
 std::string Round::run() {
   running = this;
   memory_ = control::Board::make(plan_.ranks());
-  const control::Board board(memory_);
-  const auto byte_count = static_cast<off_t>(board.byte_count());
   kernel_.cores = plan_.cores;
   happened_.board_fd = memory_.get();
   happened_.done.resize(static_cast<std::size_t>(plan_.ranks()));
@@ -344,13 +341,7 @@ std::string Round::run() {
   check_end();
   ++happened_.tally.rounds;
   happened_.tally.steps += kernel_.steps();
-  // What dead processes have mapped is never unmapped: at least it holds nothing.
-  constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-  if (has_fault({FaultKind::die})) ::fallocate(memory_.get(), kHole, 0, byte_count);
-  for (const int memory : kernel_.memories) {
-    if (has_fault({FaultKind::die})) ::fallocate(memory, kHole, 0, ::lseek(memory, 0, SEEK_END));
-    ::close(memory);
-  }
+  clear_region();
   running = nullptr;
   return happened_.violation;
 }

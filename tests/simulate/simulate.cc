@@ -60,9 +60,6 @@ int main(int argc, char** argv) {
   // Buffers that come and go are not to be asked of the system each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  // Buffers that come and go are not to be asked of the system each time.
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
   tutti::set_log_callback([](tutti::LogLevel, std::string_view) {});
   if (!options.replay.empty()) return replay(options.replay, run_script);
   return soak(options, [ranks](auto first, auto end) { return run_rounds(first, end, ranks); });

@@ -4,13 +4,14 @@
 #include <cstdint>
 
 #include "simulate/kernel.h"
+#include "simulate/region.h"
 
 namespace {
 
 void step(const volatile void* at) noexcept {
   auto* const kernel = tutti::simulate::Kernel::running();
   if (kernel == nullptr || !kernel->inside()) return;
-  kernel->is_shared(const_cast<const void*>(at)) ? kernel->step() : kernel->own_step();
+  tutti::simulate::is_shared(at) ? kernel->step() : kernel->own_step();
 }
 
 }  // namespace
