@@ -121,6 +121,9 @@ Kernel::~Kernel() {
 
 Proc& Kernel::add_process() {
   processes_.push_back(std::make_unique<Proc>());
+  shared_by_ = static_cast<std::int64_t>(processes_.size());
+  step_of_all_ = kStep / shared_by_;
+  step_left_over_ = kStep % shared_by_;
   processes_.back()->id = static_cast<int>(processes_.size()) - 1;
   return *processes_.back();
 }
@@ -145,16 +148,16 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
                      });
   fiber->number = static_cast<int>(all_fibers_.size());
   fiber->process->fibers.push_back(fiber);
+  ++fiber->process->runnable;
   all_fibers_.push_back(fiber);
   return fiber;
 }
-
-Proc& Kernel::self() const noexcept { return *current_->process; }
 
 int Kernel::core() const noexcept { return current_->number; }
 
 void Kernel::resume(Fiber& fiber) {
   current_ = &fiber;
+  self_ = fiber.process;
   const auto change = [&fiber] {
     std::swap(*reinterpret_cast<Exceptions*>(abi::__cxa_get_globals()), fiber.exceptions);
     std::swap_ranges(fiber.locals.begin(), fiber.locals.end(), thread_locals().begin());
@@ -164,6 +167,7 @@ void Kernel::resume(Fiber& fiber) {
   change();
   current_ = nullptr;
   if (fiber.state != Fiber::State::ended) return;
+  --fiber.process->runnable;
   std::erase(fiber.process->fibers, &fiber);
   wake(&fiber);
 }
@@ -176,17 +180,23 @@ void Kernel::switch_out() noexcept {
 /// Every process has a core of its own: what one spends the others spend as well.
 void Kernel::spend(std::chrono::nanoseconds time) noexcept {
   spent_ += time;
-  const auto shared_by = static_cast<std::int64_t>(processes_.size());
-  now_ += spent_ / shared_by;
-  spent_ %= shared_by;
+  now_ += spent_ / shared_by_;
+  spent_ %= shared_by_;
+}
+
+void Kernel::spend_step() noexcept {
+  now_ += step_of_all_;
+  spent_ += step_left_over_;
+  if (spent_.count() < shared_by_) return;
+  spent_ -= std::chrono::nanoseconds(shared_by_);
+  now_ += std::chrono::nanoseconds(1);
 }
 
 void Kernel::step() noexcept {
-  if (current_ == nullptr) return;
-  Proc& process = *current_->process;
+  Proc& process = *self_;
   ++process.steps;
   ++steps_;
-  spend(kStep);
+  spend_step();
   if (process.steps == process.die_at) {
     process.dead = true;
     process.died = now_;
@@ -197,17 +207,18 @@ void Kernel::step() noexcept {
   if (process.steps == process.stop_at) {
     process.stopped_until = now_ + process.stop_for;
     is_aside = true;
-  } else if (hiccup_ > 0 && hiccups_ < kMostHiccups && random_.chance(hiccup_)) {
+  } else if (hiccup_.is_possible() && random_.chance(hiccup_)) {
     const auto lasts = std::chrono::microseconds(random_.from_to(100, 8000));
     process.stopped_until = now_ + lasts;
     hiccups_ += lasts;
+    if (hiccups_ >= kMostHiccups) hiccup_ = Chance(0);
     is_aside = true;
   }
   if (is_aside) switch_out();
 }
 
 void Kernel::own_step() noexcept {
-  if (current_ == nullptr || own_steps_left_-- > 0) return;
+  if (own_steps_left_-- > 0) return;
   own_steps_left_ = steps_until(put_aside_ / 4);
   switch_out();
 }
@@ -220,6 +231,7 @@ std::uint64_t Kernel::steps_until(double probability) noexcept {
 void Kernel::block(const void* place, Clock::time_point until) noexcept {
   Fiber& fiber = *current_;
   fiber.state = Fiber::State::waiting;
+  --fiber.process->runnable;
   fiber.wake_at = until;
   fiber.place = place;
   next_wake_ = std::min(next_wake_, until);
@@ -227,11 +239,15 @@ void Kernel::block(const void* place, Clock::time_point until) noexcept {
   fiber.place = nullptr;
 }
 
+void Kernel::make_runnable(Fiber& fiber) noexcept {
+  fiber.state = Fiber::State::runnable;
+  ++fiber.process->runnable;
+}
+
 void Kernel::wake(const void* place) noexcept {
   for (const auto& process : processes_)
     for (Fiber* fiber : process->fibers)
-      if (fiber->state == Fiber::State::waiting && fiber->place == place)
-        fiber->state = Fiber::State::runnable;
+      if (fiber->state == Fiber::State::waiting && fiber->place == place) make_runnable(*fiber);
 }
 
 void Kernel::lock(void* mutex) noexcept {
@@ -264,7 +280,7 @@ Fiber* Kernel::choose() {
   std::uint64_t processes = 0;
   Fiber* chosen = nullptr;
   for (const auto& process : processes_) {
-    if (process->dead || process->stopped_until > now_) continue;
+    if (process->runnable == 0 || process->dead || process->stopped_until > now_) continue;
     std::uint64_t fibers = 0;
     Fiber* of_process = nullptr;
     for (Fiber* fiber : process->fibers)
@@ -283,7 +299,7 @@ void Kernel::wake_due() noexcept {
     for (Fiber* fiber : process->fibers) {
       if (fiber->state != Fiber::State::waiting) continue;
       if (fiber->wake_at <= now_) {
-        fiber->state = Fiber::State::runnable;
+        make_runnable(*fiber);
       } else {
         next_wake_ = std::min(next_wake_, fiber->wake_at);
       }
@@ -318,6 +334,12 @@ bool Kernel::run(Clock::time_point limit) {
     if (due > limit) return false;
     now_ = std::max(now_, due);
   }
+}
+
+void step(const volatile void* at) noexcept {
+  Kernel* const kernel = Kernel::running();
+  if (kernel == nullptr || !kernel->inside()) return;
+  is_shared(at) ? kernel->step() : kernel->own_step();
 }
 
 }  // namespace tutti::simulate
