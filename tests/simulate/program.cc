@@ -240,6 +240,7 @@ class Program {
     Group& group = groups_[index];
     settle(index, random_.chance(0.5));
     happened_.leaving.insert(rank_);
+    happened_.doing[rank_] = "close";
     const bool well = call("close", index, [&] { group.group.close(); });
     if (well) happened_.groups[group.id].parted.insert(rank_);
     group.closed = well || !group.failed;
