@@ -64,7 +64,7 @@ class Program {
     options.rank = rank_;
     options.world_size = plan_.ranks();
     options.timeout = 5s;
-    options.first_line_after = 24h;
+    options.first_line_after = plan_.timeout / 8;
     options.deadlock_after = plan_.timeout / 4;
     host_ = control::Host::join(options);
   }

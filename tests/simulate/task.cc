@@ -96,8 +96,8 @@ void Task::lay_out() {
 
 template <class Result, class... How>
 Result Task::issue(ProcessGroup& group, How... how) {
-  const Timeout patience =
-      plan_.patience.count() > 0 ? Timeout(plan_.patience) : Timeout(plan_.timeout);
+  // Without a time of its own, a message may be part of a deadlock.
+  const Timeout patience = plan_.patience.count() > 0 ? Timeout(plan_.patience) : Timeout();
   switch (op_) {
     case Op::all_reduce:
       return group.all_reduce(input_, output_, AllReduceOptions{}, how...);
