@@ -49,7 +49,7 @@ json end_batch(Batch& batch) {
            fmt::format("a batch from seed {} on ended with wait status {}", batch.first, status)}};
 }
 
-/// Adds numbers, and objects of numbers; leaves out texts.
+/// Adds numbers, and objects of them or of such objects; leaves out texts.
 void add(json& sum, const json& part) {
   if (sum.is_null()) sum = json::object();
   for (const auto& [key, value] : part.items()) {
@@ -59,8 +59,13 @@ void add(json& sum, const json& part) {
   }
 }
 
-/// Longer tables are in the file of --out only.
-constexpr std::size_t kMostLines = 150;
+/// A number, or a line of them.
+std::string text_of(const json& count) {
+  if (!count.is_object()) return fmt::format("{:>9}", count.dump());
+  std::string line;
+  for (const auto& [key, each] : count.items()) line += fmt::format(" {} {}", each.dump(), key);
+  return line;
+}
 
 void print(const SoakOptions& options, const json& sum, double seconds) {
   const auto rounds = sum.value("rounds", std::uint64_t{0});
@@ -70,9 +75,9 @@ void print(const SoakOptions& options, const json& sum, double seconds) {
     if (value.is_number() && key != "rounds") fmt::print(", {} {}", value.dump(), key);
   fmt::print("\n");
   for (const auto& [what, counts] : sum.items())
-    if (counts.is_object() && counts.size() <= kMostLines)
+    if (counts.is_object())
       for (const auto& [key, count] : counts.items())
-        fmt::print("  {:24} {:36} {:>9}\n", what, key, count.dump());
+        fmt::print("  {:31} {:30} {}\n", what, key, text_of(count));
 }
 
 }  // namespace

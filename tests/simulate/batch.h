@@ -23,8 +23,8 @@ struct SoakOptions {
 void add_soak_options(CLI::App& app, SoakOptions& options, const char* script);
 
 /// Runs the rounds of the seeds from the first up to the second, or up to a violation. Answers with
-/// a tally ("rounds" and other numbers, and objects of numbers), and where something was violated
-/// with "violation", in words, and "script", to replay it.
+/// a tally ("rounds" and other numbers, objects of numbers, and tables: objects of those), and if
+/// something was violated with "violation", in words, and "script", to replay it.
 using Rounds = std::function<nlohmann::json(std::uint64_t, std::uint64_t)>;
 
 /// All rounds; prints what was counted. Returns the exit code.

@@ -20,6 +20,8 @@
 #include <span>
 #include <utility>
 
+#include "simulate/region.h"
+
 namespace tutti::simulate {
 
 namespace context = boost::context;
@@ -119,6 +121,9 @@ Kernel::~Kernel() {
 
 Proc& Kernel::add_process() {
   processes_.push_back(std::make_unique<Proc>());
+  shared_by_ = static_cast<std::int64_t>(processes_.size());
+  step_of_all_ = kStep / shared_by_;
+  step_left_over_ = kStep % shared_by_;
   processes_.back()->id = static_cast<int>(processes_.size()) - 1;
   return *processes_.back();
 }
@@ -143,38 +148,16 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
                      });
   fiber->number = static_cast<int>(all_fibers_.size());
   fiber->process->fibers.push_back(fiber);
+  ++fiber->process->runnable;
   all_fibers_.push_back(fiber);
   return fiber;
 }
 
-Proc& Kernel::self() const noexcept { return *current_->process; }
-
 int Kernel::core() const noexcept { return current_->number; }
-
-void Kernel::share(const void* begin, std::size_t byte_count) {
-  const Range range{begin, static_cast<const std::byte*>(begin) + byte_count};
-  last_shared_ = {};
-  std::erase_if(shared_, [&](const Range& old) {  // what lay there before is unmapped
-    return old.begin < range.end && range.begin < old.end;
-  });
-  const auto place = std::find_if(shared_.begin(), shared_.end(),
-                                  [&](const Range& each) { return each.begin > begin; });
-  shared_.insert(place, range);
-}
-
-bool Kernel::is_shared(const void* at) const noexcept {
-  if (at >= last_shared_.begin && at < last_shared_.end) return true;
-  if (shared_.empty() || at < shared_.front().begin || at >= shared_.back().end) return false;
-  const auto after =
-      std::upper_bound(shared_.begin(), shared_.end(), at,
-                       [](const void* one, const Range& each) { return one < each.begin; });
-  if (at >= std::prev(after)->end) return false;
-  last_shared_ = *std::prev(after);
-  return true;
-}
 
 void Kernel::resume(Fiber& fiber) {
   current_ = &fiber;
+  self_ = fiber.process;
   const auto change = [&fiber] {
     std::swap(*reinterpret_cast<Exceptions*>(abi::__cxa_get_globals()), fiber.exceptions);
     std::swap_ranges(fiber.locals.begin(), fiber.locals.end(), thread_locals().begin());
@@ -184,6 +167,7 @@ void Kernel::resume(Fiber& fiber) {
   change();
   current_ = nullptr;
   if (fiber.state != Fiber::State::ended) return;
+  --fiber.process->runnable;
   std::erase(fiber.process->fibers, &fiber);
   wake(&fiber);
 }
@@ -196,17 +180,23 @@ void Kernel::switch_out() noexcept {
 /// Every process has a core of its own: what one spends the others spend as well.
 void Kernel::spend(std::chrono::nanoseconds time) noexcept {
   spent_ += time;
-  const auto shared_by = static_cast<std::int64_t>(processes_.size());
-  now_ += spent_ / shared_by;
-  spent_ %= shared_by;
+  now_ += spent_ / shared_by_;
+  spent_ %= shared_by_;
+}
+
+void Kernel::spend_step() noexcept {
+  now_ += step_of_all_;
+  spent_ += step_left_over_;
+  if (spent_.count() < shared_by_) return;
+  spent_ -= std::chrono::nanoseconds(shared_by_);
+  now_ += std::chrono::nanoseconds(1);
 }
 
 void Kernel::step() noexcept {
-  if (current_ == nullptr) return;
-  Proc& process = *current_->process;
+  Proc& process = *self_;
   ++process.steps;
   ++steps_;
-  spend(kStep);
+  spend_step();
   if (process.steps == process.die_at) {
     kill(process);
     switch_out();  // for good
@@ -217,10 +207,11 @@ void Kernel::step() noexcept {
     process.stopped_until = now_ + process.stop_for;
     for (const int id : process.stop_with) this->process(id).stopped_until = process.stopped_until;
     is_aside = true;
-  } else if (hiccup_ > 0 && hiccups_ < kMostHiccups && random_.chance(hiccup_)) {
+  } else if (hiccup_.is_possible() && random_.chance(hiccup_)) {
     const auto lasts = std::chrono::microseconds(random_.from_to(100, 8000));
     process.stopped_until = now_ + lasts;
     hiccups_ += lasts;
+    if (hiccups_ >= kMostHiccups) hiccup_ = Chance(0);
     is_aside = true;
   }
   if (is_aside) switch_out();
@@ -233,7 +224,7 @@ void Kernel::kill(Proc& process) {
 }
 
 void Kernel::own_step() noexcept {
-  if (current_ == nullptr || own_steps_left_-- > 0) return;
+  if (own_steps_left_-- > 0) return;
   own_steps_left_ = steps_until(put_aside_ / 4);
   switch_out();
 }
@@ -246,6 +237,7 @@ std::uint64_t Kernel::steps_until(double probability) noexcept {
 void Kernel::block(const void* place, Clock::time_point until) noexcept {
   Fiber& fiber = *current_;
   fiber.state = Fiber::State::waiting;
+  --fiber.process->runnable;
   fiber.wake_at = until;
   fiber.place = place;
   next_wake_ = std::min(next_wake_, until);
@@ -253,11 +245,15 @@ void Kernel::block(const void* place, Clock::time_point until) noexcept {
   fiber.place = nullptr;
 }
 
+void Kernel::make_runnable(Fiber& fiber) noexcept {
+  fiber.state = Fiber::State::runnable;
+  ++fiber.process->runnable;
+}
+
 void Kernel::wake(const void* place) noexcept {
   for (const auto& process : processes_)
     for (Fiber* fiber : process->fibers)
-      if (fiber->state == Fiber::State::waiting && fiber->place == place)
-        fiber->state = Fiber::State::runnable;
+      if (fiber->state == Fiber::State::waiting && fiber->place == place) make_runnable(*fiber);
 }
 
 void Kernel::lock(void* mutex) noexcept {
@@ -290,7 +286,7 @@ Fiber* Kernel::choose() {
   std::uint64_t processes = 0;
   Fiber* chosen = nullptr;
   for (const auto& process : processes_) {
-    if (process->dead || process->stopped_until > now_) continue;
+    if (process->runnable == 0 || process->dead || process->stopped_until > now_) continue;
     std::uint64_t fibers = 0;
     Fiber* of_process = nullptr;
     for (Fiber* fiber : process->fibers)
@@ -309,7 +305,7 @@ void Kernel::wake_due() noexcept {
     for (Fiber* fiber : process->fibers) {
       if (fiber->state != Fiber::State::waiting) continue;
       if (fiber->wake_at <= now_) {
-        fiber->state = Fiber::State::runnable;
+        make_runnable(*fiber);
       } else {
         next_wake_ = std::min(next_wake_, fiber->wake_at);
       }
@@ -346,11 +342,18 @@ bool Kernel::run(Clock::time_point limit) {
   }
 }
 
+void step(const volatile void* at) noexcept {
+  Kernel* const kernel = Kernel::running();
+  if (kernel == nullptr || !kernel->inside()) return;
+  is_shared(at) ? kernel->step() : kernel->own_step();
+}
+
 }  // namespace tutti::simulate
 
 // ---- what the product takes from outside -------------------------------------------------------
 
 using tutti::simulate::Clock;
+using tutti::simulate::is_shared;
 using tutti::simulate::Kernel;
 
 namespace {
@@ -364,7 +367,7 @@ Kernel* inside() noexcept {
 /// Futexes: the product asks for nothing else by number.
 long futex(Kernel& kernel, const std::uint32_t* word, int operation, std::uint32_t value,
            const timespec* timeout) {
-  if (kernel.is_shared(word)) kernel.step();
+  if (is_shared(word)) kernel.step();
   if (operation == FUTEX_WAKE) {
     kernel.wake(word);
   } else if (__atomic_load_n(word, __ATOMIC_SEQ_CST) == value) {
@@ -392,7 +395,7 @@ long __real_syscall(long number, ...);
 // The marks are the mutexes in shared memory.
 int __wrap_pthread_mutex_trylock(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
-  if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_trylock(mutex);
+  if (kernel == nullptr || !is_shared(mutex)) return __real_pthread_mutex_trylock(mutex);
   kernel->step();
   return kernel->try_lock(mutex);
 }
@@ -408,7 +411,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t* mutex) {
 int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
   if (kernel == nullptr) return __real_pthread_mutex_unlock(mutex);
-  if (kernel->is_shared(mutex)) {
+  if (is_shared(mutex)) {
     kernel->unlock(mutex);
     return 0;
   }
@@ -419,7 +422,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t* mutex) {
 
 int __wrap_pthread_mutex_consistent(pthread_mutex_t* mutex) {
   Kernel* const kernel = inside();
-  if (kernel == nullptr || !kernel->is_shared(mutex)) return __real_pthread_mutex_consistent(mutex);
+  if (kernel == nullptr || !is_shared(mutex)) return __real_pthread_mutex_consistent(mutex);
   return 0;
 }
 

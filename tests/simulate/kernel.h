@@ -1,8 +1,8 @@
 // The world in which the product's own code is simulated: processes made of fibers, one clock, one
 // memory, in one thread and by one seed.
 //
-// A process takes one *step* with each atomic operation that its code does on shared memory (the
-// compiler calls us there: steps.cc). Between any two steps it may be put aside, be stopped, or
+// A process takes one *step* with each atomic operation that its code does on shared memory (it
+// calls us there: steps.h). Between any two steps it may be put aside, be stopped, or
 // die. Its fibers are its threads; they change at atomic operations on its own memory as well.
 // Futexes, mutexes and yielding are ours (the linker's --wrap). Time stands still while somebody
 // can run but for what steps cost, and then jumps to what is due next.
@@ -42,6 +42,7 @@ struct Proc {
   std::chrono::nanoseconds stop_for{0};
   std::vector<int> stop_with = {};  ///< processes that stop for the same time
   std::vector<Fiber*> fibers;
+  int runnable = 0;  ///< of the fibers
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;
   std::map<const void*, Fiber*> threads;  ///< of the product's objects that have one
@@ -72,8 +73,6 @@ class Kernel {
 
   /// Of the machine, as far as the product asks.
   int cores = 1;
-  /// Descriptors of what processes have handed to each other.
-  std::vector<int> memories;
 
   Clock::time_point now() const noexcept { return now_; }
   Random& random() noexcept { return random_; }
@@ -82,12 +81,9 @@ class Kernel {
 
   // ---- for what runs inside
   bool inside() const noexcept { return current_ != nullptr; }
-  Proc& self() const noexcept;
+  Proc& self() const noexcept { return *self_; }
   Fiber* current() const noexcept { return current_; }
   int core() const noexcept;
-  /// Memory whose atomics are steps.
-  void share(const void* begin, std::size_t byte_count);
-  bool is_shared(const void* at) const noexcept;
   void step() noexcept;
   /// An atomic operation on memory of the process: another thread of it may go on.
   void own_step() noexcept;
@@ -105,6 +101,8 @@ class Kernel {
  private:
   void switch_out() noexcept;
   void spend(std::chrono::nanoseconds time) noexcept;
+  void spend_step() noexcept;
+  void make_runnable(Fiber& fiber) noexcept;
   void resume(Fiber& fiber);
   std::uint64_t steps_until(double probability) noexcept;
   Fiber* choose();
@@ -114,24 +112,25 @@ class Kernel {
   static Kernel* running_;
   Random random_;
   const double put_aside_;
-  const double hiccup_;
+  Chance hiccup_;
   std::chrono::nanoseconds hiccups_{0};
   Clock::time_point now_{std::chrono::hours(1)};
   std::chrono::nanoseconds spent_{0};
+  // Every process has a core of its own: what one spends the others spend as well.
+  std::int64_t shared_by_ = 1;
+  std::chrono::nanoseconds step_of_all_{0}, step_left_over_{0};  // of a step: for each, and in all
   std::uint64_t steps_ = 0;
   std::vector<std::unique_ptr<Proc>> processes_;
   std::vector<Fiber*> all_fibers_;
   Fiber* current_ = nullptr;
+  Proc* self_ = nullptr;                                    // its process
   std::uint64_t steps_left_ = 0, own_steps_left_ = 0;       // before the next switch
   Clock::time_point next_wake_ = Clock::time_point::max();  // of fibers that wait: or later
   int waiting_for_mutexes_ = 0;
-  struct Range {
-    const void* begin = nullptr;
-    const void* end = nullptr;
-  };
-  std::vector<Range> shared_;  // by address
-  mutable Range last_shared_ = {};
   std::unordered_map<void*, Proc*> holders_;
 };
+
+/// What steps.h has the product's code call.
+void step(const volatile void* at) noexcept;
 
 }  // namespace tutti::simulate

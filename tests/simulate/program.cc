@@ -70,7 +70,7 @@ class Program {
     options.rank = rank_;
     options.world_size = plan_.ranks();
     options.timeout = 5s;
-    options.first_line_after = 24h;
+    options.first_line_after = plan_.timeout / 8;
     options.deadlock_after = plan_.timeout / 4;
     host_ = control::Host::join(options);
   }
@@ -246,6 +246,7 @@ class Program {
     Group& group = groups_[index];
     settle(index, random_.chance(0.5));
     happened_.leaving.insert(rank_);
+    happened_.doing[rank_] = "close";
     const bool well = call("close", index, [&] { group.group.close(); });
     if (well) happened_.groups[group.id].parted.insert(rank_);
     group.closed = well || !group.failed;

@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -35,7 +36,6 @@ struct Happened {
     std::vector<std::optional<Outcome>> outcomes;                        // by member
     std::map<std::uint64_t, std::vector<Clock::time_point>> entered;     // seq -> by member
     std::map<int, std::pair<std::uint64_t, Clock::time_point>> waiting;  // rank: what, since when
-    std::map<int, Op> in;  // rank: operation that it has entered last
     std::set<int> parted;  // ranks of the world that have closed it well
   };
   struct Mail {
@@ -58,6 +58,7 @@ struct Happened {
   std::map<std::tuple<GroupId, int, int, int>, std::map<std::size_t, std::size_t>> received = {};
   std::map<int, std::set<GroupId>> made = {};  // rank of the world: groups it has begun to make
   std::map<int, GroupId> made_last = {};       // the same; 0: it could not begin
+  std::map<int, std::string_view> doing = {};  // rank of the world: what it has begun last
   std::map<int, Clock::time_point> left = {};
   std::set<int> leaving = {};  // ranks of the world that may have said a goodbye
   std::vector<bool> done = {};

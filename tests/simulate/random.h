@@ -1,9 +1,22 @@
 // Random numbers out of a seed.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace tutti::simulate {
+
+/// A probability, for many draws.
+class Chance {
+ public:
+  explicit Chance(double probability) noexcept
+      : below_(static_cast<std::uint64_t>(std::ceil(probability * 0x1p53))) {}
+  bool is_possible() const noexcept { return below_ > 0; }
+
+ private:
+  friend class Random;
+  std::uint64_t below_;  // of 2^53
+};
 
 /// SplitMix64: small, and the same everywhere.
 class Random {
@@ -20,9 +33,8 @@ class Random {
   int from_to(int first, int last) noexcept {
     return first + static_cast<int>(below(static_cast<std::uint64_t>(last - first + 1)));
   }
-  bool chance(double probability) noexcept {
-    return static_cast<double>(next() >> 11) * 0x1p-53 < probability;
-  }
+  bool chance(Chance chance) noexcept { return (next() >> 11) < chance.below_; }
+  bool chance(double probability) noexcept { return chance(Chance(probability)); }
 
  private:
   std::uint64_t state_;

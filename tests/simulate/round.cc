@@ -1,8 +1,6 @@
 #include "simulate/round.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "control/host.h"
 #include "simulate/network.h"
 #include "simulate/program.h"
+#include "simulate/region.h"
 
 namespace tutti::simulate {
 
@@ -60,6 +59,7 @@ class Round {
   void check_outcomes(GroupId id, const Happened::Group& group);
   void check_mail();
   void check_first(const Verdict& verdict, const std::string& text);
+  void count_first(std::string_view answer, std::string_view operation);
   bool has_parted_from_all(int rank) const;
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
@@ -179,15 +179,19 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
     case ErrorCode::kCancelled:
       violated(text + ": no part of a simulation fails so");
   }
-  const GroupId first = verdict.is_loss() ? 0 : verdict.groups.front();
-  const auto& in = happened_.groups[first].in;
-  const auto finder = in.find(verdict.finder.value);
-  const std::string_view op = finder != in.end() ? name_of(finder->second) : "group";
-  for (const Fault& fault : plan_.faults) {
-    ++happened_.tally.answers[fmt::format("{} -> {}", name_of(fault.kind), name_of(verdict.code))];
-    ++happened_.tally
-          .table[fmt::format("{} x {} -> {}", name_of(fault.kind), op, name_of(verdict.code))];
-  }
+  const int rank = (verdict.is_loss() ? verdict.culprits.front() : verdict.finder).value;
+  count_first(name_of(verdict.code), happened_.doing[rank]);
+}
+
+/// What a round has answered first to its faults, and what was under way: what the rank did that is
+/// lost, or that found what was wrong.
+void Round::count_first(std::string_view answer, std::string_view operation) {
+  for (const Fault& fault : plan_.faults)
+    ++happened_.tally.answers[fmt::format("{} -> {}", name_of(fault.kind), answer)];
+  const bool is_alone = plan_.faults.size() == 1 && plan_.patience == 0ms;
+  if (!is_alone) return;
+  const std::string row = fmt::format("{} -> {}", name_of(plan_.faults.front().kind), answer);
+  ++happened_.tally.alone[row][operation.empty() ? "join" : std::string(operation)];
 }
 
 /// Who waits for members of a new group is told at once why they do not come.
@@ -305,6 +309,7 @@ void Round::check_end() {
       violated(fmt::format("rank {} never ends", rank));
   for (const auto& [id, group] : happened_.groups) check_outcomes(id, group);
   check_mail();
+  if (happened_.log.empty()) count_first("nothing", "all");
 }
 
 // ---- the round ---------------------------------------------------------------------------------
@@ -317,6 +322,7 @@ void Round::makes(const control::MembershipOptions& options) {
   group.parent = options.asked_of;
   group.outcomes.resize(options.world_ranks.size());
   happened_.made[rank].insert(options.id);
+  happened_.doing[rank] = "make";
 }
 
 void Round::made(const control::MembershipOptions& options) {
@@ -327,7 +333,7 @@ void Round::made(const control::MembershipOptions& options) {
 void Round::enters(const control::Membership& membership, const Request& request) {
   Happened::Group& group = happened_.groups[membership.id()];
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
-  group.in[rank] = request.op;
+  happened_.doing[rank] = name_of(request.op);
   if (request.seq != 0) group.waiting[rank] = {request.seq, kernel_.now()};
 }
 
@@ -406,18 +412,7 @@ std::string Round::run() {
   check_end();
   ++happened_.tally.rounds;
   happened_.tally.steps += kernel_.steps();
-  // What dead processes have mapped is never unmapped: at least it holds nothing.
-  const auto empty = [this](int memory) {
-    constexpr int kHole = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
-    if (has_fault({FaultKind::die, FaultKind::lose}))
-      ::fallocate(memory, kHole, 0, ::lseek(memory, 0, SEEK_END));
-  };
-  if (memory_) empty(memory_.get());
-  for (int host = 0; network_ && host < plan_.hosts(); ++host) empty(network_->board_fd(host));
-  for (const int memory : kernel_.memories) {
-    empty(memory);
-    ::close(memory);
-  }
+  clear_region();
   running = nullptr;
   return happened_.violation;
 }

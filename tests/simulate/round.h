@@ -101,8 +101,8 @@ Plan make_plan(std::uint64_t seed, int ranks, int hosts);
 struct Tally {
   std::uint64_t rounds = 0, steps = 0, calls = 0;
   std::map<std::string, std::uint64_t> answers;  ///< "die -> kPeerLost": first verdicts by fault
-  std::map<std::string, std::uint64_t>
-      table;  ///< "die x send -> kPeerLost": by what the finder did
+  /// "die -> kPeerLost", "send": of rounds with one fault, and what was under way.
+  std::map<std::string, std::map<std::string, std::uint64_t>> alone;
   std::map<std::string, std::uint64_t> outcomes;  ///< "collective kTimeout": what calls ended with
 };
 

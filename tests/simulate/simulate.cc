@@ -17,7 +17,7 @@ nlohmann::json to_json(const Tally& tally) {
           {"steps", tally.steps},
           {"calls", tally.calls},
           {"first verdicts by fault", tally.answers},
-          {"first verdicts by fault and what the finder did last", tally.table},
+          {"first verdicts by a fault alone", tally.alone},
           {"calls ended", tally.outcomes}};
 }
 

@@ -26,7 +26,8 @@ std::optional<Shown> SharedShown::read() const noexcept {
 template <std::size_t Bytes>
 void Text<Bytes>::write(std::string_view text) noexcept {
   const std::size_t used = std::min(text.size(), Bytes - 1);
-  for (std::size_t i = 0; i < Bytes / 8; ++i) {
+  // What stood behind the zero may stay there.
+  for (std::size_t i = 0; i <= used / 8; ++i) {
     std::uint64_t word = 0;
     if (i * 8 < used)
       std::memcpy(&word, text.data() + i * 8, std::min<std::size_t>(8, used - i * 8));
@@ -36,12 +37,13 @@ void Text<Bytes>::write(std::string_view text) noexcept {
 
 template <std::size_t Bytes>
 std::string Text<Bytes>::read() const {
-  std::array<char, Bytes> bytes;
-  for (std::size_t i = 0; i < Bytes / 8; ++i) {
+  std::string text;
+  for (std::size_t i = 0; i < Bytes / 8 && text.size() == i * 8; ++i) {
     const std::uint64_t word = words_[i].load(std::memory_order_acquire);
-    std::memcpy(bytes.data() + i * 8, &word, 8);
+    std::array<char, 8> bytes;
+    std::memcpy(bytes.data(), &word, 8);
+    text.append(bytes.data(), strnlen(bytes.data(), 8));
   }
-  std::string text(bytes.data(), strnlen(bytes.data(), Bytes));
   // Another process wrote it: nothing in it may steer a terminal. Bytes of UTF-8 stay, but for the
   // controls that it has as well (C2 80 to C2 9F).
   for (std::size_t i = 0; i < text.size(); ++i) {
