@@ -12,6 +12,7 @@
 #include "control/board/log.h"
 #include "control/host.h"
 #include "simulate/program.h"
+#include "simulate/simulated.h"
 
 namespace tutti::simulate {
 
@@ -29,10 +30,13 @@ class Round {
  public:
   Round(const Plan& plan, Tally& tally)
       : plan_(plan),
-        kernel_(plan.seed, plan.put_aside, plan.hiccup),
-        happened_{.plan = plan, .tally = tally, .kernel = kernel_, .store = make_memory_store()} {}
+        kernel_(plan.interleaving != 0 ? plan.interleaving : plan.seed, plan.put_aside,
+                plan.hiccup),
+        around_(kernel_, plan),
+        happened_{.plan = plan, .tally = tally, .around = around_} {}
 
-  std::string run();
+  /// `told`: by rank; may be null.
+  std::string run(std::vector<Told>* told);
   // What happens, as it happens.
   void entered_log(const Verdict& verdict);
   void makes(const control::MembershipOptions& options);
@@ -63,6 +67,7 @@ class Round {
 
   const Plan& plan_;
   Kernel kernel_;
+  Simulated around_;
   Happened happened_;
   net::Fd memory_;
 };
@@ -132,6 +137,10 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       break;
     case ErrorCode::kSystem:
       explained({error});
+      if (verdict.culprits.empty()) violated(text + ": it names nobody");
+      for (const auto [culprit] : verdict.culprits)
+        if (!process_of(culprit).has_no_memory)
+          violated(fmt::format("{}: rank {} has memory", text, culprit));
       break;
     case ErrorCode::kDeadlock:
       // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path.
@@ -304,7 +313,7 @@ void Round::left(const control::Membership& membership, const Request& request) 
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
   const auto& all = group.entered[request.seq];
   if (std::find(all.begin(), all.end(), Clock::time_point{}) == all.end())
-    happened_.check_prompt(*std::max_element(all.begin(), all.end()),
+    happened_.check_prompt(*std::max_element(all.begin(), all.end()), kernel_.now(),
                            fmt::format("rank {}: {} #{} of group {}", rank, name_of(request.op),
                                        request.seq, membership.id()));
   group.waiting.erase(rank);
@@ -322,6 +331,7 @@ void Round::start_ranks() {
 
 void Round::befall() {
   for (const Fault& fault : plan_.faults) {
+    if (fault.is_pinned) continue;
     if (fault.kind == FaultKind::die) kernel_.process(fault.who).die_at = fault.at;
     if (fault.kind == FaultKind::stop) {
       kernel_.process(fault.who).stop_at = fault.at;
@@ -330,14 +340,16 @@ void Round::befall() {
   }
 }
 
-std::string Round::run() {
+std::string Round::run(std::vector<Told>* told) {
   running = this;
   memory_ = control::Board::make(plan_.ranks());
   const control::Board board(memory_);
   const auto byte_count = static_cast<off_t>(board.byte_count());
   kernel_.cores = plan_.cores;
-  happened_.board_fd = memory_.get();
+  around_.board_fd = memory_.get();
   happened_.done.resize(static_cast<std::size_t>(plan_.ranks()));
+  if (told != nullptr) told->assign(static_cast<std::size_t>(plan_.ranks()), {});
+  happened_.told = told;
   start_ranks();
   befall();
   if (!kernel_.run(kernel_.now() + 120s)) violated("it does not end");
@@ -357,43 +369,9 @@ std::string Round::run() {
 
 }  // namespace
 
-std::chrono::nanoseconds Happened::pauses() const {
-  std::chrono::nanoseconds sum = kernel.hiccups() + paused;
-  for (const Fault& fault : plan.faults)
-    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
-        fault.kind == FaultKind::slow)
-      sum += fault.lasts;
-  for (const PlanStep& step : plan.steps)
-    if (step.kind == StepKind::message) sum += plan.patience;
-  return sum;
+std::string run_round(const Plan& plan, Tally& tally, std::vector<Told>* told) {
+  return Round(plan, tally).run(told);
 }
-
-void Happened::check_prompt(Clock::time_point since, const std::string& what) {
-  // A wait whose bell is not rung looks again after 5 ms.
-  constexpr auto kPrompt = 4ms;
-  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0;
-  if (is_quiet && kernel.now() - since > kPrompt)
-    violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
-                         (kernel.now() - since) / 1us));
-}
-
-void Happened::check_untold(GroupId group, int rank) {
-  constexpr auto kSoon = 100ms;
-  const std::vector<int>& ranks = groups[group].world_ranks;
-  for (const auto& [verdict, when] : log) {
-    const bool is_old = when + kSoon + pauses() < kernel.now();
-    const bool is_lost =
-        verdict.is_loss() &&
-        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
-          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
-                 !leaving.contains(lost.value);
-        });
-    if (is_old && (verdict.fails(group) || is_lost))
-      violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
-  }
-}
-
-std::string run_round(const Plan& plan, Tally& tally) { return Round(plan, tally).run(); }
 
 // ---- what the product does, watched ------------------------------------------------------------
 
