@@ -100,8 +100,8 @@ struct Tally {
   std::map<std::string, std::uint64_t> outcomes;  ///< "collective kTimeout": what calls ended with
 };
 
-/// Runs a plan. Empty: all held; else what was violated. `told` gets what each rank was told; it may
-/// be null.
+/// Runs a plan. Empty: all held; else what was violated. `told` gets what each rank was told, and
+/// may be null.
 std::string run_round(const Plan& plan, Tally& tally, std::vector<Told>* told = nullptr);
 
 /// Leaves out of a plan that violates something what is not needed for it.
