@@ -61,21 +61,32 @@ void pin(Plan& plan) {
   if (fault.kind == FaultKind::die) fault.lasts = random.chance(0.5) ? 0us : 1us;
 }
 
-/// Ranks are late here and there, as they are on a busy machine; in all for less than anybody is
-/// waited for.
-void make_late(Plan& plan, Random& random) {
+/// Up to `at_most`, of all orders of magnitude alike.
+std::chrono::nanoseconds some_time(Random& random, std::chrono::nanoseconds at_most) {
+  return at_most / random.from_to(1, 1 << random.from_to(0, 10));
+}
+
+/// As on a busy machine ranks are late here and there, and processes get no core for a while,
+/// wherever they are; in all for less than anybody is waited for.
+void make_busy(Plan& plan, Random& random) {
   constexpr std::array<double, 4> kHowOften = {0, 0.1, 0.5, 0.9};
   const double how_often = kHowOften[random.below(kHowOften.size())];
-  const auto at_most = std::chrono::duration_cast<std::chrono::microseconds>(plan.timeout) /
-                       (12 * (1 + how_often * static_cast<double>(plan.steps.size())));
+  const std::chrono::nanoseconds in_all = plan.timeout / 12;
+  const auto expected = 1 + static_cast<int>(how_often * static_cast<double>(plan.steps.size()));
   for (int rank = 0; rank < plan.ranks(); ++rank)
     for (std::size_t step = 0; step <= plan.steps.size() + 1; ++step)
       if (random.chance(how_often))
         plan.faults.push_back({.kind = FaultKind::late,
                                .who = rank,
                                .at = step,
-                               .lasts = std::chrono::nanoseconds(static_cast<std::int64_t>(
-                                   at_most / 1ns / random.from_to(1, 1000)))});
+                               .lasts = some_time(random, in_all / expected)});
+  const double how_often_inside = kHowOften[random.below(kHowOften.size())];
+  for (int process = 0; process <= plan.process_of.back(); ++process)
+    if (random.chance(how_often_inside))
+      plan.faults.push_back({.kind = FaultKind::stop,
+                             .who = process,
+                             .at = 1 + random.below(200 + 400 * (plan.steps.size() + 1)),
+                             .lasts = some_time(random, in_all)});
 }
 
 /// Another order of steps.
@@ -92,7 +103,7 @@ Plan vary(const Plan& plan, int number) {
       fault.lasts = std::chrono::microseconds(random.from_to(1, 1 << random.from_to(0, 16)));
   if (is_of_threads(plan) && random.chance(0.3))
     std::fill(varied.process_of.begin(), varied.process_of.end(), 0);
-  make_late(varied, random);
+  make_busy(varied, random);
   return varied;
 }
 
