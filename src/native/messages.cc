@@ -252,20 +252,6 @@ void Messages::fail_pending() noexcept {
   give_token();
 }
 
-/// What a part of the pump has thrown is the end of the group.
-void Messages::fail_group() noexcept {
-  try {
-    throw;
-  } catch (const Error& error) {
-    membership_.fail({error.code(), error.what(), error.context().culprits, {}});
-  } catch (const std::exception& error) {
-    membership_.fail({ErrorCode::kSystem,
-                      fmt::format("rank {}, moving messages: {}", membership_.rank(), error.what()),
-                      {membership_.rank()},
-                      {}});
-  }
-}
-
 // ---- ends
 
 /// Ends `transfer`, and younger ones of its tag that waited for it, unless an older one is under

@@ -202,10 +202,9 @@ class Messages final : private Taker {
     try {
       part();
     } catch (...) {
-      fail_group();
+      fail_with_thrown(membership_);
     }
   }
-  void fail_group() noexcept;
   std::string held_back(const Transfer& transfer);
 
   Tag& tag_of(const Transfer& send) noexcept;

@@ -1,5 +1,7 @@
 #include "native/operation.h"
 
+#include <fmt/format.h>
+
 namespace tutti::native {
 
 namespace {
@@ -19,14 +21,33 @@ WaitResult step_to_end(Operation& operation, const Waiter& waiter, Patience& pat
 
 }  // namespace
 
+void fail_with_thrown(control::Membership& membership) noexcept {
+  const int rank = membership.rank();
+  const auto of_this_rank = [rank](const char* what) {
+    return fmt::format("rank {}: {}", rank, what);
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    const std::vector<int>& culprits = error.context().culprits;
+    if (culprits.empty()) {
+      membership.fail({error.code(), of_this_rank(error.what()), {rank}, {}});
+    } else {
+      membership.fail({error.code(), error.what(), culprits, {}});
+    }
+  } catch (const std::exception& error) {
+    membership.fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank}, {}});
+  }
+}
+
 void run_blocking(Operation& operation, const Request& request, const Request& moved,
                   control::Membership& membership) {
   StepPatience patience(membership, request, moved, operation);
   WaitResult result = WaitResult::aborted;
   try {
     result = step_to_end(operation, membership.waiter(), patience);
-  } catch (const Error& error) {  // the others must not wait for this rank
-    membership.fail({error.code(), error.what(), {membership.rank()}, {}});
+  } catch (const std::exception&) {  // the others must not wait for this rank
+    fail_with_thrown(membership);
     membership.throw_cause(request);  // which may be another one by now
   }
   switch (result) {

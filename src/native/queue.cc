@@ -84,10 +84,8 @@ bool Queue::drive() noexcept {
       head_->leave();
       end_head(std::nullopt);
     }
-  } catch (const Error& error) {
-    membership_.fail({error.code(), error.what(), error.context().culprits, {}});
-  } catch (const std::exception& error) {
-    membership_.fail({ErrorCode::kSystem, error.what(), {membership_.rank()}, {}});
+  } catch (const std::exception&) {
+    fail_with_thrown(membership_);
   }
   give_token();
   return true;

@@ -3,11 +3,14 @@
 // disagreement.
 #include <gtest/gtest.h>
 
+#include <new>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "native/operation.h"
 #include "native_ranks.h"
+#include "ranks.h"
 
 namespace tutti::native {
 namespace {
@@ -406,6 +409,36 @@ TEST(Native, ThrowsWhatTheGroupHasFailedWith) {
         thrown_by([&] { run_blocking(operation, request, request, me.membership); });
     EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
   });
+}
+
+/// What the group fails with when something of rank 1 throws `thrown`.
+template <class Thrown>
+Error failure_by(const Thrown& thrown) {
+  std::optional<Error> failure;
+  on_native_ranks(2, [&](NativeRank& me) {
+    if (me.membership.rank() == 0) return;
+    try {
+      throw thrown;
+    } catch (const std::exception&) {
+      fail_with_thrown(me.membership);
+    }
+    failure = me.membership.error(nullptr);
+  });
+  return *failure;
+}
+
+TEST(Native, NamesThisRankWhereItsOwnSystemRefuses) {
+  const Error refused = failure_by(Error(ErrorCode::kSystem, "there is no memory"));
+  EXPECT_EQ(refused.code(), ErrorCode::kSystem);
+  EXPECT_EQ(refused.context().culprits, std::vector<int>{1});
+  expect_text(refused, "rank 1: there is no memory");
+  const Error without_memory = failure_by(std::bad_alloc());
+  EXPECT_EQ(without_memory.code(), ErrorCode::kSystem);
+  EXPECT_EQ(without_memory.context().culprits, std::vector<int>{1});
+  const Error broken =
+      failure_by(Error(ErrorCode::kInternal, "rank 0 sent rubbish", {.culprits = {0}}));
+  EXPECT_EQ(broken.code(), ErrorCode::kInternal);
+  EXPECT_EQ(broken.context().culprits, std::vector<int>{0});
 }
 
 }  // namespace

@@ -18,9 +18,13 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   store.set(key_of(rank), std::to_string(own_memory));
   for (int member = 0; member < group_size; ++member) {
     std::optional<std::string> memory;
-    while (!(memory = store.try_get(key_of(member)))) {
+    const auto throw_if_aborted = [&] {
       if (interrupt.abort_word != nullptr && interrupt.abort_word->load() != 0)
         throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
+    };
+    throw_if_aborted();
+    while (!(memory = store.try_get(key_of(member)))) {
+      throw_if_aborted();
       if (deadline.expired(kernel.now()))
         throw Error(ErrorCode::kTimeout, fmt::format("no memory from rank {}", member),
                     {.culprits = {member}});

@@ -8,13 +8,6 @@
 
 namespace tutti::simulate {
 
-const char* name_of(FaultKind kind) noexcept {
-  constexpr std::array<const char*, kFaultKinds> kNames = {
-      "none", "die",   "stop", "late", "disagree", "skip",  "abort",
-      "quit", "error", "slow", "cut",  "lose",     "freeze"};
-  return kNames[static_cast<std::size_t>(kind)];
-}
-
 namespace {
 
 int usual_ranks(Random& random) {

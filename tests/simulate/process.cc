@@ -3,6 +3,8 @@
 // control/progress_thread.cc as well. And what the product finds of the machine.
 #include "control/process.h"
 
+#include <pthread.h>
+
 #include "base/cores.h"
 #include "base/wait.h"
 #include "control/board/board.h"
@@ -109,6 +111,15 @@ WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept {
           .spin = std::chrono::nanoseconds(0),
           .linger = std::chrono::microseconds(has_enough ? 20 : 5),
           .shares_cores = true};
+}
+
+/// Fibers are threads to the product: it asks whether a second one of a rank has called the world.
+pthread_t real_self() noexcept asm("__real_pthread_self");
+pthread_t self() noexcept asm("__wrap_pthread_self");
+pthread_t self() noexcept {
+  const Kernel* const kernel = Kernel::running();
+  if (kernel == nullptr || !kernel->inside()) return real_self();
+  return reinterpret_cast<pthread_t>(kernel->current());
 }
 
 }  // namespace tutti::simulate

@@ -4,13 +4,7 @@
 
 #include <algorithm>
 #include <list>
-#include <numeric>
 
-#include "control/host.h"
-#include "group/group_impl.h"
-#include "group/native_spec.h"
-#include "native/native.h"
-#include "simulate/network.h"
 #include "simulate/task.h"
 
 namespace tutti::simulate {
@@ -25,24 +19,26 @@ class Program {
   Program(Happened& happened, int rank)
       : happened_(happened),
         plan_(happened.plan),
-        kernel_(happened.kernel),
+        around_(happened.around),
         rank_(rank),
         random_(plan_.seed * 1000 + static_cast<std::uint64_t>(rank)) {}
 
   void run() {
-    if (call("join", -1, [&] { join(); })) follow();
+    follow();
     settle(-1);
-    host_.reset();
+    // Late to its end, wherever that is.
+    const Fault* const fault = fault_at(plan_.steps.size() + 1);
+    if (fault != nullptr && fault->kind == FaultKind::late) around_.pause(fault->lasts);
     while (!groups_.empty()) {
       const int group = groups_.rbegin()->first;
       // Else the destructor does.
       if (is_well(group) && plan_.goes_on[static_cast<std::size_t>(rank_)]) close(group);
       // Who has said its last goodbye may stay, or die.
-      if (group == 0 && random_.chance(0.3))
-        pause(std::chrono::milliseconds(random_.from_to(1, 60)));
+      if (Random chosen = choice_at(plan_.steps.size()); group == 0 && chosen.chance(0.3))
+        around_.pause(std::chrono::milliseconds(chosen.from_to(1, 60)));
       leave(group);
     }
-    happened_.left[rank_] = kernel_.now();
+    happened_.left[rank_] = around_.now();
   }
 
  private:
@@ -52,40 +48,35 @@ class Program {
     int me = 0;
     bool failed = false, closed = false;
   };
+  /// A call of the program, and how it has ended.
+  struct Call {
+    std::string_view what;
+    int group = 0;
+    std::optional<std::size_t> step = {};  ///< of an operation
+    Clock::time_point began = {}, ended = {};
+    std::optional<Error> failure = {};
+  };
   struct Pending {
     std::unique_ptr<Task> task;
     Work work;
-    Fiber* thread = nullptr;
+    std::function<void()> join;  ///< the thread whose call it is, if it is one's
+    Call call;                   ///< the same
     bool is_cancelled = false;
   };
-
-  void join() {
-    control::HostOptions options;
-    options.board_fd = happened_.board_fd;
-    if (Network* const network = happened_.network) {
-      options.board_fd = network->board_fd(plan_.host_of(rank_));
-      options.roster = network->roster(plan_.host_of(rank_));
-      options.others = &network->others_of(rank_);
-    }
-    options.rank = rank_;
-    options.world_size = plan_.ranks();
-    options.timeout = 5s;
-    options.first_line_after = plan_.timeout / 8;
-    options.deadlock_after = plan_.timeout / 4;
-    host_ = control::Host::join(options);
-  }
 
   void follow() {
     bool goes_on = make(0);
     for (std::size_t step = 0; step <= plan_.steps.size() && goes_on; ++step) {
       const Fault* const fault = fault_at(step);
       const FaultKind kind = fault != nullptr ? fault->kind : FaultKind::none;
-      if (kind == FaultKind::late) pause(fault->lasts);
+      if (happened_.told != nullptr) told().reached = step;
+      if (kind == FaultKind::late) around_.pause(fault->lasts);
       if (kind == FaultKind::quit) return;
-      if (kind == FaultKind::error) kernel_.self().has_no_memory = true;
+      if (kind == FaultKind::error || kind == FaultKind::die || kind == FaultKind::stop)
+        around_.befall(*fault);
       slow_ = kind == FaultKind::slow ? fault->lasts : 0ns;
       if (step == plan_.steps.size()) return;
-      if (random_.chance(0.3)) settle(-1);
+      if (choice_at(step).chance(0.3)) settle(-1);
       goes_on = take(step, kind) || plan_.goes_on[static_cast<std::size_t>(rank_)];
     }
   }
@@ -113,10 +104,19 @@ class Program {
 
   const Fault* fault_at(std::size_t step) const {
     for (const Fault& fault : plan_.faults)
-      if (fault.who == rank_ && fault.at == step && fault.kind != FaultKind::die &&
-          fault.kind != FaultKind::stop)
+      if (fault.who == rank_ && fault.at == step && (fault.is_pinned || !is_of_process(fault)))
         return &fault;
     return nullptr;
+  }
+
+  static bool is_of_process(const Fault& fault) {
+    return fault.kind == FaultKind::die || fault.kind == FaultKind::stop;
+  }
+
+  /// What the program does there by chance: the same in every interleaving.
+  Random choice_at(std::size_t step) const {
+    Random of_rank(plan_.seed * 1000 + static_cast<std::uint64_t>(rank_));
+    return Random(of_rank.next() + step);
   }
 
   bool is_well(int group) const {
@@ -125,31 +125,68 @@ class Program {
            found->second.group.is_member();
   }
 
-  void pause(std::chrono::nanoseconds lasts) { kernel_.block(nullptr, kernel_.now() + lasts); }
-
-  /// A call of the program: it must end in time, and say what its group has failed with, if it has.
   template <class Body>
-  bool call(std::string_view what, int group, Body&& body) {
-    const auto began = kernel_.now();
-    std::optional<ErrorCode> code;
+  bool call(std::string_view what, int group, Body&& body, std::optional<std::size_t> step = {}) {
+    return ended(timed({what, group, step}, body));
+  }
+
+  /// Of a thread of its own: `ended` is for the program's first one.
+  template <class Body>
+  Call timed(Call call, Body&& body) {
+    call.began = around_.now();
     try {
       body();
     } catch (const Error& error) {
-      code = error.code();
-      note(what, group, error);
+      call.failure = error;
+    }
+    call.ended = around_.now();
+    return call;
+  }
+
+  /// It must have ended in time, and have said what its group has failed with, if it has.
+  bool ended(const Call& call) {
+    const auto& [what, group, step, began, until, failure] = call;
+    if (failure) {
+      note(what, group, *failure);
       const std::set<ErrorCode> possible = {
           ErrorCode::kTimeout,   ErrorCode::kPeerLost, ErrorCode::kCollectiveMismatch,
           ErrorCode::kClosed,    ErrorCode::kAborted,  ErrorCode::kSystem,
           ErrorCode::kCancelled, ErrorCode::kDeadlock};
-      if (!possible.contains(error.code())) violated(fmt::format("{}: {}", what, error.what()));
+      if (!possible.contains(failure->code()))
+        violated(fmt::format("{}: {}", what, failure->what()));
     }
-    const auto lasted = kernel_.now() - began;
     ++happened_.tally.calls;
-    ++happened_.tally.outcomes[fmt::format("{} {}", what, code ? name_of(*code) : "well")];
-    if (lasted > 5 * plan_.timeout + happened_.pauses() + 6s)
-      violated(fmt::format("{} of group {} took {} ms", what, group, lasted / 1ms));
-    return !code;
+    ++happened_.tally
+          .outcomes[fmt::format("{} {}", what, failure ? name_of(failure->code()) : "well")];
+    if (happened_.told != nullptr) tell(call);
+    if (until - began > 5 * plan_.timeout + happened_.pauses() + 6s)
+      violated(fmt::format("{} of group {} took {} ms", what, group, (until - began) / 1ms));
+    return !failure;
   }
+
+  void tell(const Call& call) {
+    const auto group = static_cast<std::size_t>(call.group);
+    if (call.what == "start" && !call.failure) return;  // how it ends is told later
+    told().calls[call.step ? fmt::format("step {}", *call.step)
+                           : fmt::format("{} of group {}", call.what, group)] = {
+        group, text_of(call.what, call.group, call.failure)};
+  }
+
+  /// "kPeerLost [0 3]": with ranks of the world.
+  std::string text_of(std::string_view what, int index, const std::optional<Error>& error) const {
+    if (!error) return "well";
+    const auto of = [&](int group) -> const PlannedGroup& {
+      return plan_.groups[static_cast<std::size_t>(group)];
+    };
+    const bool is_of_parent = what == "make" && index > 0;
+    const std::vector<int>& ranks = of(is_of_parent ? of(index).parent : index).world_ranks;
+    std::set<int> culprits;
+    for (const int culprit : error->context().culprits)
+      culprits.insert(ranks.at(static_cast<std::size_t>(culprit)));
+    return fmt::format("{} [{}]", name_of(error->code()), fmt::join(culprits, " "));
+  }
+
+  Told& told() { return (*happened_.told)[static_cast<std::size_t>(rank_)]; }
 
   void note(std::string_view what, int index, const Error& error) {
     const auto found = groups_.find(index);
@@ -185,13 +222,13 @@ class Program {
     happened_.made_last[rank_] = 0;
     const bool well = call("make", index, [&] {
       try {
-        group.group = planned.parent < 0 ? make_world() : make_of(planned);
+        group.group = planned.parent < 0 ? around_.make_world(rank_) : make_of(planned);
       } catch (const Error& error) {
         failed_to_make(planned, group.me, error);
         throw;
       }
     });
-    group.id = happened_.made_last[rank_];
+    group.id = happened_.sees_all ? happened_.made_last[rank_] : static_cast<GroupId>(index) + 1;
     return well;
   }
 
@@ -214,6 +251,7 @@ class Program {
 
   /// What a rank has been told, with ranks of the world that are members.
   void end(GroupId id, int me, const Error& error, const std::vector<int>& counted_in) {
+    if (!happened_.sees_all) return;
     Happened::Group& seen = happened_.groups[id];
     Outcome outcome{error.code(), {}};
     for (const int culprit : error.context().culprits) {
@@ -226,25 +264,9 @@ class Program {
     seen.outcomes[static_cast<std::size_t>(me)] = outcome;
   }
 
-  ProcessGroup make_world() {
-    group::Parts parts;
-    parts.name = "world";
-    parts.id = 1000;
-    parts.rank = rank_;
-    parts.world_ranks.resize(static_cast<std::size_t>(plan_.ranks()));
-    std::iota(parts.world_ranks.begin(), parts.world_ranks.end(), 0);
-    parts.arrive = parts.stall = parts.close_timeout = plan_.timeout;
-    parts.host = host_;
-    parts.store = happened_.store;
-    return group::make_group(std::move(parts), nullptr, Where::current(),
-                             [](group::Parts& made, const GroupSpec& spec) {
-                               made.backend = native::make_native(spec);
-                             });
-  }
-
   bool close(int index) {
     Group& group = groups_[index];
-    settle(index, random_.chance(0.5));
+    settle(index, choice_at(plan_.steps.size() + static_cast<std::size_t>(index)).chance(0.5));
     happened_.leaving.insert(rank_);
     happened_.doing[rank_] = "close";
     const bool well = call("close", index, [&] { group.group.close(); });
@@ -262,7 +284,11 @@ class Program {
     Group& group = found->second;
     happened_.leaving.insert(rank_);
     if (group.group.is_member()) {
-      if (const auto failure = group.group.error()) {
+      const auto failure = group.group.error();
+      if (happened_.told != nullptr)
+        told().groups[static_cast<std::size_t>(index)] =
+            !failure && !group.closed ? "left" : text_of("leave", index, failure);
+      if (failure) {
         end(group.id, group.me, *failure, happened_.groups[group.id].world_ranks);
       } else if (!group.closed) {
         happened_.check_untold(group.id, rank_);
@@ -279,62 +305,66 @@ class Program {
     if (task->is_message()) {
       Happened::Mail& mail = mail_of(*task, task->step());
       mail.both_posted = mail.last_posted != Clock::time_point{};
-      mail.last_posted = kernel_.now();
+      mail.last_posted = around_.now();
     }
     if (how == How::waits) {
-      const bool well = call(task->what(), index, [&] { run(*task, group); });
+      const bool well =
+          carried_out(*task, timed({task->what(), index, task->step()}, [&] { task->run(group); }));
       return well || !groups_[index].failed;
     }
     Pending& pending = pending_.emplace_back();
     pending.task = std::move(task);
     Task& own = *pending.task;
     if (how == How::thread && own.is_message()) {
-      pending.thread = kernel_.spawn(nullptr, [this, index, &own] {
-        call(own.what(), index, [&] { run(own, groups_[index].group); });
+      pending.join = around_.start_thread([this, index, &own, &pending, &group] {
+        pending.call = timed({own.what(), index, own.step()}, [&] { own.run(group); });
       });
       return true;
     }
-    const bool started = call("start", index, [&] { pending.work = own.start(group); });
+    const bool started = call(
+        "start", index, [&] { pending.work = own.start(group); }, own.step());
     if (!started) {
       pending_.pop_back();
       return !groups_[index].failed;
     }
     if (how == How::callback)
       pending.work = std::move(pending.work).then([this, lasts = slow_](const Error*) {
-        if (lasts.count() > 0) pause(lasts);
+        if (lasts.count() > 0) around_.pause(lasts);
       });
     if (how == How::cancels) {
-      pause(plan_.steps[own.step()].cancel_after);
+      around_.pause(plan_.steps[own.step()].cancel_after);
       pending.is_cancelled = pending.work.cancel();
     }
     return true;
   }
 
-  void run(Task& task, ProcessGroup& group) {
-    try {
-      task.run(group);
-    } catch (const Error& error) {
-      taken_back(task, error);
-      throw;
+  /// A blocking operation has ended.
+  bool carried_out(const Task& task, const Call& call) {
+    if (call.failure) {
+      taken_back(task, *call.failure);
+    } else {
+      check(task);
+      const Happened::Mail& mail = mail_of(task, task.step());
+      if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted &&
+          plan_.patience == 0ms)
+        happened_.check_prompt(mail.last_posted, call.ended,
+                               fmt::format("message of step {}", task.step()));
     }
-    check(task);
-    const Happened::Mail& mail = mail_of(task, task.step());
-    if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted &&
-        plan_.patience == 0ms)
-      happened_.check_prompt(mail.last_posted, fmt::format("message of step {}", task.step()));
+    return ended(call);
   }
 
   /// Waits for what is under way in a group, or in all (-1); for threads in any case.
   void settle(int group, bool works = true) {
     for (auto at = pending_.begin(); at != pending_.end();) {
       Pending& pending = *at;
-      const bool is_due = pending.thread != nullptr || works;
+      const bool is_due = pending.join || works;
       if ((group >= 0 && pending.task->group() != group) || !is_due) {
         ++at;
         continue;
       }
-      if (pending.thread != nullptr) {
-        kernel_.join(pending.thread);
+      if (pending.join) {
+        pending.join();
+        carried_out(*pending.task, pending.call);
       } else {
         settle(pending);
       }
@@ -344,7 +374,7 @@ class Program {
 
   void settle(Pending& pending) {
     const Task& task = *pending.task;
-    call(pending.is_cancelled ? "cancelled" : task.what(), task.group(), [&] {
+    const auto body = [&] {
       try {
         while (!look(pending.work)) {
         }
@@ -356,7 +386,8 @@ class Program {
       }
       if (pending.is_cancelled) violated("a Work that was cancelled ends well");
       check(task);
-    });
+    };
+    call(pending.is_cancelled ? "cancelled" : task.what(), task.group(), body, task.step());
   }
 
   /// Waits, or looks at it and computes for a while: then others carry it forward.
@@ -368,7 +399,7 @@ class Program {
     }
     if (work.wait_for(std::chrono::microseconds(random_.from_to(0, 20)))) return true;
     happened_.paused += kPause;
-    pause(kPause);
+    around_.pause(kPause);
     return false;
   }
 
@@ -413,10 +444,9 @@ class Program {
 
   Happened& happened_;
   const Plan& plan_;
-  Kernel& kernel_;
+  Surroundings& around_;
   const int rank_;
   Random random_;
-  std::shared_ptr<control::Host> host_;
   std::map<int, Group> groups_;
   std::list<Pending> pending_;
   std::chrono::nanoseconds slow_{0};
@@ -427,7 +457,7 @@ class Program {
 void run_program(Happened& happened, int rank) {
   Program(happened, rank).run();
   happened.done[static_cast<std::size_t>(rank)] = true;
-  if (happened.network != nullptr) happened.network->ended(rank);
+  if (happened.told != nullptr) (*happened.told)[static_cast<std::size_t>(rank)].has_ended = true;
 }
 
 }  // namespace tutti::simulate

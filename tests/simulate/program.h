@@ -13,8 +13,9 @@
 
 #include "control/judge/verdict.h"
 #include "simulate/round.h"
+#include "simulate/surroundings.h"
+#include "simulate/told.h"
 #include "tutti/error.h"
-#include "tutti/store.h"
 
 namespace tutti::simulate {
 
@@ -27,7 +28,6 @@ struct Outcome {
 
 /// What has happened in a round so far, as somebody who sees everything knows it. Groups by their
 /// id: ranks that have failed a group may ask for another one of the same members.
-class Network;
 
 struct Happened {
   struct Group {
@@ -46,10 +46,10 @@ struct Happened {
 
   const Plan& plan;
   Tally& tally;
-  Kernel& kernel;
-  std::shared_ptr<Store> store;
-  int board_fd = -1;           ///< of the only host
-  Network* network = nullptr;  ///< of several
+  Surroundings& around;
+  /// Whether this is about all ranks, and told by the product's inside as well; else about one.
+  bool sees_all = true;
+  std::vector<Told>* told = nullptr;  ///< by rank; null: nobody wants to know
   std::string violation = {};
   std::chrono::nanoseconds paused{0};  ///< by programs that look at a Work only now and then
   std::map<GroupId, Group> groups = {};
@@ -68,14 +68,14 @@ struct Happened {
     if (violation.empty()) violation = std::move(what);
   }
   std::chrono::nanoseconds pauses() const;
-  /// Where nothing is late an operation ends soon after all had come to it, at `since`. Not for
-  /// messages that may be taken back: another one comes in their place.
-  void check_prompt(Clock::time_point since, const std::string& what);
+  /// Where nothing is late an operation has `ended` soon after all had come to it, at `since`. Not
+  /// for messages that may be taken back: another one comes in their place.
+  void check_prompt(Clock::time_point since, Clock::time_point ended, const std::string& what);
   /// Who stays in a group is told of its failure soon.
   void check_untold(GroupId group, int rank);
 };
 
-/// Rank `rank` of the plan, from joining to leaving. In a fiber.
+/// Rank `rank` of the plan, from joining to leaving. In a thread of its own, or a fiber.
 void run_program(Happened& happened, int rank);
 
 }  // namespace tutti::simulate

@@ -48,6 +48,8 @@ CASES = [
     (changed(lambda s: s["steps"][2].pop("any")), 2, "any"),
     (changed(lambda s: s.update(cores=0)), 2, "a machine has cores"),
     (changed(lambda s: s["faults"][0].update(who=2)), 2, "befalls 2, who is not there"),
+    (changed(lambda s: s["faults"][0].update(pinned=True, who=2, at=1)), 0, "all held"),
+    (changed(lambda s: s["faults"][0].update(pinned=True, who=3, at=1)), 2, "befalls 3, who is not there"),
     (changed(lambda s: s["faults"][0].update(kind="flood")), 2, "'flood' is none of none, die"),
 ]
 

@@ -12,6 +12,7 @@
 #include "simulate/network.h"
 #include "simulate/program.h"
 #include "simulate/region.h"
+#include "simulate/simulated.h"
 
 namespace tutti::simulate {
 
@@ -37,10 +38,13 @@ class Round {
  public:
   Round(const Plan& plan, Tally& tally)
       : plan_(plan),
-        kernel_(plan.seed, plan.put_aside, plan.hiccup),
-        happened_{.plan = plan, .tally = tally, .kernel = kernel_, .store = make_memory_store()} {}
+        kernel_(plan.interleaving != 0 ? plan.interleaving : plan.seed, plan.put_aside,
+                plan.hiccup),
+        around_(kernel_, plan),
+        happened_{.plan = plan, .tally = tally, .around = around_} {}
 
-  std::string run();
+  /// `told`: by rank; may be null.
+  std::string run(std::vector<Told>* told);
   // What happens, as it happens.
   void entered_log(const Verdict& verdict);
   void chosen(std::uint64_t number, const Verdict* verdict);
@@ -76,6 +80,7 @@ class Round {
 
   const Plan& plan_;
   Kernel kernel_;
+  Simulated around_;
   Happened happened_;
   net::Fd memory_;
   std::optional<Network> network_;
@@ -167,6 +172,10 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       break;
     case ErrorCode::kSystem:
       explained({error});
+      if (verdict.culprits.empty()) violated(text + ": it names nobody");
+      for (const auto [culprit] : verdict.culprits)
+        if (!process_of(culprit).has_no_memory)
+          violated(fmt::format("{}: rank {} has memory", text, culprit));
       break;
     case ErrorCode::kDeadlock:
       // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path.
@@ -350,7 +359,7 @@ void Round::left(const control::Membership& membership, const Request& request) 
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
   const auto& all = group.entered[request.seq];
   if (std::find(all.begin(), all.end(), Clock::time_point{}) == all.end())
-    happened_.check_prompt(*std::max_element(all.begin(), all.end()),
+    happened_.check_prompt(*std::max_element(all.begin(), all.end()), kernel_.now(),
                            fmt::format("rank {}: {} #{} of group {}", rank, name_of(request.op),
                                        request.seq, membership.id()));
   group.waiting.erase(rank);
@@ -362,7 +371,10 @@ void Round::start_ranks() {
     Proc& process = rank == 0 || id != plan_.process_of[static_cast<std::size_t>(rank) - 1]
                         ? kernel_.add_process()
                         : kernel_.process(id);
-    kernel_.spawn(&process, [this, rank] { run_program(happened_, rank); });
+    kernel_.spawn(&process, [this, rank] {
+      run_program(happened_, rank);
+      if (network_) network_->ended(rank);
+    });
   }
 }
 
@@ -382,6 +394,7 @@ void Round::befall() {
     if (network_) network_->died(process);
   };
   for (const Fault& fault : plan_.faults) {
+    if (fault.is_pinned) continue;
     if (fault.kind == FaultKind::lose)
       kernel_.process(processes_of(fault.who).front()).die_at = fault.at;
     if (fault.kind == FaultKind::freeze) {
@@ -398,13 +411,15 @@ void Round::befall() {
   }
 }
 
-std::string Round::run() {
+std::string Round::run(std::vector<Told>* told) {
   running = this;
   if (plan_.hosts() == 1) memory_ = control::Board::make(plan_.ranks());
   kernel_.cores = plan_.cores;
-  happened_.board_fd = memory_.get();
+  around_.board_fd = memory_.get();
   happened_.done.resize(static_cast<std::size_t>(plan_.ranks()));
-  if (plan_.hosts() > 1) happened_.network = &network_.emplace(plan_, kernel_, happened_);
+  if (told != nullptr) told->assign(static_cast<std::size_t>(plan_.ranks()), {});
+  happened_.told = told;
+  if (plan_.hosts() > 1) around_.network = &network_.emplace(plan_, kernel_, happened_);
   start_ranks();
   if (network_) network_->start();
   befall();
@@ -419,45 +434,9 @@ std::string Round::run() {
 
 }  // namespace
 
-std::chrono::nanoseconds Happened::pauses() const {
-  std::chrono::nanoseconds sum = kernel.hiccups() + paused;
-  for (const Fault& fault : plan.faults)
-    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
-        fault.kind == FaultKind::slow || fault.kind == FaultKind::cut ||
-        fault.kind == FaultKind::freeze)
-      sum += fault.lasts;
-  for (const PlanStep& step : plan.steps)
-    if (step.kind == StepKind::message) sum += plan.patience;
-  return sum;
+std::string run_round(const Plan& plan, Tally& tally, std::vector<Told>* told) {
+  return Round(plan, tally).run(told);
 }
-
-void Happened::check_prompt(Clock::time_point since, const std::string& what) {
-  // A wait whose bell is not rung looks again after 5 ms.
-  constexpr auto kPrompt = 4ms;
-  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0 && plan.hosts() == 1;
-  if (is_quiet && kernel.now() - since > kPrompt)
-    violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
-                         (kernel.now() - since) / 1us));
-}
-
-void Happened::check_untold(GroupId group, int rank) {
-  // Another relay may have to take over.
-  const auto kSoon = plan.hosts() == 1 ? 100ms : 1000ms;
-  const std::vector<int>& ranks = groups[group].world_ranks;
-  for (const auto& [verdict, when] : log) {
-    const bool is_old = when + kSoon + pauses() < kernel.now();
-    const bool is_lost =
-        verdict.is_loss() &&
-        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
-          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
-                 !leaving.contains(lost.value);
-        });
-    if (is_old && (verdict.fails(group) || is_lost))
-      violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
-  }
-}
-
-std::string run_round(const Plan& plan, Tally& tally) { return Round(plan, tally).run(); }
 
 // ---- what the product does, watched ------------------------------------------------------------
 

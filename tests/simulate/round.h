@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "simulate/kernel.h"
+#include "simulate/told.h"
 #include "tutti/types.h"
 
 namespace tutti::simulate {
@@ -17,7 +18,7 @@ enum class FaultKind : std::uint8_t {
   none,
   die,       ///< the process, at a step
   stop,      ///< the same, and goes on later
-  late,      ///< a rank comes late to a step of the plan
+  late,      ///< a rank comes late to a step of the plan, or to its end: one more than all
   disagree,  ///< a rank calls another operation
   skip,      ///< a rank leaves one out
   abort,     ///< a rank aborts the group of the step
@@ -40,6 +41,9 @@ struct Fault {
   std::chrono::nanoseconds lasts{0};
   int other = 0;         ///< host, of cut
   bool one_way = false;  ///< the same
+  /// Of die and stop: `who` is a rank and `at` a step of the plan, to which that comes; it dies
+  /// `lasts` later.
+  bool is_pinned = false;
 };
 
 enum class StepKind : std::uint8_t { collective, message, make, close };
@@ -71,6 +75,7 @@ struct PlannedGroup {
 /// What a seed stands for.
 struct Plan {
   std::uint64_t seed = 0;
+  std::uint64_t interleaving = 0;  ///< a seed for the order of steps; 0: the plan's
   double put_aside = 0.1, hiccup = 0;
   std::vector<int> process_of;         ///< by rank
   std::vector<int> hosts_of;           ///< by process; none: there is one host
@@ -95,6 +100,9 @@ struct Plan {
   }
 };
 
+/// Whether its ranks may all be threads of one process: no fault befalls a process.
+bool is_of_threads(const Plan& plan);
+
 /// `ranks`, `hosts`: 0 for a number out of the usual ones.
 Plan make_plan(std::uint64_t seed, int ranks, int hosts);
 
@@ -106,8 +114,9 @@ struct Tally {
   std::map<std::string, std::uint64_t> outcomes;  ///< "collective kTimeout": what calls ended with
 };
 
-/// Runs a plan. Empty: all held; else what was violated.
-std::string run_round(const Plan& plan, Tally& tally);
+/// Runs a plan. Empty: all held; else what was violated. `told` gets what each rank was told, and
+/// may be null.
+std::string run_round(const Plan& plan, Tally& tally, std::vector<Told>* told = nullptr);
 
 /// Leaves out of a plan that violates something what is not needed for it.
 Plan shrink(Plan plan);

@@ -9,6 +9,20 @@
 
 namespace tutti::simulate {
 
+const char* name_of(FaultKind kind) noexcept {
+  constexpr std::array<const char*, kFaultKinds> kNames = {
+      "none", "die",   "stop", "late", "disagree", "skip",  "abort",
+      "quit", "error", "slow", "cut",  "lose",     "freeze"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+bool is_of_threads(const Plan& plan) {
+  return std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& fault) {
+    return fault.kind == FaultKind::die || fault.kind == FaultKind::stop ||
+           fault.kind == FaultKind::error;
+  });
+}
+
 namespace {
 
 using nlohmann::json;
@@ -89,7 +103,8 @@ void check(const Plan& plan) {
   check_groups(plan);
   check_steps(plan);
   for (const Fault& fault : plan.faults) {
-    const bool of_process = fault.kind == FaultKind::die || fault.kind == FaultKind::stop;
+    const bool of_process =
+        !fault.is_pinned && (fault.kind == FaultKind::die || fault.kind == FaultKind::stop);
     require(
         fault.who >= 0 && fault.who < (of_process ? last + 1 : plan.ranks()),
         fmt::format("a fault '{}' befalls {}, who is not there", name_of(fault.kind), fault.who));
@@ -148,6 +163,7 @@ PlanStep step_of(const json& text) {
 std::string to_script(const Plan& plan) {
   json script = {{"version", kVersion},
                  {"seed", plan.seed},
+                 {"interleaving", plan.interleaving},
                  {"put_aside", plan.put_aside},
                  {"hiccup", plan.hiccup},
                  {"timeout_ms", plan.timeout.count()},
@@ -170,7 +186,8 @@ std::string to_script(const Plan& plan) {
                                 {"at", fault.at},
                                 {"lasts_ns", fault.lasts.count()},
                                 {"other", fault.other},
-                                {"one_way", fault.one_way}});
+                                {"one_way", fault.one_way},
+                                {"pinned", fault.is_pinned}});
   return script.dump(1) + "\n";
 }
 
@@ -181,6 +198,7 @@ Plan from_script(const std::string& text) try {
                       script.at("version").dump(), kVersion));
   Plan plan;
   plan.seed = script.at("seed").get<std::uint64_t>();
+  plan.interleaving = script.value("interleaving", std::uint64_t{0});
   plan.put_aside = script.at("put_aside").get<double>();
   plan.hiccup = script.at("hiccup").get<double>();
   plan.timeout = std::chrono::milliseconds(script.at("timeout_ms").get<std::int64_t>());
@@ -199,7 +217,8 @@ Plan from_script(const std::string& text) try {
         {static_cast<FaultKind>(index_in(fault_names(), fault.at("kind").get<std::string>())),
          fault.at("who").get<int>(), fault.at("at").get<std::uint64_t>(),
          std::chrono::nanoseconds(fault.at("lasts_ns").get<std::int64_t>()),
-         fault.at("other").get<int>(), fault.at("one_way").get<bool>()});
+         fault.at("other").get<int>(), fault.at("one_way").get<bool>(),
+         fault.value("pinned", false)});
   check(plan);
   return plan;
 } catch (const nlohmann::json::exception& error) {

@@ -4,13 +4,13 @@ name=${1:-}
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
-  endings) rounds=200 ;;
+  endings | real) rounds=200 ;;
   flood) rounds=50 ;;
   deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, simulate, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, real, simulate, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -23,6 +23,10 @@ soak="build/release/tests/soak/soak_$name"
 if [ "$name" = simulate ]; then
   soak=build/release/tests/simulate/soak_simulate
   set -- --script build/simulate-violation.json "$@"
+fi
+if [ "$name" = real ]; then
+  soak=build/release/tests/simulate/real/soak_real
+  set -- --script build/real-difference.json "$@"
 fi
 if [ "$name" = votes ]; then
   soak=build/release/tests/simulate/votes/soak_votes

@@ -1,0 +1,206 @@
+#include "simulate/expect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "simulate/script.h"
+
+namespace tutti::simulate {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+using nlohmann::json;
+
+/// Before anybody else is asked; and to find out whether what real ranks were told can be.
+constexpr int kInterleavings = 24, kMoreInterleavings = 4000;
+/// Of real cores; more ranks would only wait for them.
+constexpr int kMostRanks = 16;
+
+json left_out(const Plan& plan, const std::string& why) {
+  return {{"seed", plan.seed}, {"script", to_script(plan)}, {"left out", why}};
+}
+
+/// Times that are long beside what a busy machine takes to run somebody.
+void stretch(Plan& plan) {
+  constexpr std::chrono::milliseconds kShortest = 1500ms, kLongest = 2000ms;
+  const auto timeout = std::clamp(5 * plan.timeout, kShortest, kLongest);
+  const auto factor =
+      static_cast<double>(timeout.count()) / static_cast<double>(plan.timeout.count());
+  const auto stretched = [factor]<class Duration>(Duration time) {
+    return Duration(static_cast<std::int64_t>(factor * static_cast<double>(time.count())));
+  };
+  plan.timeout = timeout;
+  plan.patience = stretched(plan.patience);
+  for (Fault& fault : plan.faults)
+    fault.lasts = std::min<std::chrono::nanoseconds>(stretched(fault.lasts), 2 * timeout);
+}
+
+/// A death or stop at a step of a process becomes one at a step of the plan: that which the process
+/// had come to there, or any where it had not begun, or ended.
+void pin(Plan& plan) {
+  Fault& fault = plan.faults.front();
+  if (fault.kind != FaultKind::die && fault.kind != FaultKind::stop) return;
+  Plan probe = plan;
+  probe.faults.front().kind = FaultKind::die;
+  Tally nothing;
+  std::vector<Told> told;
+  run_round(probe, nothing, &told);
+  Random random(plan.seed);
+  std::vector<std::size_t> ranks;
+  for (std::size_t rank = 0; rank < told.size(); ++rank)
+    if (plan.process_of[rank] == fault.who) ranks.push_back(rank);
+  const std::size_t rank = ranks[random.below(ranks.size())];
+  const bool is_inside = told[rank].reached && !told[rank].has_ended;
+  fault.who = static_cast<int>(rank);
+  fault.at = is_inside ? *told[rank].reached : random.below(plan.steps.size() + 1);
+  fault.is_pinned = true;
+  if (fault.kind == FaultKind::die) fault.lasts = random.chance(0.5) ? 0us : 1us;
+}
+
+/// Up to `at_most`, of all orders of magnitude alike.
+std::chrono::nanoseconds some_time(Random& random, std::chrono::nanoseconds at_most) {
+  return at_most / random.from_to(1, 1 << random.from_to(0, 10));
+}
+
+/// As on a busy machine ranks are late here and there, and processes get no core for a while,
+/// wherever they are; in all for less than anybody is waited for.
+void make_busy(Plan& plan, Random& random) {
+  constexpr std::array<double, 4> kHowOften = {0, 0.1, 0.5, 0.9};
+  const double how_often = kHowOften[random.below(kHowOften.size())];
+  const std::chrono::nanoseconds in_all = plan.timeout / 12;
+  const auto expected = 1 + static_cast<int>(how_often * static_cast<double>(plan.steps.size()));
+  for (int rank = 0; rank < plan.ranks(); ++rank)
+    for (std::size_t step = 0; step <= plan.steps.size() + 1; ++step)
+      if (random.chance(how_often))
+        plan.faults.push_back({.kind = FaultKind::late,
+                               .who = rank,
+                               .at = step,
+                               .lasts = some_time(random, in_all / expected)});
+  const double how_often_inside = kHowOften[random.below(kHowOften.size())];
+  for (int process = 0; process <= plan.process_of.back(); ++process)
+    if (random.chance(how_often_inside))
+      plan.faults.push_back({.kind = FaultKind::stop,
+                             .who = process,
+                             .at = 1 + random.below(200 + 400 * (plan.steps.size() + 1)),
+                             .lasts = some_time(random, in_all)});
+}
+
+/// Another order of steps.
+Plan vary(const Plan& plan, int number) {
+  constexpr std::array<double, 4> kPutAside = {0.3, 0.05, 0.01, 0.001};
+  Random random(plan.seed * 100 + static_cast<std::uint64_t>(number));
+  Plan varied = plan;
+  varied.interleaving = random.next() | 1;
+  varied.put_aside = kPutAside[random.below(kPutAside.size())];
+  varied.hiccup = random.chance(0.5) ? 0.0005 : 0;
+  // Nobody knows when the thread that kills a real process gets its turn.
+  for (Fault& fault : varied.faults)
+    if (fault.kind == FaultKind::die && fault.lasts > 0ns)
+      fault.lasts = std::chrono::microseconds(random.from_to(1, 1 << random.from_to(0, 16)));
+  if (is_of_threads(plan) && random.chance(0.3))
+    std::fill(varied.process_of.begin(), varied.process_of.end(), 0);
+  make_busy(varied, random);
+  return varied;
+}
+
+/// Who dies takes along what the other ranks of its process were told.
+void forget_the_dead(const Plan& plan, std::vector<Told>& told) {
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    if (told[rank].has_ended) continue;
+    for (std::size_t other = 0; other < told.size(); ++other)
+      if (plan.process_of[other] == plan.process_of[rank]) told[other] = {};
+  }
+}
+
+/// What does not hold in both; empty: calls only, which are then left out.
+std::string merge(std::vector<Told>& told, const std::vector<Told>& other, int* calls_left_out) {
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    if (told[rank].has_ended != other[rank].has_ended) return "whether a rank dies";
+    if (told[rank].groups != other[rank].groups) return "what a group fails with";
+    *calls_left_out += static_cast<int>(std::erase_if(told[rank].calls, [&](const auto& call) {
+      const auto found = other[rank].calls.find(call.first);
+      return found == other[rank].calls.end() || found->second != call.second;
+    }));
+  }
+  return {};
+}
+
+bool ends_well(const std::vector<Told>& told) {
+  return std::all_of(told.begin(), told.end(), [](const Told& each) {
+    return each.has_ended &&
+           std::all_of(each.groups.begin(), each.groups.end(), [](const auto& group) {
+             return group.second == "well" || group.second == "left";
+           });
+  });
+}
+
+/// That nobody is called late or lost who is slow is worth to be seen as well.
+bool is_slowness(const Fault& fault) {
+  return fault.kind == FaultKind::late || fault.kind == FaultKind::stop ||
+         fault.kind == FaultKind::slow;
+}
+
+}  // namespace
+
+json expect_drawn(Plan plan) {
+  if (plan.faults.size() != 1) return left_out(plan, "it has not one fault");
+  if (plan.ranks() > kMostRanks) return left_out(plan, "it has more than 16 ranks");
+  stretch(plan);
+  pin(plan);
+  return expect(plan);
+}
+
+json explain(const Plan& plan, const json& told, const json& unlike) {
+  std::vector<Told> real, simulated;
+  for (const json& each : told) real.push_back(told_from(each));
+  const auto is_alike = [&](const Plan& varied) {
+    Tally nothing;
+    run_round(varied, nothing, &simulated);
+    forget_the_dead(varied, simulated);
+    for (std::size_t rank = 0; rank < real.size(); ++rank)
+      if (simulated[rank].has_ended != real[rank].has_ended ||
+          simulated[rank].groups != real[rank].groups)
+        return false;
+    return std::all_of(unlike.begin(), unlike.end(), [&](const json& call) {
+      const auto rank = call.at(0).get<std::size_t>();
+      const auto what = call.at(1).get<std::string>();
+      return simulated[rank].calls.contains(what) == real[rank].calls.contains(what) &&
+             simulated[rank].calls[what] == real[rank].calls[what];
+    });
+  };
+  for (int number = 0; number < kMoreInterleavings; ++number) {
+    const Plan varied = vary(plan, number);
+    if (is_alike(varied)) return {{"explained", to_script(varied)}};
+  }
+  return {{"unexplained", kMoreInterleavings}};
+}
+
+json expect(const Plan& plan) {
+  std::vector<Told> told, other;
+  int calls_left_out = 0;
+  for (int number = 0; number < kInterleavings; ++number) {
+    const Plan varied = vary(plan, number);
+    Tally nothing;
+    const std::string violation = run_round(varied, nothing, &other);
+    if (!violation.empty())
+      return {{"seed", plan.seed}, {"script", to_script(varied)}, {"violation", violation}};
+    forget_the_dead(varied, other);
+    if (number == 0) told = other;
+    const std::string differs = merge(told, other, &calls_left_out);
+    if (!differs.empty()) return left_out(plan, differs + " depends on the moment");
+  }
+  if (ends_well(told) && !(is_slowness(plan.faults.front()) && plan.seed % 4 == 0))
+    return left_out(plan, "nothing fails (of slow ranks: of three in four)");
+  json by_rank = json::array();
+  for (const Told& each : told) by_rank.push_back(to_json(each));
+  return {{"seed", plan.seed},
+          {"script", to_script(plan)},
+          {"told", by_rank},
+          {"calls left out", calls_left_out}};
+}
+
+}  // namespace tutti::simulate

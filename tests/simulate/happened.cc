@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "simulate/program.h"
+
+namespace tutti::simulate {
+
+using namespace std::chrono_literals;
+using control::Verdict;
+
+std::chrono::nanoseconds Happened::pauses() const {
+  std::chrono::nanoseconds sum = around.hiccups() + paused;
+  for (const Fault& fault : plan.faults)
+    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::late ||
+        fault.kind == FaultKind::slow || fault.kind == FaultKind::cut ||
+        fault.kind == FaultKind::freeze)
+      sum += fault.lasts;
+  for (const PlanStep& step : plan.steps)
+    if (step.kind == StepKind::message) sum += plan.patience;
+  return sum;
+}
+
+void Happened::check_prompt(Clock::time_point since, Clock::time_point ended,
+                            const std::string& what) {
+  // A wait whose bell is not rung looks again after 5 ms.
+  constexpr auto kPrompt = 4ms;
+  const bool is_quiet = plan.faults.empty() && plan.hiccup == 0 && plan.hosts() == 1;
+  if (is_quiet && ended - since > kPrompt)
+    violated(fmt::format("{} ended {} us after everybody had come: nobody was woken", what,
+                         (ended - since) / 1us));
+}
+
+void Happened::check_untold(GroupId group, int rank) {
+  // Another relay may have to take over.
+  const auto kSoon = plan.hosts() == 1 ? 100ms : 1000ms;
+  const std::vector<int>& ranks = groups[group].world_ranks;
+  for (const auto& [verdict, when] : log) {
+    const bool is_old = when + kSoon + pauses() < around.now();
+    const bool is_lost =
+        verdict.is_loss() &&
+        std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {
+          return std::find(ranks.begin(), ranks.end(), lost.value) != ranks.end() &&
+                 !leaving.contains(lost.value);
+        });
+    if (is_old && (verdict.fails(group) || is_lost))
+      violated(fmt::format("rank {} was never told that group {} has failed", rank, group));
+  }
+}
+
+}  // namespace tutti::simulate

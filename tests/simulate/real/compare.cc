@@ -1,0 +1,109 @@
+#include "simulate/real/compare.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "simulate/program.h"
+#include "simulate/real/real_world.h"
+#include "simulate/script.h"
+#include "tutti/test_kit.h"
+
+namespace tutti::simulate {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+using nlohmann::json;
+
+/// Then ranks are killed, which is a difference.
+constexpr std::chrono::seconds kLimit{60};
+
+struct OfRank {
+  std::vector<Told> told;
+  std::string violation;
+};
+
+/// What one rank of a process does and finds.
+OfRank run_rank(const Plan& plan, RealWorld& world, int rank) {
+  OfRank own;
+  own.told.resize(static_cast<std::size_t>(plan.ranks()));
+  Tally nothing;
+  Happened happened{
+      .plan = plan, .tally = nothing, .around = world, .sees_all = false, .told = &own.told};
+  happened.done.resize(own.told.size());
+  run_program(happened, rank);
+  own.violation = happened.violation;
+  return own;
+}
+
+/// All ranks of a process, each in a thread; what it answers goes back to whoever compares.
+std::string run_process(const Plan& plan, int process, const InitOptions& init) {
+  use_cores_of(plan);
+  RealWorld world(plan, init);
+  std::vector<OfRank> ranks(static_cast<std::size_t>(plan.ranks()));
+  std::vector<std::thread> threads;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (plan.process_of[rank] == process)
+      threads.emplace_back(
+          [&, rank] { ranks[rank] = run_rank(plan, world, static_cast<int>(rank)); });
+  for (std::thread& thread : threads) thread.join();
+  json answer = json::object();
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (plan.process_of[rank] == process) {
+      answer[std::to_string(rank)] = {{"told", to_json(ranks[rank].told[rank])},
+                                      {"violation", ranks[rank].violation}};
+    }
+  return answer.dump();
+}
+
+bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
+
+}  // namespace
+
+Run run_real(const json& expectation, RanksAs as) {
+  Plan plan = from_script(expectation.at("script").get<std::string>());
+  if (as == RanksAs::threads) std::fill(plan.process_of.begin(), plan.process_of.end(), 0);
+  const test_kit::RunOptions options{.as = test_kit::As::processes, .deadline = kLimit};
+  const std::vector<test_kit::Outcome> processes = test_kit::collect_ranks(
+      plan.process_of.back() + 1,
+      [&plan](const test_kit::Rank& me) { return run_process(plan, me.rank, me.init); }, options);
+  Run run;
+  run.told = json::array();
+  for (std::size_t rank = 0; rank < plan.process_of.size(); ++rank) {
+    const auto& process = processes[static_cast<std::size_t>(plan.process_of[rank])];
+    const json answer = process.result.empty()
+                            ? json{{"told", nullptr}, {"violation", ""}}
+                            : json::parse(process.result).at(std::to_string(rank));
+    run.told.push_back(answer.at("told"));
+    const auto note = [&](const std::string& what) {
+      run.differences.push_back(fmt::format("rank {}: {}", rank, what));
+    };
+    const Told simulated = told_from(expectation.at("told").at(rank));
+    const Told real = told_from(answer.at("told"));
+    if (real.has_ended && simulated.has_ended) {
+      for (const Difference& each : differences(simulated, real)) {
+        note(each.text);
+        if (each.is_call) run.unlike.push_back({rank, each.what});
+      }
+      run.calls += static_cast<int>(simulated.calls.size());
+    } else if (real.has_ended != simulated.has_ended) {
+      note(real.has_ended ? "its process has not died" : "its process was " + process.failure);
+    }
+    if (const std::string violation = answer.at("violation"); !violation.empty()) {
+      note(violation);
+      run.is_explainable = false;
+    }
+  }
+  if (has_children()) {
+    run.differences.emplace_back("a process was left behind");
+    run.is_explainable = false;
+  }
+  return run;
+}
+
+}  // namespace tutti::simulate

@@ -1,0 +1,31 @@
+// The real world around the program of a rank: threads, clocks and processes of the system, and the
+// product as it ships.
+#pragma once
+
+#include "simulate/surroundings.h"
+#include "tutti/init.h"
+
+namespace tutti::simulate {
+
+/// One for all ranks of a process, which the faults befall.
+class RealWorld final : public Surroundings {
+ public:
+  /// `init`: where the ranks meet.
+  RealWorld(const Plan& plan, InitOptions init) : plan_(plan), init_(std::move(init)) {}
+
+  Clock::time_point now() const override { return Clock::now(); }
+  void pause(std::chrono::nanoseconds lasts) override;
+  std::function<void()> start_thread(std::function<void()> body) override;
+  ProcessGroup make_world(int rank) override;
+  void befall(const Fault& fault) override;
+  std::chrono::nanoseconds hiccups() const override { return std::chrono::nanoseconds(0); }
+
+ private:
+  const Plan& plan_;
+  const InitOptions init_;
+};
+
+/// As many cores of those that this process may use as the plan says, if there are more.
+void use_cores_of(const Plan& plan);
+
+}  // namespace tutti::simulate
