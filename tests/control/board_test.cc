@@ -121,7 +121,7 @@ TEST(Board, FurtherLinesAreReservedWhenTheyAreNeeded) {
 }
 
 TEST(Board, AnEntryIsNeverTorn) {
-  static Entry entry;
+  static SharedShown entry;
   std::atomic<bool> stop{false};
   std::thread writer([&] {
     for (std::uint64_t seq = 1; !stop.load(); ++seq) entry.write(all_reduce_at(seq));

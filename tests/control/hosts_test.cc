@@ -19,28 +19,35 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// The other host's rank 1, as far as it has told.
-struct Told final : OtherHosts {
-  MemberFacts facts_of(GroupId, WorldRank) const override { return facts; }
+/// The other host's rank 1, as far as it has told. It votes no more: this host decides alone.
+struct Told final : OtherHosts, RelayLinks {
+  MemberFacts facts_of(GroupId, WorldRank) const override { return known; }
   std::optional<LineState> state_of(GroupId, WorldRank) const noexcept override {
-    return facts.line ? std::optional(facts.line->state) : std::nullopt;
+    return known.line ? std::optional(known.line->state) : std::nullopt;
   }
   bool shows_failure(GroupId, WorldRank) const noexcept override {
-    return facts.line && facts.line->failure;
+    return known.line && known.line->failure;
   }
   void ask(GroupId, WorldRank rank) noexcept override {
     ++questions;
     EXPECT_EQ(rank, WorldRank(1));
     if (!answers) return;
-    facts.asked = Clock::now();
-    answers(facts);
+    known.asked = Clock::now();
+    answers(known);
   }
+  bool has_left(WorldRank) const noexcept override { return false; }
+  RelayLinks& links() noexcept override { return *this; }
+  void open() override {}
+  void close() noexcept override {}
+  std::vector<HostFacts> facts() const override { return {{}, {.state = HostFacts::State::left}}; }
+  std::optional<std::pair<int, std::string>> receive() override { return std::nullopt; }
+  void send(int, std::string) override { ADD_FAILURE() << "to a host that has left"; }
   void notify(WorldRank rank) noexcept override {
     EXPECT_EQ(rank, WorldRank(1));
     ++notified;
   }
 
-  MemberFacts facts = {.line = LineFacts{}, .asked = {}};
+  MemberFacts known = {.line = LineFacts{}, .asked = {}};
   std::function<void(MemberFacts&)> answers;
   int questions = 0, notified = 0;
 };
@@ -115,7 +122,7 @@ TEST(Hosts, WhatOneOnAnotherHostHasCalledIsCompared) {
 
 TEST(Hosts, AFailureOfAnotherHostIsTakenOver) {
   RankOfHostA a;
-  a.told.facts.line->failure = FailureFacts{ErrorCode::kAborted, {1}, "rank 1 aborted the group"};
+  a.told.known.line->failure = FailureFacts{ErrorCode::kAborted, {1}, "rank 1 aborted the group"};
   a.wait_in(short_collective(), 10s);
   ASSERT_TRUE(a.world->cause());
   EXPECT_EQ(a.world->cause()->code, ErrorCode::kAborted);
@@ -129,7 +136,7 @@ TEST(Hosts, AnotherHostIsToldAndAwaitedAtTheEnd) {
   EXPECT_THROW(a.world->close(0, 0, Deadline::after(50ms), Where::current()), Error);
   EXPECT_GT(a.told.notified, before);
   RankOfHostA b;
-  b.told.facts.line->state = LineState::closing;
+  b.told.known.line->state = LineState::closing;
   b.world->close(0, 0, Deadline::after(10s), Where::current());
 }
 

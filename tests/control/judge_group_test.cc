@@ -311,6 +311,26 @@ struct Making {
   MeetingClock clock;
 };
 
+TEST(JudgeMeeting, WhoIsElsewhereIsAskedBeforeItIsNamed) {
+  Making making(3);
+  making.scene.of(2).asked = kStart;
+  EXPECT_EQ(making.look_after(1s).ask, (std::vector<int>{1, 2}));
+  const MeetingLook due = making.look_after(100s);
+  EXPECT_FALSE(due.finding);
+  EXPECT_EQ(due.ask, std::vector<int>{2});
+  EXPECT_GT(due.next, kStart + 100s) << "else it goes round in circles";
+  Making silent = making;
+  making.scene.of(2).asked = kStart + 100s;
+  const MeetingLook answered = making.look_after(101s);
+  ASSERT_TRUE(answered.finding);
+  EXPECT_EQ(answered.finding->culprits, (std::vector<int>{1, 2}));
+  EXPECT_TRUE(answered.finding->silent.empty());
+  EXPECT_FALSE(silent.look_after(100s + kAnswerComes - 1ms).finding);
+  const MeetingLook given_up = silent.look_after(100s + kAnswerComes);
+  ASSERT_TRUE(given_up.finding);
+  EXPECT_EQ(given_up.finding->silent, std::vector<int>{2});
+}
+
 TEST(JudgeMeeting, EndsWhenAllHaveCome) {
   for (const int size : kSizes) {
     Making making(size);

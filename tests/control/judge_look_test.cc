@@ -123,6 +123,23 @@ TEST(JudgeLook, OldNewsOfAMemberIsAskedForBeforeItIsNamed) {
     }
 }
 
+TEST(JudgeLook, WhoDoesNotAnswerIsNamedByWhatWasKnownAndThatIsSaid) {
+  for (const bool is_late : {true, false}) {
+    Scene scene(3);
+    scene.all_enter(1);
+    if (is_late) scene.line(2) = {};
+    scene.of(2).asked = kStart + 5ms;
+    Wait wait(collective_at(1));
+    wait.look_after(5ms, scene);
+    EXPECT_FALSE(wait.look_after(30s, scene).finding);
+    EXPECT_FALSE(wait.look_after(30s + kAnswerComes - 1ms, scene).finding);
+    const Look look = wait.look_after(30s + kAnswerComes, scene);
+    ASSERT_TRUE(look.finding);
+    EXPECT_EQ(look.finding->silent, std::vector<int>{2});
+    EXPECT_EQ(as<NotEntered>(look.finding) != nullptr, is_late);
+  }
+}
+
 // ---- collectives: does anything move -----------------------------------------------------------
 
 TEST(JudgeLook, NothingMovesOnceAllAreIn) {

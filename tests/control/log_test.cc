@@ -47,6 +47,24 @@ TEST(Log, AnEntryIsReadAsItWasWritten) {
   EXPECT_EQ(reader.log.read(2, &found), State::open);
 }
 
+TEST(Log, ARelayEntersWhatWasChosen) {
+  const net::Fd memory = Board::make(3);
+  const Board board(memory);
+  Writer relay(board, 2), reader(board, 0), later(board, 1);
+  const Verdict first = failure_of(77, 1);
+  Verdict found;
+  EXPECT_TRUE(relay.log.enter_chosen(1, nullptr));
+  EXPECT_EQ(reader.log.read(1, &found), State::missed);
+  EXPECT_TRUE(relay.log.enter_chosen(2, &first));
+  EXPECT_FALSE(later.log.enter_chosen(2, nullptr)) << "an earlier relay has";
+  ASSERT_EQ(reader.log.read(2, &found), State::entered);
+  EXPECT_EQ(found, first);
+  for (std::uint64_t number = 3; number < 3 + kChosen; ++number)
+    EXPECT_TRUE(relay.log.enter_chosen(number, &first));
+  EXPECT_EQ(reader.log.read(2, &found), State::missed) << "its place was used again";
+  EXPECT_EQ(reader.log.read(2 + kChosen, &found), State::entered);
+}
+
 TEST(Log, AnEntryMayTouchSeveralGroups) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);
