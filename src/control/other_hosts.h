@@ -27,7 +27,7 @@ class RelayLinks {
   /// What is known of all hosts, by host; the own one is reachable. A host is not dead and has not
   /// left before all that has come from it was received.
   virtual std::vector<HostFacts> facts() const = 0;
-  /// The next frame that has come, and from which host. Frames of one connection are in their order.
+  /// The next frame that has come, and from which host; those of one connection in their order.
   virtual std::optional<std::pair<int, std::string>> receive() = 0;
   /// Waits for nothing.
   virtual void send(int host, std::string frame) = 0;

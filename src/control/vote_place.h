@@ -1,7 +1,7 @@
 // A host's vote on its board, where it outlives the relay that wrote it.
 //
-// It lies in one of two places in the area of the relay's slot; a word in the header names the term,
-// the slot and the version. The relay writes the other place and then moves the word by one
+// It lies in one of two places in the area of the relay's slot; a word in the header names term,
+// slot and version. The relay writes the other place and then moves the word by one
 // compare-and-swap, and so does who takes over: whoever was overtaken, and perhaps stopped between
 // looking and writing, changes nothing any more.
 #pragma once

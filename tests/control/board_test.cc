@@ -111,7 +111,9 @@ TEST(Board, FurtherLinesAreReservedWhenTheyAreNeeded) {
   EXPECT_FALSE(owner.open_line(2000, 0, {}));
   Line* const last = board.find_line(SlotIndex(7), kMaxLines);
   ASSERT_NE(last, nullptr);
-  EXPECT_EQ(reinterpret_cast<const std::byte*>(last + 1), board.data() + board.byte_count());
+  EXPECT_EQ(static_cast<const void*>(last + 1), &board.relay_area(SlotIndex(0)));
+  EXPECT_EQ(static_cast<const void*>(&board.relay_area(SlotIndex(7)) + 1),
+            board.data() + board.byte_count());
   owner.publish_failure(OwnLine(*last), ErrorCode::kAborted, {});
   EXPECT_EQ(failed_lines(board, SlotIndex(7)), std::vector<const Line*>{last});
   outlive_failures(board, SlotIndex(7));

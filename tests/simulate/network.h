@@ -3,8 +3,8 @@
 //
 // A *courier* carries everything, later than it was sent: what one host sends another on one of the
 // two *streams* (facts; frames of relays) stays in its order. While a link is cut nothing arrives;
-// what was under way is lost once that is found out after 2 s. Facts are read by the courier, step by
-// step, while a relay of their host runs.
+// what was under way is lost once that is found out after 2 s. Facts are read by the courier, step
+// by step, while a relay of their host runs.
 #pragma once
 
 #include <array>

@@ -7,14 +7,15 @@ import sys
 import tempfile
 
 GOOD = {
-    "version": 2, "seed": 7, "put_aside": 0.05, "hiccup": 0, "timeout_ms": 200, "patience_ms": 0, "cores": 1,
-    "processes": [0, 1, 1], "goes_on": [False, False, True], "keeps": [True, False, False],
+    "version": 3, "seed": 7, "put_aside": 0.05, "hiccup": 0, "timeout_ms": 200, "patience_ms": 0, "cores": 1,
+    "processes": [0, 1, 1], "hosts": [], "delay_us": 1,
+    "goes_on": [False, False, True], "keeps": [True, False, False],
     "groups": [{"of": -1, "ranks": [0, 1, 2]}, {"of": 0, "ranks": [2, 0]}],
     "steps": [{"do": "make", "group": 1},
               {"do": "collective", "group": 1, "op": "broadcast", "root": 0, "count": 20000, "how": "callback"},
               {"do": "message", "group": 1, "from": 1, "to": 0, "tag": 3, "buffered": False, "any": True, "count": 5000,
                "how": "work", "how_to": "thread", "cancel_after_us": 0}],
-    "faults": [{"kind": "die", "who": 1, "at": 900, "lasts_ns": 0}],
+    "faults": [{"kind": "die", "who": 1, "at": 900, "lasts_ns": 0, "other": 0, "one_way": False}],
 }
 
 
@@ -50,6 +51,16 @@ CASES = [
     (changed(lambda s: s["faults"][0].update(who=2)), 2, "befalls 2, who is not there"),
     (changed(lambda s: s["faults"][0].update(pinned=True, who=2, at=1)), 0, "all held"),
     (changed(lambda s: s["faults"][0].update(pinned=True, who=3, at=1)), 2, "befalls 3, who is not there"),
+    (changed(lambda s: s.update(hosts=[0, 1])), 0, "all held"),
+    (changed(lambda s: (s.update(hosts=[0, 1]), s["faults"][0].update(kind="cut", who=1, other=0))), 0, "all held"),
+    (changed(lambda s: (s.update(hosts=[0, 1]), s["faults"][0].update(kind="lose", who=1))), 0, "all held"),
+    (changed(lambda s: (s.update(hosts=[0, 1]), s["faults"][0].update(kind="freeze", who=1, lasts_ns=10**8))), 0, "all held"),
+    (changed(lambda s: s.update(hosts=[0])), 2, "hosts has a value for each process"),
+    (changed(lambda s: s.update(hosts=[1, 1])), 2, "hosts are numbered"),
+    (changed(lambda s: s.update(delay_us=0)), 2, "takes its time"),
+    (changed(lambda s: s["faults"][0].update(kind="lose", who=0)), 2, "a fault of a host where there is one"),
+    (changed(lambda s: (s.update(hosts=[0, 1]), s["faults"][0].update(kind="lose", who=2))), 2, "befalls 2, who is not there"),
+    (changed(lambda s: (s.update(hosts=[0, 1]), s["faults"][0].update(kind="cut", who=1, other=1))), 2, "host 1 is cut from 1"),
     (changed(lambda s: s["faults"][0].update(kind="flood")), 2, "'flood' is none of none, die"),
 ]
 

@@ -243,7 +243,7 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
   const auto wait = group.waiting.find(verdict.finder.value);
   if (wait == group.waiting.end()) return;
   const auto [seq, since] = wait->second;
-  // Between hosts an entry comes later than it was wished: the finder may be in another one by then.
+  // Between hosts an entry comes later than it was wished: its finder may have gone on by then.
   if (text.find(fmt::format(" #{}", seq)) == std::string::npos) return;
   std::uint64_t most = 0;
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member) {

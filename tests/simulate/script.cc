@@ -89,6 +89,31 @@ void check_steps(const Plan& plan) {
   }
 }
 
+void check_hosts(const Plan& plan) {
+  const auto processes = static_cast<std::size_t>(plan.process_of.back() + 1);
+  require(plan.hosts_of.empty() || plan.hosts_of.size() == processes,
+          "hosts has a value for each process, or none");
+  int last = -1;
+  for (const int host : plan.hosts_of) {
+    require(host == last || host == last + 1, "hosts are numbered by the processes, from 0");
+    last = host;
+  }
+  require(plan.delay.count() >= 1, "what goes from host to host takes its time");
+}
+
+void check_fault(const Plan& plan, const Fault& fault) {
+  const bool of_process =
+      !fault.is_pinned && (fault.kind == FaultKind::die || fault.kind == FaultKind::stop);
+  const bool of_host = fault.kind >= FaultKind::cut;
+  const int count = of_host ? plan.hosts() : of_process ? plan.process_of.back() + 1 : plan.ranks();
+  require(fault.who >= 0 && fault.who < count,
+          fmt::format("a fault '{}' befalls {}, who is not there", name_of(fault.kind), fault.who));
+  require(!of_host || plan.hosts() > 1, "a fault of a host where there is one");
+  require(fault.kind != FaultKind::cut ||
+              (fault.other >= 0 && fault.other < count && fault.other != fault.who),
+          fmt::format("host {} is cut from {}", fault.who, fault.other));
+}
+
 void check(const Plan& plan) {
   require(!plan.process_of.empty() && plan.ranks() <= 256, "from 1 to 256 ranks are possible");
   require(plan.cores >= 1, "a machine has cores");
@@ -102,13 +127,8 @@ void check(const Plan& plan) {
           "goes_on and keeps have a value for each rank");
   check_groups(plan);
   check_steps(plan);
-  for (const Fault& fault : plan.faults) {
-    const bool of_process =
-        !fault.is_pinned && (fault.kind == FaultKind::die || fault.kind == FaultKind::stop);
-    require(
-        fault.who >= 0 && fault.who < (of_process ? last + 1 : plan.ranks()),
-        fmt::format("a fault '{}' befalls {}, who is not there", name_of(fault.kind), fault.who));
-  }
+  check_hosts(plan);
+  for (const Fault& fault : plan.faults) check_fault(plan, fault);
 }
 
 json to_json(const PlanStep& step) {

@@ -8,12 +8,12 @@
 // the owner has come to: a failure that it found, or, as the decider of its host, ranks that are
 // lost; the *log* says which ones count (log.h). A *purpose* is what the library did one of the
 // last operations for, or the call that made or closes a group. A *wait* is what the only thread of
-// the owner's program that calls the world waits for, once that lasts. In a world of several hosts a
-// *wish* is the verdict that the owner would have next; the *relay* of the host, one of its ranks,
-// speaks for it with the other hosts, and keeps the host's vote and what was chosen in an area
-// behind the slots. Texts of call sites are copied once into a table in the slot. Everything that crosses processes is an atomic word, with
-// one writer but for the log; what takes several words is read under a version word and dropped if
-// it changed meanwhile.
+// the owner's program that calls the world waits for, once that lasts. With several hosts a *wish*
+// is the verdict that the owner would have next; the *relay* of the host, one of its ranks, speaks
+// for it with the other hosts, and keeps the host's vote and what was chosen in an area behind the
+// slots. Texts of call sites are copied once into a table in the slot. Everything that crosses
+// processes is an atomic word, with one writer but for the log and the vote; what takes several
+// words is read under a version word and dropped if it changed meanwhile.
 #pragma once
 
 #include <pthread.h>
@@ -51,8 +51,8 @@ inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
 inline constexpr std::uint32_t kBoardVersion = 10;
 inline constexpr std::size_t kLogEntries = 256;
-/// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries a
-/// relay shows at a time.
+/// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries
+/// a relay shows at a time.
 inline constexpr std::size_t kVoteBytes = 128 * 1024;
 inline constexpr std::size_t kUsualVoteBytes = 16 * 1024;
 inline constexpr int kChosen = 16;

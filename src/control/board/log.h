@@ -32,8 +32,8 @@ class BoardLog {
   /// Makes `verdict` entry `number`, for a rank that has applied all before. False: another one
   /// stands there.
   bool propose(std::uint64_t number, const Verdict& verdict) noexcept;
-  /// As the relay: enters what the hosts have chosen; null: something that nobody here knows. False:
-  /// an earlier relay has.
+  /// As the relay: enters what the hosts have chosen; null: something that nobody here knows.
+  /// False: an earlier relay has.
   bool enter_chosen(std::uint64_t number, const Verdict* verdict) noexcept;
 
  private:

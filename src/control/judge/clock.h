@@ -12,8 +12,8 @@ using Clock = Deadline::Clock;
 /// The longest pause between two looks of a wait, and after a failure was found.
 inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::milliseconds(100);
 
-/// How long a judge waits for the answer of a member on another host before it goes by what it knew,
-/// and says so: that host may be stopped. A link that is cut is found out before.
+/// How long a judge waits for the answer of a member on another host before it goes by what it
+/// knew, and says so: that host may be stopped. A link that is cut is found out before.
 inline constexpr std::chrono::nanoseconds kAnswerComes = std::chrono::seconds(5);
 
 /// `now + duration` without overflow.

@@ -1,0 +1,231 @@
+// Relays of hosts, ticked by hand: who is the relay, what it enters, what its ranks wish.
+#include "control/relay.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Clock::time_point kStart{1000s};
+
+/// The links of one relay: what it sends comes to the other host at once.
+struct Links final : OtherHosts, RelayLinks {
+  MemberFacts facts_of(GroupId, WorldRank) const override { return {}; }
+  std::optional<LineState> state_of(GroupId, WorldRank) const noexcept override { return {}; }
+  bool shows_failure(GroupId, WorldRank) const noexcept override { return false; }
+  bool has_left(WorldRank rank) const noexcept override { return left.contains(rank); }
+  void ask(GroupId, WorldRank) noexcept override {}
+  void notify(WorldRank) noexcept override {}
+  RelayLinks& links() noexcept override { return *this; }
+
+  void open() override { is_open = true; }
+  void close() noexcept override { is_open = false; }
+  std::vector<HostFacts> facts() const override { return known; }
+  std::optional<std::pair<int, std::string>> receive() override {
+    if (inbox.empty()) return std::nullopt;
+    auto first = std::move(inbox.front());
+    inbox.pop_front();
+    return first;
+  }
+  void send(int, std::string frame) override {
+    if (peer != nullptr) peer->inbox.emplace_back(host, std::move(frame));
+  }
+
+  int host = 0;
+  Links* peer = nullptr;
+  bool is_open = false;
+  std::set<WorldRank> left;
+  std::vector<HostFacts> known{2};
+  std::deque<std::pair<int, std::string>> inbox;
+};
+
+Roster two_hosts(int own) {
+  return Roster({{"host-a", world_ranks({0, 1})}, {"host-b", world_ranks({2, 3})}}, own);
+}
+
+/// A rank of a host, which may be its relay.
+struct Rank {
+  Rank(const net::Fd& memory, const Board& board, const Roster& roster, int slot)
+      : owner(board, SlotIndex(slot), net::Fd(::dup(memory.get()))),
+        relay(
+            board, roster, owner, links, [this](WorldRank rank) { return lost.contains(rank); },
+            [this] { apply(); }),
+        log(board, owner) {
+    links.host = roster.own_host();
+    owner.reserve_relay_area();
+    owner.slot().state.store(RankState::running);
+  }
+  void tick(std::chrono::nanoseconds at) {
+    auto next = Clock::time_point::max();
+    relay.tick(kStart + at, &next);
+  }
+  void apply() {
+    Verdict verdict;
+    for (std::uint64_t number = 1; log.read(number, &verdict) != BoardLog::State::open; ++number)
+      if (verdict.is_loss()) lost.insert(verdict.culprits.begin(), verdict.culprits.end());
+  }
+  std::optional<Verdict> entry(std::uint64_t number) const {
+    Verdict verdict;
+    if (log.read(number, &verdict) != BoardLog::State::entered) return std::nullopt;
+    return verdict;
+  }
+
+  Links links;
+  SlotOwner owner;
+  std::set<WorldRank> lost;
+  Relay relay;
+  BoardLog log;
+};
+
+/// A host with two ranks.
+struct OneHost {
+  explicit OneHost(int own) : roster(two_hosts(own)) {}
+  net::Fd memory = Board::make(2, 4);
+  Board board{memory};
+  Roster roster;
+  Rank first{memory, board, roster, 0}, second{memory, board, roster, 1};
+};
+
+Verdict failure_of(GroupId group, const std::string& text) {
+  return {.code = ErrorCode::kTimeout, .groups = {group}, .culprits = {WorldRank(3)}, .text = text};
+}
+
+TEST(Relay, IsTheLowestRankThatIsWell) {
+  OneHost host(0);
+  host.second.tick(0ms);
+  EXPECT_FALSE(host.second.links.is_open) << "rank 0 runs";
+  host.first.tick(1ms);
+  EXPECT_TRUE(host.first.links.is_open);
+  host.first.owner.slot().state.store(RankState::left);
+  host.first.relay.leave();
+  EXPECT_FALSE(host.first.links.is_open);
+  host.second.tick(2ms);
+  EXPECT_TRUE(host.second.links.is_open);
+}
+
+TEST(Relay, IsOvertakenOnceItWasSilent) {
+  OneHost host(0);
+  host.first.tick(0ms);
+  for (auto at = 0ms; at < 1000ms; at += 20ms) {
+    host.second.tick(at);
+    host.first.tick(at);
+  }
+  ASSERT_FALSE(host.second.links.is_open) << "it was not silent";
+  host.second.tick(1000ms);
+  host.second.tick(1000ms + kVoteOvertake - 1ms);
+  EXPECT_FALSE(host.second.links.is_open);
+  host.second.tick(1000ms + kVoteOvertake);
+  EXPECT_TRUE(host.second.links.is_open);
+  // The first one goes on, and finds that it is the relay no more when it has something to write.
+  host.second.owner.show_wish(failure_of(7, "late"));
+  host.first.links.known[1].state = HostFacts::State::left;
+  host.first.tick(1300ms);
+  EXPECT_FALSE(host.first.links.is_open);
+  EXPECT_FALSE(host.first.entry(1));
+}
+
+TEST(Relay, EntersWhatAnEarlierOneHasNotGotTo) {
+  OneHost host(0);
+  VotePlace place(host.board, host.first.owner, 2);
+  HostVote vote = *place.take_over();
+  vote.vote.number = 1;
+  vote.entries.push_back({failure_of(7, "chosen"), {}});
+  ASSERT_TRUE(place.write(vote));
+  host.first.owner.slot().state.store(RankState::left);
+  host.second.tick(0ms);
+  ASSERT_TRUE(host.second.entry(1));
+  EXPECT_EQ(host.second.entry(1)->text, "chosen");
+}
+
+TEST(Relay, TellsRanksThatHaveSleptWhoIsLost) {
+  OneHost host(0);
+  VotePlace place(host.board, host.first.owner, 2);
+  HostVote vote = *place.take_over();
+  vote.vote.number = 3;
+  vote.entries.push_back({failure_of(7, "the last one"), {}});
+  vote.lost_before = world_ranks({3});
+  ASSERT_TRUE(place.write(vote));
+  host.first.owner.slot().state.store(RankState::left);
+  host.second.tick(0ms);
+  ASSERT_TRUE(host.second.entry(1));
+  EXPECT_EQ(host.second.entry(1)->culprits, world_ranks({3}));
+  EXPECT_FALSE(host.second.entry(2));
+  ASSERT_TRUE(host.second.entry(3));
+  EXPECT_EQ(host.second.entry(3)->text, "the last one");
+}
+
+TEST(Relay, ALoneHostEntersWhatItsRanksWishLossesFirst) {
+  OneHost host(0);
+  host.first.links.known[1].state = HostFacts::State::left;
+  host.second.owner.show_wish(failure_of(7, "late"));
+  host.first.owner.show_wish(Verdict{.culprits = world_ranks({1})});
+  host.first.tick(0ms);
+  ASSERT_TRUE(host.first.entry(2));
+  EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({1}));
+  EXPECT_EQ(host.first.entry(2)->text, "late");
+  host.first.tick(20ms);
+  EXPECT_FALSE(host.first.entry(3)) << "the wish still stands, and is settled";
+}
+
+TEST(Relay, ADeadHostIsLostButForThoseWhoHadLeft) {
+  OneHost host(0);
+  host.first.links.known[1].state = HostFacts::State::dead;
+  host.first.links.left = {WorldRank(2)};
+  host.first.tick(0ms);
+  ASSERT_TRUE(host.first.entry(1));
+  EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({3}));
+}
+
+TEST(Relay, TwoHostsEnterTheSame) {
+  OneHost a(0), b(1);
+  a.first.links.peer = &b.first.links;
+  b.first.links.peer = &a.first.links;
+  for (OneHost* host : {&a, &b})
+    for (HostFacts& facts : host->first.links.known) facts.connection = 1;
+  a.second.owner.show_wish(failure_of(7, "found by a"));
+  b.second.owner.show_wish(failure_of(7, "found by b"));
+  for (auto at = 0ms; at < 100ms && !(a.first.entry(1) && b.first.entry(1)); at += 1ms) {
+    b.first.tick(at);
+    a.first.tick(at);
+  }
+  ASSERT_TRUE(a.first.entry(1));
+  EXPECT_EQ(a.first.entry(1), b.first.entry(1));
+  EXPECT_FALSE(a.first.entry(2));
+}
+
+TEST(Relay, WhileItIsHeldUpItTellsItsOwnRanksOfDeaths) {
+  OneHost host(0);
+  host.first.links.known[1].connection = 1;  // and silent
+  host.second.owner.show_wish(Verdict{.culprits = world_ranks({0})});
+  const RankWords& shown = host.first.owner.slot().held_up;
+  host.first.tick(0ms);
+  host.first.tick(kHeldUp - 1ms);
+  EXPECT_TRUE(read_set(shown, 4).empty());
+  host.first.tick(kHeldUp);
+  EXPECT_EQ(read_set(shown, 4), world_ranks({0}));
+  host.second.owner.show_wish(std::nullopt);
+  host.first.tick(kHeldUp + 20ms);
+  EXPECT_TRUE(read_set(shown, 4).empty());
+}
+
+TEST(Relay, AFrameThatIsNoneIsDropped) {
+  OneHost host(0);
+  host.first.tick(0ms);
+  host.first.links.inbox.emplace_back(1, "garbage");
+  host.first.tick(20ms);
+  EXPECT_TRUE(host.first.links.is_open);
+}
+
+}  // namespace
+}  // namespace tutti::control
