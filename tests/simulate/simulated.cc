@@ -29,34 +29,18 @@ void Simulated::die() noexcept {
 
 void Simulated::befall(const Fault& fault) {
   Proc& process = kernel_.self();
-  switch (fault.kind) {
-    case FaultKind::die:
-      if (fault.lasts == 0ns) die();
-      kernel_.spawn(nullptr, [this, lasts = fault.lasts] {
-        pause(lasts);
-        die();
-      });
-      break;
-    case FaultKind::stop:
-      process.stop_at = process.steps + 1;
-      process.stop_for = fault.lasts;
-      kernel_.step();
-      break;
-    case FaultKind::error:
-      process.has_no_memory = true;
-      break;
-    case FaultKind::none:
-    case FaultKind::late:
-    case FaultKind::disagree:
-    case FaultKind::skip:
-    case FaultKind::abort:
-    case FaultKind::quit:
-    case FaultKind::slow:
-    case FaultKind::cut:
-    case FaultKind::lose:
-    case FaultKind::freeze:
-      break;  // the program's own
+  if (fault.kind == FaultKind::error) process.has_no_memory = true;
+  if (fault.kind == FaultKind::stop) {
+    process.stop_at = process.steps + 1;
+    process.stop_for = fault.lasts;
+    kernel_.step();
   }
+  if (fault.kind != FaultKind::die) return;
+  if (fault.lasts == 0ns) die();
+  kernel_.spawn(nullptr, [this, lasts = fault.lasts] {
+    pause(lasts);
+    die();
+  });
 }
 
 namespace {

@@ -84,32 +84,14 @@ ProcessGroup RealWorld::make_world(int rank) {
 }
 
 void RealWorld::befall(const Fault& fault) {
-  switch (fault.kind) {
-    case FaultKind::die:
-      if (fault.lasts == 0ns) die();
-      std::thread([lasts = fault.lasts] {
-        std::this_thread::sleep_for(lasts);
-        die();
-      }).detach();
-      break;
-    case FaultKind::stop:
-      stop_for(fault.lasts);
-      break;
-    case FaultKind::error:
-      refuse_memory();
-      break;
-    case FaultKind::none:
-    case FaultKind::late:
-    case FaultKind::disagree:
-    case FaultKind::skip:
-    case FaultKind::abort:
-    case FaultKind::quit:
-    case FaultKind::slow:
-    case FaultKind::cut:
-    case FaultKind::lose:
-    case FaultKind::freeze:
-      break;  // the program's own
-  }
+  if (fault.kind == FaultKind::stop) return stop_for(fault.lasts);
+  if (fault.kind == FaultKind::error) return refuse_memory();
+  if (fault.kind != FaultKind::die) return;  // the program's own
+  if (fault.lasts == 0ns) die();
+  std::thread([lasts = fault.lasts] {
+    std::this_thread::sleep_for(lasts);
+    die();
+  }).detach();
 }
 
 void use_cores_of(const Plan& plan) {
