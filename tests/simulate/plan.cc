@@ -155,6 +155,13 @@ Fault make_fault(const Plan& plan, Random& random) {
   // Joining takes some thousand steps; most of the plan comes after it.
   fault.at = of_process ? 1 + random.below(200 + 400 * (plan.steps.size() + 1))
                         : random.below(plan.steps.size() + 1);
+  if (fault.kind == FaultKind::die && random.chance(0.1)) {
+    // After its last goodbye.
+    fault = {.kind = FaultKind::die, .is_pinned = true};
+    fault.who = random.from_to(0, plan.ranks() - 1);
+    fault.at = plan.steps.size() + 2;
+    return fault;
+  }
   if (fault.kind >= FaultKind::cut) {
     fault.who = random.from_to(0, plan.hosts() - 1);
     fault.other = (fault.who + random.from_to(1, plan.hosts() - 1)) % plan.hosts();

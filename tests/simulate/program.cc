@@ -34,6 +34,8 @@ class Program {
       // Else the destructor does.
       if (is_well(group) && plan_.goes_on[static_cast<std::size_t>(rank_)]) close(group);
       // Who has said its last goodbye may stay, or die.
+      const Fault* const last = fault_at(plan_.steps.size() + 2);
+      if (group == 0 && groups_[0].closed && last != nullptr) around_.befall(*last);
       if (Random chosen = choice_at(plan_.steps.size()); group == 0 && chosen.chance(0.3))
         around_.pause(std::chrono::milliseconds(chosen.from_to(1, 60)));
       leave(group);
@@ -104,7 +106,8 @@ class Program {
 
   const Fault* fault_at(std::size_t step) const {
     for (const Fault& fault : plan_.faults)
-      if (fault.who == rank_ && fault.at == step && (fault.is_pinned || !is_of_process(fault)))
+      if (fault.who == rank_ && fault.at == step && fault.kind < FaultKind::cut &&
+          (fault.is_pinned || !is_of_process(fault)))
         return &fault;
     return nullptr;
   }

@@ -41,8 +41,8 @@ struct Fault {
   std::chrono::nanoseconds lasts{0};
   int other = 0;         ///< host, of cut
   bool one_way = false;  ///< the same
-  /// Of die and stop: `who` is a rank and `at` a step of the plan, to which that comes; it dies
-  /// `lasts` later.
+  /// Of die and stop: `who` is a rank and `at` a step of the plan, to which that comes, or two more
+  /// than all: after its last goodbye. It dies `lasts` later.
   bool is_pinned = false;
 };
 
