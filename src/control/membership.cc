@@ -115,8 +115,9 @@ const std::atomic<std::uint64_t>& Membership::abort_word() const noexcept {
 }
 
 void Membership::fail(Cause cause) noexcept {
-  state_->fail(std::move(cause));
-  state_->await_cause();
+  const auto state = state_;  // a callback may destroy this meanwhile
+  state->fail(std::move(cause));
+  state->await_cause();
 }
 
 std::optional<Cause> Membership::cause() const {
