@@ -124,12 +124,13 @@ class Membership::State::Meeting final : public Patience {
     state_.line.looks();
     *next = now + kLongestBackoff;
     if (state_.adopt_failure()) return Verdict::keep_waiting;
-    const GroupFacts facts = state_.members.read_meetings();
+    GroupFacts facts = state_.members.read_meetings();
     const MeetingQuestion question = {
         .group = state_.id,
         .asked_of = state_.asked_of,
         .world_rank = state_.host->rank,
         .parent_failed = ends_with_ != nullptr && ends_with_->has_failed()};
+    if (question.parent_failed) facts = state_.members.read_meetings();
     const MeetingLook found = look_at_meeting(question, facts, clock_, now);
     *next = found.next;
     state_.members.ask(found.ask);

@@ -51,7 +51,8 @@ struct MeetingLook {
 };
 
 /// The facts are read before `parent_failed`: a member that left because the parent failed is no
-/// cause.
+/// cause. If the parent has failed they are read again: a member that failed it because another
+/// group was asked has shown so by then.
 MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& facts,
                             MeetingClock& clock, Clock::time_point now);
 
