@@ -173,10 +173,7 @@ std::string Host::State::person(WorldRank of, int shown_as) const {
                      how);
 }
 
-void Host::State::rouse_others() noexcept {
-  for (const SlotIndex slot : shared.slots())
-    if (slot != own.index()) rouse_control(shared, slot);
-}
+void Host::State::rouse_others() noexcept { control::rouse_others(shared, own.index()); }
 
 // ---- deaths and verdicts -------------------------------------------------------------------
 

@@ -37,13 +37,11 @@ void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
   } catch (const Error& error) {
     // Another rank takes over, or this one tries again.
     log(LogLevel::error, error.what());
-    stop();
+    leave();
   }
 }
 
-void Relay::leave() noexcept { stop(); }
-
-void Relay::stop() noexcept {
+void Relay::leave() noexcept {
   if (!std::exchange(is_relay_, false)) return;
   tell_own_ranks(false);
   others_.links().close();
@@ -117,7 +115,7 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
                                .frame = frame,
                                .kept = kKept});
     if (after != vote_ && !place_.write(after)) {
-      stop();
+      leave();
       return false;
     }
     vote_ = std::move(after);
@@ -150,12 +148,7 @@ void Relay::enter_chosen() {
   }
   if (next_entry_ == first) return;
   apply_log_();
-  rouse_others();
-}
-
-void Relay::rouse_others() const noexcept {
-  for (const SlotIndex slot : board_.slots())
-    if (slot != own_.index()) rouse_control(board_, slot);
+  rouse_others(board_, own_.index());
 }
 
 // ---- what its ranks wish -----------------------------------------------------------------------
@@ -206,7 +199,7 @@ void Relay::tell_own_ranks(bool is_held_up) {
   if (lost == told_) return;
   own_.publish_held_up(lost);
   told_ = std::move(lost);
-  if (!told_.empty()) rouse_others();
+  if (!told_.empty()) rouse_others(board_, own_.index());
 }
 
 /// The first failure of a group that none has entered yet.

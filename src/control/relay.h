@@ -32,14 +32,13 @@ class Relay {
 
   /// Looks who is the relay, and if that is this rank, does its part.
   void tick(Clock::time_point now, Clock::time_point* next) noexcept;
-  /// Before this rank leaves: the next one need not wait.
+  /// It is the relay no more; before this rank leaves, so that the next one need not wait.
   void leave() noexcept;
 
  private:
   bool is_due(Clock::time_point now);
   bool is_well(SlotIndex slot, Clock::time_point now);
   void take_over(Clock::time_point now);
-  void stop() noexcept;
   Clock::time_point take_part(Clock::time_point now);
   bool step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next);
   std::optional<Entry> find_want(const std::vector<HostFacts>& facts) const;
@@ -48,7 +47,6 @@ class Relay {
   void tell_own_ranks(bool is_held_up);
   std::optional<Entry> find_failure() const;
   void enter_chosen();
-  void rouse_others() const noexcept;
 
   const Board& board_;
   const Roster& roster_;

@@ -1,9 +1,12 @@
 #include "control/vote_place.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 
 #include "control/vote_frame.h"
+#include "tutti/error.h"
 
 namespace tutti::control {
 
@@ -29,16 +32,10 @@ namespace {
 
 /// A frame without a wish is the same values.
 std::string encoded(const HostVote& host) {
-  VoteFrame frame{host.term, host.vote, {}, host.entries, host.hosts, host.lost_before};
-  for (;;) {
-    std::string bytes = encode(frame);
-    if (bytes.size() <= kVoteBytes || frame.entries.empty()) return bytes;
-    // Who lacks it is told who is lost, and reads off members what failed.
-    const Verdict& oldest = frame.entries.front().verdict;
-    if (oldest.is_loss())
-      frame.lost_before.insert(frame.lost_before.end(), oldest.culprits.begin(),
-                               oldest.culprits.end());
-    frame.entries.erase(frame.entries.begin());
+  for (HostVote kept = host;; forget_oldest(kept)) {
+    std::string bytes =
+        encode({kept.term, kept.vote, {}, kept.entries, kept.hosts, kept.lost_before});
+    if (bytes.size() <= kVoteBytes || kept.entries.empty()) return bytes;
   }
 }
 
@@ -76,6 +73,11 @@ std::optional<HostVote> VotePlace::read(const Word& word) const {
 
 bool VotePlace::move(const HostVote& vote, const Word& next) {
   const std::string bytes = encoded(vote);
+  if (bytes.size() > kVoteBytes)
+    throw Error(ErrorCode::kInternal,
+                fmt::format("status board: the host's vote for entry {} takes {} bytes, and there "
+                            "is room for {}",
+                            vote.vote.number + 1, bytes.size(), kVoteBytes));
   own_.reserve_relay_area(bytes.size());
   auto& place = board_.relay_area(own_.index()).votes[next.version % 2];
   place.byte_count.store(bytes.size(), std::memory_order_release);

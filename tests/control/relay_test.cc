@@ -91,6 +91,17 @@ struct Rank {
 /// A host with two ranks.
 struct OneHost {
   explicit OneHost(int own) : roster(two_hosts(own)) {}
+  /// Its first rank was the relay, and has left without entering what was chosen.
+  void has_had_a_relay(std::uint64_t number, const Verdict& last,
+                       const std::vector<WorldRank>& lost_before) {
+    VotePlace place(board, first.owner, 2);
+    HostVote vote = *place.take_over();
+    vote.vote.number = number;
+    vote.entries.push_back({last, {}});
+    vote.lost_before = lost_before;
+    ASSERT_TRUE(place.write(vote));
+    first.owner.slot().state.store(RankState::left);
+  }
   net::Fd memory = Board::make(2, 4);
   Board board{memory};
   Roster roster;
@@ -137,12 +148,7 @@ TEST(Relay, IsOvertakenOnceItWasSilent) {
 
 TEST(Relay, EntersWhatAnEarlierOneHasNotGotTo) {
   OneHost host(0);
-  VotePlace place(host.board, host.first.owner, 2);
-  HostVote vote = *place.take_over();
-  vote.vote.number = 1;
-  vote.entries.push_back({failure_of(7, "chosen"), {}});
-  ASSERT_TRUE(place.write(vote));
-  host.first.owner.slot().state.store(RankState::left);
+  host.has_had_a_relay(1, failure_of(7, "chosen"), {});
   host.second.tick(0ms);
   ASSERT_TRUE(host.second.entry(1));
   EXPECT_EQ(host.second.entry(1)->text, "chosen");
@@ -150,13 +156,7 @@ TEST(Relay, EntersWhatAnEarlierOneHasNotGotTo) {
 
 TEST(Relay, TellsRanksThatHaveSleptWhoIsLost) {
   OneHost host(0);
-  VotePlace place(host.board, host.first.owner, 2);
-  HostVote vote = *place.take_over();
-  vote.vote.number = 3;
-  vote.entries.push_back({failure_of(7, "the last one"), {}});
-  vote.lost_before = world_ranks({3});
-  ASSERT_TRUE(place.write(vote));
-  host.first.owner.slot().state.store(RankState::left);
+  host.has_had_a_relay(3, failure_of(7, "the last one"), world_ranks({3}));
   host.second.tick(0ms);
   ASSERT_TRUE(host.second.entry(1));
   EXPECT_EQ(host.second.entry(1)->culprits, world_ranks({3}));

@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <string>
+#include <vector>
+
+#include "tutti/error.h"
 
 namespace tutti::control {
 namespace {
@@ -81,6 +84,14 @@ TEST(VotePlace, OldEntriesMakeRoom) {
   EXPECT_LT(taken->entries.size(), 20u);
   EXPECT_GT(taken->entries.size(), 4u);
   EXPECT_EQ(taken->lost_before, world_ranks({5}));
+}
+
+TEST(VotePlace, AVoteThatDoesNotFitIsRefused) {
+  TwoRanks ranks;
+  HostVote vote = *ranks.first.place.take_over();
+  vote.lost_before = std::vector<WorldRank>(kVoteBytes / 4, WorldRank(1));
+  EXPECT_THROW(ranks.first.place.write(vote), Error);
+  EXPECT_TRUE(ranks.second.place.take_over());
 }
 
 TEST(VotePlace, ABoardThatHoldsNoVoteMakesNoRelay) {

@@ -35,9 +35,9 @@ const char* name_of(FaultKind kind) noexcept;
 struct Fault {
   FaultKind kind = FaultKind::none;
   int who = 0;  ///< process of die and stop, host of cut, lose and freeze, else rank
-  std::uint64_t at =
-      0;  ///< step of the process of die and stop, or of the first one of the host to
-          ///< lose; us of cut; else step of the plan
+  /// Step of the process of die and stop, or of the first one of the host to lose or freeze; us of
+  /// cut; else step of the plan.
+  std::uint64_t at = 0;
   std::chrono::nanoseconds lasts{0};
   int other = 0;         ///< host, of cut
   bool one_way = false;  ///< the same

@@ -151,6 +151,11 @@ void rouse_control(const Board& board, SlotIndex slot) noexcept {
   rouse(board.slot(target).control_bell);
 }
 
+void rouse_others(const Board& board, SlotIndex own) noexcept {
+  for (const SlotIndex slot : board.slots())
+    if (slot != own) rouse_control(board, slot);
+}
+
 Cores cores_of_all(const Board& board) noexcept {
   Cores all;
   for (const SlotIndex each : board.slots()) {

@@ -111,6 +111,8 @@ bool has_left(const Board& board, SlotIndex slot) noexcept;
 
 /// Rouses the control thread of a slot's owner.
 void rouse_control(const Board& board, SlotIndex slot) noexcept;
+/// The same of all but one.
+void rouse_others(const Board& board, SlotIndex own) noexcept;
 
 /// Of all ranks that are or were running, together.
 Cores cores_of_all(const Board& board) noexcept;

@@ -239,7 +239,8 @@ struct alignas(64) Slot {
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Proposal, kProposals> proposals;
   std::atomic<std::uint64_t> wish;  ///< number of the proposal; 0: none
-  std::atomic<std::uint64_t> beat;  ///< of the relay's control thread: grows while that runs
+  std::atomic<std::uint64_t>
+      beat;  ///< of the control thread, with other hosts: grows while it runs
   std::array<PurposeText, kPurposes> purposes;
   UntoldNotice untold;
   ShownWait wait;

@@ -21,14 +21,21 @@ const Entry* entry_of(const HostVote& host, std::uint64_t number) noexcept {
   return &host.entries[number - before - 1];
 }
 
+void forget_oldest(HostVote& host) {
+  const Verdict& oldest = host.entries.front().verdict;
+  if (oldest.is_loss())
+    host.lost_before.insert(host.lost_before.end(), oldest.culprits.begin(), oldest.culprits.end());
+  host.entries.erase(host.entries.begin());
+}
+
 namespace {
 
 using State = HostFacts::State;
 using Peer = VoteMemory::Peer;
 
-class Relay {
+class Voter {
  public:
-  Relay(HostVote& host, VoteMemory& memory, const VoteInput& input) noexcept
+  Voter(HostVote& host, VoteMemory& memory, const VoteInput& input) noexcept
       : host_(host), vote_(host.vote), memory_(memory), input_(input) {
     memory_.peers.resize(input.facts.size());
   }
@@ -131,7 +138,7 @@ class Relay {
     host_.hosts = frame.hosts;
     if (!votes()) {
       // Left out by one of these: it tells none, and nobody must wait for what it knows.
-      while (!host_.entries.empty()) forget_oldest();
+      while (!host_.entries.empty()) forget_oldest(host_);
       vote_.cut_off |= HostSet::first(count()) - HostSet{self()};
     }
     step_.missed = true;
@@ -141,16 +148,8 @@ class Relay {
   void add(const Entry& entry) {
     host_.hosts -= entry.out;
     host_.entries.push_back(entry);
-    if (host_.entries.size() > input_.kept) forget_oldest();
+    if (host_.entries.size() > input_.kept) forget_oldest(host_);
     enter(vote_.number + 1);
-  }
-
-  void forget_oldest() {
-    const Verdict& oldest = host_.entries.front().verdict;
-    if (oldest.is_loss())
-      host_.lost_before.insert(host_.lost_before.end(), oldest.culprits.begin(),
-                               oldest.culprits.end());
-    host_.entries.erase(host_.entries.begin());
   }
 
   void enter(std::uint64_t number) {
@@ -393,7 +392,7 @@ class Relay {
 }  // namespace
 
 VoteStep step_vote(HostVote& host, VoteMemory& memory, const VoteInput& input) {
-  return Relay(host, memory, input).run();
+  return Voter(host, memory, input).run();
 }
 
 }  // namespace tutti::control

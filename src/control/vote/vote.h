@@ -107,6 +107,9 @@ struct HostVote {
 HostVote first_vote(int host_count);
 /// Entry `number` (from 1 on), if it is still kept.
 const Entry* entry_of(const HostVote& host, std::uint64_t number) noexcept;
+/// Keeps the oldest entry no more. Who lacks it is told who is lost, and reads off members what has
+/// failed.
+void forget_oldest(HostVote& host);
 /// Whether `next` may be written in the place of `there`: nobody else has become the relay since.
 /// Looking and writing must be one step: a relay may be stopped between them for any time.
 bool may_replace(const HostVote& there, const HostVote& next) noexcept;
