@@ -41,14 +41,14 @@ class Callers {
 /// others wait for.
 class PendingCallback {
  public:
-  PendingCallback() noexcept { count_.fetch_add(1); }
-  ~PendingCallback() { count_.fetch_sub(1); }
+  PendingCallback() noexcept { count().fetch_add(1); }
+  ~PendingCallback() { count().fetch_sub(1); }
   PendingCallback(const PendingCallback&) = delete;
   PendingCallback& operator=(const PendingCallback&) = delete;
-  static bool are_any() noexcept { return count_.load() != 0; }
+  static bool are_any() noexcept { return count().load() != 0; }
 
  private:
-  static inline std::atomic<int> count_{0};
+  static std::atomic<int>& count() noexcept;  // of the process: process.cc
 };
 
 }  // namespace tutti::control

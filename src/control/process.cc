@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/signals.h"
 #include "control/board/board.h"
+#include "control/callers.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -74,6 +75,11 @@ void test_robust_mutexes() {
 }
 
 }  // namespace
+
+std::atomic<int>& PendingCallback::count() noexcept {
+  static std::atomic<int> pending{0};
+  return pending;
+}
 
 std::shared_ptr<Process> Process::get() {
   Global& state = global();

@@ -8,6 +8,7 @@
 // can run but for what steps cost, and then jumps to what is due next.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -45,6 +46,7 @@ struct Proc {
   int runnable = 0;  ///< of the fibers
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;
+  std::atomic<int> pending_callbacks{0};
   std::map<const void*, Fiber*> threads;  ///< of the product's objects that have one
   bool has_no_memory = false;             ///< none is reserved any more
 };
@@ -119,7 +121,7 @@ class Kernel {
   // Every process has a core of its own: what one spends the others spend as well.
   std::int64_t shared_by_ = 1;
   std::chrono::nanoseconds step_of_all_{0}, step_left_over_{0};  // of a step: for each, and in all
-  std::uint64_t steps_ = 0;
+  std::uint64_t steps_ = 0, most_steps_ = 0;
   std::vector<std::unique_ptr<Proc>> processes_;
   std::vector<Fiber*> all_fibers_;
   Fiber* current_ = nullptr;

@@ -8,6 +8,7 @@
 #include "base/cores.h"
 #include "base/wait.h"
 #include "control/board/board.h"
+#include "control/callers.h"
 #include "control/progress.h"
 #include "control/untold.h"
 #include "simulate/kernel.h"
@@ -78,6 +79,10 @@ void ProgressThread::join() noexcept {
   Kernel& kernel = *Kernel::running();
   kernel.join(kernel.self().threads[this]);
   kernel.self().threads.erase(this);
+}
+
+std::atomic<int>& PendingCallback::count() noexcept {
+  return Kernel::running()->self().pending_callbacks;
 }
 
 Untold& Untold::of_process() {
