@@ -43,7 +43,7 @@ void stretch(Plan& plan) {
 /// had come to there, or any where it had not begun, or ended.
 void pin(Plan& plan) {
   Fault& fault = plan.faults.front();
-  if (fault.kind != FaultKind::die && fault.kind != FaultKind::stop) return;
+  if (is_at_step(fault)) return;
   Plan probe = plan;
   probe.faults.front().kind = FaultKind::die;
   Tally nothing;

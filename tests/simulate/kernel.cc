@@ -30,8 +30,9 @@ namespace {
 
 constexpr std::size_t kStackBytes = 192 * 1024;
 constexpr std::chrono::nanoseconds kStep{20};
-/// Of a round; then somebody goes round in circles.
-constexpr std::uint64_t kMostSteps = 20'000'000;
+/// Of a round, and for each two processes: then somebody goes round in circles. Everybody may look
+/// at everybody, again and again.
+constexpr std::uint64_t kMostSteps = 20'000'000, kMostStepsOfTwo = 20'000;
 constexpr std::chrono::milliseconds kMostHiccups{60};
 
 /// Stacks are used again from round to round: fibers of dead processes are never unwound.
@@ -124,6 +125,7 @@ Proc& Kernel::add_process() {
   shared_by_ = static_cast<std::int64_t>(processes_.size());
   step_of_all_ = kStep / shared_by_;
   step_left_over_ = kStep % shared_by_;
+  most_steps_ = kMostSteps + kMostStepsOfTwo * processes_.size() * processes_.size();
   processes_.back()->id = static_cast<int>(processes_.size()) - 1;
   return *processes_.back();
 }
@@ -201,7 +203,7 @@ void Kernel::step() noexcept {
     kill(process);
     switch_out();  // for good
   }
-  bool is_aside = steps_left_-- == 0 || steps_ > kMostSteps;
+  bool is_aside = steps_left_-- == 0 || steps_ > most_steps_;
   if (is_aside) steps_left_ = steps_until(put_aside_);
   if (process.steps == process.stop_at) {
     process.stopped_until = now_ + process.stop_for;
@@ -332,7 +334,7 @@ bool Kernel::run(Clock::time_point limit) {
     if (Fiber* const fiber = choose()) {
       resume(*fiber);
       spend(std::chrono::nanoseconds(random_.below(2000)));
-      if (now_ > limit || steps_ > kMostSteps) return false;
+      if (now_ > limit || steps_ > most_steps_) return false;
       continue;
     }
     const Clock::time_point due = next_due();

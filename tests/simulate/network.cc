@@ -151,12 +151,15 @@ control::OtherHosts& Network::others_of(int rank) {
 
 void Network::start() {
   for (const Fault& fault : plan_.faults)
-    if (fault.kind == FaultKind::cut)
-      at(kernel_.now() + std::chrono::microseconds(fault.at), [this, fault] {
-        block(fault.who, fault.other, fault.lasts);
-        if (!fault.one_way) block(fault.other, fault.who, fault.lasts);
-      });
+    if (fault.kind == FaultKind::cut && !fault.is_pinned)
+      at(kernel_.now() + std::chrono::microseconds(fault.at),
+         [this, fault] { cut(fault.who, fault); });
   kernel_.spawn(&kernel_.add_process(), [this] { carry(); });
+}
+
+void Network::cut(int host, const Fault& fault) {
+  block(host, fault.other, fault.lasts);
+  if (!fault.one_way) block(fault.other, host, fault.lasts);
 }
 
 void Network::at(Clock::time_point time, Task task) {

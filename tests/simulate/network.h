@@ -38,6 +38,8 @@ class Network {
 
   /// The courier, once all processes of the plan are there; and what befalls links.
   void start();
+  /// `host` from another, as the fault says.
+  void cut(int host, const Fault& fault);
   /// A process has died; the program of a rank has ended.
   void died(const Proc& process);
   void ended(int rank);

@@ -71,49 +71,86 @@ class Program {
     for (std::size_t step = 0; step <= plan_.steps.size() && goes_on; ++step) {
       const Fault* const fault = fault_at(step);
       const FaultKind kind = fault != nullptr ? fault->kind : FaultKind::none;
+      if (fault != nullptr) happened_.befallen = operation_at(step, kind);
       if (happened_.told != nullptr) told().reached = step;
       if (kind == FaultKind::late) around_.pause(fault->lasts);
       if (kind == FaultKind::quit) return;
-      if (kind == FaultKind::error || kind == FaultKind::die || kind == FaultKind::stop)
-        around_.befall(*fault);
+      if (fault != nullptr) around_.befall(*fault);
       slow_ = kind == FaultKind::slow ? fault->lasts : 0ns;
       if (step == plan_.steps.size()) return;
       if (choice_at(step).chance(0.3)) settle(-1);
-      goes_on = take(step, kind) || plan_.goes_on[static_cast<std::size_t>(rank_)];
+      if (kind == FaultKind::swap && step != early_ && may_swap(step)) {
+        early_ = step + 1;
+        goes_on = take_and_go_on(*early_, FaultKind::none);
+      }
+      if (goes_on && step != early_) goes_on = take_and_go_on(step, kind);
     }
+  }
+
+  /// Messages of a tag are in order.
+  bool may_swap(std::size_t number) const {
+    if (number + 1 >= plan_.steps.size()) return false;
+    const PlanStep& step = plan_.steps[number];
+    const PlanStep& next = plan_.steps[number + 1];
+    const bool are_messages = step.kind == StepKind::message && next.kind == step.kind;
+    return !are_messages || step.group != next.group || step.tag != next.tag;
+  }
+
+  bool take_and_go_on(std::size_t number, FaultKind fault) {
+    return take(number, fault) || plan_.goes_on[static_cast<std::size_t>(rank_)];
+  }
+
+  bool is_member(const PlanStep& step) const {
+    const auto& members = plan_.groups[static_cast<std::size_t>(step.group)].world_ranks;
+    return std::find(members.begin(), members.end(), rank_) != members.end();
+  }
+
+  /// The group of which a step is asked.
+  int asked_of(const PlanStep& step) const {
+    return step.kind == StepKind::make ? plan_.groups[static_cast<std::size_t>(step.group)].parent
+                                       : step.group;
+  }
+
+  /// What this rank does in a step; empty: nothing that such a fault would change.
+  std::string_view operation_at(std::size_t number, FaultKind fault) const {
+    if (number >= plan_.steps.size()) return "end";
+    const PlanStep& step = plan_.steps[number];
+    if (!is_member(step) || !is_well(asked_of(step))) return {};
+    if (fault == FaultKind::swap && !may_swap(number)) return {};
+    if (step.kind == StepKind::make) return fault != FaultKind::slow ? "make" : "";
+    const bool has_words = fault != FaultKind::slow && fault != FaultKind::disagree;
+    if (step.kind == StepKind::close) return has_words ? "close" : "";
+    const int me = groups_.at(step.group).me;
+    const bool receives = step.kind == StepKind::message && me == step.to;
+    if (step.kind == StepKind::message && me != step.from && !receives) return {};
+    if (fault == FaultKind::slow && (receives ? step.how_to : step.how) != How::callback) return {};
+    if (step.kind == StepKind::collective) return name_of(step.op);
+    return receives ? "recv" : "send";
   }
 
   bool take(std::size_t number, FaultKind fault) {
     const PlanStep& step = plan_.steps[number];
-    const auto& members = plan_.groups[static_cast<std::size_t>(step.group)].world_ranks;
-    if (std::find(members.begin(), members.end(), rank_) == members.end()) return true;
-    if (step.kind == StepKind::make)
-      return is_well(plan_.groups[static_cast<std::size_t>(step.group)].parent) && make(step.group);
-    if (!is_well(step.group)) return true;
-    Group& group = groups_[step.group];
+    if (!is_member(step) || !is_well(asked_of(step))) return true;
+    Group& group = groups_[asked_of(step)];
     if (fault == FaultKind::abort) {
       group.group.abort("as planned");
       group.failed = true;
       return false;
     }
-    if (fault == FaultKind::skip && step.kind == StepKind::collective) return true;
+    if (fault == FaultKind::skip) return true;
+    const bool disagrees = fault == FaultKind::disagree;
+    if (step.kind == StepKind::make) return make(step.group, disagrees);
     if (step.kind == StepKind::close) return close(step.group);
     if (step.kind == StepKind::message && group.me != step.from && group.me != step.to) return true;
-    auto task = std::make_unique<Task>(plan_, number, group.me, fault == FaultKind::disagree);
+    auto task = std::make_unique<Task>(plan_, number, group.me, disagrees);
     const bool receives = step.kind == StepKind::message && group.me == step.to;
     return carry_out(std::move(task), receives ? step.how_to : step.how);
   }
 
   const Fault* fault_at(std::size_t step) const {
     for (const Fault& fault : plan_.faults)
-      if (fault.who == rank_ && fault.at == step && fault.kind < FaultKind::cut &&
-          (fault.is_pinned || !is_of_process(fault)))
-        return &fault;
+      if (fault.who == rank_ && fault.at == step && is_at_step(fault)) return &fault;
     return nullptr;
-  }
-
-  static bool is_of_process(const Fault& fault) {
-    return fault.kind == FaultKind::die || fault.kind == FaultKind::stop;
   }
 
   /// What the program does there by chance: the same in every interleaving.
@@ -216,7 +253,7 @@ class Program {
 
   // ---- groups
 
-  bool make(int index) {
+  bool make(int index, bool disagrees = false) {
     const PlannedGroup& planned = plan_.groups[static_cast<std::size_t>(index)];
     Group& group = groups_[index];
     group.me =
@@ -225,7 +262,7 @@ class Program {
     happened_.made_last[rank_] = 0;
     const bool well = call("make", index, [&] {
       try {
-        group.group = planned.parent < 0 ? around_.make_world(rank_) : make_of(planned);
+        group.group = planned.parent < 0 ? around_.make_world(rank_) : make_of(planned, disagrees);
       } catch (const Error& error) {
         failed_to_make(planned, group.me, error);
         throw;
@@ -235,12 +272,14 @@ class Program {
     return well;
   }
 
-  ProcessGroup make_of(const PlannedGroup& planned) {
+  /// `disagrees`: of the same ranks in another order.
+  ProcessGroup make_of(const PlannedGroup& planned, bool disagrees) {
     const auto& parents = plan_.groups[static_cast<std::size_t>(planned.parent)].world_ranks;
     std::vector<int> ranks;
     for (const int world_rank : planned.world_ranks)
       ranks.push_back(static_cast<int>(std::find(parents.begin(), parents.end(), world_rank) -
                                        parents.begin()));
+    if (disagrees) std::rotate(ranks.begin(), ranks.begin() + 1, ranks.end());
     return groups_[planned.parent].group.new_group(ranks);
   }
 
@@ -358,6 +397,7 @@ class Program {
 
   /// Waits for what is under way in a group, or in all (-1); for threads in any case.
   void settle(int group, bool works = true) {
+    if (works && random_.chance(0.3)) await_any(group);
     for (auto at = pending_.begin(); at != pending_.end();) {
       Pending& pending = *at;
       const bool is_due = pending.join || works;
@@ -373,6 +413,20 @@ class Program {
       }
       at = pending_.erase(at);
     }
+  }
+
+  /// Until one has ended, whichever that is.
+  void await_any(int group) {
+    std::vector<Pending*> all;
+    std::vector<Work> works;
+    for (Pending& pending : pending_) {
+      if (pending.join || (group >= 0 && pending.task->group() != group)) continue;
+      all.push_back(&pending);
+      works.push_back(std::move(pending.work));
+    }
+    if (works.empty()) return;
+    wait_any(works);
+    for (std::size_t i = 0; i < works.size(); ++i) all[i]->work = std::move(works[i]);
   }
 
   void settle(Pending& pending) {
@@ -453,6 +507,7 @@ class Program {
   std::map<int, Group> groups_;
   std::list<Pending> pending_;
   std::chrono::nanoseconds slow_{0};
+  std::optional<std::size_t> early_;  ///< a step that it has taken before the one before
 };
 
 }  // namespace

@@ -30,12 +30,17 @@ struct Outcome {
 /// id: ranks that have failed a group may ask for another one of the same members.
 
 struct Happened {
+  struct Wait {
+    std::uint64_t seq = 0;
+    Clock::time_point since = {};
+    bool names_all = false;
+  };
   struct Group {
     std::vector<int> world_ranks;
     GroupId parent = 0;
-    std::vector<std::optional<Outcome>> outcomes;                        // by member
-    std::map<std::uint64_t, std::vector<Clock::time_point>> entered;     // seq -> by member
-    std::map<int, std::pair<std::uint64_t, Clock::time_point>> waiting;  // rank: what, since when
+    std::vector<std::optional<Outcome>> outcomes;                     // by member
+    std::map<std::uint64_t, std::vector<Clock::time_point>> entered;  // seq -> by member
+    std::map<int, Wait> waiting;                                      // by rank
     std::set<int> parted;  // ranks of the world that have closed it well
   };
   struct Mail {
@@ -59,6 +64,7 @@ struct Happened {
   std::map<int, std::set<GroupId>> made = {};  // rank of the world: groups it has begun to make
   std::map<int, GroupId> made_last = {};       // the same; 0: it could not begin
   std::map<int, std::string_view> doing = {};  // rank of the world: what it has begun last
+  std::string_view befallen = {};  ///< what a rank did at a fault: an operation, or empty
   std::map<int, Clock::time_point> left = {};
   std::set<int> leaving = {};  // ranks of the world that may have said a goodbye
   std::vector<bool> done = {};

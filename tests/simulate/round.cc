@@ -64,7 +64,8 @@ class Round {
   void check_outcomes(GroupId id, const Happened::Group& group);
   void check_mail();
   void check_first(const Verdict& verdict, const std::string& text);
-  void count_first(std::string_view answer, std::string_view operation);
+  void count_first(std::string_view answer);
+  std::string_view operation_of(const Proc& process);
   bool has_parted_from_all(int rank) const;
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
@@ -76,7 +77,6 @@ class Round {
   }
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
-  std::vector<int> processes_of(int host) const;
   bool is_divided() const;
   bool may_be_held_up() const;
 
@@ -163,22 +163,24 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       explained({die, lose, cut});
       break;
     case ErrorCode::kTimeout:
-      if (!has_fault({die, lose, skip, quit, error, abort, disagree}) &&
+      if (!has_fault({die, lose, skip, swap, quit, error, abort, disagree}) &&
           happened_.pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
       break;
     case ErrorCode::kCollectiveMismatch:
       // A close that times out ends a program early, whatever it waited for.
       if (verdict.text.find("disagree about operation") != std::string::npos) {
-        explained({disagree, skip});
+        explained({disagree, skip, swap});
       } else {
-        explained({quit, skip, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
+        explained(
+            {quit, skip, swap, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
       }
       break;
     case ErrorCode::kClosed:
       // Who took a message back may leave while its other end still waits.
       if (plan_.patience > 0ms) break;
-      explained({quit, skip, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
+      explained(
+          {quit, skip, swap, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
       break;
     case ErrorCode::kAborted:
       explained({abort});
@@ -191,8 +193,10 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
           violated(fmt::format("{}: rank {} has memory", text, culprit));
       break;
     case ErrorCode::kDeadlock:
-      // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path.
-      explained({skip, disagree, abort, quit, error, die});
+      // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path, or
+      // goes on after the time of a message was over.
+      if (plan_.patience == 0ms && happened_.pauses() < plan_.timeout / 2)
+        explained({skip, swap, disagree, abort, quit, error, die});
       break;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
@@ -201,19 +205,25 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
     case ErrorCode::kCancelled:
       violated(text + ": no part of a simulation fails so");
   }
-  const int rank = (verdict.is_loss() ? verdict.culprits.front() : verdict.finder).value;
-  count_first(name_of(verdict.code), happened_.doing[rank]);
+  count_first(name_of(verdict.code));
 }
 
-/// What a round has answered first to its faults, and what was under way: what the rank did that is
-/// lost, or that found what was wrong.
-void Round::count_first(std::string_view answer, std::string_view operation) {
+/// What the first rank of a process does.
+std::string_view Round::operation_of(const Proc& process) {
+  const auto& all = plan_.process_of;
+  const auto rank = std::find(all.begin(), all.end(), process.id) - all.begin();
+  const std::string_view doing = happened_.doing[static_cast<int>(rank)];
+  return doing.empty() ? "join" : doing;
+}
+
+/// What a round has answered first to its faults, and what the rank did that the only one befell.
+void Round::count_first(std::string_view answer) {
   for (const Fault& fault : plan_.faults)
     ++happened_.tally.answers[fmt::format("{} -> {}", name_of(fault.kind), answer)];
   const bool is_alone = plan_.faults.size() == 1 && plan_.patience == 0ms;
-  if (!is_alone) return;
+  if (!is_alone || happened_.befallen.empty()) return;
   const std::string row = fmt::format("{} -> {}", name_of(plan_.faults.front().kind), answer);
-  ++happened_.tally.alone[row][operation.empty() ? "join" : std::string(operation)];
+  ++happened_.tally.alone[row][std::string(happened_.befallen)];
 }
 
 /// Who waits for members of a new group is told at once why they do not come.
@@ -255,20 +265,22 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
   const Happened::Group& group = happened_.groups[verdict.groups.front()];
   const auto wait = group.waiting.find(verdict.finder.value);
   if (wait == group.waiting.end()) return;
-  const auto [seq, since] = wait->second;
+  const auto [seq, since, names_all] = wait->second;
   // Between hosts an entry comes later than it was wished: its finder may have gone on by then.
-  if (plan_.hosts() > 1 && text.find(fmt::format(" #{}", seq)) == std::string::npos) return;
+  if (plan_.hosts() > 1 && verdict.text.find(fmt::format(" #{}", seq)) == std::string::npos) return;
+  const auto is_named = [&](std::size_t member) {
+    const auto& culprits = verdict.culprits;
+    return std::find(culprits.begin(), culprits.end(), WorldRank(group.world_ranks[member])) !=
+           culprits.end();
+  };
   std::uint64_t most = 0;
-  for (std::size_t member = 0; member < group.world_ranks.size(); ++member) {
-    const bool is_named = std::find(verdict.culprits.begin(), verdict.culprits.end(),
-                                    WorldRank(group.world_ranks[member])) != verdict.culprits.end();
-    if (is_named) most = std::max(most, last_of(group, member, since + plan_.timeout));
-  }
+  for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
+    if (is_named(member)) most = std::max(most, last_of(group, member, since + plan_.timeout));
   // Of who has not answered it says that it may be old.
   if (verdict.text.find("has not answered") != std::string::npos) return;
   if (most >= seq) violated(text + ": it had");
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
-    if (last_of(group, member, Clock::time_point::max()) < most)
+    if (last_of(group, member, Clock::time_point::max()) < most && !(names_all && is_named(member)))
       violated(fmt::format("{}: rank {} is further behind", text, group.world_ranks[member]));
 }
 
@@ -277,10 +289,10 @@ void Round::check_stalled(const Verdict& verdict, const std::string& text) {
   const Happened::Group& group = happened_.groups[verdict.groups.front()];
   const auto wait = group.waiting.find(verdict.finder.value);
   const bool is_message =
-      text.find(" send ") != std::string::npos || text.find(" recv ") != std::string::npos;
+      text.find("'s send(") != std::string::npos || text.find("'s recv(") != std::string::npos;
   if (wait == group.waiting.end() || is_message) return;
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
-    if (last_of(group, member, Clock::time_point::max()) < wait->second.first)
+    if (last_of(group, member, Clock::time_point::max()) < wait->second.seq)
       violated(fmt::format("{}: rank {} has not entered", text, group.world_ranks[member]));
 }
 
@@ -321,8 +333,8 @@ void Round::check_mail() {
 
 bool Round::is_harmless() const {
   using enum FaultKind;
-  return !has_fault({die, lose, disagree, skip, abort, quit, error}) && plan_.patience == 0ms &&
-         happened_.pauses() < plan_.timeout / 2;
+  return !has_fault({die, lose, disagree, skip, swap, abort, quit, error}) &&
+         plan_.patience == 0ms && happened_.pauses() < plan_.timeout / 2;
 }
 
 void Round::check_end() {
@@ -331,7 +343,7 @@ void Round::check_end() {
       violated(fmt::format("rank {} never ends", rank));
   for (const auto& [id, group] : happened_.groups) check_outcomes(id, group);
   check_mail();
-  if (happened_.log.empty()) count_first("nothing", "all");
+  if (happened_.log.empty()) count_first("nothing");
 }
 
 // ---- the round ---------------------------------------------------------------------------------
@@ -356,7 +368,7 @@ void Round::enters(const control::Membership& membership, const Request& request
   Happened::Group& group = happened_.groups[membership.id()];
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
   happened_.doing[rank] = name_of(request.op);
-  if (request.seq != 0) group.waiting[rank] = {request.seq, kernel_.now()};
+  if (request.seq != 0) group.waiting[rank] = {request.seq, kernel_.now(), request.names_all};
 }
 
 void Round::entered(const control::Membership& membership, const Request& request) {
@@ -391,30 +403,26 @@ void Round::start_ranks() {
   }
 }
 
-std::vector<int> Round::processes_of(int host) const {
-  std::vector<int> processes;
-  for (std::size_t id = 0; id < plan_.hosts_of.size(); ++id)
-    if (plan_.hosts_of[id] == host) processes.push_back(static_cast<int>(id));
-  return processes;
-}
-
 void Round::befall() {
   kernel_.on_death = [this](Proc& process) {
+    if (happened_.befallen.empty()) happened_.befallen = operation_of(process);
     for (const Fault& fault : plan_.faults) {
-      if (fault.kind != FaultKind::lose || processes_of(fault.who).front() != process.id) continue;
-      for (const int id : processes_of(fault.who)) kernel_.kill(kernel_.process(id));
+      if (fault.kind != FaultKind::lose || fault.is_pinned ||
+          plan_.processes_of(fault.who).front() != process.id)
+        continue;
+      for (const int id : plan_.processes_of(fault.who)) kernel_.kill(kernel_.process(id));
     }
     if (network_) network_->died(process);
   };
   for (const Fault& fault : plan_.faults) {
     if (fault.is_pinned) continue;
     if (fault.kind == FaultKind::lose)
-      kernel_.process(processes_of(fault.who).front()).die_at = fault.at;
+      kernel_.process(plan_.processes_of(fault.who).front()).die_at = fault.at;
     if (fault.kind == FaultKind::freeze) {
-      Proc& first = kernel_.process(processes_of(fault.who).front());
+      Proc& first = kernel_.process(plan_.processes_of(fault.who).front());
       first.stop_at = fault.at;
       first.stop_for = fault.lasts;
-      first.stop_with = processes_of(fault.who);
+      first.stop_with = plan_.processes_of(fault.who);
     }
     if (fault.kind == FaultKind::die) kernel_.process(fault.who).die_at = fault.at;
     if (fault.kind == FaultKind::stop) {

@@ -25,11 +25,12 @@ enum class FaultKind : std::uint8_t {
   quit,      ///< a rank ends there, in order
   error,     ///< a process gets no more shared memory
   slow,      ///< a rank's callback of Work::then takes its time
+  swap,      ///< a rank calls a step and the next one in the opposite order
   cut,       ///< nothing gets from one host to another, or either way
   lose,      ///< all processes of a host die
   freeze,    ///< all processes of a host stop, and go on later
 };
-inline constexpr std::size_t kFaultKinds = 13;
+inline constexpr std::size_t kFaultKinds = 14;
 const char* name_of(FaultKind kind) noexcept;
 
 struct Fault {
@@ -41,10 +42,15 @@ struct Fault {
   std::chrono::nanoseconds lasts{0};
   int other = 0;         ///< host, of cut
   bool one_way = false;  ///< the same
-  /// Of die and stop: `who` is a rank and `at` a step of the plan, to which that comes, or two more
-  /// than all: after its last goodbye. It dies `lasts` later.
+  /// Of processes and hosts: `who` is a rank, whose they are, and `at` a step of the plan, to which
+  /// that comes, or two more than all: after its last goodbye. It dies `lasts` later.
   bool is_pinned = false;
 };
+/// Of a process or host, and not of one rank.
+bool is_of_process(FaultKind kind) noexcept;
+bool is_of_host(FaultKind kind) noexcept;
+/// Whether it befalls a rank as that comes to a step of the plan.
+bool is_at_step(const Fault& fault) noexcept;
 
 enum class StepKind : std::uint8_t { collective, message, make, close };
 
@@ -84,6 +90,7 @@ struct Plan {
   std::vector<PlanStep> steps;
   std::vector<bool> goes_on;  ///< by rank: after a failure, with other groups
   std::vector<bool> keeps;    ///< by rank: groups that are closed, until its end
+  bool warns = false;         ///< of deadlocks, which end nothing then
   int cores = 1;              ///< of the machine: the engine and the waits are tuned by it
   std::chrono::milliseconds timeout{200};
   std::chrono::milliseconds patience{0};  ///< for messages; 0: as for everything
@@ -95,11 +102,14 @@ struct Plan {
     const auto process = static_cast<std::size_t>(process_of[static_cast<std::size_t>(rank)]);
     return hosts_of.empty() ? 0 : hosts_of[process];
   }
+  std::vector<int> processes_of(int host) const;
   int size_of(int group) const noexcept {
     return static_cast<int>(groups[static_cast<std::size_t>(group)].world_ranks.size());
   }
 };
 
+/// Of a collective.
+bool has_root(Op op) noexcept;
 /// Whether its ranks may all be threads of one process: no fault befalls a process.
 bool is_of_threads(const Plan& plan);
 

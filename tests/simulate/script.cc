@@ -11,9 +11,28 @@ namespace tutti::simulate {
 
 const char* name_of(FaultKind kind) noexcept {
   constexpr std::array<const char*, kFaultKinds> kNames = {
-      "none", "die",   "stop", "late", "disagree", "skip",  "abort",
-      "quit", "error", "slow", "cut",  "lose",     "freeze"};
+      "none", "die",   "stop", "late", "disagree", "skip", "abort",
+      "quit", "error", "slow", "swap", "cut",      "lose", "freeze"};
   return kNames[static_cast<std::size_t>(kind)];
+}
+
+bool is_of_host(FaultKind kind) noexcept { return kind >= FaultKind::cut; }
+bool is_of_process(FaultKind kind) noexcept {
+  return kind == FaultKind::die || kind == FaultKind::stop;
+}
+bool is_at_step(const Fault& fault) noexcept {
+  return fault.is_pinned || !(is_of_process(fault.kind) || is_of_host(fault.kind));
+}
+
+std::vector<int> Plan::processes_of(int host) const {
+  std::vector<int> processes;
+  for (std::size_t id = 0; id < hosts_of.size(); ++id)
+    if (hosts_of[id] == host) processes.push_back(static_cast<int>(id));
+  return processes;
+}
+
+bool has_root(Op op) noexcept {
+  return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
 
 bool is_of_threads(const Plan& plan) {
@@ -31,8 +50,9 @@ constexpr int kVersion = 3;
 constexpr std::array<const char*, 4> kStepNames = {"collective", "message", "make", "close"};
 constexpr std::array<const char*, kHows> kHowNames = {"waits", "work", "callback", "thread",
                                                       "cancels"};
-constexpr std::array<Op, 7> kOps = {Op::all_reduce,     Op::broadcast,  Op::barrier,   Op::reduce,
-                                    Op::reduce_scatter, Op::all_gather, Op::all_to_all};
+constexpr std::array<Op, 11> kOps = {
+    Op::all_reduce, Op::broadcast, Op::barrier, Op::reduce, Op::reduce_scatter, Op::all_gather,
+    Op::all_to_all, Op::gather,    Op::scatter, Op::scan,   Op::exclusive_scan};
 
 [[noreturn]] void refuse(const std::string& what) {
   throw std::runtime_error("replay script: " + what);
@@ -79,8 +99,7 @@ void check_steps(const Plan& plan) {
     const bool in_range = step.from >= 0 && step.from < size && step.to >= 0 && step.to < size &&
                           step.root >= -1 && step.root < size;
     require(in_range, fmt::format("step {} names a rank that its group has not", i));
-    const bool has_root = step.op == Op::broadcast || step.op == Op::reduce;
-    require(step.kind != StepKind::collective || has_root == (step.root >= 0),
+    require(step.kind != StepKind::collective || has_root(step.op) == (step.root >= 0),
             fmt::format("step {} needs a root, or none", i));
     require(step.count >= (step.kind == StepKind::message ? 1 : 0) && step.count <= 1 << 22,
             fmt::format("step {} moves {} floats", i, step.count));
@@ -102,20 +121,21 @@ void check_hosts(const Plan& plan) {
 }
 
 void check_fault(const Plan& plan, const Fault& fault) {
-  const bool of_process =
-      !fault.is_pinned && (fault.kind == FaultKind::die || fault.kind == FaultKind::stop);
-  const bool of_host = fault.kind >= FaultKind::cut;
-  const int count = of_host ? plan.hosts() : of_process ? plan.process_of.back() + 1 : plan.ranks();
+  const bool of_host = is_of_host(fault.kind);
+  const int count = is_at_step(fault) ? plan.ranks()
+                    : of_host         ? plan.hosts()
+                                      : plan.process_of.back() + 1;
   require(fault.who >= 0 && fault.who < count,
           fmt::format("a fault '{}' befalls {}, who is not there", name_of(fault.kind), fault.who));
   require(!of_host || plan.hosts() > 1, "a fault of a host where there is one");
+  const int host = fault.is_pinned ? plan.host_of(fault.who) : fault.who;
   require(fault.kind != FaultKind::cut ||
-              (fault.other >= 0 && fault.other < count && fault.other != fault.who),
-          fmt::format("host {} is cut from {}", fault.who, fault.other));
+              (fault.other >= 0 && fault.other < plan.hosts() && fault.other != host),
+          fmt::format("host {} is cut from {}", host, fault.other));
 }
 
 void check(const Plan& plan) {
-  require(!plan.process_of.empty() && plan.ranks() <= 256, "from 1 to 256 ranks are possible");
+  require(!plan.process_of.empty() && plan.ranks() <= 4096, "from 1 to 4096 ranks are possible");
   require(plan.cores >= 1, "a machine has cores");
   int last = -1;
   for (const int process : plan.process_of) {
@@ -188,6 +208,7 @@ std::string to_script(const Plan& plan) {
                  {"hiccup", plan.hiccup},
                  {"timeout_ms", plan.timeout.count()},
                  {"patience_ms", plan.patience.count()},
+                 {"warns", plan.warns},
                  {"cores", plan.cores},
                  {"processes", plan.process_of},
                  {"hosts", plan.hosts_of},
@@ -223,6 +244,7 @@ Plan from_script(const std::string& text) try {
   plan.hiccup = script.at("hiccup").get<double>();
   plan.timeout = std::chrono::milliseconds(script.at("timeout_ms").get<std::int64_t>());
   plan.patience = std::chrono::milliseconds(script.at("patience_ms").get<std::int64_t>());
+  plan.warns = script.value("warns", false);
   plan.cores = script.at("cores").get<int>();
   plan.process_of = script.at("processes").get<std::vector<int>>();
   plan.hosts_of = script.at("hosts").get<std::vector<int>>();

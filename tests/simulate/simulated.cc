@@ -21,26 +21,49 @@ std::function<void()> Simulated::start_thread(std::function<void()> body) {
   return [this, thread] { kernel_.join(thread); };
 }
 
-void Simulated::die() noexcept {
-  Proc& process = kernel_.self();
-  process.die_at = process.steps + 1;
+/// All processes of the host as well, for a fault of hosts.
+void Simulated::die(const Fault& fault) noexcept {
+  Proc& own = kernel_.self();
+  own.die_at = own.steps + 1;
+  if (fault.kind == FaultKind::lose)
+    for (const int id : plan_.processes_of(plan_.host_of(fault.who)))
+      if (id != own.id) kernel_.kill(kernel_.process(id));
   kernel_.step();
 }
 
 void Simulated::befall(const Fault& fault) {
   Proc& process = kernel_.self();
-  if (fault.kind == FaultKind::error) process.has_no_memory = true;
-  if (fault.kind == FaultKind::stop) {
-    process.stop_at = process.steps + 1;
-    process.stop_for = fault.lasts;
-    kernel_.step();
+  switch (fault.kind) {
+    case FaultKind::error:
+      process.has_no_memory = true;
+      return;
+    case FaultKind::freeze:
+      process.stop_with = plan_.processes_of(plan_.host_of(fault.who));
+      [[fallthrough]];
+    case FaultKind::stop:
+      process.stop_at = process.steps + 1;
+      process.stop_for = fault.lasts;
+      return kernel_.step();
+    case FaultKind::cut:
+      return network->cut(plan_.host_of(fault.who), fault);
+    case FaultKind::die:
+    case FaultKind::lose:
+      if (fault.lasts == 0ns) return die(fault);
+      kernel_.spawn(nullptr, [this, fault] {
+        pause(fault.lasts);
+        die(fault);
+      });
+      return;
+    case FaultKind::none:
+    case FaultKind::late:
+    case FaultKind::disagree:
+    case FaultKind::skip:
+    case FaultKind::abort:
+    case FaultKind::quit:
+    case FaultKind::slow:
+    case FaultKind::swap:
+      return;  // the program's own
   }
-  if (fault.kind != FaultKind::die) return;
-  if (fault.lasts == 0ns) die();
-  kernel_.spawn(nullptr, [this, lasts = fault.lasts] {
-    pause(lasts);
-    die();
-  });
 }
 
 namespace {
@@ -59,6 +82,7 @@ std::shared_ptr<control::Host> join_host(const Plan& plan, int rank, int board_f
   options.timeout = 5s;
   options.first_line_after = plan.timeout / 8;
   options.deadlock_after = plan.timeout / 4;
+  if (plan.warns) options.deadlock = control::Deadlock::warn;
   return control::Host::join(options);
 }
 

@@ -28,7 +28,7 @@ class Simulated final : public Surroundings {
   std::chrono::nanoseconds hiccups() const override { return kernel_.hiccups(); }
 
  private:
-  void die() noexcept;
+  void die(const Fault& fault) noexcept;
 
   Kernel& kernel_;
   const Plan& plan_;

@@ -21,7 +21,8 @@ class Surroundings {
   virtual std::function<void()> start_thread(std::function<void()> body) = 0;
   /// The plan's world, of which the caller becomes `rank`.
   virtual ProcessGroup make_world(int rank) = 0;
-  /// The caller's process dies, stops, or gets no more shared memory.
+  /// The caller's process or host dies, stops, gets no more shared memory, or is cut off. Nothing,
+  /// if the fault is one of programs.
   virtual void befall(const Fault& fault) = 0;
   /// How long processes were stopped for in all, though the plan says nothing of it.
   virtual std::chrono::nanoseconds hiccups() const = 0;

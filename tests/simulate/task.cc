@@ -79,19 +79,29 @@ Task::Task(const Plan& plan, std::size_t step, int me, bool other)
   lay_out();
 }
 
+bool Task::is_joined() const noexcept {
+  return op_ == Op::all_to_all || op_ == Op::all_gather || op_ == Op::gather;
+}
+
+bool Task::has_input() const noexcept {
+  return op_ != Op::recv && op_ != Op::barrier && (op_ != Op::scatter || me_ == root_);
+}
+
+bool Task::has_output() const noexcept {
+  return op_ != Op::send && op_ != Op::barrier && (op_ != Op::gather || me_ == root_);
+}
+
 void Task::lay_out() {
   const auto members = static_cast<std::size_t>(members_);
-  const bool is_split = op_ == Op::all_to_all || op_ == Op::reduce_scatter;
-  const bool is_joined = op_ == Op::all_to_all || op_ == Op::all_gather;
+  const bool is_split = op_ == Op::all_to_all || op_ == Op::reduce_scatter || op_ == Op::scatter;
   const std::uint64_t number = step_ + (is_other_ ? 1000 : 0);
-  if (op_ != Op::recv && op_ != Op::barrier) {
+  if (has_input()) {
     input_.resize(count_ * (is_split ? members : 1));
     fill(input_, [&](std::size_t i) { return value(number, me_, i); });
   }
   if (op_ == Op::send) input_[0] = static_cast<float>(step_);
-  if (op_ == Op::broadcast) output_ = me_ == root_ ? input_ : std::vector<float>(count_, -1.0f);
-  if (op_ != Op::send && op_ != Op::barrier && op_ != Op::broadcast)
-    output_.assign(count_ * (is_joined ? members : 1), -1.0f);
+  if (has_output()) output_.assign(count_ * (is_joined() ? members : 1), -1.0f);
+  if (op_ == Op::broadcast && me_ == root_) output_ = input_;
 }
 
 template <class Result, class... How>
@@ -107,8 +117,16 @@ Result Task::issue(ProcessGroup& group, How... how) {
       return group.reduce_scatter(input_, output_, AllReduceOptions{}, how...);
     case Op::broadcast:
       return group.broadcast(output_, RootedOptions{.root = root_}, how...);
+    case Op::gather:
+      return group.gather(input_, output_, RootedOptions{.root = root_}, how...);
     case Op::all_gather:
       return group.all_gather(input_, output_, CollectiveOptions{}, how...);
+    case Op::scatter:
+      return group.scatter(input_, output_, RootedOptions{.root = root_}, how...);
+    case Op::scan:
+      return group.scan(input_, output_, AllReduceOptions{}, how...);
+    case Op::exclusive_scan:
+      return group.exclusive_scan(input_, output_, AllReduceOptions{}, how...);
     case Op::all_to_all:
       return group.all_to_all(input_, output_, CollectiveOptions{}, how...);
     case Op::send:
@@ -120,16 +138,15 @@ Result Task::issue(ProcessGroup& group, How... how) {
           group.recv(output_, planned_.any ? kAnyRank : planned_.from,
                      {.tag = planned_.tag, .timeout = patience, .info = &info_}, how...));
     case Op::barrier:
-    case Op::gather:
-    case Op::scatter:
-    case Op::scan:
-    case Op::exclusive_scan:
-      break;  // no plan has the others
+      break;
   }
   return group.barrier(CollectiveOptions{}, how...);
 }
 
-void Task::run(ProcessGroup& group) { issue<void>(group); }
+void Task::run(ProcessGroup& group) {
+  if (is_monitored()) return group.monitored_barrier();
+  issue<void>(group);
+}
 Work Task::start(ProcessGroup& group) { return issue<Work>(group, async); }
 
 std::size_t Task::received() const noexcept { return static_cast<std::size_t>(output_[0]); }
@@ -156,36 +173,42 @@ std::string Task::why_wrong_message() const {
 
 std::string Task::why_wrong() const {
   if (op_ == Op::recv) return why_wrong_message();
-  if (op_ == Op::send || op_ == Op::barrier) return {};
-  const bool needs_all = op_ != Op::broadcast && op_ != Op::reduce;
-  if (is_other_) return needs_all && members_ > 1 ? "has succeeded alone" : "";
+  if (!has_output()) return {};
+  if (is_other_) return members_ > 1 && needs_all() ? "has succeeded alone" : "";
   if (op_ == Op::reduce && me_ != root_) return {};
-  std::vector<float> period(std::min(kPeriod, count_)), inputs(static_cast<std::size_t>(members_));
+  std::vector<float> period(std::min(kPeriod, count_));
+  const std::size_t own_first = count_ * static_cast<std::size_t>(me_);
   const auto from = [&](int member, std::size_t first) {
     fill(period, [&](std::size_t i) { return value(step_, member, first + i); });
   };
-  const auto of_all = [&](std::size_t first) {
+  const auto of_first = [&](int members, std::size_t first) {
+    std::vector<float> inputs(static_cast<std::size_t>(members));
     for (std::size_t i = 0; i < period.size(); ++i) {
-      for (int member = 0; member < members_; ++member)
+      for (int member = 0; member < members; ++member)
         inputs[static_cast<std::size_t>(member)] = value(step_, member, first + i);
-      period[i] = tree(inputs.data(), inputs.size());
+      period[i] = members > 0 ? tree(inputs.data(), inputs.size()) : 0;
     }
   };
-  const std::size_t own_first = count_ * static_cast<std::size_t>(me_);
-  const bool is_joined = op_ == Op::all_to_all || op_ == Op::all_gather;
-  for (int part = 0; part < (is_joined ? members_ : 1); ++part) {
-    if (is_joined) {
+  for (int part = 0; part < (is_joined() ? members_ : 1); ++part) {
+    if (is_joined()) {
       from(part, op_ == Op::all_to_all ? own_first : 0);
-    } else if (op_ == Op::broadcast) {
-      from(root_, 0);
+    } else if (op_ == Op::broadcast || op_ == Op::scatter) {
+      from(root_, op_ == Op::scatter ? own_first : 0);
+    } else if (op_ == Op::scan || op_ == Op::exclusive_scan) {
+      of_first(me_ + (op_ == Op::scan ? 1 : 0), 0);
     } else {
-      of_all(op_ == Op::reduce_scatter ? own_first : 0);
+      of_first(members_, op_ == Op::reduce_scatter ? own_first : 0);
     }
     const auto at = static_cast<std::size_t>(part) * count_;
     if (!is_filled(std::span(output_).subspan(at, count_), period))
       return fmt::format("has a wrong result of {} x {}, part {}", name_of(op_), count_, part);
   }
   return {};
+}
+
+bool Task::needs_all() const noexcept {
+  return op_ == Op::all_reduce || op_ == Op::reduce_scatter || op_ == Op::all_gather ||
+         op_ == Op::all_to_all;
 }
 
 }  // namespace tutti::simulate

@@ -38,6 +38,12 @@ class Task {
   template <class Result, class... How>
   Result issue(ProcessGroup& group, How... how);
   void lay_out();
+  bool has_input() const noexcept;
+  bool has_output() const noexcept;
+  bool is_joined() const noexcept;  ///< its output has a part of each member
+  bool needs_all() const noexcept;  ///< its output depends on all inputs
+  /// Of barriers in which ranks wait: every other one.
+  bool is_monitored() const noexcept { return op_ == Op::barrier && step_ % 2 == 1; }
   std::string why_wrong_message() const;
 
   const Plan& plan_;

@@ -11,9 +11,11 @@ namespace {
 
 using nlohmann::json;
 
+/// A group that could not be made has ended with the reason.
 std::string ending_of(const Told& told, std::size_t group) {
-  const auto found = told.groups.find(group);
-  return found != told.groups.end() ? found->second : "never made";
+  if (const auto found = told.groups.find(group); found != told.groups.end()) return found->second;
+  const auto make = told.calls.find(fmt::format("make of group {}", group));
+  return make != told.calls.end() ? make->second.ending : "never made";
 }
 
 bool has_failed(const Told& told) {

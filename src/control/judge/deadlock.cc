@@ -316,7 +316,7 @@ bool needs_all(const Request& request, int rank) noexcept {
     case Op::exclusive_scan:
     case Op::send:
     case Op::recv:
-      return false;
+      break;
   }
   return false;
 }

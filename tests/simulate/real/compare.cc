@@ -1,15 +1,21 @@
 #include "simulate/real/compare.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <thread>
 
+#include "net/unix_socket.h"
 #include "simulate/program.h"
 #include "simulate/real/real_world.h"
 #include "simulate/script.h"
+#include "store/client.h"
+#include "store/server.h"
 #include "tutti/test_kit.h"
 
 namespace tutti::simulate {
@@ -41,9 +47,12 @@ OfRank run_rank(const Plan& plan, RealWorld& world, int rank) {
   return own;
 }
 
-/// All ranks of a process, each in a thread; what it answers goes back to whoever compares.
-std::string run_process(const Plan& plan, int process, const InitOptions& init) {
+/// All ranks of a process, each in a thread; what it answers goes back to the comparison. They meet
+/// in the store at `address`.
+std::string run_process(const Plan& plan, int process, InitOptions init,
+                        const std::string& address) {
   use_cores_of(plan);
+  init.store = store::connect_store(address, {}, Deadline::after(kLimit)).store;
   RealWorld world(plan, init);
   std::vector<OfRank> ranks(static_cast<std::size_t>(plan.ranks()));
   std::vector<std::thread> threads;
@@ -61,6 +70,42 @@ std::string run_process(const Plan& plan, int process, const InitOptions& init) 
   return answer.dump();
 }
 
+/// A store in a process of its own: as the simulated one it outlives all ranks.
+class OutlivingStore {
+ public:
+  OutlivingStore() {
+    net::Fd listener(net::listen(address_).release());  // else the child would not inherit it
+    server_ = ::fork();
+    if (server_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const store::Server server({.listener = std::move(listener)});
+    for (;;) ::pause();
+  }
+  OutlivingStore(const OutlivingStore&) = delete;
+  OutlivingStore& operator=(const OutlivingStore&) = delete;
+  ~OutlivingStore() {
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+  }
+
+  const std::string& address() const noexcept { return address_; }
+
+ private:
+  const std::string address_ = net::random_address("tutti-real");
+  pid_t server_ = -1;
+};
+
+std::vector<test_kit::Outcome> run_processes(const Plan& plan) {
+  const OutlivingStore store;
+  const test_kit::RunOptions options{.as = test_kit::As::processes, .deadline = kLimit};
+  return test_kit::collect_ranks(
+      plan.process_of.back() + 1,
+      [&](const test_kit::Rank& me) {
+        return run_process(plan, me.rank, me.init, store.address());
+      },
+      options);
+}
+
 bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
 
 }  // namespace
@@ -68,10 +113,7 @@ bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != E
 Run run_real(const json& expectation, RanksAs as) {
   Plan plan = from_script(expectation.at("script").get<std::string>());
   if (as == RanksAs::threads) std::fill(plan.process_of.begin(), plan.process_of.end(), 0);
-  const test_kit::RunOptions options{.as = test_kit::As::processes, .deadline = kLimit};
-  const std::vector<test_kit::Outcome> processes = test_kit::collect_ranks(
-      plan.process_of.back() + 1,
-      [&plan](const test_kit::Rank& me) { return run_process(plan, me.rank, me.init); }, options);
+  const std::vector<test_kit::Outcome> processes = run_processes(plan);
   Run run;
   run.told = json::array();
   for (std::size_t rank = 0; rank < plan.process_of.size(); ++rank) {

@@ -79,6 +79,7 @@ ProcessGroup RealWorld::make_world(int rank) {
   init.settings = {{"timeout", timeout},
                    {"stall_timeout", timeout},
                    {"close_timeout", timeout},
+                   {"deadlock", plan_.warns ? "warn" : "fail"},
                    {"deadlock_after", fmt::format("{}us", plan_.timeout / 4 / 1us)}};
   return init_process_group(init);
 }
