@@ -91,7 +91,7 @@ struct Fiber {
   int number = 0;
   State state = State::runnable;
   std::byte* stack = nullptr;
-  Clock::time_point wake_at = Clock::time_point::max();
+  std::uint64_t wait = 0;       ///< number of the wait it is in
   const void* place = nullptr;  ///< what it waits at: a futex, a mutex or another fiber
   Exceptions exceptions = {};
   std::vector<std::byte> locals{thread_locals().begin(), thread_locals().end()};
@@ -150,7 +150,7 @@ Fiber* Kernel::spawn(Proc* process, std::function<void()> body) {
                      });
   fiber->number = static_cast<int>(all_fibers_.size());
   fiber->process->fibers.push_back(fiber);
-  ++fiber->process->runnable;
+  make_runnable(*fiber);
   all_fibers_.push_back(fiber);
   return fiber;
 }
@@ -169,7 +169,7 @@ void Kernel::resume(Fiber& fiber) {
   change();
   current_ = nullptr;
   if (fiber.state != Fiber::State::ended) return;
-  --fiber.process->runnable;
+  stop_running(*fiber.process);
   std::erase(fiber.process->fibers, &fiber);
   wake(&fiber);
 }
@@ -222,6 +222,7 @@ void Kernel::step() noexcept {
 void Kernel::kill(Proc& process) {
   if (std::exchange(process.dead, true)) return;
   process.died = now_;
+  if (process.runnable > 0) forget(process);
   if (on_death) on_death(process);
 }
 
@@ -239,23 +240,49 @@ std::uint64_t Kernel::steps_until(double probability) noexcept {
 void Kernel::block(const void* place, Clock::time_point until) noexcept {
   Fiber& fiber = *current_;
   fiber.state = Fiber::State::waiting;
-  --fiber.process->runnable;
-  fiber.wake_at = until;
+  stop_running(*fiber.process);
   fiber.place = place;
-  next_wake_ = std::min(next_wake_, until);
+  fiber.wait = ++waits_;
+  if (place != nullptr) waiting_at_[place].push_back(&fiber);
+  if (until != Clock::time_point::max()) timers_.push({until, fiber.wait, &fiber});
   switch_out();
-  fiber.place = nullptr;
 }
 
 void Kernel::make_runnable(Fiber& fiber) noexcept {
   fiber.state = Fiber::State::runnable;
-  ++fiber.process->runnable;
+  fiber.wait = 0;
+  Proc& process = *fiber.process;
+  if (process.runnable++ > 0 || process.dead) return;
+  ready_.push_back(&process);
+  process.ready_at = ready_.size();
+}
+
+/// One fiber less can run.
+void Kernel::stop_running(Proc& process) noexcept {
+  if (--process.runnable == 0) forget(process);
+}
+
+void Kernel::forget(Proc& process) noexcept {
+  Proc* const last = ready_.back();
+  ready_[process.ready_at - 1] = last;
+  last->ready_at = process.ready_at;
+  ready_.pop_back();
+  process.ready_at = 0;
+}
+
+/// Its time has come before anybody has woken the place.
+void Kernel::leave_place(Fiber& fiber) noexcept {
+  if (fiber.place == nullptr) return;
+  const auto found = waiting_at_.find(fiber.place);
+  std::erase(found->second, &fiber);
+  if (found->second.empty()) waiting_at_.erase(found);
 }
 
 void Kernel::wake(const void* place) noexcept {
-  for (const auto& process : processes_)
-    for (Fiber* fiber : process->fibers)
-      if (fiber->state == Fiber::State::waiting && fiber->place == place) make_runnable(*fiber);
+  const auto found = waiting_at_.find(place);
+  if (found == waiting_at_.end()) return;
+  for (Fiber* const fiber : found->second) make_runnable(*fiber);
+  waiting_at_.erase(found);
 }
 
 void Kernel::lock(void* mutex) noexcept {
@@ -285,52 +312,45 @@ int Kernel::try_lock(void* mutex) noexcept {
 
 /// One that can run, of a process chosen at random; null if there is none.
 Fiber* Kernel::choose() {
-  std::uint64_t processes = 0;
-  Fiber* chosen = nullptr;
-  for (const auto& process : processes_) {
-    if (process->runnable == 0 || process->dead || process->stopped_until > now_) continue;
-    std::uint64_t fibers = 0;
-    Fiber* of_process = nullptr;
-    for (Fiber* fiber : process->fibers)
-      if (fiber->state == Fiber::State::runnable && (++fibers == 1 || random_.below(fibers) == 0))
-        of_process = fiber;
-    if (of_process != nullptr && (++processes == 1 || random_.below(processes) == 0))
-      chosen = of_process;
+  const auto can_run = [this](const Proc* process) { return process->stopped_until <= now_; };
+  if (ready_.empty()) return nullptr;
+  const Proc* process = ready_[random_.below(ready_.size())];
+  if (!can_run(process)) {
+    std::vector<Proc*> others;
+    std::copy_if(ready_.begin(), ready_.end(), std::back_inserter(others), can_run);
+    if (others.empty()) return nullptr;
+    process = others[random_.below(others.size())];
   }
-  return chosen;
+  auto number = random_.below(static_cast<std::uint64_t>(process->runnable));
+  const auto chosen = std::find_if(
+      process->fibers.begin(), process->fibers.end(),
+      [&](const Fiber* fiber) { return fiber->state == Fiber::State::runnable && number-- == 0; });
+  return *chosen;
 }
 
 /// Those whose time has come.
 void Kernel::wake_due() noexcept {
-  next_wake_ = Clock::time_point::max();
-  for (const auto& process : processes_)
-    for (Fiber* fiber : process->fibers) {
-      if (fiber->state != Fiber::State::waiting) continue;
-      if (fiber->wake_at <= now_) {
-        make_runnable(*fiber);
-      } else {
-        next_wake_ = std::min(next_wake_, fiber->wake_at);
-      }
-    }
+  for (; !timers_.empty() && timers_.top().at <= now_; timers_.pop()) {
+    Fiber& fiber = *timers_.top().fiber;
+    if (fiber.wait != timers_.top().number) continue;
+    leave_place(fiber);
+    make_runnable(fiber);
+  }
 }
 
-Clock::time_point Kernel::next_due() const noexcept {
-  auto due = Clock::time_point::max();
-  for (const auto& process : processes_) {
-    if (process->dead || process->fibers.empty()) continue;
-    if (process->stopped_until > now_) {
-      due = std::min(due, process->stopped_until);
-      continue;
-    }
-    for (const Fiber* fiber : process->fibers)
-      if (fiber->state == Fiber::State::waiting) due = std::min(due, fiber->wake_at);
-  }
+/// When somebody can run again.
+Clock::time_point Kernel::next_due() noexcept {
+  while (!timers_.empty() &&
+         (timers_.top().fiber->wait != timers_.top().number || timers_.top().fiber->process->dead))
+    timers_.pop();
+  auto due = timers_.empty() ? Clock::time_point::max() : timers_.top().at;
+  for (const Proc* process : ready_) due = std::min(due, process->stopped_until);
   return due;
 }
 
 bool Kernel::run(Clock::time_point limit) {
   for (;;) {
-    if (now_ >= next_wake_) wake_due();
+    if (!timers_.empty() && now_ >= timers_.top().at) wake_due();
     if (Fiber* const fiber = choose()) {
       resume(*fiber);
       spend(std::chrono::nanoseconds(random_.below(2000)));

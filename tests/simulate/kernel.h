@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <queue>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -43,7 +44,8 @@ struct Proc {
   std::chrono::nanoseconds stop_for{0};
   std::vector<int> stop_with = {};  ///< processes that stop for the same time
   std::vector<Fiber*> fibers;
-  int runnable = 0;  ///< of the fibers
+  int runnable = 0;          ///< of the fibers
+  std::size_t ready_at = 0;  ///< its place among those that have such fibers, from 1 on; 0: none
   std::weak_ptr<control::Process> control;
   Fiber* control_fiber = nullptr;
   std::atomic<int> pending_callbacks{0};
@@ -105,11 +107,14 @@ class Kernel {
   void spend(std::chrono::nanoseconds time) noexcept;
   void spend_step() noexcept;
   void make_runnable(Fiber& fiber) noexcept;
+  void stop_running(Proc& process) noexcept;
+  void forget(Proc& process) noexcept;
+  void leave_place(Fiber& fiber) noexcept;
   void resume(Fiber& fiber);
   std::uint64_t steps_until(double probability) noexcept;
   Fiber* choose();
   void wake_due() noexcept;
-  Clock::time_point next_due() const noexcept;
+  Clock::time_point next_due() noexcept;
 
   static Kernel* running_;
   Random random_;
@@ -125,9 +130,21 @@ class Kernel {
   std::vector<std::unique_ptr<Proc>> processes_;
   std::vector<Fiber*> all_fibers_;
   Fiber* current_ = nullptr;
-  Proc* self_ = nullptr;                                    // its process
-  std::uint64_t steps_left_ = 0, own_steps_left_ = 0;       // before the next switch
-  Clock::time_point next_wake_ = Clock::time_point::max();  // of fibers that wait: or later
+  Proc* self_ = nullptr;                               // its process
+  std::uint64_t steps_left_ = 0, own_steps_left_ = 0;  // before the next switch
+  std::vector<Proc*> ready_;                           // processes with fibers that can run
+  std::unordered_map<const void*, std::vector<Fiber*>> waiting_at_;
+  /// What waits for a time: the earliest is the last one. Some have been woken since.
+  struct Timer {
+    Clock::time_point at;
+    std::uint64_t number;
+    Fiber* fiber;
+    bool operator<(const Timer& other) const noexcept {
+      return at != other.at ? at > other.at : number > other.number;
+    }
+  };
+  std::priority_queue<Timer> timers_;
+  std::uint64_t waits_ = 0;
   int waiting_for_mutexes_ = 0;
   std::unordered_map<void*, Proc*> holders_;
 };

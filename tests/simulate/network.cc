@@ -236,8 +236,13 @@ const control::BoardMembers& Network::members(GroupId group, int host) {
 void Network::report(int rank, int to, std::optional<int> ring) {
   const int from = host_of(rank);
   if (host_at(from).is_over) return;
-  if (!is_reporting(from))
-    return at(kernel_.now() + kAgain, [this, rank, to, ring] { report(rank, to, ring); });
+  if (!is_reporting(from)) {
+    if (!held_reports_.insert({rank, to, ring}).second) return;
+    return at(kernel_.now() + kAgain, [this, rank, to, ring] {
+      held_reports_.erase({rank, to, ring});
+      report(rank, to, ring);
+    });
+  }
   std::vector<GroupId> groups;
   for (const auto& [id, group] : happened_.groups)
     if (std::find(group.world_ranks.begin(), group.world_ranks.end(), rank) !=
@@ -283,9 +288,15 @@ void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::ti
 void Network::answer(GroupId group, int rank, int asker, Clock::time_point asked) {
   const int from = host_of(rank);
   if (host_at(from).is_over) return;
-  if (!is_reporting(from))
-    return at(kernel_.now() + kAgain,
-              [this, group, rank, asker, asked] { answer(group, rank, asker, asked); });
+  if (!is_reporting(from)) {
+    const auto [held, is_new] = held_questions_.try_emplace({group, rank, asker}, asked);
+    held->second = std::max(held->second, asked);
+    if (!is_new) return;
+    return at(kernel_.now() + kAgain, [this, group, rank, asker] {
+      const auto last = held_questions_.extract({group, rank, asker}).mapped();
+      answer(group, rank, asker, last);
+    });
+  }
   send_line(group, rank, host_of(asker), asked);
   report(rank, host_of(asker), asker);
 }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -126,6 +127,9 @@ class Network {
   std::vector<std::unique_ptr<Side>> sides_;  ///< by rank
   std::multimap<Clock::time_point, Task> timers_;
   std::map<std::tuple<int, GroupId, int>, std::pair<control::LineState, bool>> reported_;
+  // While no relay of their host runs.
+  std::set<std::tuple<int, int, std::optional<int>>> held_reports_;
+  std::map<std::tuple<GroupId, int, int>, Clock::time_point> held_questions_;
   std::uint64_t connections_ = 0;
 };
 

@@ -7,6 +7,8 @@
 #include <set>
 #include <stdexcept>
 
+#include "control/board/limits.h"
+
 namespace tutti::simulate {
 
 const char* name_of(FaultKind kind) noexcept {
@@ -117,6 +119,11 @@ void check_hosts(const Plan& plan) {
     require(host == last || host == last + 1, "hosts are numbered by the processes, from 0");
     last = host;
   }
+  std::vector<int> ranks(static_cast<std::size_t>(plan.hosts()));
+  for (int rank = 0; rank < plan.ranks(); ++rank)
+    ++ranks[static_cast<std::size_t>(plan.host_of(rank))];
+  require(*std::max_element(ranks.begin(), ranks.end()) <= control::kMaxLocalRanks,
+          fmt::format("a host has at most {} ranks", control::kMaxLocalRanks));
   require(plan.delay.count() >= 1, "what goes from host to host takes its time");
 }
 
