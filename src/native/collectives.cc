@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/of_rank.h"
-#include "control/board/limits.h"
 
 namespace tutti::native {
 
@@ -22,9 +21,8 @@ class Collectives::EngineOperation final : public Operation {
 
 Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& membership)
     : arena_(arena), membership_(membership), executor_(channels, membership) {
-  if (arena == nullptr) return;
   static_assert(sizeof(EngineHead) <= kEngineHeadBytes);
-  static_assert(kMaxEngineRanks >= control::kMaxLocalRanks);
+  if (arena == nullptr || arena->group_size() > static_cast<int>(kMaxEngineRanks)) return;
   for (int rank = 0; rank < arena->group_size(); ++rank) {
     heads_.push_back(arena->peer(rank).engine_head().data());
     rings_.push_back(arena->peer(rank).engine_ring().data());

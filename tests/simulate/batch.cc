@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -94,7 +95,9 @@ void add_soak_options(CLI::App& app, SoakOptions& options, const char* script) {
 }
 
 int soak(const SoakOptions& options, const Rounds& rounds) {
-  constexpr std::uint64_t kBatch = 500;
+  // Some for each process, so that all have work to the end.
+  const std::uint64_t at_a_time = std::clamp<std::uint64_t>(
+      options.rounds / (4 * static_cast<std::uint64_t>(options.jobs)), 1, 500);
   const auto began = std::chrono::steady_clock::now();
   json sum = json::object();
   std::vector<Batch> batches;
@@ -102,7 +105,7 @@ int soak(const SoakOptions& options, const Rounds& rounds) {
   std::uint64_t next = 0;
   while (violation.empty() && (next < options.rounds || !batches.empty())) {
     while (next < options.rounds && batches.size() < static_cast<std::size_t>(options.jobs)) {
-      const std::uint64_t end = std::min(options.rounds, next + kBatch);
+      const std::uint64_t end = std::min(options.rounds, next + at_a_time);
       batches.push_back(start_batch(rounds, options.seed + next, options.seed + end));
       next = end;
     }
