@@ -220,14 +220,22 @@ class Steps {
 
 void add_steps(Plan& plan, Random& random) {
   Steps steps(plan, random);
-  // Now and then more groups than a rank has lines for, one after the other.
-  const bool is_long = plan.ranks() <= 16 && random.chance(0.03);
-  const int count = is_long             ? random.from_to(40, 90)
-                    : plan.ranks() > 16 ? random.from_to(2, 5)
-                                        : random.from_to(2, 10);
+  const int count = plan.ranks() > 16 ? random.from_to(2, 5) : random.from_to(2, 10);
   for (int number = 0; number < count; ++number) {
     const What what = draw_what(random);
     if (what.kind != StepKind::close || steps.can_close()) steps.add(what);
+  }
+}
+
+/// More groups than a rank has lines for, one after the other.
+void add_many_groups(Plan& plan, Random& random) {
+  Steps steps(plan, random);
+  const int count = random.from_to(100, 160);
+  for (int number = 0; number < count; ++number) {
+    const auto kind = random.below(20);
+    steps.add(kind < 10   ? What{.kind = StepKind::make}
+              : kind < 19 ? What{.kind = StepKind::close}
+                          : draw_what(random));
   }
 }
 
@@ -415,7 +423,7 @@ Plan make_plan(std::uint64_t seed, int ranks, int hosts) {
   if (random.chance(0.6)) {
     add_steps_and_aim(plan, random);
   } else {
-    add_steps(plan, random);
+    count <= 6 && random.chance(0.015) ? add_many_groups(plan, random) : add_steps(plan, random);
     add_withdrawals(plan, random);
     add_faults(plan, random);
   }
