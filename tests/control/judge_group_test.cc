@@ -78,25 +78,6 @@ TEST(JudgeAgreement, OneThatIsAheadIsComparedWhereItStillShows) {
   }
 }
 
-TEST(JudgeAgreement, AGoodbyeShowsTheLastChain) {
-  Scene scene(2);
-  scene.enters(0, 2).enters(1, 2, 4).leaves(1);
-  scene.line(1).history = {};
-  const auto finding = find_disagreement(scene.facts);
-  ASSERT_TRUE(finding);
-  EXPECT_EQ(as<Disagreement>(finding)->seq, 2u);
-  EXPECT_FALSE(as<Disagreement>(finding)->sides[1].shown);
-  EXPECT_EQ(as<Disagreement>(finding)->sides[1].shown_by, -1);
-  EXPECT_FALSE(as<Disagreement>(finding)->same_past) << "nobody knows";
-}
-
-TEST(JudgeAgreement, AGoodbyeCountsOnlyOnceItIsSaid) {
-  Scene scene(2);
-  scene.enters(0, 2).enters(1, 2, 4).leaves(1, LineState::open);
-  scene.line(1).history = {};
-  EXPECT_FALSE(find_disagreement(scene.facts));
-}
-
 TEST(JudgeAgreement, WhatWasSeenElsewhereStandsForALineThatHasMovedOn) {
   for (const int size : kSizes) {
     SCOPED_TRACE(size);

@@ -10,44 +10,28 @@ std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept
   return shown && shown->seq == seq ? shown : std::nullopt;
 }
 
-std::optional<std::uint64_t> chain_at(const LineFacts& line, std::uint64_t seq) noexcept {
-  if (const auto shown = shown_at(line, seq)) return shown->chain;
-  if (line.goodbye_seq == seq && has_left(line.state)) return line.goodbye_chain;
-  return std::nullopt;
-}
-
 namespace {
 
 /// Whether two members had different chains after the operation `seq`; nothing if one does not
 /// show that.
 std::optional<bool> differ(const GroupFacts& facts, std::uint64_t seq, int one, int other) {
-  const auto chain_of = [&](int member) {
-    const auto& line = facts.line_of(member);
-    return line ? chain_at(*line, seq) : std::nullopt;
-  };
-  const auto one_chain = chain_of(one), other_chain = chain_of(other);
-  if (!one_chain || !other_chain) return std::nullopt;
-  return *one_chain != *other_chain;
+  const auto of_one = shown_at(facts.does(one), seq), of_other = shown_at(facts.does(other), seq);
+  if (!of_one || !of_other) return std::nullopt;
+  return of_one->chain != of_other->chain;
 }
 
 std::vector<Side> sides_at(const GroupFacts& facts, std::uint64_t seq, const Sighting& sighting) {
   std::vector<Side> sides;
   for (int member = 0; member < facts.size(); ++member) {
-    const auto& line = facts.line_of(member);
-    if (!line) continue;
-    std::optional<Shown> shown = shown_at(*line, seq);
+    std::optional<Shown> shown = shown_at(facts.does(member), seq);
     if (!shown && member == sighting.member && sighting.shown && sighting.shown->seq == seq)
       shown = sighting.shown;
-    const auto chain = shown ? std::optional(shown->chain) : chain_at(*line, seq);
-    if (!chain) continue;
+    if (!shown) continue;
     auto side = std::find_if(sides.begin(), sides.end(),
-                             [&](const Side& each) { return each.chain == *chain; });
-    if (side == sides.end()) side = sides.insert(sides.end(), Side{.chain = *chain});
+                             [&](const Side& each) { return each.chain == shown->chain; });
+    if (side == sides.end())
+      side = sides.insert(sides.end(), Side{shown->chain, {}, shown, member});
     side->members.push_back(member);
-    if (!side->shown && shown) {
-      side->shown = shown;
-      side->shown_by = member;
-    }
   }
   return sides;
 }
@@ -74,8 +58,8 @@ bool have_same_past(const GroupFacts& facts, std::uint64_t seq, const std::vecto
 
 /// One side has called more operations than the other.
 Finding unequal_calls(const GroupFacts& facts, int member) {
-  const std::uint64_t seq = facts.line_of(member)->goodbye_seq;
-  const std::uint64_t own_seq = facts.line_of(facts.rank)->goodbye_seq;
+  const std::uint64_t seq = facts.does(member).goodbye_seq;
+  const std::uint64_t own_seq = facts.does(facts.rank).goodbye_seq;
   const int more = seq > own_seq ? member : facts.rank;
   const int fewer = seq > own_seq ? facts.rank : member;
   const std::uint64_t extra = std::min(seq, own_seq) + 1;
@@ -84,14 +68,14 @@ Finding unequal_calls(const GroupFacts& facts, int member) {
           UnequalCalls{.extra = extra,
                        .more = more,
                        .fewer = fewer,
-                       .shown = shown_at(*facts.line_of(more), extra),
+                       .shown = shown_at(facts.does(more), extra),
                        .calls = calls_of(facts)}};
 }
 
 /// The earliest operation in which a member and this rank are known to differ; 0: none.
 std::uint64_t first_difference(const GroupFacts& facts, int member) {
   const std::uint64_t last =
-      std::min(facts.line_of(member)->goodbye_seq, facts.line_of(facts.rank)->goodbye_seq);
+      std::min(facts.does(member).goodbye_seq, facts.does(facts.rank).goodbye_seq);
   std::uint64_t first = 0;
   for (std::uint64_t seq = last; seq > 0 && seq + kHistory > last; --seq)
     if (differ(facts, seq, member, facts.rank).value_or(false)) first = seq;
@@ -135,12 +119,12 @@ Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sight
 
 std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
   if (!facts.line_of(facts.rank)) return std::nullopt;
-  const LineFacts& own = *facts.line_of(facts.rank);
+  const LineFacts& own = facts.does(facts.rank);
   for (int member = 0; member < facts.size(); ++member) {
-    const auto& theirs = facts.line_of(member);
-    if (member == facts.rank || !theirs || !has_left(theirs->state)) continue;
-    const bool same_chain = theirs->goodbye_chain == own.goodbye_chain;
-    if (theirs->goodbye_seq == own.goodbye_seq && (same_chain || own.goodbye_seq == 0)) continue;
+    const LineFacts& theirs = facts.does(member);
+    if (member == facts.rank || !has_left(theirs.state)) continue;
+    const bool same_chain = theirs.goodbye_chain == own.goodbye_chain;
+    if (theirs.goodbye_seq == own.goodbye_seq && (same_chain || own.goodbye_seq == 0)) continue;
     if (const std::uint64_t seq = first_difference(facts, member); seq != 0)
       return disagreement_at(facts, seq);
     return unequal_calls(facts, member);
@@ -150,8 +134,8 @@ std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
 
 std::vector<std::uint64_t> calls_of(const GroupFacts& facts) {
   std::vector<std::uint64_t> calls;
-  for (const MemberFacts& member : facts.members)
-    calls.push_back(member.line ? std::max(member.line->entered, member.line->goodbye_seq) : 0);
+  for (int member = 0; member < facts.size(); ++member)
+    calls.push_back(std::max(facts.entered(member), facts.does(member).goodbye_seq));
   return calls;
 }
 

@@ -268,8 +268,7 @@ namespace {
 
 /// The latest collective that a member's program has called, as far as others can wait for it.
 std::uint64_t called(const GroupFacts& facts, int member) noexcept {
-  const auto& line = facts.line_of(member);
-  return line ? std::max(line->entered, line->queued) : 0;
+  return std::max(facts.does(member).entered, facts.does(member).queued);
 }
 
 std::vector<int> not_called(const GroupFacts& facts, std::uint64_t seq) {
@@ -286,11 +285,11 @@ std::vector<int> awaited_in(const GroupFacts& facts, std::uint64_t seq, bool nee
   int member = facts.rank;
   // Each step leads to a member that this one waits for, so there are no more of them than members.
   for (int step = 0; step < facts.size(); ++step) {
-    const auto& line = facts.line_of(member);
-    const bool is_inside = line && line->entered > line->completed;
-    if (!is_inside || static_cast<std::uint32_t>(line->entered) != line->waiting_in) return {};
-    const std::uint64_t inside = line->entered;
-    const int next = line->waiting_for;
+    const LineFacts& line = facts.does(member);
+    const bool is_inside = line.entered > line.completed;
+    if (!is_inside || static_cast<std::uint32_t>(line.entered) != line.waiting_in) return {};
+    const std::uint64_t inside = line.entered;
+    const int next = line.waiting_for;
     if (next < 0) return not_called(facts, inside);
     if (next >= facts.size() || next == facts.rank) return {};
     if (called(facts, next) < inside) return {next};
@@ -323,11 +322,8 @@ bool needs_all(const Request& request, int rank) noexcept {
 
 std::vector<int> possible_senders(const GroupFacts& facts) {
   std::vector<int> members;
-  for (int member = 0; member < facts.size(); ++member) {
-    const auto& line = facts.line_of(member);
-    const bool has_gone = line ? has_left(line->state) : facts.of(member).has_left_world;
-    if (member != facts.rank && !has_gone) members.push_back(member);
-  }
+  for (int member = 0; member < facts.size(); ++member)
+    if (member != facts.rank && !facts.has_gone(member)) members.push_back(member);
   if (facts.size() == 1) members.push_back(facts.rank);
   return members;
 }

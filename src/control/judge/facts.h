@@ -101,14 +101,19 @@ struct GroupFacts {
     return members[static_cast<std::size_t>(member)];
   }
   const std::optional<LineFacts>& line_of(int member) const noexcept { return of(member).line; }
-  std::uint64_t entered(int member) const noexcept {
-    return line_of(member) ? line_of(member)->entered : 0;
+  /// What a member does in the group: nothing, if it has no line.
+  const LineFacts& does(int member) const noexcept {
+    static const LineFacts kNothing;
+    return line_of(member) ? *line_of(member) : kNothing;
+  }
+  std::uint64_t entered(int member) const noexcept { return does(member).entered; }
+  /// Whether it has left in order, the group or the world.
+  bool has_gone(int member) const noexcept {
+    return has_left(does(member).state) || of(member).has_left_world;
   }
 };
 
-/// The chain that a member had after the operation `seq`, if it still shows that.
-std::optional<std::uint64_t> chain_at(const LineFacts& line, std::uint64_t seq) noexcept;
-/// The operation `seq` itself.
+/// The collective `seq`, if a member still shows it.
 std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
 
 }  // namespace tutti::control

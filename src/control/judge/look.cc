@@ -86,26 +86,19 @@ class Judge {
     // A message from any rank comes from any that is still there.
     if (is_message(request_.op) && awaited_ == kAnyRank) {
       const std::vector<int> members = others();
-      if (std::any_of(members.begin(), members.end(), [&](int other) { return is_open(other); }))
+      if (std::any_of(members.begin(), members.end(),
+                      [&](int other) { return !facts_.has_gone(other); }))
         return -1;
     }
     for (int member = 0; member < facts_.size(); ++member) {
       if (member == facts_.rank || (awaited_ >= 0 && member != awaited_)) continue;
       const bool has_done = request_.seq != 0 && last_of(member) >= request_.seq;
-      if (!is_open(member) && !has_done) return member;
+      if (facts_.has_gone(member) && !has_done) return member;
     }
     return -1;
   }
 
-  std::uint64_t last_of(int member) const noexcept {
-    const auto& line = facts_.line_of(member);
-    return line ? line->goodbye_seq : 0;
-  }
-
-  bool is_open(int member) const noexcept {
-    const auto& line = facts_.line_of(member);
-    return line ? !has_left(line->state) : !facts_.of(member).has_left_world;
-  }
+  std::uint64_t last_of(int member) const noexcept { return facts_.does(member).goodbye_seq; }
 
   std::vector<int> others() const {
     std::vector<int> members;
@@ -148,8 +141,7 @@ class Judge {
 
   void stalled(int only) {
     std::uint64_t progress = 0;
-    for (const MemberFacts& member : facts_.members)
-      if (member.line) progress += member.line->progress;
+    for (int member = 0; member < facts_.size(); ++member) progress += facts_.does(member).progress;
     if (progress != clock_.progress_seen) {
       clock_.progress_seen = progress;
       clock_.stall = request_.stall;
@@ -205,8 +197,7 @@ Look look(const Request& request, int awaited, const GroupFacts& facts, WaitCloc
 Finding stalled_in(const Request& request, int only, const GroupFacts& facts) {
   Finding finding{ErrorCode::kTimeout, {}, Stalled{request.stall}};
   for (int member = 0; member < facts.size(); ++member) {
-    const auto& line = facts.line_of(member);
-    const bool has_ended = line && line->completed >= request.seq;
+    const bool has_ended = facts.does(member).completed >= request.seq;
     if (member == facts.rank || (only >= 0 ? member != only : has_ended)) continue;
     finding.culprits.push_back(member);
   }

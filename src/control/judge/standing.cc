@@ -7,20 +7,18 @@ namespace tutti::control {
 std::optional<Told> find_failure(const GroupFacts& facts) {
   std::optional<Told> found;
   for (int member = 0; member < facts.size(); ++member) {
-    const auto& line = facts.line_of(member);
-    if (member == facts.rank || !line || !line->failure) continue;
-    if (!line->failure->text.empty()) return Told{member, *line->failure};
-    if (!found) found = Told{member, *line->failure};
+    const std::optional<FailureFacts>& failure = facts.does(member).failure;
+    if (member == facts.rank || !failure) continue;
+    if (!failure->text.empty()) return Told{member, *failure};
+    if (!found) found = Told{member, *failure};
   }
   return found;
 }
 
 std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost) {
   std::vector<int> members;
-  for (const int member : lost) {
-    const auto& line = facts.line_of(member);
-    if (!line || !has_left(line->state)) members.push_back(member);
-  }
+  for (const int member : lost)
+    if (!has_left(facts.does(member).state)) members.push_back(member);
   return members;
 }
 
