@@ -78,6 +78,14 @@ TEST(JudgeAgreement, OneThatIsAheadIsComparedWhereItStillShows) {
   }
 }
 
+TEST(JudgeLoss, NobodyIsLostToAGroupThatWasClosed) {
+  Scene scene(2);
+  scene.leaves(0, LineState::closed).absent(1);
+  EXPECT_EQ(lost_to(scene.facts, {1}), std::vector<int>{});
+  scene.line(0).state = LineState::closing;
+  EXPECT_EQ(lost_to(scene.facts, {1}), std::vector<int>{1});
+}
+
 TEST(JudgeAgreement, WhatWasSeenElsewhereStandsForALineThatHasMovedOn) {
   for (const int size : kSizes) {
     SCOPED_TRACE(size);

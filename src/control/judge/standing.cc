@@ -17,6 +17,7 @@ std::optional<Told> find_failure(const GroupFacts& facts) {
 
 std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost) {
   std::vector<int> members;
+  if (has_compared(facts.does(facts.rank).state)) return members;  // they may have made room since
   for (const int member : lost)
     if (!has_left(facts.does(member).state)) members.push_back(member);
   return members;

@@ -19,7 +19,8 @@ struct Told {
 /// member has failed.
 std::optional<Told> find_failure(const GroupFacts& facts);
 
-/// Those of `lost` (ranks of the group) that are a loss for it: they had not said goodbye.
+/// Those of `lost` (ranks of the group) that are a loss for it: they had not said goodbye. None
+/// once this rank has compared: who has left may show nothing of the group any more.
 std::vector<int> lost_to(const GroupFacts& facts, const std::vector<int>& lost);
 
 /// Those of `members` whose answer is to a question before `time`.
