@@ -107,9 +107,10 @@ struct GroupFacts {
     return line_of(member) ? *line_of(member) : kNothing;
   }
   std::uint64_t entered(int member) const noexcept { return does(member).entered; }
-  /// Whether it has left in order, the group or the world.
+  /// Whether it has left in order, the group or the world. Of one with a line that alone says so:
+  /// what it did last was read after it, and the world before or after.
   bool has_gone(int member) const noexcept {
-    return has_left(does(member).state) || of(member).has_left_world;
+    return line_of(member) ? has_left(line_of(member)->state) : of(member).has_left_world;
   }
 };
 
