@@ -43,6 +43,7 @@ void stretch(Plan& plan) {
 /// had come to there, or any where it had not begun, or ended.
 void pin(Plan& plan) {
   Fault& fault = plan.faults.front();
+  fault.steps = 0;
   if (is_at_step(fault)) return;
   Plan probe = plan;
   probe.faults.front().kind = FaultKind::die;

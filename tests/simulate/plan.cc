@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "simulate/moments.h"
 #include "simulate/round.h"
 
 namespace tutti::simulate {
@@ -289,11 +290,14 @@ void aim(Fault& fault, Plan& plan, std::size_t at, Random& random) {
   if (fault.kind == FaultKind::slow && step.count > 0) step.how = step.how_to = How::callback;
   if (fault.kind == FaultKind::die || fault.kind == FaultKind::lose)
     fault.lasts = std::chrono::microseconds(random.chance(0.5) ? 0 : random.from_to(1, 300));
+  const bool is_by_time = fault.kind == FaultKind::die && fault.lasts.count() > 0;
+  if (is_of_process(fault.kind) && !is_by_time && random.chance(0.5))
+    fault.steps = random.below(std::uint64_t{1} << random.from_to(0, 11));
 }
 
 /// In a process or on a host, wherever that is; of a program at any step.
 void spread(Fault& fault, const Plan& plan, Random& random) {
-  if (fault.kind == FaultKind::die && random.chance(0.1)) {
+  if (fault.kind == FaultKind::die && random.chance(0.5)) {
     // After its last goodbye.
     fault = {.kind = FaultKind::die, .is_pinned = true};
     fault.who = random.from_to(0, plan.ranks() - 1);
@@ -368,7 +372,7 @@ void add_fault(Plan& plan, const Fault& fault) {
 
 void add_faults(Plan& plan, Random& random) {
   const auto kind = random.below(10);
-  const int count = kind < 1 ? 0 : kind < 6 ? 1 : kind < 9 ? 2 : 3;
+  const int count = kind < 2 ? 0 : kind < 6 ? 1 : kind < 9 ? 2 : 3;
   for (int fault = 0; fault < count; ++fault) add_fault(plan, make_fault(plan, random));
 }
 
@@ -420,6 +424,7 @@ Plan make_plan(std::uint64_t seed, int ranks, int hosts) {
   plan.timeout += count * std::chrono::milliseconds(5);
   plan.timeout += 400 * plan.delay.count() * std::chrono::milliseconds(plan.hosts() > 1) / 1000;
   if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);
+  if (random.chance(0.05) && add_moment(plan, random)) return plan;
   if (random.chance(0.6)) {
     add_steps_and_aim(plan, random);
   } else {

@@ -45,6 +45,7 @@ struct Fault {
   /// Of processes and hosts: `who` is a rank, whose they are, and `at` a step of the plan, to which
   /// that comes, or two more than all: after its last goodbye. It dies `lasts` later.
   bool is_pinned = false;
+  std::uint64_t steps = 0;  ///< of a process that is pinned: and dies or stops so many of its later
 };
 /// Of a process or host, and not of one rank.
 bool is_of_process(FaultKind kind) noexcept;

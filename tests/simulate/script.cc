@@ -235,7 +235,8 @@ std::string to_script(const Plan& plan) {
                                 {"lasts_ns", fault.lasts.count()},
                                 {"other", fault.other},
                                 {"one_way", fault.one_way},
-                                {"pinned", fault.is_pinned}});
+                                {"pinned", fault.is_pinned},
+                                {"steps", fault.steps}});
   return script.dump(1) + "\n";
 }
 
@@ -267,7 +268,7 @@ Plan from_script(const std::string& text) try {
          fault.at("who").get<int>(), fault.at("at").get<std::uint64_t>(),
          std::chrono::nanoseconds(fault.at("lasts_ns").get<std::int64_t>()),
          fault.at("other").get<int>(), fault.at("one_way").get<bool>(),
-         fault.value("pinned", false)});
+         fault.value("pinned", false), fault.value("steps", std::uint64_t{0})});
   check(plan);
   return plan;
 } catch (const nlohmann::json::exception& error) {

@@ -24,11 +24,11 @@ std::function<void()> Simulated::start_thread(std::function<void()> body) {
 /// All processes of the host as well, for a fault of hosts.
 void Simulated::die(const Fault& fault) noexcept {
   Proc& own = kernel_.self();
-  own.die_at = own.steps + 1;
+  own.die_at = own.steps + 1 + fault.steps;
   if (fault.kind == FaultKind::lose)
     for (const int id : plan_.processes_of(plan_.host_of(fault.who)))
       if (id != own.id) kernel_.kill(kernel_.process(id));
-  kernel_.step();
+  if (fault.steps == 0) kernel_.step();
 }
 
 void Simulated::befall(const Fault& fault) {
@@ -41,9 +41,10 @@ void Simulated::befall(const Fault& fault) {
       process.stop_with = plan_.processes_of(plan_.host_of(fault.who));
       [[fallthrough]];
     case FaultKind::stop:
-      process.stop_at = process.steps + 1;
+      process.stop_at = process.steps + 1 + fault.steps;
       process.stop_for = fault.lasts;
-      return kernel_.step();
+      if (fault.steps == 0) kernel_.step();
+      return;
     case FaultKind::cut:
       return network->cut(plan_.host_of(fault.who), fault);
     case FaultKind::die:

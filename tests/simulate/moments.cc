@@ -1,0 +1,121 @@
+#include "simulate/moments.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace tutti::simulate {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Circles are found after a quarter of it and some looks, and nobody may be late for more than
+/// half of it.
+constexpr std::chrono::milliseconds kPatient = 2000ms;
+
+std::vector<int> shuffled_ranks(const Plan& plan, Random& random) {
+  std::vector<int> ranks(static_cast<std::size_t>(plan.ranks()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  for (std::size_t i = ranks.size(); i > 1; --i) std::swap(ranks[i - 1], ranks[random.below(i)]);
+  return ranks;
+}
+
+/// Of the world.
+PlanStep message(int from, int to, bool buffered) {
+  return {.kind = StepKind::message, .from = from, .to = to, .buffered = buffered, .count = 100};
+}
+
+/// Everybody waits for the one before, and the first one comes late: a chain is no circle.
+bool add_chain(Plan& plan, Random& random) {
+  if (plan.ranks() < 3) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  for (std::size_t i = 1; i < ranks.size(); ++i)
+    plan.steps.push_back(message(ranks[i - 1], ranks[i], random.chance(0.5)));
+  plan.faults.push_back({.kind = FaultKind::late,
+                         .who = ranks.front(),
+                         .lasts = plan.timeout * random.from_to(30, 48) / 100});
+  return true;
+}
+
+/// Pairs in which both wait for the other's message first: several circles at a time.
+bool add_circles(Plan& plan, Random& random) {
+  if (plan.ranks() < 4) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  for (std::size_t i = 1; i < ranks.size(); i += 2) {
+    plan.faults.push_back({.kind = FaultKind::swap, .who = ranks[i], .at = plan.steps.size()});
+    plan.steps.push_back(message(ranks[i], ranks[i - 1], false));
+    plan.steps.push_back(message(ranks[i - 1], ranks[i], false));
+    if (random.chance(0.5)) plan.faults.pop_back();
+  }
+  return true;
+}
+
+/// A receiver stops while it looks around. Meanwhile its message comes, and the sender leaves, or
+/// waits for it.
+bool add_unawares(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.steps.push_back(message(ranks[0], ranks[1], random.chance(0.5)));
+  if (random.chance(0.3)) plan.steps.push_back({.kind = StepKind::collective});
+  plan.faults.push_back({.kind = FaultKind::late,
+                         .who = ranks[0],
+                         .lasts = std::chrono::microseconds(random.from_to(100, 40'000))});
+  plan.faults.push_back({.kind = FaultKind::stop,
+                         .who = ranks[1],
+                         .lasts = plan.timeout * random.from_to(1, 45) / 100,
+                         .is_pinned = true,
+                         .steps = random.below(std::uint64_t{1} << random.from_to(1, 11))});
+  return true;
+}
+
+/// A host dies when one of its ranks has said goodbye to a group and another one has not, and one
+/// of the other hosts has not heard of the goodbye.
+bool add_half_heard(Plan& plan, Random& random) {
+  if (plan.hosts() < 3) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int gone = ranks.front(), host = plan.host_of(gone);
+  const bool is_alone = std::none_of(ranks.begin() + 1, ranks.end(),
+                                     [&](int rank) { return plan.host_of(rank) == host; });
+  if (is_alone) return false;
+  plan.groups.push_back({ranks, 0});
+  plan.steps.push_back({.kind = StepKind::make, .group = 1});
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.steps.push_back({.kind = StepKind::close, .group = 1});
+  for (const int rank : ranks)
+    if (rank != gone)
+      plan.faults.push_back({.kind = FaultKind::late, .who = rank, .at = 2, .lasts = 150ms});
+  plan.faults.push_back({.kind = FaultKind::cut,
+                         .who = gone,
+                         .at = 1,
+                         .lasts = std::chrono::milliseconds(random.from_to(50, 400)),
+                         .other = (host + random.from_to(1, plan.hosts() - 1)) % plan.hosts(),
+                         .one_way = random.chance(0.5),
+                         .is_pinned = true});
+  plan.faults.push_back({.kind = FaultKind::lose,
+                         .who = gone,
+                         .at = 2,
+                         .lasts = std::chrono::milliseconds(random.from_to(1, 40)),
+                         .is_pinned = true});
+  return true;
+}
+
+}  // namespace
+
+bool add_moment(Plan& plan, Random& random) {
+  std::vector<int> all = shuffled_ranks(plan, random);
+  std::sort(all.begin(), all.end());
+  plan.groups.push_back({std::move(all), -1});
+  constexpr std::array kMoments = {add_chain, add_circles, add_unawares, add_unawares,
+                                   add_half_heard};
+  if (kMoments[random.below(kMoments.size())](plan, random)) return true;
+  plan.groups.clear();
+  return false;
+}
+
+}  // namespace tutti::simulate
