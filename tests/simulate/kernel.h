@@ -66,6 +66,7 @@ class Kernel {
 
   Proc& add_process();
   Proc& process(int id) noexcept { return *processes_[static_cast<std::size_t>(id)]; }
+  const Proc& process(int id) const noexcept { return *processes_[static_cast<std::size_t>(id)]; }
   /// A fiber of `process`; the one that is running now if null.
   Fiber* spawn(Proc* process, std::function<void()> body);
   /// Until nothing is left that can run; false: `limit` has come first, or too many steps.

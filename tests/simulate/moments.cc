@@ -74,6 +74,24 @@ bool add_unawares(Plan& plan, Random& random) {
   return true;
 }
 
+/// A member dies that has closed a group, while another one has said goodbye and looks at those of
+/// the others.
+bool add_late_look(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.groups.push_back({ranks, 0});
+  plan.steps.push_back({.kind = StepKind::make, .group = 1});
+  plan.steps.push_back({.kind = StepKind::close, .group = 1});
+  plan.faults.push_back({.kind = FaultKind::stop,
+                         .who = ranks[0],
+                         .at = 1,
+                         .lasts = std::chrono::milliseconds(random.from_to(10, 200)),
+                         .is_pinned = true,
+                         .steps = random.below(std::uint64_t{1} << random.from_to(1, 11))});
+  plan.faults.push_back({.kind = FaultKind::die, .who = ranks[1], .at = 2, .is_pinned = true});
+  return true;
+}
+
 /// A host dies when one of its ranks has said goodbye to a group and another one has not, and one
 /// of the other hosts has not heard of the goodbye.
 bool add_half_heard(Plan& plan, Random& random) {
@@ -111,8 +129,8 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain, add_circles, add_unawares, add_unawares,
-                                   add_half_heard};
+  constexpr std::array kMoments = {add_chain,    add_circles,   add_unawares,
+                                   add_unawares, add_late_look, add_half_heard};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

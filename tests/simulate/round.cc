@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "control/board/board.h"
@@ -72,13 +73,19 @@ class Round {
   void check_stalled(const Verdict& verdict, const std::string& text);
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
   bool is_harmless() const;
-  Proc& process_of(int rank) {
+  const Proc& process_of(int rank) const {
     return kernel_.process(plan_.process_of[static_cast<std::size_t>(rank)]);
   }
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
   bool is_divided() const;
   bool may_be_held_up() const;
+  std::map<int, Clock::time_point> cut_off(int host, int other) const;
+  bool have_parted(int host, int other) const {
+    return outlived_.contains(std::minmax(host, other)) || !cut_off(host, other).empty() ||
+           !cut_off(other, host).empty();
+  }
+  void check_parting();
 
   const Plan& plan_;
   Kernel kernel_;
@@ -86,8 +93,13 @@ class Round {
   Happened happened_;
   net::Fd memory_;
   std::optional<Network> network_;
-  std::map<std::uint64_t, std::map<int, Verdict>> chosen_;  // by host
-  bool has_parted_ = false;                                 // two hosts have different entries
+  struct Entry {
+    Verdict verdict;
+    Clock::time_point entered;
+  };
+  std::map<std::uint64_t, std::map<int, Entry>> chosen_;  // by number and host
+  /// Hosts with different entries, of which one has entered its own once the other was over.
+  std::set<std::pair<int, int>> outlived_;
 };
 
 Round* Round::running = nullptr;
@@ -124,13 +136,13 @@ void Round::chosen(std::uint64_t number, const Verdict* verdict) {
   const int host = plan_.hosts_of[static_cast<std::size_t>(kernel_.self().id)];
   auto& all = chosen_[number];
   if (all.empty()) entered_log(*verdict);
-  all.emplace(host, *verdict);
-  for (const auto& [other, there] : all) {
-    if (there == *verdict) continue;
-    has_parted_ = true;
+  all.emplace(host, Entry{*verdict, kernel_.now()});
+  for (const auto& [other, entry] : all) {
+    if (entry.verdict == *verdict) continue;
+    if (network_->is_over(other)) outlived_.insert(std::minmax(host, other));
     if (!is_divided() && !network_->is_over(other))
       violated(fmt::format("entry {} of the log is {} on host {} and {} on host {}", number,
-                           text_of(there), other, text_of(*verdict), host));
+                           text_of(entry.verdict), other, text_of(*verdict), host));
   }
 }
 
@@ -141,10 +153,44 @@ bool Round::is_divided() const {
   });
 }
 
+/// When `host` entered that ranks of another one are lost that live, and which: none, if it has
+/// not.
+std::map<int, Clock::time_point> Round::cut_off(int host, int other) const {
+  std::map<int, Clock::time_point> ranks;
+  for (const auto& [number, all] : chosen_) {
+    const auto there = all.find(host);
+    if (there == all.end() || !there->second.verdict.is_loss()) continue;
+    for (const auto [culprit] : there->second.verdict.culprits)
+      if (plan_.host_of(culprit) == other && !process_of(culprit).dead)
+        ranks.emplace(culprit, there->second.entered);
+  }
+  return ranks;
+}
+
+/// Hosts whose logs differ have parted. Who cuts a host off names all of its ranks.
+void Round::check_parting() {
+  for (const auto& [number, all] : chosen_)
+    for (const auto& [one, entry] : all)
+      for (const auto& [other, there] : all)
+        if (one < other && there.verdict != entry.verdict && !have_parted(one, other))
+          violated(fmt::format("hosts {} and {} have different entries {}, and have not parted",
+                               one, other, number));
+  if (plan_.faults.size() != 1) return;
+  for (int host = 0; host < plan_.hosts(); ++host)
+    for (int rank = 0; rank < plan_.ranks(); ++rank) {
+      const auto ranks = cut_off(host, plan_.host_of(rank));
+      if (ranks.empty() || ranks.contains(rank)) continue;
+      const auto left = happened_.left.find(rank);
+      if (left == happened_.left.end() || left->second > ranks.begin()->second + 100ms)
+        violated(fmt::format("host {} has cut off host {}, and has not named rank {}", host,
+                             plan_.host_of(rank), rank));
+    }
+}
+
 /// Whether a host may have stopped for so long that others told their own ranks of deaths before
 /// there was an entry, which may then say something else.
 bool Round::may_be_held_up() const {
-  return plan_.hosts() > 1 &&
+  return plan_.hosts() > 1 && has_fault({FaultKind::die, FaultKind::lose}) &&
          std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) {
            const bool stops = fault.kind == FaultKind::freeze || fault.kind == FaultKind::stop ||
                               fault.kind == FaultKind::cut;
@@ -300,21 +346,23 @@ void Round::check_stalled(const Verdict& verdict, const std::string& text) {
 // ---- at the end --------------------------------------------------------------------------------
 
 void Round::check_outcomes(GroupId id, const Happened::Group& group) {
-  const Outcome* first = nullptr;
+  std::map<int, const Outcome*> firsts;  // by host
   for (std::size_t member = 0; member < group.outcomes.size(); ++member) {
     const auto& outcome = group.outcomes[member];
     if (!outcome) continue;
-    if (first == nullptr) first = &*outcome;
     for (const int culprit : outcome->culprits)
       if (outcome->code == ErrorCode::kPeerLost && group.parted.contains(culprit) &&
           plan_.hosts() == 1)
         violated(
             fmt::format("group {}: rank {} was lost to it after it had closed it", id, culprit));
-    if (*first != *outcome && !is_divided() && !has_parted_ && !may_be_held_up())
-      violated(fmt::format("group {}: member {} ended with {}, others with {}", id, member,
-                           text_of(*outcome), text_of(*first)));
+    const int host = plan_.host_of(group.world_ranks[member]);
+    firsts.emplace(host, &*outcome);
+    for (const auto& [other, first] : firsts)
+      if (*first != *outcome && !may_be_held_up() && !have_parted(host, other))
+        violated(fmt::format("group {}: member {} ended with {}, others with {}", id, member,
+                             text_of(*outcome), text_of(*first)));
   }
-  if (first != nullptr && is_harmless()) violated("a group failed though nothing was wrong");
+  if (!firsts.empty() && is_harmless()) violated("a group failed though nothing was wrong");
 }
 
 /// In a group that is well, what a sender was told that it was received has been.
@@ -344,6 +392,7 @@ void Round::check_end() {
       violated(fmt::format("rank {} never ends", rank));
   for (const auto& [id, group] : happened_.groups) check_outcomes(id, group);
   check_mail();
+  check_parting();
   if (happened_.log.empty()) count_first("nothing");
 }
 
