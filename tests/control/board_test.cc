@@ -270,6 +270,19 @@ TEST(Board, WhatAProgramWaitsForRoundTrips) {
   EXPECT_GT(read_waits(board)[1].version, facts.version) << "no version is used twice";
 }
 
+TEST(Board, AWaitForNobodyIsNone) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
+  const WaitPart part{.group = 7, .awaited = {WorldRank(1)}};
+  owner->show_wait(Clock::now(), {part});
+  EXPECT_NE(read_waits(board)[0].version, 0u);
+  owner->show_wait(Clock::now(), {part, WaitPart{.group = 7}});
+  EXPECT_EQ(read_waits(board)[0].version, 0u);
+  owner->show_wait(Clock::now(), {});
+  EXPECT_EQ(read_waits(board)[0].version, 0u);
+}
+
 TEST(Board, AWaitIsNeverTorn) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);
@@ -278,7 +291,7 @@ TEST(Board, AWaitIsNeverTorn) {
   std::thread writer([&] {
     for (int i = 1; !stop.load(); ++i) {
       const auto number = static_cast<std::uint64_t>(i);
-      WaitPart part{.group = number, .what = all_reduce_at(number)};
+      WaitPart part{.group = number, .what = all_reduce_at(number), .awaited = {WorldRank(1)}};
       owner->show_wait(Clock::time_point(Clock::duration(i)), {part, part});
     }
   });

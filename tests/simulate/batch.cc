@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>

@@ -24,8 +24,13 @@ std::vector<int> shuffled_ranks(const Plan& plan, Random& random) {
 }
 
 /// Of the world.
-PlanStep message(int from, int to, bool buffered) {
-  return {.kind = StepKind::message, .from = from, .to = to, .buffered = buffered, .count = 100};
+PlanStep message(int from, int to, bool buffered, int tag = 0) {
+  return {.kind = StepKind::message,
+          .from = from,
+          .to = to,
+          .tag = tag,
+          .buffered = buffered,
+          .count = 100};
 }
 
 /// Everybody waits for the one before, and the first one comes late: a chain is no circle.
@@ -49,7 +54,7 @@ bool add_circles(Plan& plan, Random& random) {
   for (std::size_t i = 1; i < ranks.size(); i += 2) {
     plan.faults.push_back({.kind = FaultKind::swap, .who = ranks[i], .at = plan.steps.size()});
     plan.steps.push_back(message(ranks[i], ranks[i - 1], false));
-    plan.steps.push_back(message(ranks[i - 1], ranks[i], false));
+    plan.steps.push_back(message(ranks[i - 1], ranks[i], false, 1));
     if (random.chance(0.5)) plan.faults.pop_back();
   }
   return true;

@@ -68,11 +68,12 @@ How draw_how(Random& random, bool is_message) {
 PlanStep draw_collective(Random& random, Op op, int group, int members) {
   PlanStep step{.kind = StepKind::collective, .group = group, .op = op};
   if (has_root(step.op)) step.root = random.from_to(0, members - 1);
-  const bool is_joined = step.op == Op::all_to_all || step.op == Op::all_gather ||
-                         step.op == Op::reduce_scatter || step.op == Op::gather ||
-                         step.op == Op::scatter;
   step.count = draw_count(random, members);
-  if (is_joined) step.count = 1 + step.count / members;
+  if (has_parts(step.op)) {
+    step.count = 1 + step.count / members;
+    step.uneven = random.chance(0.2);
+  }
+  if (random.chance(0.02)) step.count = 0;
   if (step.op == Op::barrier) step.count = 0;
   step.how = draw_how(random, false);
   return step;

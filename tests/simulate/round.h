@@ -69,6 +69,7 @@ struct PlanStep {
   bool buffered = false;    ///< the same
   bool any = false;         ///< the same: its receiver takes it from any rank
   int count = 0;            ///< floats; of an all_gather or all_to_all: to and from each rank
+  bool uneven = false;      ///< of one in parts: some ranks' are up to 2 floats longer
   How how = How::waits;     ///< of a collective, and of the sender of a message
   How how_to = How::waits;  ///< of its receiver
   std::chrono::microseconds cancel_after{0};
@@ -111,6 +112,7 @@ struct Plan {
 
 /// Of a collective.
 bool has_root(Op op) noexcept;
+bool has_parts(Op op) noexcept;
 /// Whether its ranks may all be threads of one process: no fault befalls a process.
 bool is_of_threads(const Plan& plan);
 

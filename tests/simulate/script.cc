@@ -37,6 +37,11 @@ bool has_root(Op op) noexcept {
   return op == Op::broadcast || op == Op::reduce || op == Op::gather || op == Op::scatter;
 }
 
+bool has_parts(Op op) noexcept {
+  return op == Op::all_to_all || op == Op::all_gather || op == Op::reduce_scatter ||
+         op == Op::gather || op == Op::scatter;
+}
+
 bool is_of_threads(const Plan& plan) {
   return std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& fault) {
     return fault.kind == FaultKind::die || fault.kind == FaultKind::stop ||
@@ -161,7 +166,7 @@ void check(const Plan& plan) {
 json to_json(const PlanStep& step) {
   json text = {{"do", kStepNames[static_cast<std::size_t>(step.kind)]}, {"group", step.group}};
   if (step.kind == StepKind::collective)
-    text.update({{"op", name_of(step.op)}, {"root", step.root}});
+    text.update({{"op", name_of(step.op)}, {"root", step.root}, {"uneven", step.uneven}});
   if (step.kind == StepKind::message)
     text.update({{"from", step.from},
                  {"to", step.to},
@@ -193,6 +198,7 @@ PlanStep step_of(const json& text) {
     require(found != kOps.end(), fmt::format("'{}' is no collective of a plan", op));
     step.op = *found;
     step.root = text.at("root").get<int>();
+    step.uneven = text.value("uneven", false);
     return step;
   }
   step.from = text.at("from").get<int>();

@@ -96,18 +96,50 @@ void Task::lay_out() {
   const bool is_split = op_ == Op::all_to_all || op_ == Op::reduce_scatter || op_ == Op::scatter;
   const std::uint64_t number = step_ + (is_other_ ? 1000 : 0);
   if (has_input()) {
-    input_.resize(count_ * (is_split ? members : 1));
+    input_.resize(is_split ? first_of(members_) : count_of(me_));
     fill(input_, [&](std::size_t i) { return value(number, me_, i); });
   }
   if (op_ == Op::send) input_[0] = static_cast<float>(step_);
-  if (has_output()) output_.assign(count_ * (is_joined() ? members : 1), -1.0f);
+  const std::size_t part = op_ == Op::all_to_all ? count_of(me_) * members : first_of(members_);
+  if (has_output()) output_.assign(is_joined() ? part : count_of(me_), -1.0f);
   if (op_ == Op::broadcast && me_ == root_) output_ = input_;
+}
+
+std::size_t Task::count_of(int member) const noexcept {
+  return count_ + (is_uneven() ? static_cast<std::size_t>(member % 3) : 0);
+}
+
+std::size_t Task::first_of(int member) const noexcept {
+  std::size_t before = 0;
+  for (int each = 0; each < member; ++each) before += count_of(each);
+  return before;
+}
+
+std::vector<std::size_t> Task::counts() const {
+  std::vector<std::size_t> all;
+  for (int member = 0; member < members_; ++member) all.push_back(count_of(member));
+  return all;
+}
+
+template <class Result, class... How>
+Result Task::issue_uneven(ProcessGroup& group, How... how) {
+  if (op_ == Op::reduce_scatter)
+    return group.reduce_scatterv(input_, output_, counts(), AllReduceOptions{}, how...);
+  if (op_ == Op::gather)
+    return group.gatherv(input_, output_, counts(), RootedOptions{.root = root_}, how...);
+  if (op_ == Op::scatter)
+    return group.scatterv(input_, counts(), output_, RootedOptions{.root = root_}, how...);
+  if (op_ == Op::all_gather)
+    return group.all_gatherv(input_, output_, counts(), CollectiveOptions{}, how...);
+  const std::vector<std::size_t> received(static_cast<std::size_t>(members_), count_of(me_));
+  return group.all_to_allv(input_, counts(), output_, received, CollectiveOptions{}, how...);
 }
 
 template <class Result, class... How>
 Result Task::issue(ProcessGroup& group, How... how) {
   // Without a time of its own, a message may be part of a deadlock.
   const Timeout patience = plan_.patience.count() > 0 ? Timeout(plan_.patience) : Timeout();
+  if (is_uneven()) return issue_uneven<Result>(group, how...);
   switch (op_) {
     case Op::all_reduce:
       return group.all_reduce(input_, output_, AllReduceOptions{}, how...);
@@ -176,8 +208,8 @@ std::string Task::why_wrong() const {
   if (!has_output()) return {};
   if (is_other_) return members_ > 1 && needs_all() ? "has succeeded alone" : "";
   if (op_ == Op::reduce && me_ != root_) return {};
-  std::vector<float> period(std::min(kPeriod, count_));
-  const std::size_t own_first = count_ * static_cast<std::size_t>(me_);
+  std::vector<float> period;
+  const std::size_t own_first = first_of(me_);
   const auto from = [&](int member, std::size_t first) {
     fill(period, [&](std::size_t i) { return value(step_, member, first + i); });
   };
@@ -189,7 +221,11 @@ std::string Task::why_wrong() const {
       period[i] = members > 0 ? tree(inputs.data(), inputs.size()) : 0;
     }
   };
+  const bool is_of_others = op_ == Op::gather || op_ == Op::all_gather;
+  std::size_t at = 0;
   for (int part = 0; part < (is_joined() ? members_ : 1); ++part) {
+    const std::size_t count = count_of(is_of_others ? part : me_);
+    period.resize(std::min(kPeriod, count));
     if (is_joined()) {
       from(part, op_ == Op::all_to_all ? own_first : 0);
     } else if (op_ == Op::broadcast || op_ == Op::scatter) {
@@ -199,9 +235,9 @@ std::string Task::why_wrong() const {
     } else {
       of_first(members_, op_ == Op::reduce_scatter ? own_first : 0);
     }
-    const auto at = static_cast<std::size_t>(part) * count_;
-    if (!is_filled(std::span(output_).subspan(at, count_), period))
-      return fmt::format("has a wrong result of {} x {}, part {}", name_of(op_), count_, part);
+    if (!is_filled(std::span(output_).subspan(at, count), period))
+      return fmt::format("has a wrong result of {} x {}, part {}", name_of(op_), count, part);
+    at += count;
   }
   return {};
 }

@@ -37,7 +37,14 @@ class Task {
  private:
   template <class Result, class... How>
   Result issue(ProcessGroup& group, How... how);
+  template <class Result, class... How>
+  Result issue_uneven(ProcessGroup& group, How... how);
   void lay_out();
+  /// Of a member: how many floats its part has, and how many lie before it.
+  std::size_t count_of(int member) const noexcept;
+  std::size_t first_of(int member) const noexcept;
+  std::vector<std::size_t> counts() const;
+  bool is_uneven() const noexcept { return planned_.uneven && has_parts(op_); }
   bool has_input() const noexcept;
   bool has_output() const noexcept;
   bool is_joined() const noexcept;  ///< its output has a part of each member

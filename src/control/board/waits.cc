@@ -29,7 +29,11 @@ WaitFacts read_wait(const Board& board, SlotIndex slot) {
   const auto count =
       std::min<std::size_t>(wait.part_count.load(std::memory_order_acquire), wait.parts.size());
   for (std::size_t i = 0; i < count; ++i) facts.parts.push_back(read_part(board, wait.parts[i]));
-  if (wait.version.load(std::memory_order_relaxed) != facts.version) facts.version = 0;  // torn
+  const bool is_torn = wait.version.load(std::memory_order_relaxed) != facts.version;
+  const bool awaits = !facts.parts.empty() &&
+                      std::none_of(facts.parts.begin(), facts.parts.end(),
+                                   [](const WaitPart& part) { return part.awaited.empty(); });
+  if (is_torn || !awaits) facts.version = 0;
   return facts;
 }
 

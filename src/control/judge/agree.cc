@@ -118,7 +118,6 @@ Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sight
 }
 
 std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
-  if (!facts.line_of(facts.rank)) return std::nullopt;
   const LineFacts& own = facts.does(facts.rank);
   for (int member = 0; member < facts.size(); ++member) {
     const LineFacts& theirs = facts.does(member);

@@ -1,14 +1,17 @@
 #include "control/judge/deadlock.h"
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 namespace tutti::control {
 
 bool WaitPart::operator==(const WaitPart& other) const noexcept {
-  return group == other.group && makes_group == other.makes_group &&
-         one_suffices == other.one_suffices && what.seq == other.what.seq &&
-         what.op == other.what.op && awaited == other.awaited;
+  const auto all = [](const WaitPart& part) {
+    return std::tie(part.group, part.makes_group, part.one_suffices, part.what.seq, part.what.op,
+                    part.awaited);
+  };
+  return all(*this) == all(other);
 }
 
 bool Knot::is_circle() const noexcept {
@@ -35,10 +38,6 @@ std::vector<WorldRank> ranks_of(const Facts& facts) {
   return ranks;
 }
 
-bool is_known(WorldRank rank, const Facts& facts) noexcept {
-  return rank.value >= 0 && rank.index() < facts.size();
-}
-
 /// Which ranks are stuck: at first all that wait, then those are taken out that could go on with
 /// one that is out.
 class Stuck {
@@ -56,8 +55,7 @@ class Stuck {
 
  private:
   static bool waits(const WaitFacts& facts) noexcept {
-    return facts.is_running && !facts.has_several_threads && facts.version != 0 &&
-           !facts.parts.empty();
+    return facts.is_running && !facts.has_several_threads && facts.version != 0;
   }
 
   void count(WorldRank rank) {
@@ -65,7 +63,6 @@ class Stuck {
     stuck_in_[rank.index()].resize(parts.size());
     for (std::size_t part = 0; part < parts.size(); ++part) {
       for (const WorldRank awaited : parts[part].awaited) {
-        if (!is_known(awaited, facts_)) continue;  // it may be anything, so it is not stuck
         awaited_by_[awaited.index()].emplace_back(rank, part);
         stuck_in_[rank.index()][part] += is_stuck_[awaited.index()] ? 1 : 0;
       }
@@ -76,8 +73,7 @@ class Stuck {
     const std::vector<WaitPart>& parts = facts_[rank.index()].parts;
     for (std::size_t part = 0; part < parts.size(); ++part) {
       const std::size_t stuck = stuck_in_[rank.index()][part];
-      if (parts[part].one_suffices ? stuck < parts[part].awaited.size() || stuck == 0 : stuck == 0)
-        return true;
+      if (parts[part].one_suffices ? stuck < parts[part].awaited.size() : stuck == 0) return true;
     }
     return false;
   }
@@ -111,7 +107,7 @@ std::vector<std::vector<WorldRank>> links_of(const Facts& facts, const Stuck& st
     std::vector<WorldRank>& own = links[rank.index()];
     for (const WaitPart& part : facts[rank.index()].parts) {
       for (const WorldRank awaited : part.awaited) {
-        if (!is_known(awaited, facts) || !stuck[awaited]) continue;
+        if (!stuck[awaited]) continue;
         own.push_back(awaited);
         if (!part.one_suffices) break;
       }
@@ -201,11 +197,11 @@ bool all_same(const std::vector<DeadlockClock::Seen>& one,
 using Seen = DeadlockClock::Seen;
 
 bool is_same_wait(const Seen& one, const Seen& other) noexcept {
-  return one.rank == other.rank && one.since == other.since;
+  return std::tie(one.rank, one.since) == std::tie(other.rank, other.since);
 }
 
 bool is_same_version(const Seen& one, const Seen& other) noexcept {
-  return one.rank == other.rank && one.version == other.version;
+  return std::tie(one.rank, one.version) == std::tie(other.rank, other.version);
 }
 
 }  // namespace

@@ -38,12 +38,12 @@ struct WaitPart {
 struct WaitFacts {
   bool is_running = true;            ///< it has come, and neither left nor ended
   bool has_several_threads = false;  ///< that have called this world
-  std::uint64_t version =
-      0;  ///< grows when anything changes; 0: it does not wait, or that cannot be read
-  std::uint64_t looks =
-      0;  ///< grows when it has looked at all that has come, and nothing has changed
+  /// Grows when anything changes; 0: it does not wait, or that cannot be read.
+  std::uint64_t version = 0;
+  /// Grows when it has looked at all that has come, and nothing has changed.
+  std::uint64_t looks = 0;
   Clock::time_point since = {};
-  std::vector<WaitPart> parts = {};
+  std::vector<WaitPart> parts = {};  ///< if it waits: at least one, and each awaits somebody
 };
 
 struct Knot {
