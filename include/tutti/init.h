@@ -26,6 +26,8 @@ struct InitOptions {
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   Timeout timeout = {};  ///< for meeting, and the default `arrive` deadline; 30 min if empty
+  /// Of the world, the same on all its ranks: ranks that give different ones meet in different
+  /// worlds, and wait for the others there.
   std::string name = {};
   std::shared_ptr<Store> store = {};  ///< meet here; then rank and world_size must be given
   Settings settings = {};             ///< rows of the configuration table, for this world only

@@ -126,11 +126,12 @@ using FailureCallback = std::function<void(const Error&)>;
 /// Deadlock  Ranks that wait for each other in a circle, in calls on one world's groups, are told
 ///           within about a second (setting deadlock_after): kDeadlock on every member of the
 ///           groups they wait in. Not taken for stuck is a rank in a call with a timeout of its
-///           own, in `Work::wait_for`, in a backend's library, or in which a second thread has
-///           called the world or a callback of `Work::then` is due. What cannot be seen is a thread
-///           that is about to help with the first call it makes: let it call something before
-///           (`world.error()` does not count), give the waiting call a timeout, or set
-///           TUTTI_DEADLOCK=warn or off, on all ranks.
+///           own, in `Work::wait_for`, in `close`, which has a deadline of its own, in a backend's
+///           library, or in which a callback of `Work::then` or `on_failure` is due. Nor is one in
+///           which two threads have called the world, at any time; the thread that made it is one.
+///           What cannot be seen is a thread that is about to help with the first call it makes:
+///           let it call something before (`error` and `Work::done` do not count), give the waiting
+///           call a timeout, or set TUTTI_DEADLOCK=warn or off, on all ranks.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
  public:
   class Impl;  // src/group/process_group.cc
@@ -220,7 +221,9 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
 
   /// The cause of failure, if the group has failed.
   std::optional<Error> error() const;
-  /// Calls `callback` once with the cause when the group fails (at once if it has).
+  /// Calls `callback` once with the cause when the group fails (at once if it has), on a thread of
+  /// Tutti's. Keep it short: meanwhile this process does not see who dies. A call in it that would
+  /// block is kInvalidArgument.
   void on_failure(FailureCallback callback);
   /// Fails the group on all ranks: pending and later calls throw kAborted with `reason`.
   void abort(const std::string& reason);

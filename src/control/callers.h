@@ -37,8 +37,8 @@ class Callers {
   std::atomic<bool> are_several_{false};
 };
 
-/// A callback of Work::then that is yet to run, in any world of the process: it may start what
-/// others wait for.
+/// A callback of Work::then that is yet to run, or one of on_failure that is due, in any world of
+/// the process: it may start what others wait for.
 class PendingCallback {
  public:
   PendingCallback() noexcept { count().fetch_add(1); }

@@ -101,6 +101,21 @@ std::vector<WaitFacts> Host::State::wait_facts() const {
   return facts;
 }
 
+/// Whether a group has failed that the verdict would fail: its members are told of that cause.
+bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
+  const auto all = all_memberships();
+  if (std::any_of(all.begin(), all.end(), [&](const auto& membership) {
+        return verdict.fails(membership->id) && membership->abort_word.load() != kRunning;
+      }))
+    return true;
+  // This rank need not be a member of all of them.
+  const std::vector<Verdict> earlier = applied_entries();
+  return std::any_of(earlier.begin(), earlier.end(), [&](const Verdict& each) {
+    return std::any_of(each.groups.begin(), each.groups.end(),
+                       [&](GroupId group) { return verdict.fails(group); });
+  });
+}
+
 void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   if (deadlock == Deadlock::off || now < next_deadlock_look) return;
   next_deadlock_look = now + kDeadlockLook;
@@ -119,7 +134,8 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .finder = rank};
   if (verdict.groups.size() > kVerdictGroups) verdict.groups.resize(kVerdictGroups);
   const bool entered = enter([&]() -> std::optional<Verdict> {
-    if (!still_stands(deadlock_clock, wait_facts())) return std::nullopt;
+    if (!still_stands(deadlock_clock, wait_facts()) || has_failed_since(verdict))
+      return std::nullopt;
     return verdict;
   });
   if (entered) rouse_others();

@@ -50,7 +50,7 @@ void Membership::State::settle(Cause cause) noexcept {
     if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->roster.own().name;
     first_cause = cause;
     Untold::of_process().add(
-        {id, rank, cause.code, culprits, host->roster.world_size(), cause.text, false});
+        {id, rank, host->rank, cause.code, culprits, host->roster.world_size(), cause.text});
     // On the board first: whoever finds that this rank has gone away must also find why.
     host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
@@ -58,7 +58,8 @@ void Membership::State::settle(Cause cause) noexcept {
     abort_word.compare_exchange_strong(running, kFailed);
   }
   ring(host->own.slot().bell);
-  host->process->post([self = shared_from_this()] { self->announce(); });
+  host->process->post(
+      [self = shared_from_this(), due = std::make_shared<PendingCallback>()] { self->announce(); });
 }
 
 void Membership::State::await_cause() noexcept {

@@ -69,6 +69,7 @@ struct Host::State final : Watched {
   void apply(const Verdict& verdict) noexcept;                       // log_mutex
   void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
   void catch_up() noexcept;                                          // log_mutex
+  std::vector<Verdict> applied_entries() const;                      // log_mutex
 
   // ---- deadlocks.cc
   /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
@@ -76,6 +77,7 @@ struct Host::State final : Watched {
   bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts);
   void take_back_wait() noexcept;
   void look_for_deadlocks(Deadline::Clock::time_point now) noexcept;  // control thread
+  bool has_failed_since(const Verdict& verdict) const noexcept;       // log_mutex
   std::vector<WaitFacts> wait_facts() const;                          // control thread
   /// wording.cc: "rank 0 waits in recv(...) at ring.cc:9 for rank 1, which waits in ...".
   std::string words_of(const Knot& knot, const std::vector<WaitFacts>& facts) const;

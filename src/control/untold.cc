@@ -37,11 +37,17 @@ void Untold::keep(GroupId group, int rank) noexcept {
 void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   if (Process::forked()) return;  // what a child hears its parent has not heard
   const std::lock_guard lock(mutex_);
-  const auto erased = std::erase_if(failures_, [&](const Failure& failure) {
-    return failure.group == group && failure.rank == rank && failure.code == code &&
-           !failure.for_ever;
+  const auto found = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+    return failure.group == group && failure.rank == rank && failure.code == code;
   });
-  if (erased > 0) show();
+  if (found == failures_.end()) return;
+  for (Failure& failure : failures_)
+    if (&failure == &*found || (code == ErrorCode::kDeadlock && failure.code == code &&
+                                failure.of == found->of && failure.text == found->text))
+      failure.is_told = true;
+  std::erase_if(failures_,
+                [](const Failure& failure) { return failure.is_told && !failure.for_ever; });
+  show();
 }
 
 void Untold::show() noexcept {

@@ -29,11 +29,13 @@ class Untold {
  public:
   struct Failure {
     GroupId group = 0;
-    int rank = 0;  ///< in the group: with its id the name of one Membership
+    int rank = 0;     ///< in the group: with its id the name of one Membership
+    WorldRank of{0};  ///< the rank that is told
     ErrorCode code = ErrorCode::kInternal;
     std::vector<WorldRank> culprits;
     int world_size = 0;
     std::string text;
+    bool is_told = false;
     bool for_ever = false;  ///< concerns a member that has left the group, whom nothing can tell
   };
 
@@ -44,7 +46,7 @@ class Untold {
   /// Nothing can tell everybody whom it concerns: it stays.
   void keep(GroupId group, int rank) noexcept;
   /// The program has got an Error of that code from the group. Nothing happens if it is another
-  /// one than the group's.
+  /// one than the group's. One deadlock fails several groups: who is told by one knows of all.
   void told(GroupId group, int rank, ErrorCode code) noexcept;
 
  private:

@@ -132,6 +132,17 @@ void Host::State::catch_up() noexcept {
   if (!shown.empty()) apply_loss({shown.begin(), shown.end()});
 }
 
+/// Those that the log still holds.
+std::vector<Verdict> Host::State::applied_entries() const {
+  std::vector<Verdict> all;
+  const std::uint64_t first = next_entry > kLogEntries ? next_entry - kLogEntries : 1;
+  for (std::uint64_t number = first; number < next_entry; ++number) {
+    Verdict verdict;
+    if (log.read(number, &verdict) == BoardLog::State::entered) all.push_back(std::move(verdict));
+  }
+  return all;
+}
+
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();
@@ -141,10 +152,7 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
     memberships.push_back(membership);
     all_lost = lost;
   }
-  const std::uint64_t first = next_entry > kLogEntries ? next_entry - kLogEntries : 1;
-  for (std::uint64_t number = first; number < next_entry; ++number) {
-    Verdict verdict;
-    if (log.read(number, &verdict) != BoardLog::State::entered) continue;
+  for (const Verdict& verdict : applied_entries()) {
     if (verdict.fails(membership->id)) membership->fail_by(verdict);
     if (verdict.is_loss())
       membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});

@@ -245,8 +245,8 @@ std::string Membership::State::words_of(const Finding& finding, const Request* r
 namespace {
 
 constexpr std::string_view kOfDeadlocks =
-    ". None of them can go on unless another thread comes to its help: for that, see the setting "
-    "deadlock";
+    ". None of them can go on by itself: change the order of the calls, or use sendrecv, batch or "
+    "tutti::async. If another thread was about to help, see the setting deadlock";
 
 /// A knot in words.
 class KnotWords {
@@ -295,7 +295,7 @@ class KnotWords {
                  : fmt::format("{} {}", rank_, link.awaited.front().value);
     std::vector<int> ranks;
     for (const auto [rank] : link.awaited) ranks.push_back(rank);
-    return fmt::format("any of the {}s {}", rank_, fmt::join(ranks, ", "));
+    return fmt::format("any of the {}{}", has_groups() ? "world " : "", ranks_text(ranks));
   }
 
   /// In place of what there is no room for.

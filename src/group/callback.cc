@@ -9,7 +9,24 @@ namespace tutti::group {
 namespace {
 
 thread_local bool inside = false;
-thread_local GroupId inside_group = 0;  // the innermost
+thread_local GroupId inside_group = 0;  // the innermost; 0: it is of no operation
+
+/// This thread is inside a callback while it lives.
+class Inside {
+ public:
+  explicit Inside(GroupId group) noexcept
+      : outer_(std::exchange(inside, true)), outer_group_(std::exchange(inside_group, group)) {}
+  ~Inside() {
+    inside = outer_;
+    inside_group = outer_group_;
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  const bool outer_;
+  const GroupId outer_group_;
+};
 
 /// Of the same group: its failure is that of the callback's own Work.
 Request request_after(const WorkState* before) noexcept {
@@ -32,9 +49,14 @@ bool inside_callback_of(GroupId group) noexcept { return inside && inside_group 
 void refuse_in_callback(std::string_view what) {
   if (!inside) return;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} blocks, and a callback given to Work::then must not: start an "
-                          "asynchronous operation there, or wait elsewhere",
+              fmt::format("{} blocks, and a callback given to Work::then or on_failure must not: "
+                          "start an asynchronous operation there, or wait elsewhere",
                           what));
+}
+
+void run_callback(const std::function<void()>& callback) {
+  const Inside guard(0);
+  callback();
 }
 
 std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Function function) {
@@ -54,20 +76,19 @@ Callback::Callback(std::shared_ptr<WorkState> before, Function function)
 
 void Callback::run() noexcept {
   std::optional<Error> failure = before_ ? before_->error() : std::nullopt;
-  const bool outer = std::exchange(inside, true);
-  const GroupId outer_group = std::exchange(inside_group, request().group);
-  try {
-    function_(failure ? &*failure : nullptr);
-  } catch (const Error& thrown) {
-    failure = thrown;
-  } catch (const std::exception& thrown) {
-    failure = failure_of_callback(thrown.what());
-  } catch (...) {
-    failure = failure_of_callback("something that is not an exception");
+  {
+    const Inside guard(request().group);
+    try {
+      function_(failure ? &*failure : nullptr);
+    } catch (const Error& thrown) {
+      failure = thrown;
+    } catch (const std::exception& thrown) {
+      failure = failure_of_callback(thrown.what());
+    } catch (...) {
+      failure = failure_of_callback("something that is not an exception");
+    }
+    function_ = nullptr;  // what it owns goes here, where nothing may block
   }
-  function_ = nullptr;  // what it owns goes here, where nothing may block
-  inside = outer;
-  inside_group = outer_group;
   if (failure) {
     end(*std::move(failure));
   } else {

@@ -1,4 +1,5 @@
-// Callbacks of Work::then: they run where an operation has just ended, so they must not wait.
+// Callbacks of Work::then: they run where an operation has just ended, so they must not wait. Nor
+// must those of on_failure, which run on the thread that finds out who has died.
 #pragma once
 
 #include "base/wait.h"
@@ -12,6 +13,8 @@ bool inside_callback() noexcept;
 bool inside_callback_of(GroupId group) noexcept;
 /// Throws kInvalidArgument about `what`, a call that blocks, if it is.
 void refuse_in_callback(std::string_view what);
+/// Runs one that is of no operation.
+void run_callback(const std::function<void()>& callback);
 
 /// One callback and the operation whose end it waits for. Ends when the callback has returned.
 class Callback final : public WorkState {

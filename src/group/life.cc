@@ -70,6 +70,7 @@ ProcessGroup::Impl::Impl(group::Parts parts)
       info_(parts_.backend->info()),
       exceptions_at_birth_(std::uncaught_exceptions()),
       last_{0, group::chain_seed(parts_.id)} {
+  callers_.note();
   if (parts_.side) {
     foreign_ =
         std::make_unique<group::Foreign>(*parts_.backend, *parts_.side, membership(), parts_.check);
@@ -144,9 +145,9 @@ std::optional<Error> ProcessGroup::Impl::error() const {
 
 void ProcessGroup::Impl::on_failure(FailureCallback callback) {
   membership().on_failure(
-      [group = parts_.id, rank = rank(), callback = std::move(callback)](const Error& failure) {
-        control::Untold::of_process().told(group, rank, failure.code());
-        callback(failure);
+      [id = parts_.id, rank = rank(), callback = std::move(callback)](const Error& failure) {
+        control::Untold::of_process().told(id, rank, failure.code());
+        group::run_callback([&] { callback(failure); });
       });
 }
 

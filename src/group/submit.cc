@@ -160,7 +160,8 @@ bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
 void ProcessGroup::Impl::run(Request& request) try {
   callers_.note();
   if (group::inside_callback()) {
-    refuse(request, "it would block inside a callback of Work::then: pass tutti::async");
+    refuse(request,
+           "it would block inside a callback of Work::then or on_failure: pass tutti::async");
   }
   admit(request, true);
   if (is_nothing(request)) return;

@@ -17,7 +17,8 @@ Error still_under_way(int rank, std::size_t pending) {
   return Error(ErrorCode::kTimeout,
                fmt::format("close (rank {}): {} asynchronous operations are still under way; wait "
                            "for them before closing, or give a later deadline",
-                           rank, pending));
+                           rank, pending),
+               {.op = "close", .rank = rank});
 }
 
 }  // namespace tutti::group

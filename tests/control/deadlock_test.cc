@@ -71,8 +71,8 @@ TEST(Deadlock, AStoppedRankThatGoesOnIsTold) {
                  "deadlock: rank 0 waits in recv(f32 x 10, from 1, tag 7) at train.cc:55 for rank "
                  "1, which waits in recv(f32 x 10, from 2, tag 7) at train.cc:55 for rank 2, which "
                  "waits in recv(f32 x 10, from 0, tag 7) at train.cc:55 for rank 0. None of them "
-                 "can go on unless another thread comes to its help: for that, see the setting "
-                 "deadlock");
+                 "can go on by itself: change the order of the calls, or use sendrecv, batch or "
+                 "tutti::async. If another thread was about to help, see the setting deadlock");
     ranks.report(rank).told.store(2);
   }
 }

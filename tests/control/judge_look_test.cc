@@ -187,8 +187,8 @@ TEST(JudgeLook, TheClockOfStallsBeginsWhenAllAreIn) {
 }
 
 TEST(JudgeLook, AWaitForOneNamesThatOne) {
-  for (const int awaited : {1, 2, 4}) {
-    Scene scene(5);
+  for (const int awaited : {0, 1, 2, 4}) {
+    Scene scene(5, 3);
     scene.all_enter(1);
     Wait wait(collective_at(1), awaited);
     wait.look_after(0s, scene);
@@ -310,17 +310,18 @@ TEST(JudgeLook, AMessageThatIsMatchedMustMove) {
 
 TEST(JudgeLook, AMessageToOneThatLeftIsUnmatched) {
   for (const Op op : {Op::send, Op::recv})
-    for (const int size : kSizes) {
-      Scene scene(size);
-      scene.all_enter(5).leaves(size - 1);
-      Wait wait(message_of(op, size - 1), size - 1);
-      EXPECT_FALSE(wait.look_after(5ms, scene).finding);
-      const Look due = wait.look_after(6ms, scene);
-      ASSERT_NE(as<LeftUnmatched>(due.finding), nullptr);
-      EXPECT_EQ(as<LeftUnmatched>(due.finding)->member, size - 1);
-      EXPECT_EQ(due.finding->code, ErrorCode::kClosed);
-      EXPECT_EQ(due.finding->culprits, std::vector<int>{size - 1});
-    }
+    for (const int size : kSizes)
+      for (const int peer : {0, size - 1}) {
+        Scene scene(size, peer == 0 ? 1 : 0);
+        scene.all_enter(5).leaves(peer);
+        Wait wait(message_of(op, peer), peer);
+        EXPECT_FALSE(wait.look_after(5ms, scene).finding);
+        const Look due = wait.look_after(6ms, scene);
+        ASSERT_NE(as<LeftUnmatched>(due.finding), nullptr);
+        EXPECT_EQ(as<LeftUnmatched>(due.finding)->member, peer);
+        EXPECT_EQ(due.finding->code, ErrorCode::kClosed);
+        EXPECT_EQ(due.finding->culprits, std::vector<int>{peer});
+      }
 }
 
 TEST(JudgeLook, AMessageFromAnyRankComesFromTheLastThatIsThere) {

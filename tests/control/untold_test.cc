@@ -10,10 +10,10 @@ TEST(Untold, TheFirstIsShownUntilTheProgramIsTold) {
   const net::Fd memory = Board::make(3);
   const Board board(memory);
   Untold untold;
-  untold.add({7, 0, ErrorCode::kTimeout, {WorldRank(1)}, 3, "rank 1 did not come", false});
+  untold.add({7, 0, WorldRank(0), ErrorCode::kTimeout, {WorldRank(1)}, 3, "rank 1 did not come"});
   EXPECT_FALSE(read_untold(board, SlotIndex(2))) << "there is no agent yet";
   untold.show_on(memory, SlotIndex(2));
-  untold.add({8, 0, ErrorCode::kAborted, {}, 3, "rank 0 aborted", false});
+  untold.add({8, 0, WorldRank(0), ErrorCode::kAborted, {}, 3, "rank 0 aborted"});
   ASSERT_TRUE(read_untold(board, SlotIndex(2)));
   EXPECT_EQ(read_untold(board, SlotIndex(2))->code, ErrorCode::kTimeout);
   EXPECT_EQ(read_untold(board, SlotIndex(2))->culprits, std::vector{WorldRank(1)});
@@ -33,11 +33,32 @@ TEST(Untold, OneThatConcernsWhoHasGoneStays) {
   const Board board(memory);
   Untold untold;
   untold.show_on(memory, SlotIndex(0));
-  untold.add({7, 0, ErrorCode::kClosed, {}, 4, "rank 1 left", false});
+  untold.add({7, 0, WorldRank(0), ErrorCode::kClosed, {}, 4, "rank 1 left"});
   untold.keep(7, 0);
   untold.told(7, 0, ErrorCode::kClosed);
   ASSERT_TRUE(read_untold(board, SlotIndex(0)));
   EXPECT_TRUE(read_untold(board, SlotIndex(0))->culprits.empty()) << "a world of another size";
+}
+
+TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Untold untold;
+  untold.show_on(memory, SlotIndex(0));
+  const auto add = [&](GroupId group, int rank, WorldRank of, const char* text) {
+    untold.add({group, rank, of, ErrorCode::kDeadlock, {}, 2, text});
+  };
+  add(7, 0, WorldRank(0), "a circle");
+  add(8, 1, WorldRank(0), "a circle");
+  add(8, 0, WorldRank(1), "a circle");  // another rank of this process
+  add(9, 0, WorldRank(1), "another circle");
+  untold.told(8, 1, ErrorCode::kDeadlock);
+  ASSERT_TRUE(read_untold(board, SlotIndex(0)));
+  untold.told(8, 0, ErrorCode::kDeadlock);
+  ASSERT_TRUE(read_untold(board, SlotIndex(0)));
+  EXPECT_EQ(read_untold(board, SlotIndex(0))->text, "another circle");
+  untold.told(9, 0, ErrorCode::kDeadlock);
+  EXPECT_FALSE(read_untold(board, SlotIndex(0)));
 }
 
 }  // namespace

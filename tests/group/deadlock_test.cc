@@ -133,6 +133,23 @@ TEST(Deadlock, ACollectiveCrossedWithAReceive) {
       options());
 }
 
+TEST(Deadlock, TheThreadThatMadeTheWorldMayComeToHelp) {
+  on_stuck_ranks(
+      2,
+      [](ProcessGroup& world) {
+        float x = 0, y = 0;
+        if (world.rank() == 1) {
+          world.recv(x, 0);
+          return world.send(y, 0, {.tag = 1});
+        }
+        std::thread listener([&] { world.recv(y, 1, {.tag = 1}); });
+        std::this_thread::sleep_for(700ms);  // the first call of this one comes after that
+        world.send(x, 1);
+        listener.join();
+      },
+      options());
+}
+
 TEST(Deadlock, AReceiveFromAnyRankIsStuckIfAllOthersAre) {
   on_stuck_ranks(
       3,
@@ -141,7 +158,7 @@ TEST(Deadlock, AReceiveFromAnyRankIsStuckIfAllOthersAre) {
         const Error error = deadlock_of(
             world, [&] { world.recv(x, world.rank() == 0 ? kAnyRank : 0, {.tag = 1}); });
         expect_text(error, "rank 0 waits in recv(f32 x 1, from any rank, tag 1) at ");
-        expect_text(error, "for any of the ranks 1, 2; rank 1 waits in recv");
+        expect_text(error, "for any of the ranks 1-2; rank 1 waits in recv");
       },
       options());
 }

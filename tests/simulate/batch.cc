@@ -49,11 +49,18 @@ json end_batch(Batch& batch) {
            fmt::format("a batch from seed {} on ended with wait status {}", batch.first, status)}};
 }
 
+constexpr std::size_t kKept = 16;  // of an array
+
 /// Adds numbers, and objects of them or of such objects; leaves out texts.
 void add(json& sum, const json& part) {
   if (sum.is_null()) sum = json::object();
   for (const auto& [key, value] : part.items()) {
     if (value.is_object()) add(sum[key], value);
+    if (value.is_array()) {
+      json& all = sum[key];
+      for (const json& each : value) all.push_back(each);
+      if (all.size() > kKept) all.erase(all.begin(), all.end() - kKept);
+    }
     if (!value.is_number()) continue;
     sum[key] = sum.value(key, std::uint64_t{0}) + value.get<std::uint64_t>();
   }
@@ -65,6 +72,12 @@ std::string text_of(const json& count) {
   std::string line;
   for (const auto& [key, each] : count.items()) line += fmt::format(" {} {}", each.dump(), key);
   return line;
+}
+
+/// Objects of arrays were for the soak itself.
+void leave_out_arrays(json& sum) {
+  for (auto at = sum.begin(); at != sum.end();)
+    at = at->is_object() && !at->empty() && at->begin()->is_array() ? sum.erase(at) : std::next(at);
 }
 
 void print(const SoakOptions& options, const json& sum, double seconds) {
@@ -80,6 +93,31 @@ void print(const SoakOptions& options, const json& sum, double seconds) {
         fmt::print("  {:31} {:30} {}\n", what, key, text_of(count));
 }
 
+/// `count` rounds; what was violated, if anything.
+std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint64_t next,
+                    std::uint64_t count, json& sum) {
+  const auto jobs = static_cast<std::size_t>(options.jobs);
+  // Some for each process, so that all have work to the end.
+  const std::uint64_t at_a_time = std::clamp<std::uint64_t>(count / (4 * jobs), 1, 500);
+  const std::uint64_t last = next + count;
+  std::vector<Batch> batches;
+  std::string violation;
+  while (violation.empty() && (next < last || !batches.empty())) {
+    while (next < last && batches.size() < jobs) {
+      const std::uint64_t end = std::min(last, next + at_a_time);
+      batches.push_back(start_batch(rounds, next, end));
+      next = end;
+    }
+    const json part = end_batch(batches.front());
+    batches.erase(batches.begin());
+    add(sum, part);
+    violation = part.value("violation", "");
+    if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
+  }
+  for (Batch& batch : batches) end_batch(batch);
+  return violation;
+}
+
 }  // namespace
 
 void add_soak_options(CLI::App& app, SoakOptions& options, const char* script) {
@@ -93,28 +131,17 @@ void add_soak_options(CLI::App& app, SoakOptions& options, const char* script) {
   app.add_option("--replay", options.replay, "run the plan in this file, and no other");
 }
 
-int soak(const SoakOptions& options, const Rounds& rounds) {
-  // Some for each process, so that all have work to the end.
-  const std::uint64_t at_a_time = std::clamp<std::uint64_t>(
-      options.rounds / (4 * static_cast<std::uint64_t>(options.jobs)), 1, 500);
+int soak(const SoakOptions& options, Rounds rounds, const More& more) {
   const auto began = std::chrono::steady_clock::now();
   json sum = json::object();
-  std::vector<Batch> batches;
   std::string violation;
-  std::uint64_t next = 0;
-  while (violation.empty() && (next < options.rounds || !batches.empty())) {
-    while (next < options.rounds && batches.size() < static_cast<std::size_t>(options.jobs)) {
-      const std::uint64_t end = std::min(options.rounds, next + at_a_time);
-      batches.push_back(start_batch(rounds, options.seed + next, options.seed + end));
-      next = end;
-    }
-    const json part = end_batch(batches.front());
-    batches.erase(batches.begin());
-    add(sum, part);
-    violation = part.value("violation", "");
-    if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
+  std::uint64_t next = options.seed;
+  for (std::uint64_t count = options.rounds; count > 0 && violation.empty();) {
+    violation = run_all(options, rounds, next, count, sum);
+    next += count;
+    count = more && violation.empty() ? more(sum, rounds) : 0;
   }
-  for (Batch& batch : batches) end_batch(batch);
+  leave_out_arrays(sum);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   print(options, sum, took.count());
   if (!options.out.empty()) {

@@ -23,12 +23,15 @@ struct SoakOptions {
 void add_soak_options(CLI::App& app, SoakOptions& options, const char* script);
 
 /// Runs the rounds of the seeds from the first up to the second, or up to a violation. Answers with
-/// a tally ("rounds" and other numbers, objects of numbers, and tables: objects of those), and if
-/// something was violated with "violation", in words, and "script", to replay it.
+/// a tally ("rounds" and other numbers, objects of numbers, and tables: objects of those; and
+/// objects of arrays, of which the last elements are kept, and not printed), and if something was
+/// violated with "violation", in words, and "script", to replay it.
 using Rounds = std::function<nlohmann::json(std::uint64_t, std::uint64_t)>;
+/// Asked once all rounds have held: how many more there are to be, and which. It may add to `sum`.
+using More = std::function<std::uint64_t(nlohmann::json& sum, Rounds& rounds)>;
 
 /// All rounds; prints what was counted. Returns the exit code.
-int soak(const SoakOptions& options, const Rounds& rounds);
+int soak(const SoakOptions& options, Rounds rounds, const More& more = {});
 
 /// `run` with the text of a file. Prints its answer: what was violated, or "". Returns the exit
 /// code.

@@ -23,6 +23,9 @@ TESTS = [f"tests/control/control_judge_{name}_test" for name in ("look", "group"
 
 # file, condition as it stands -> why nobody need notice that it is inverted
 ARGUED = {
+    ("deadlock.cc", "if (next >= facts.size() || next == facts.rank) return {};"):
+        "a member that is garbage is looked up then, past the end of the facts: AddressSanitizer's to notice "
+        "(JudgeAwaited.NobodyWhereThatIsNotKnown); and whoever awaits itself is followed in a circle, with the same answer",
 }
 
 OPPOSITE = {"==": "!=", "!=": "==", "<": ">=", ">=": "<", ">": "<=", "<=": ">", "&&": "||", "||": "&&"}

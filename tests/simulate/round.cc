@@ -68,11 +68,13 @@ class Round {
   void count_first(std::string_view answer);
   std::string_view operation_of(const Proc& process);
   bool has_parted_from_all(int rank) const;
+  void check_deadlock(const Verdict& verdict, const std::string& text);
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
   void check_stalled(const Verdict& verdict, const std::string& text);
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
   bool is_harmless() const;
+  bool has_circles_only() const;
   const Proc& process_of(int rank) const {
     return kernel_.process(plan_.process_of[static_cast<std::size_t>(rank)]);
   }
@@ -124,6 +126,7 @@ void Round::entered_log(const Verdict& verdict) {
       if (plan_.hosts() == 1 && has_parted_from_all(culprit))
         violated(fmt::format("{}: rank {} had closed all its groups", text, culprit));
     }
+  if (verdict.code == ErrorCode::kDeadlock) check_deadlock(verdict, text);
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
   if (verdict.text.starts_with("no byte ")) check_stalled(verdict, text);
@@ -212,6 +215,7 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       if (!has_fault({die, lose, skip, swap, quit, error, abort, disagree}) &&
           happened_.pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
+      if (has_circles_only()) violated(text + ": nobody has seen the circle");
       break;
     case ErrorCode::kCollectiveMismatch:
       // A close that times out ends a program early, whatever it waited for.
@@ -270,6 +274,22 @@ void Round::count_first(std::string_view answer) {
   if (!is_alone || happened_.befallen.empty()) return;
   const std::string row = fmt::format("{} -> {}", name_of(plan_.faults.front().kind), answer);
   ++happened_.tally.alone[row][std::string(happened_.befallen)];
+  std::vector<std::uint64_t>& seeds =
+      happened_.tally.seeds[fmt::format("{}, {}", row, happened_.befallen)];
+  if (seeds.size() < 4) seeds.push_back(plan_.seed);
+}
+
+/// Whose group has failed already is told of that.
+void Round::check_deadlock(const Verdict& verdict, const std::string& text) {
+  for (const GroupId id : verdict.groups) {
+    const std::vector<int>& ranks = happened_.groups[id].world_ranks;
+    const bool is_member =
+        std::find(ranks.begin(), ranks.end(), verdict.finder.value) != ranks.end();
+    const auto before = happened_.log.end() - 1;  // the last one is this
+    if (is_member && std::any_of(happened_.log.begin(), before,
+                                 [id](const auto& entry) { return entry.first.fails(id); }))
+      violated(text + ": its group had failed");
+  }
 }
 
 /// Who waits for members of a new group is told at once why they do not come.
@@ -378,6 +398,19 @@ void Round::check_mail() {
     if (is_well && mail.is_sent && !sent.buffered && !mail.is_received)
       violated(fmt::format("the message of step {} was sent, and nobody received it", step));
   }
+}
+
+/// Ranks wait for each other's messages at once, and for nothing else.
+bool Round::has_circles_only() const {
+  const bool swaps = !plan_.faults.empty() &&
+                     std::all_of(plan_.faults.begin(), plan_.faults.end(),
+                                 [](const Fault& fault) { return fault.kind == FaultKind::swap; });
+  const bool is_seen = plan_.hosts() == 1 && !plan_.warns && plan_.timeout >= 2s;
+  return swaps && is_seen &&
+         std::all_of(plan_.steps.begin(), plan_.steps.end(), [](const PlanStep& step) {
+           return step.kind == StepKind::message && !step.buffered && step.how == How::waits &&
+                  step.how_to == How::waits;
+         });
 }
 
 bool Round::is_harmless() const {

@@ -124,6 +124,7 @@ struct Tally {
   std::map<std::string, std::uint64_t> answers;  ///< "die -> kPeerLost": first verdicts by fault
   /// "die -> kPeerLost", "send": of rounds with one fault, and what was under way.
   std::map<std::string, std::map<std::string, std::uint64_t>> alone;
+  std::map<std::string, std::vector<std::uint64_t>> seeds;  ///< "die -> kPeerLost, send": some
   std::map<std::string, std::uint64_t> outcomes;  ///< "collective kTimeout": what calls ended with
 };
 

@@ -3,6 +3,11 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "base/log.h"
 #include "simulate/batch.h"
@@ -13,19 +18,22 @@
 namespace tutti::simulate {
 namespace {
 
+constexpr const char* kTable = "first verdicts by a fault alone";
+constexpr const char* kSeeds = "seeds";
+
 nlohmann::json to_json(const Tally& tally) {
-  return {{"rounds", tally.rounds},
-          {"steps", tally.steps},
-          {"calls", tally.calls},
-          {"first verdicts by fault", tally.answers},
-          {"first verdicts by a fault alone", tally.alone},
+  return {{"rounds", tally.rounds},       {"steps", tally.steps},
+          {"calls", tally.calls},         {"first verdicts by fault", tally.answers},
+          {kTable, tally.alone},          {kSeeds, tally.seeds},
           {"calls ended", tally.outcomes}};
 }
 
-nlohmann::json run_rounds(std::uint64_t first, std::uint64_t end, int ranks, int hosts) {
+using PlanOf = std::function<Plan(std::uint64_t number)>;
+
+nlohmann::json run_rounds(std::uint64_t first, std::uint64_t end, const PlanOf& plan_of) {
   Tally tally;
-  for (std::uint64_t seed = first; seed < end; ++seed) {
-    const Plan plan = make_plan(seed, ranks, hosts);
+  for (std::uint64_t number = first; number < end; ++number) {
+    const Plan plan = plan_of(number);
     const std::string violation = run_round(plan, tally);
     if (violation.empty()) continue;
     const Plan shrunk = shrink(plan);
@@ -38,6 +46,48 @@ nlohmann::json run_rounds(std::uint64_t first, std::uint64_t end, int ranks, int
   }
   return to_json(tally);
 }
+
+/// Cells of the table, a fault, the operation and the answer, that have been met less often than
+/// others: plans that met them are run again, each time in another order of steps.
+class Rare {
+ public:
+  /// `at_least`: how often each cell is to be met. `most`: rounds for it.
+  Rare(std::uint64_t at_least, std::uint64_t most, std::function<Plan(std::uint64_t seed)> plan_of)
+      : at_least_(at_least), left_(most), plan_of_(std::move(plan_of)) {}
+
+  std::uint64_t more(nlohmann::json& sum, Rounds& rounds) {
+    auto cells = std::make_shared<std::vector<std::vector<std::uint64_t>>>();
+    missing_.clear();
+    for (const auto& [row, counts] : sum[kTable].items())
+      for (const auto& [operation, count] : counts.items()) {
+        if (count.get<std::uint64_t>() >= at_least_) continue;
+        const std::string cell = fmt::format("{}, {}", row, operation);
+        cells->push_back(sum[kSeeds][cell].get<std::vector<std::uint64_t>>());
+        missing_.push_back(fmt::format("{}: {}", cell, count.dump()));
+      }
+    sum[fmt::format("cells met less than {} times", at_least_)] = cells->size();
+    const std::uint64_t count = std::min(left_, kAtATime * cells->size());
+    left_ -= count;
+    rounds = [this, cells](std::uint64_t first, std::uint64_t end) {
+      return run_rounds(first, end, [&](std::uint64_t number) {
+        const auto& seeds = (*cells)[number % cells->size()];
+        Plan plan = plan_of_(seeds[number / cells->size() % seeds.size()]);
+        plan.interleaving = Random(number).next() | 1;
+        return plan;
+      });
+    };
+    return count;
+  }
+  const std::vector<std::string>& missing() const noexcept { return missing_; }
+
+ private:
+  static constexpr std::uint64_t kAtATime = 200;
+
+  const std::uint64_t at_least_;
+  std::uint64_t left_;
+  const std::function<Plan(std::uint64_t seed)> plan_of_;
+  std::vector<std::string> missing_;
+};
 
 std::string run_script(const std::string& text) {
   Tally tally;
@@ -77,6 +127,11 @@ int main(int argc, char** argv) {
   bool expects = false;
   app.add_flag("--expect", expects,
                "print what scripts with one fault end in, a line of JSON each: for soak_real");
+  std::uint64_t at_least = 0, most = 2'000'000;
+  app.add_option("--each", at_least,
+                 "then meet each fault at each operation with each answer so often: plans that met "
+                 "one are run again, in other orders of steps");
+  app.add_option("--more", most, "how many rounds of that kind at most");
   CLI11_PARSE(app, argc, argv);
   // Buffers that come and go are not to be asked of the system each time.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
@@ -88,7 +143,13 @@ int main(int argc, char** argv) {
     print_expectations(options, ranks);
     return 0;
   }
-  return soak(options, [ranks, hosts](auto first, auto end) {
-    return run_rounds(first, end, ranks, hosts);
-  });
+  const auto plan_of = [ranks, hosts](std::uint64_t seed) { return make_plan(seed, ranks, hosts); };
+  const Rounds rounds = [&](auto first, auto end) { return run_rounds(first, end, plan_of); };
+  if (at_least == 0) return soak(options, rounds);
+  Rare rare(at_least, most, plan_of);
+  const int code =
+      soak(options, rounds, [&](auto& sum, auto& more) { return rare.more(sum, more); });
+  for (const std::string& cell : rare.missing())
+    fmt::print("met less than {} times: {}\n", at_least, cell);
+  return rare.missing().empty() ? code : 1;
 }

@@ -1,6 +1,7 @@
 # ./dev soak NAME [--rounds N] [--seed S]
 name=${1:-}
 [ $# -gt 0 ] && shift
+given="$*"
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
@@ -41,5 +42,11 @@ fi
 if [ "$name" = init ]; then
   soak=tests/soak/init.py
   set -- --state build/soak_init.json "$@"
+fi
+# At full length: each fault at each operation with each answer often enough, and then large worlds.
+if [ "$name" = simulate ] && [ "$given" = "" ]; then
+  "$soak" --out docs/evidence/simulate.json --each 1000 "$@"
+  set -- --script build/simulate-violation.json --rounds 100 --ranks 1024 --hosts 8
+  name=simulate_1024
 fi
 "$soak" --out "docs/evidence/$name.json" "$@"
