@@ -149,11 +149,6 @@ std::vector<Situation> situations() {
        changed(World(3).any(0, {1, 2}).all(1, {0}).all(2, {0}),
                [](World& world) { world.of(2).is_running = false; }),
        {}},
-      {"one that waits for a rank that does not exist", World(2).all(0, {7}).all(1, {0}), {}},
-      {"the same with a negative one", World(2).all(0, {-1}).all(1, {0}), {}},
-      {"any of one that does not exist and one that waits",
-       World(2).any(0, {1, 9}).all(1, {0}),
-       {}},
       {"groups do not matter", World(2).all(0, {1}, 5).all(1, {0}, 6), {{0, 1}}},
   };
   return all;

@@ -203,7 +203,7 @@ Knot make_knot(Dice& dice, Kind kind) {
 std::map<int, std::set<int>> links_in(const std::string& text) {
   static const std::regex link(
       "(?:rank (\\d+) |which )waits in .*? for (?:(?:world )?rank (\\d+)|(itself)|any of the "
-      "(?:world )?ranks ([0-9, ]*\\d))(?=[,;.])");
+      "(?:world )?ranks ([-0-9, ]*\\d))(?=[,;.])");
   std::map<int, std::set<int>> links;
   int who = -1;
   for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found) {
@@ -213,9 +213,12 @@ std::map<int, std::set<int>> links_in(const std::string& text) {
     if (match[2].matched) to.insert(std::stoi(match[2]));
     if (match[3].matched) to.insert(who);
     const std::string list = match[4];
-    static const std::regex number("\\d+");
-    for (std::sregex_iterator each(list.begin(), list.end(), number); each != end; ++each)
-      to.insert(std::stoi(each->str()));
+    static const std::regex run("(\\d+)(?:-(\\d+))?");  // "3", "5-8"
+    for (std::sregex_iterator each(list.begin(), list.end(), run); each != end; ++each) {
+      const int first = std::stoi((*each)[1]);
+      const int last = (*each)[2].matched ? std::stoi((*each)[2]) : first;
+      for (int rank = first; rank <= last; ++rank) to.insert(rank);
+    }
     if (match[2].matched) who = std::stoi(match[2]);  // whom "which" means
   }
   return links;

@@ -43,7 +43,8 @@ struct WaitFacts {
   /// Grows when it has looked at all that has come, and nothing has changed.
   std::uint64_t looks = 0;
   Clock::time_point since = {};
-  std::vector<WaitPart> parts = {};  ///< if it waits: at least one, and each awaits somebody
+  /// If it waits: at least one, and each awaits somebody; only ranks of which there are facts.
+  std::vector<WaitPart> parts = {};
 };
 
 struct Knot {
