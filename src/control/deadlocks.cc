@@ -101,6 +101,19 @@ std::vector<WaitFacts> Host::State::wait_facts() const {
   return facts;
 }
 
+namespace {
+
+/// The verdict on as many of its groups as an entry has room for.
+Verdict part_of(const Verdict& verdict, std::size_t first) {
+  Verdict part = verdict;
+  const std::size_t end = std::min(first + kVerdictGroups, verdict.groups.size());
+  part.groups.assign(verdict.groups.begin() + static_cast<std::ptrdiff_t>(first),
+                     verdict.groups.begin() + static_cast<std::ptrdiff_t>(end));
+  return part;
+}
+
+}  // namespace
+
 /// Whether a group has failed that the verdict would fail: its members are told of that cause.
 bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
   const auto all = all_memberships();
@@ -132,13 +145,16 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .culprits = knot->ranks(),
                   .text = text,
                   .finder = rank};
-  if (verdict.groups.size() > kVerdictGroups) verdict.groups.resize(kVerdictGroups);
   const bool entered = enter([&]() -> std::optional<Verdict> {
     if (!still_stands(deadlock_clock, wait_facts()) || has_failed_since(verdict))
       return std::nullopt;
-    return verdict;
+    return part_of(verdict, 0);
   });
-  if (entered) rouse_others();
+  if (!entered) return;
+  rouse_others();
+  for (std::size_t first = kVerdictGroups; first < verdict.groups.size(); first += kVerdictGroups)
+    enter([&] { return std::optional(part_of(verdict, first)); });
+  rouse_others();
 }
 
 }  // namespace tutti::control

@@ -49,8 +49,14 @@ void Membership::State::settle(Cause cause) noexcept {
     if (first_cause) return;
     if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->roster.own().name;
     first_cause = cause;
-    Untold::of_process().add(
-        {id, rank, host->rank, cause.code, culprits, host->roster.world_size(), cause.text});
+    Untold::of_process().add({.group = id,
+                              .rank = rank,
+                              .of = host->rank,
+                              .world = host.get(),
+                              .code = cause.code,
+                              .culprits = culprits,
+                              .world_size = host->roster.world_size(),
+                              .text = cause.text});
     // On the board first: whoever finds that this rank has gone away must also find why.
     host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);

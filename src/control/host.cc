@@ -398,20 +398,41 @@ std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) 
   return open();
 }
 
+/// The lines of groups that have just been closed are free as soon as their members have compared.
+OwnLine Host::State::open_line_in_time(const MembershipOptions& options) {
+  constexpr std::chrono::seconds kMembersCompare{2};
+  for (Deadline deadline = Deadline::after(kMembersCompare);;) {
+    {
+      const std::lock_guard lock(mutex);
+      if (const auto line = open_line(options)) return *line;
+      if (closed_lines.empty() || deadline.expired(Clock::now())) break;
+    }
+    wait_until(own.slot().bell, Clock::now() + std::chrono::milliseconds(1), [] { return false; });
+  }
+  const Verdict verdict{
+      .code = ErrorCode::kSystem,
+      .groups = {options.id},
+      .culprits = {rank},
+      .text = fmt::format("{} is in {} groups already, and there is no room for more at a time; "
+                          "close and destroy some",
+                          person(rank, rank.value), kMaxLines),
+      .finder = rank};
+  // The others wait for this rank there.
+  if (enter([&] { return std::optional(verdict); })) rouse_others();
+  ErrorContext context;
+  context.culprits = {options.rank};
+  throw Error(verdict.code, fmt::format("group {}: {}", options.name, verdict.text),
+              std::move(context));
+}
+
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   State& state = *state_;
   Process::refuse_in_child();
+  const OwnLine line = state.open_line_in_time(options);
   std::shared_ptr<Membership::State> membership;
   {
     const std::lock_guard lock(state.mutex);
-    const std::optional<OwnLine> line = state.open_line(options);
-    if (!line)
-      throw Error(
-          ErrorCode::kSystem,
-          fmt::format("group {}: the rank is in {} groups already, and there is no room for "
-                      "more at a time; close some",
-                      options.name, kMaxLines));
-    membership = std::make_shared<Membership::State>(state_, std::move(options), *line);
+    membership = std::make_shared<Membership::State>(state_, std::move(options), line);
   }
   auto handle = std::make_unique<Membership>(membership);
   state.tell_from_now_on(membership);

@@ -85,9 +85,10 @@ struct Host::State final : Watched {
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
   void wait_for_all(Deadline& deadline, const std::function<void()>& look);
-  /// A line for a new group, if need be that of a closed one; nothing if all are in use. Under
-  /// mutex.
-  std::optional<OwnLine> open_line(const MembershipOptions& options);
+  /// A line for a new group, if need be that of a closed one; nothing if all are in use.
+  std::optional<OwnLine> open_line(const MembershipOptions& options);  // mutex
+  /// The same once there is one. Fails the group, for its other members too, if there is none.
+  OwnLine open_line_in_time(const MembershipOptions& options);
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
   std::string person(WorldRank of, int shown_as) const;
 

@@ -34,6 +34,22 @@ void Untold::keep(GroupId group, int rank) noexcept {
     if (failure.group == group && failure.rank == rank) failure.for_ever = true;
 }
 
+namespace {
+
+/// Whether who was told of `told` knows of `other` as well: the same ranks' loss, or the same
+/// circle.
+bool tells_of(const Untold::Failure& told, const Untold::Failure& other) noexcept {
+  if (told.world != other.world || told.of != other.of || told.code != other.code) return false;
+  if (told.code == ErrorCode::kDeadlock) return told.text == other.text;
+  return told.code == ErrorCode::kPeerLost &&
+         std::all_of(other.culprits.begin(), other.culprits.end(), [&](WorldRank culprit) {
+           return std::find(told.culprits.begin(), told.culprits.end(), culprit) !=
+                  told.culprits.end();
+         });
+}
+
+}  // namespace
+
 void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   if (Process::forked()) return;  // what a child hears its parent has not heard
   const std::lock_guard lock(mutex_);
@@ -41,13 +57,19 @@ void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
     return failure.group == group && failure.rank == rank && failure.code == code;
   });
   if (found == failures_.end()) return;
+  found->is_told = true;
   for (Failure& failure : failures_)
-    if (&failure == &*found || (code == ErrorCode::kDeadlock && failure.code == code &&
-                                failure.of == found->of && failure.text == found->text))
-      failure.is_told = true;
+    if (tells_of(*found, failure)) failure.is_told = true;
   std::erase_if(failures_,
                 [](const Failure& failure) { return failure.is_told && !failure.for_ever; });
   show();
+}
+
+bool Untold::is_untold(GroupId group, int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(failures_.begin(), failures_.end(), [&](const Failure& failure) {
+    return failure.group == group && failure.rank == rank && !failure.is_told;
+  });
 }
 
 void Untold::show() noexcept {

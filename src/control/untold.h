@@ -29,8 +29,9 @@ class Untold {
  public:
   struct Failure {
     GroupId group = 0;
-    int rank = 0;     ///< in the group: with its id the name of one Membership
-    WorldRank of{0};  ///< the rank that is told
+    int rank = 0;                 ///< in the group: with its id the name of one Membership
+    WorldRank of{0};              ///< the rank that is told
+    const void* world = nullptr;  ///< of which it is a rank
     ErrorCode code = ErrorCode::kInternal;
     std::vector<WorldRank> culprits;
     int world_size = 0;
@@ -46,8 +47,11 @@ class Untold {
   /// Nothing can tell everybody whom it concerns: it stays.
   void keep(GroupId group, int rank) noexcept;
   /// The program has got an Error of that code from the group. Nothing happens if it is another
-  /// one than the group's. One deadlock fails several groups: who is told by one knows of all.
+  /// one than the group's. One loss or deadlock fails several groups: who is told by one knows of
+  /// all.
   void told(GroupId group, int rank, ErrorCode code) noexcept;
+  /// Whether the program has yet to get the group's failure.
+  bool is_untold(GroupId group, int rank) noexcept;
 
  private:
   void show() noexcept;

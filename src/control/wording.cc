@@ -186,8 +186,10 @@ class Words {
   }
 
   std::string operator()(const LeftWorld&) const {
-    return fmt::format("{} {} left the world", ranks_text(finding_.culprits),
-                       finding_.culprits.size() == 1 ? "has" : "have");
+    std::vector<std::string> persons;
+    for (const int culprit : finding_.culprits) persons.push_back(group_.person(culprit));
+    return fmt::format("{} {} left the world", fmt::join(persons, ", "),
+                       persons.size() == 1 ? "has" : "have");
   }
 
  private:

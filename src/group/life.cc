@@ -238,6 +238,11 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   const group::Turn turn(turnstile_, asked, rank());
   // After a failure ranks may differ in what they asked for before it: counting starts anew.
   const bool of_survivors = failed();
+  // Others may be making a group of survivors of the same ranks: this rank does not mean that one.
+  if (of_survivors && control::Untold::of_process().is_untold(parts_.id, rank())) {
+    const Error cause = *error();
+    throw wrong(cause.code(), cause.what(), cause.context());
+  }
   const std::uint64_t times =
       ++times_asked_[of_survivors][std::vector<int>(ranks.begin(), ranks.end())];
 

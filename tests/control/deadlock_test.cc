@@ -124,8 +124,8 @@ TEST(Deadlock, ALongCircleIsToldInShort) {
 }
 
 TEST(Deadlock, ThroughMoreGroupsThanAVerdictHolds) {
-  constexpr int kRanks = 20;
-  std::atomic<int> made{0}, told{0};
+  constexpr int kRanks = 40;
+  std::atomic<int> made{0};
   on_thread_ranks(
       kRanks,
       [&](Host& host, Membership& world) {
@@ -143,16 +143,11 @@ TEST(Deadlock, ThroughMoreGroupsThanAVerdictHolds) {
         other->meet(&world, Where::current(), Deadline::after(20s));
         for (++made; made.load() < kRanks;) std::this_thread::yield();
         const Cause cause = wait_in_vain(*own, receive_from(1));
-        if (cause.code == ErrorCode::kDeadlock) {
-          ++told;
-          EXPECT_NE(cause.text.find("deadlock: world rank 0 waits in "), std::string::npos);
-        } else {
-          EXPECT_EQ(cause.code, ErrorCode::kClosed) << "whom it awaits was told, and has left";
-        }
+        EXPECT_EQ(cause.code, ErrorCode::kDeadlock) << cause.text;
+        EXPECT_NE(cause.text.find("deadlock: world rank 0 waits in "), std::string::npos);
         EXPECT_EQ(world.abort_word().load(), 0u) << "nobody waits in it";
       },
       200ms);
-  EXPECT_EQ(told.load(), static_cast<int>(kVerdictGroups));
 }
 
 TEST(Deadlock, WhoMakesAGroupLaterIsToldOfIt) {

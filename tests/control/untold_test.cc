@@ -6,14 +6,25 @@
 namespace tutti::control {
 namespace {
 
+Untold::Failure failure(GroupId group, int rank, int of, ErrorCode code,
+                        std::vector<WorldRank> culprits, int world_size, std::string text) {
+  return {.group = group,
+          .rank = rank,
+          .of = WorldRank(of),
+          .code = code,
+          .culprits = std::move(culprits),
+          .world_size = world_size,
+          .text = std::move(text)};
+}
+
 TEST(Untold, TheFirstIsShownUntilTheProgramIsTold) {
   const net::Fd memory = Board::make(3);
   const Board board(memory);
   Untold untold;
-  untold.add({7, 0, WorldRank(0), ErrorCode::kTimeout, {WorldRank(1)}, 3, "rank 1 did not come"});
+  untold.add(failure(7, 0, 0, ErrorCode::kTimeout, {WorldRank(1)}, 3, "rank 1 did not come"));
   EXPECT_FALSE(read_untold(board, SlotIndex(2))) << "there is no agent yet";
   untold.show_on(memory, SlotIndex(2));
-  untold.add({8, 0, WorldRank(0), ErrorCode::kAborted, {}, 3, "rank 0 aborted"});
+  untold.add(failure(8, 0, 0, ErrorCode::kAborted, {}, 3, "rank 0 aborted"));
   ASSERT_TRUE(read_untold(board, SlotIndex(2)));
   EXPECT_EQ(read_untold(board, SlotIndex(2))->code, ErrorCode::kTimeout);
   EXPECT_EQ(read_untold(board, SlotIndex(2))->culprits, std::vector{WorldRank(1)});
@@ -33,7 +44,7 @@ TEST(Untold, OneThatConcernsWhoHasGoneStays) {
   const Board board(memory);
   Untold untold;
   untold.show_on(memory, SlotIndex(0));
-  untold.add({7, 0, WorldRank(0), ErrorCode::kClosed, {}, 4, "rank 1 left"});
+  untold.add(failure(7, 0, 0, ErrorCode::kClosed, {}, 4, "rank 1 left"));
   untold.keep(7, 0);
   untold.told(7, 0, ErrorCode::kClosed);
   ASSERT_TRUE(read_untold(board, SlotIndex(0)));
@@ -45,13 +56,13 @@ TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
   const Board board(memory);
   Untold untold;
   untold.show_on(memory, SlotIndex(0));
-  const auto add = [&](GroupId group, int rank, WorldRank of, const char* text) {
-    untold.add({group, rank, of, ErrorCode::kDeadlock, {}, 2, text});
+  const auto add = [&](GroupId group, int rank, int of, const char* text) {
+    untold.add(failure(group, rank, of, ErrorCode::kDeadlock, {}, 2, text));
   };
-  add(7, 0, WorldRank(0), "a circle");
-  add(8, 1, WorldRank(0), "a circle");
-  add(8, 0, WorldRank(1), "a circle");  // another rank of this process
-  add(9, 0, WorldRank(1), "another circle");
+  add(7, 0, 0, "a circle");
+  add(8, 1, 0, "a circle");
+  add(8, 0, 1, "a circle");  // another rank of this process
+  add(9, 0, 1, "another circle");
   untold.told(8, 1, ErrorCode::kDeadlock);
   ASSERT_TRUE(read_untold(board, SlotIndex(0)));
   untold.told(8, 0, ErrorCode::kDeadlock);
@@ -59,6 +70,26 @@ TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
   EXPECT_EQ(read_untold(board, SlotIndex(0))->text, "another circle");
   untold.told(9, 0, ErrorCode::kDeadlock);
   EXPECT_FALSE(read_untold(board, SlotIndex(0)));
+}
+
+TEST(Untold, ALossIsToldByAnyGroupThatNamesAllOfIt) {
+  Untold untold;
+  int another_world = 0;
+  const auto add = [&](GroupId group, std::vector<WorldRank> culprits, const void* world) {
+    Untold::Failure loss = failure(group, 0, 0, ErrorCode::kPeerLost, std::move(culprits), 4, "");
+    loss.world = world;
+    untold.add(loss);
+  };
+  add(7, {WorldRank(3)}, nullptr);
+  add(8, {WorldRank(3)}, nullptr);
+  add(9, {WorldRank(2), WorldRank(3)}, nullptr);
+  add(10, {WorldRank(3)}, &another_world);
+  untold.told(7, 0, ErrorCode::kPeerLost);
+  EXPECT_FALSE(untold.is_untold(7, 0));
+  EXPECT_FALSE(untold.is_untold(8, 0));
+  EXPECT_TRUE(untold.is_untold(9, 0)) << "nobody has said that rank 2 is lost";
+  EXPECT_TRUE(untold.is_untold(10, 0));
+  EXPECT_FALSE(untold.is_untold(11, 0)) << "has not failed";
 }
 
 }  // namespace

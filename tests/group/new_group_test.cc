@@ -193,6 +193,46 @@ TEST(NewGroup, AMemberThatDiesEndsIt) {
   EXPECT_TRUE(WIFSIGNALED(outcomes[1].wait_status));
 }
 
+/// It does not mean the group that others make of those who are left.
+TEST(NewGroup, NoneIsMadeBeforeTheFailureIsTold) {
+  on_ranks(3, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1, 2});
+    if (world.rank() == 2) return group.abort("for the others");
+    if (world.rank() == 0) thrown_by([&] { group.barrier(); });
+    std::this_thread::sleep_for(100ms);
+    if (world.rank() == 1) {
+      const Error error = thrown_by([&] { (void)group.new_group({0, 1}); });
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+      EXPECT_EQ(error.context().culprits, std::vector<int>{2});
+      expect_text(error, "for the others");
+    }
+    ProcessGroup survivors = group.new_group({0, 1});
+    EXPECT_EQ(survivors.all_reduce_value(1), 2);
+    survivors.close();
+  });
+}
+
+TEST(NewGroup, AMemberWithoutRoomEndsIt) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<ProcessGroup> groups;
+    if (world.rank() == 0) {
+      const Error error = thrown_by([&] {
+        for (;;) groups.push_back(world.new_group({0}));
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+    }
+    world.barrier();
+    const Error error = thrown_by([&] { (void)world.new_group({0, 1}); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+    EXPECT_EQ(error.context().culprits, std::vector<int>{0}) << error.what();
+    expect_text(error, "is in 1024 groups already");
+    if (!groups.empty()) groups.pop_back();
+    ProcessGroup group = world.new_group({0, 1});
+    EXPECT_EQ(group.all_reduce_value(1), 2);
+    group.close();
+  });
+}
+
 TEST(NewGroup, AMemberThatLeavesEndsIt) {
   const auto outcomes = outcomes_of(2,
                                     [](ProcessGroup& world) {
@@ -203,7 +243,8 @@ TEST(NewGroup, AMemberThatLeavesEndsIt) {
                                     {});
   ASSERT_TRUE(outcomes[0].error) << outcomes[0].failure << outcomes[0].result;
   EXPECT_EQ(outcomes[0].error->code(), ErrorCode::kClosed) << outcomes[0].error->what();
-  expect_text(*outcomes[0].error, "rank 1 has left the world");
+  expect_text(*outcomes[0].error, "rank 1 (pid ");
+  expect_text(*outcomes[0].error, ") has left the world");
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ void Untold::show_on(const net::Fd&, SlotIndex) {}
 void Untold::add(Failure) {}
 void Untold::keep(GroupId, int) noexcept {}
 void Untold::told(GroupId, int, ErrorCode) noexcept {}
+bool Untold::is_untold(GroupId, int) noexcept { return false; }
 
 }  // namespace tutti::control
 
@@ -126,5 +127,7 @@ pthread_t self() noexcept {
   if (kernel == nullptr || !kernel->inside()) return real_self();
   return reinterpret_cast<pthread_t>(kernel->current());
 }
+int set_name(pthread_t, const char*) noexcept asm("__wrap_pthread_setname_np");
+int set_name(pthread_t, const char*) noexcept { return 0; }
 
 }  // namespace tutti::simulate

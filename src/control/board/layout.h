@@ -1,4 +1,4 @@
-// The status board: one memfd per host with one 48 KiB slot per rank; what every rank is doing,
+// The status board: one memfd per host with one 64 KiB slot per rank; what every rank is doing,
 // always on, readable after its death.
 //
 // A *slot* is written by its owner only (the doorbells excepted: peers ring them). The *mark* is a
@@ -36,20 +36,20 @@
 
 namespace tutti::control {
 
-inline constexpr std::size_t kSlotBytes = 48 * 1024;
+inline constexpr std::size_t kSlotBytes = 64 * 1024;
 /// Lines in the slot, and in all; further ones lie behind the slots and are reserved as many at a
 /// time.
 inline constexpr int kLinesPerSlot = 32;
 inline constexpr int kMaxLines = 1024;
 inline constexpr int kSites = 64;
 inline constexpr std::size_t kSiteBytes = 48;
-inline constexpr int kProposals = 4;
+inline constexpr int kProposals = 8;
 inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr std::size_t kVerdictBytes = 1600;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 10;
+inline constexpr std::uint32_t kBoardVersion = 11;
 inline constexpr std::size_t kLogEntries = 256;
 /// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries
 /// a relay shows at a time.
