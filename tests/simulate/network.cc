@@ -428,7 +428,8 @@ void Network::check_over(int host) {
       post(host, other, stream, [this, host, other, stream, left, count = ranks.size()] {
         host_at(other).view.left.insert(left.begin(), left.end());
         link(host, other).has_left = left.size() == count;
-        link(host, other).connection = 0;
+        // What it has said before may still be under way on the other stream.
+        if (stream == kFrames) link(host, other).connection = 0;
         link(host, other).over.insert(stream);
         rouse(other);
       });

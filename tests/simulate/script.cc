@@ -108,6 +108,7 @@ void check_steps(const Plan& plan) {
     require(in_range, fmt::format("step {} names a rank that its group has not", i));
     require(step.kind != StepKind::collective || has_root(step.op) == (step.root >= 0),
             fmt::format("step {} needs a root, or none", i));
+    require(step.cancel_after.count() >= 0, "times are not negative");
     require(step.count >= (step.kind == StepKind::message ? 1 : 0) && step.count <= 1 << 22,
             fmt::format("step {} moves {} floats", i, step.count));
     require(step.kind != StepKind::message || (step.from != step.to && step.tag >= 0),
@@ -133,6 +134,7 @@ void check_hosts(const Plan& plan) {
 }
 
 void check_fault(const Plan& plan, const Fault& fault) {
+  require(fault.lasts.count() >= 0, "times are not negative");
   const bool of_host = is_of_host(fault.kind);
   const int count = is_at_step(fault) ? plan.ranks()
                     : of_host         ? plan.hosts()
@@ -149,6 +151,9 @@ void check_fault(const Plan& plan, const Fault& fault) {
 void check(const Plan& plan) {
   require(!plan.process_of.empty() && plan.ranks() <= 4096, "from 1 to 4096 ranks are possible");
   require(plan.cores >= 1, "a machine has cores");
+  require(plan.put_aside > 0 && plan.put_aside <= 1 && plan.hiccup >= 0 && plan.hiccup <= 1,
+          "put_aside and hiccup are probabilities");
+  require(plan.timeout.count() > 0 && plan.patience.count() >= 0, "times are not negative");
   int last = -1;
   for (const int process : plan.process_of) {
     require(process == last || process == last + 1, "processes are numbered by the ranks, from 0");
