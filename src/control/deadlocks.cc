@@ -122,8 +122,7 @@ bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
       }))
     return true;
   // This rank need not be a member of all of them.
-  const std::vector<Verdict> earlier = applied_entries();
-  return std::any_of(earlier.begin(), earlier.end(), [&](const Verdict& each) {
+  return std::any_of(applied.begin(), applied.end(), [&](const Verdict& each) {
     return std::any_of(each.groups.begin(), each.groups.end(),
                        [&](GroupId group) { return verdict.fails(group); });
   });

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -69,7 +70,6 @@ struct Host::State final : Watched {
   void apply(const Verdict& verdict) noexcept;                       // log_mutex
   void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
   void catch_up() noexcept;                                          // log_mutex
-  std::vector<Verdict> applied_entries() const;                      // log_mutex
 
   // ---- deadlocks.cc
   /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
@@ -122,6 +122,7 @@ struct Host::State final : Watched {
   std::mutex log_mutex;                         ///< before `mutex`, where both are taken
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
+  std::deque<Verdict> applied;                  // log_mutex; the last kLogEntries that were read
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
   std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
 

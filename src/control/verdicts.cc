@@ -102,6 +102,9 @@ void Host::State::apply_new_entries() noexcept {
 }
 
 void Host::State::apply(const Verdict& verdict) noexcept {
+  // Its place on the board may be used again before this rank makes a group that it fails.
+  applied.push_back(verdict);
+  if (applied.size() > kLogEntries) applied.pop_front();
   if (verdict.is_loss()) return apply_loss(verdict.culprits);
   for (const auto& membership : all_memberships())
     if (verdict.fails(membership->id)) membership->fail_by(verdict);
@@ -132,17 +135,6 @@ void Host::State::catch_up() noexcept {
   if (!shown.empty()) apply_loss({shown.begin(), shown.end()});
 }
 
-/// Those that the log still holds.
-std::vector<Verdict> Host::State::applied_entries() const {
-  std::vector<Verdict> all;
-  const std::uint64_t first = next_entry > kLogEntries ? next_entry - kLogEntries : 1;
-  for (std::uint64_t number = first; number < next_entry; ++number) {
-    Verdict verdict;
-    if (log.read(number, &verdict) == BoardLog::State::entered) all.push_back(std::move(verdict));
-  }
-  return all;
-}
-
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();
@@ -152,7 +144,7 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
     memberships.push_back(membership);
     all_lost = lost;
   }
-  for (const Verdict& verdict : applied_entries()) {
+  for (const Verdict& verdict : applied) {
     if (verdict.fails(membership->id)) membership->fail_by(verdict);
     if (verdict.is_loss())
       membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
