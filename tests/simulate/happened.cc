@@ -31,12 +31,12 @@ void Happened::check_prompt(Clock::time_point since, Clock::time_point ended,
                          (ended - since) / 1us));
 }
 
+std::chrono::nanoseconds Happened::soon() const { return plan.hosts() == 1 ? 100ms : 1000ms; }
+
 void Happened::check_untold(GroupId group, int rank) {
-  // Another relay may have to take over.
-  const auto kSoon = plan.hosts() == 1 ? 100ms : 1000ms;
   const std::vector<int>& ranks = groups[group].world_ranks;
   for (const auto& [verdict, when] : log) {
-    const bool is_old = when + kSoon + pauses() < around.now();
+    const bool is_old = when + soon() + pauses() < around.now();
     const bool is_lost =
         verdict.is_loss() &&
         std::any_of(verdict.culprits.begin(), verdict.culprits.end(), [&](WorldRank lost) {

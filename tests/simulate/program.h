@@ -74,6 +74,8 @@ struct Happened {
     if (violation.empty()) violation = std::move(what);
   }
   std::chrono::nanoseconds pauses() const;
+  /// Within which an entry is known to all; another relay may have to take over.
+  std::chrono::nanoseconds soon() const;
   /// Where nothing is late an operation has `ended` soon after all had come to it, at `since`. Not
   /// for messages that may be taken back: another one comes in their place.
   void check_prompt(Clock::time_point since, Clock::time_point ended, const std::string& what);
