@@ -225,7 +225,10 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
   std::vector<int> culprits = error.context().culprits;
   const bool is_own = culprits.empty() && error.context().op != "store";  // which somebody served
   if (is_own) culprits = {rank()};
-  fail({error.code(), error.what(), std::move(culprits), {}});
+  // Had anybody died, the log would say so by now: whoever ended it lives.
+  const ErrorCode code =
+      error.code() == ErrorCode::kPeerLost ? ErrorCode::kAborted : error.code();
+  fail({code, error.what(), std::move(culprits), {}});
   return state.make_error(nullptr);
 }
 

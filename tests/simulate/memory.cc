@@ -49,8 +49,10 @@ class HandOver {
     wait([this] { return store_.try_get(key("host")).has_value(); }, true);
     const int host = std::stoi(*store_.try_get(key("host")));
     wait([&] { return store_.try_get(key("end")) || kernel_.process(host).dead; }, false);
-    if (store_.try_get(key("end")) != "given")
-      throw Error(ErrorCode::kPeerLost, "rank 0 ended the hand-over of memory");
+    if (store_.try_get(key("end")) == "given") return;
+    ErrorContext context;
+    context.culprits = {0};
+    throw Error(ErrorCode::kPeerLost, "rank 0 ended the hand-over of memory", std::move(context));
   }
 
   void take_all(const TakeMemory& take) {

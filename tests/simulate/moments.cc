@@ -128,14 +128,46 @@ bool add_half_heard(Plan& plan, Random& random) {
   return true;
 }
 
+/// Many ranks share a core, so their rings are short; what goes through them wraps around.
+bool add_short_rings(Plan& plan, Random& random) {
+  constexpr int kRanksOfACore = 5;
+  if (plan.ranks() < kRanksOfACore || plan.hosts() > 1) return false;
+  plan.cores = random.from_to(1, plan.ranks() / kRanksOfACore);
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const int count = random.from_to(2, 3);
+  for (int number = 0; number < count; ++number)
+    plan.steps.push_back({.kind = StepKind::collective,
+                          .op = random.chance(0.7) ? Op::all_reduce : Op::broadcast,
+                          .count = random.from_to(70'000, 150'000) + number});
+  for (PlanStep& step : plan.steps)
+    if (has_root(step.op)) step.root = random.from_to(0, plan.ranks() - 1);
+  return true;
+}
+
+/// One message after the other that its sender takes back at about the time it is matched.
+bool add_withdrawals(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  plan.patience = std::chrono::milliseconds(random.from_to(1, 12));
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int count = random.from_to(10, 30);
+  for (int number = 0; number < count; ++number) {
+    PlanStep step = message(ranks[0], ranks[1], false);
+    step.how = How::cancels;
+    step.how_to = random.chance(0.5) ? How::waits : How::work;
+    step.cancel_after = std::chrono::microseconds(random.from_to(0, 1 << random.from_to(0, 5)));
+    plan.steps.push_back(step);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,    add_circles,   add_unawares,
-                                   add_unawares, add_late_look, add_half_heard};
+  constexpr std::array kMoments = {add_chain,     add_circles,    add_unawares,    add_unawares,
+                                   add_late_look, add_half_heard, add_short_rings, add_withdrawals};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

@@ -57,7 +57,7 @@ FAULTS = [
      "facts.state = line->state.load(std::memory_order_acquire);", "facts.state = LineState::closed;", None),
     ("a knot counts without looks", "control/judge/deadlock.cc", "one.looks >= then.looks + kLooksOfAKnot && ", "", None),
     ("a wait may change between the looks", "control/judge/deadlock.cc",
-     "return one.rank == other.rank && one.version == other.version;", "return one.rank == other.rank;",
+     "std::tie(one.rank, one.version) == std::tie(other.rank, other.version)", "one.rank == other.rank",
      "looks that belong to several waits of the same ranks: judge_deadlock_test"),
     ("every missing member is awaited", "control/judge/deadlock.cc", "if (needs_all) return not_called(facts, seq);",
      "return not_called(facts, seq);", "all ranks follow one plan: who is missing waits for nobody further on"),

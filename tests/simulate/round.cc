@@ -233,6 +233,10 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
           {quit, skip, swap, late, stop, slow, die, lose, cut, freeze, disagree, error, abort});
       break;
     case ErrorCode::kAborted:
+      // Rank 0 may have stopped between that and saying why, or nobody hears it.
+      if (verdict.text.find("ended the hand-over") != std::string::npos &&
+          has_fault({stop, slow, freeze, cut}))
+        break;
       explained({abort});
       break;
     case ErrorCode::kSystem:

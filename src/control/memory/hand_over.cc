@@ -225,10 +225,13 @@ class HandOverGuest {
       Message message;
       std::vector<net::Fd> memories;
       if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors)) {
+        ErrorContext context;
+        context.culprits = {0};
         throw Error(ErrorCode::kPeerLost,
                     fmt::format("rank 0 ({}) ended the hand-over of memory before rank {}: it "
                                 "failed or refused this rank",
-                                net::describe_process(net::peer_of(socket_.get()).pid), first));
+                                net::describe_process(net::peer_of(socket_.get()).pid), first),
+                    std::move(context));
       }
       const auto [magic, announced, low, high] = decode(message);
       const std::uint64_t bits = low | std::uint64_t{high} << 32;
