@@ -66,16 +66,32 @@ bool add_unawares(Plan& plan, Random& random) {
   if (plan.ranks() < 2) return false;
   plan.timeout = std::max(plan.timeout, kPatient);
   const std::vector<int> ranks = shuffled_ranks(plan, random);
-  plan.steps.push_back(message(ranks[0], ranks[1], random.chance(0.5)));
+  plan.steps.push_back(message(ranks[0], ranks[1], random.chance(0.3)));
   if (random.chance(0.3)) plan.steps.push_back({.kind = StepKind::collective});
   plan.faults.push_back({.kind = FaultKind::late,
                          .who = ranks[0],
                          .lasts = std::chrono::microseconds(random.from_to(100, 40'000))});
-  plan.faults.push_back({.kind = FaultKind::stop,
-                         .who = ranks[1],
-                         .lasts = plan.timeout * random.from_to(1, 45) / 100,
-                         .is_pinned = true,
-                         .steps = random.below(std::uint64_t{1} << random.from_to(1, 11))});
+  plan.faults.push_back(
+      {.kind = FaultKind::stop,
+       .who = ranks[1],
+       .lasts = plan.timeout * random.from_to(random.chance(0.5) ? 1 : 30, 45) / 100,
+       .is_pinned = true,
+       .steps = random.below(std::uint64_t{1} << random.from_to(1, 11))});
+  return true;
+}
+
+/// A group is aborted by a member that others await in a group they ask of it; that one stays in
+/// the world.
+bool add_orphan(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.groups.push_back({ranks, 0});
+  plan.groups.push_back({shuffled_ranks(plan, random), 1});
+  plan.steps.push_back({.kind = StepKind::make, .group = 1});
+  plan.steps.push_back({.kind = StepKind::make, .group = 2});
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  plan.faults.push_back({.kind = FaultKind::abort, .who = ranks.front(), .at = 1});
   return true;
 }
 
@@ -160,14 +176,33 @@ bool add_withdrawals(Plan& plan, Random& random) {
   return true;
 }
 
+/// Nothing is wrong and nobody late: whoever sleeps must be woken at once, each time.
+bool add_quiet(Plan& plan, Random& random) {
+  if (plan.ranks() < 2 || plan.hosts() > 1) return false;
+  plan.hiccup = 0;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int count = random.from_to(10, 30);
+  for (int number = 0; number < count; ++number) {
+    if (random.chance(0.5)) {
+      plan.steps.push_back(
+          {.kind = StepKind::collective, .op = Op::all_reduce, .count = 1 + number});
+    } else {
+      const bool is_back = random.chance(0.5);
+      plan.steps.push_back(message(ranks[is_back ? 1 : 0], ranks[is_back ? 0 : 1], false));
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,     add_circles,    add_unawares,    add_unawares,
-                                   add_late_look, add_half_heard, add_short_rings, add_withdrawals};
+  constexpr std::array kMoments = {add_chain,       add_circles,   add_unawares,   add_unawares,
+                                   add_orphan,      add_late_look, add_half_heard, add_short_rings,
+                                   add_withdrawals, add_quiet};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

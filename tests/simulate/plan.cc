@@ -425,7 +425,7 @@ Plan make_plan(std::uint64_t seed, int ranks, int hosts) {
   plan.timeout += count * std::chrono::milliseconds(5);
   plan.timeout += 400 * plan.delay.count() * std::chrono::milliseconds(plan.hosts() > 1) / 1000;
   if (count > 12) plan.put_aside = std::min(plan.put_aside, 0.01);
-  if (random.chance(0.05) && add_moment(plan, random)) return plan;
+  if (random.chance(0.1) && add_moment(plan, random)) return plan;
   if (random.chance(0.6)) {
     add_steps_and_aim(plan, random);
   } else {
