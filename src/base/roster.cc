@@ -38,9 +38,10 @@ Roster::Roster(std::vector<HostRanks> hosts, int own_host)
       if (rank.value < 0 || rank.index() >= world_size)
         refuse(fmt::format("rank {} of {} does not exist", rank.value, world_size));
       Place& place = places_[rank.index()];
-      if (place.host >= 0)
+      if (place.host >= 0) {
         refuse(fmt::format("rank {} is on host {} and again on host {}", rank.value,
                            this->host(place.host).name, this->host(host).name));
+      }
       place = {host, SlotIndex(slot++)};
     }
   }

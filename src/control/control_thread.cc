@@ -52,9 +52,10 @@ void Process::choose_bell() {
   Doorbell* chosen = watched_.empty() ? &own_bell_ : &watched_.front()->control_bell();
   if (chosen == bell_) return;
   bell_ = chosen;
-  for (Watched* watched : watched_)
+  for (Watched* watched : watched_) {
     if (watched->board() == watched_.front()->board())
       watched->sleep_at(watched_.front()->slot_index());
+  }
 }
 
 void Process::post(std::function<void()> task) {

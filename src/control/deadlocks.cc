@@ -95,9 +95,10 @@ void Host::State::take_back_wait() noexcept {
 
 std::vector<WaitFacts> Host::State::wait_facts() const {
   std::vector<WaitFacts> facts = read_waits(shared);
-  for (const SlotIndex slot : shared.slots())
+  for (const SlotIndex slot : shared.slots()) {
     if (ended.contains(slot) || is_lost(roster.rank_in(slot)))
       facts[slot.index()].is_running = false;
+  }
   return facts;
 }
 

@@ -23,9 +23,10 @@ void Membership::State::fail(Cause cause) noexcept {
     return verdict;
   });
   if (!entered) return;
-  for (int member = 0; member < size(); ++member)
+  for (int member = 0; member < size(); ++member) {
     if (member != rank && members.is_here(member))
       rouse_control(host->shared, members.here().slot_index_of(member));
+  }
 }
 
 void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
@@ -34,9 +35,10 @@ void Membership::State::fail(const Finding& finding, const Request* request) noe
 
 void Membership::State::fail_by(const Verdict& verdict) noexcept {
   Cause cause{verdict.code, verdict.text, {}, {}};
-  for (const WorldRank culprit : verdict.culprits)
+  for (const WorldRank culprit : verdict.culprits) {
     if (const int member = members.member_of(culprit); member >= 0)
       cause.culprits.push_back(member);
+  }
   settle(std::move(cause));
 }
 

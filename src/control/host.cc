@@ -74,10 +74,11 @@ void check_one_host(const std::vector<Introduction>& all) {
     hosts[all[rank].identity].push_back(static_cast<int>(rank));
   if (hosts.size() == 1) return;
   std::string text;
-  for (const auto& [identity, ranks] : hosts)
+  for (const auto& [identity, ranks] : hosts) {
     text += fmt::format("{}{} ({}): {}", text.empty() ? "" : "; ",
                         all[static_cast<std::size_t>(ranks.front())].host_name, identity,
                         ranks_text(ranks));
+  }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("the ranks are on {} hosts, and this version works on one only: {}. "
                           "Ranks share a host if boot id and network namespace agree; "
@@ -210,10 +211,11 @@ void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcep
   std::erase_if(undecided, [this](WorldRank dead) { return is_lost(dead); });
   if (undecided.empty()) return;
   std::vector<RankFacts> ranks;
-  for (const SlotIndex slot : shared.slots())
+  for (const SlotIndex slot : shared.slots()) {
     ranks.push_back({.is_running = shared.state_of(slot) == RankState::running,
                      .has_ended = ended.contains(slot),
                      .is_lost = is_lost(roster.rank_in(slot))});
+  }
   const Clock::time_point due = due_to_decide(own.index(), ranks, first_death);
   if (now < due) {
     *next = std::min(*next, due);
@@ -335,25 +337,28 @@ void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& 
 }
 
 std::unique_ptr<Host> Host::join(const HostOptions& options) {
-  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size)
+  if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("rank {} of {} does not exist", options.rank, options.world_size));
+  }
   std::shared_ptr<Process> process = Process::get();
   Deadline deadline = Deadline::after(options.timeout);
   const net::Fd memory = meet_at_board(options, deadline);
-  if (const Board board(memory); board.world_size() != options.world_size)
+  if (const Board board(memory); board.world_size() != options.world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the host's status board is for {} ranks, the world has {}",
                             board.world_size(), options.world_size));
+  }
   auto state = std::make_shared<State>(process, memory, options);
   bool settled = false;
   process->watch(*state, [&] { return settled = settle(*state); });
-  if (!settled)
+  if (!settled) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("rank {} of this world is present already (pid {}): every process needs "
                     "a rank of its own",
                     options.rank, state->own.slot().pid.load()));
+  }
   std::unique_ptr<Host> host(new Host(state));
   state->wait_for_all(deadline, options.look);
   return host;

@@ -45,9 +45,10 @@ void Host::State::wish(const Verdict& verdict) {
 
 bool Host::State::is_settled(const Verdict& wish) const noexcept {
   const std::lock_guard lock(mutex);
-  if (wish.is_loss())
+  if (wish.is_loss()) {
     return std::all_of(wish.culprits.begin(), wish.culprits.end(),
                        [&](WorldRank culprit) { return lost.contains(culprit); });
+  }
   return std::none_of(memberships.begin(), memberships.end(), [&](const auto& membership) {
     return wish.fails(membership->id) && membership->abort_word.load() == kRunning;
   });
@@ -128,9 +129,10 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
 void Host::State::catch_up() noexcept {
   has_missed_entries.store(true);
   std::set<WorldRank> shown;
-  for (const SlotIndex slot : shared.slots())
+  for (const SlotIndex slot : shared.slots()) {
     for (const WorldRank each : read_set(shared.slot(slot).lost, roster.world_size()))
       shown.insert(each);
+  }
   for (const auto& membership : all_memberships()) membership->adopt_from_lines();
   if (!shown.empty()) apply_loss({shown.begin(), shown.end()});
 }

@@ -73,11 +73,12 @@ std::optional<HostVote> VotePlace::read(const Word& word) const {
 
 bool VotePlace::move(const HostVote& vote, const Word& next) {
   const std::string bytes = encoded(vote);
-  if (bytes.size() > kVoteBytes)
+  if (bytes.size() > kVoteBytes) {
     throw Error(ErrorCode::kInternal,
                 fmt::format("status board: the host's vote for entry {} takes {} bytes, and there "
                             "is room for {}",
                             vote.vote.number + 1, bytes.size(), kVoteBytes));
+  }
   own_.reserve_relay_area(bytes.size());
   auto& place = board_.relay_area(own_.index()).votes[next.version % 2];
   place.byte_count.store(bytes.size(), std::memory_order_release);

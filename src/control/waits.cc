@@ -27,10 +27,11 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
   *next = now + kLongestBackoff;
   if (state.abort_word.load() != kRunning) return Patience::Verdict::keep_waiting;
   clock.begin(request, now, state.host->first_line_after);
-  if (request.seq != 0)
+  if (request.seq != 0) {
     state.line.waits({static_cast<std::uint32_t>(request.seq), awaited,
                       awaited < 0 ? WorldRank(0) : state.members.world_rank_of(awaited)},
                      clock.began);
+  }
   if (state.adopt_failure()) return Patience::Verdict::keep_waiting;
   std::optional<GroupFacts> own_facts;
   if (facts == nullptr) facts = &own_facts.emplace(state.members.read());
@@ -41,10 +42,11 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
   }
   if (found.finding) state.fail(*found.finding, &request);
   state.members.ask(found.ask);
-  if (!found.awaited.empty())
+  if (!found.awaited.empty()) {
     log(LogLevel::warn,
         fmt::format("{}: waiting {} for {}", state.heading_of(request), seconds(now - clock.began),
                     state.doings(found.awaited, ", which ")));
+  }
   if (program != nullptr && !found.finding && note_caller()) {
     const auto part =
         clock.matched ? std::nullopt : state.awaits(request, awaited, program->needs_all(), *facts);
@@ -139,10 +141,11 @@ class Membership::State::Meeting final : public Patience {
       state_.line.meeting_failed(now);
       state_.fail(*found.finding, nullptr);
     }
-    if (!found.awaited.empty())
+    if (!found.awaited.empty()) {
       log(LogLevel::warn,
           fmt::format("making group {} (rank {}): waiting {} for {}", state_.name, state_.rank,
                       seconds(now - clock_.began), state_.doings_anywhere(found.awaited)));
+    }
     if (!found.finding && state_.asked_of != 0 && membership_.note_caller())
       program_.look(membership_, {awaits(facts)}, now);
     return Verdict::keep_waiting;
@@ -226,8 +229,7 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
   const bool is_own = culprits.empty() && error.context().op != "store";  // which somebody served
   if (is_own) culprits = {rank()};
   // Had anybody died, the log would say so by now: whoever ended it lives.
-  const ErrorCode code =
-      error.code() == ErrorCode::kPeerLost ? ErrorCode::kAborted : error.code();
+  const ErrorCode code = error.code() == ErrorCode::kPeerLost ? ErrorCode::kAborted : error.code();
   fail({code, error.what(), std::move(culprits), {}});
   return state.make_error(nullptr);
 }

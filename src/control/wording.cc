@@ -53,11 +53,12 @@ std::string Membership::State::doings(const std::vector<int>& awaited,
 
 std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) const {
   std::string text;
-  for (const int member : awaited)
+  for (const int member : awaited) {
     text += fmt::format("{}{}, which {}", text.empty() ? "" : "; ", person(member),
                         members.is_here(member)
                             ? describe_doing(host->shared, members.here().slot_index_of(member))
                             : doing_elsewhere(member));
+  }
   return text;
 }
 
@@ -236,9 +237,10 @@ class Words {
 
 std::string Membership::State::words_of(const Finding& finding, const Request* request) const {
   std::string text = std::visit(Words(*this, finding, request), finding.what);
-  for (const int member : finding.silent)
+  for (const int member : finding.silent) {
     text += fmt::format("; {} has not answered for {}: what is said of it may be old",
                         person(member), seconds(kAnswerComes));
+  }
   return text;
 }
 
@@ -273,9 +275,10 @@ class KnotWords {
   static constexpr std::size_t kRest = 64 + kOfDeadlocks.size();
 
   bool has_groups() const {
-    for (const Knot::Link& link : knot_.links)
+    for (const Knot::Link& link : knot_.links) {
       for (const WaitPart& part : facts_[link.rank.index()].parts)
         if (!is_world(host_.shared, slot_of(link), part.group)) return true;
+    }
     return false;
   }
 
@@ -291,10 +294,11 @@ class KnotWords {
   }
 
   std::string awaited_by(const Knot::Link& link) const {
-    if (link.awaited.size() == 1)
+    if (link.awaited.size() == 1) {
       return link.awaited.front() == link.rank
                  ? "itself"
                  : fmt::format("{} {}", rank_, link.awaited.front().value);
+    }
     std::vector<int> ranks;
     for (const auto [rank] : link.awaited) ranks.push_back(rank);
     return fmt::format("any of the {}{}", has_groups() ? "world " : "", ranks_text(ranks));

@@ -361,9 +361,10 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
                                        std::span<const int> of_parent) {
   std::vector<int> named, left_of_parent;
   for (const int culprit : of_new) named.push_back(ranks[static_cast<std::size_t>(culprit)]);
-  for (const int culprit : of_parent)
+  for (const int culprit : of_parent) {
     if (std::find(ranks.begin(), ranks.end(), culprit) != ranks.end())
       left_of_parent.push_back(culprit);
+  }
   const bool ends_with_parent =
       named.empty() ||
       std::is_permutation(named.begin(), named.end(), left_of_parent.begin(), left_of_parent.end());

@@ -40,15 +40,17 @@ void init_mark(Mark& mark) {
 }  // namespace
 
 net::Fd Board::make(int slot_count, int world_size) {
-  if (slot_count < 1 || slot_count > kMaxLocalRanks)
+  if (slot_count < 1 || slot_count > kMaxLocalRanks) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("status board: {} ranks on one host; from 1 to {} are possible",
                             slot_count, kMaxLocalRanks));
-  if (world_size < slot_count || world_size > kMaxWorldRanks)
+  }
+  if (world_size < slot_count || world_size > kMaxWorldRanks) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("status board: {} ranks in a world, {} of them on this host; from {} "
                             "to {} are possible",
                             world_size, slot_count, slot_count, kMaxWorldRanks));
+  }
   const std::size_t byte_count = board_bytes(slot_count);
   net::Fd memory = make_memory("tutti-board", byte_count);
   reserve_memory(memory, 0, slots_bytes(slot_count));
@@ -70,11 +72,12 @@ Board::Board(const net::Fd& memory) {
     mapping_ = map_shared(memory, byte_count, true);
     slot_count_ = static_cast<int>(header().slot_count.load());
     world_size_ = static_cast<int>(header().world_size.load());
-    if (header().magic.load() == kBoardMagic && header().version.load() != kBoardVersion)
+    if (header().magic.load() == kBoardMagic && header().version.load() != kBoardVersion) {
       throw Error(ErrorCode::kSystem,
                   fmt::format("status board: version {} was handed over, this library has version "
                               "{}; use the same Tutti everywhere",
                               header().version.load(), kBoardVersion));
+    }
   }
   if (!mapping_ || header().magic.load() != kBoardMagic || slot_count_ < 1 ||
       board_bytes(slot_count_) != byte_count || world_size_ < slot_count_ ||

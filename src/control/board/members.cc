@@ -60,9 +60,10 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
   // After the state: the owner tells of a failure before it goes.
   if (const std::uint32_t failure = line->failure.load(std::memory_order_acquire); failure != 0) {
     facts.failure = FailureFacts{.code = failure_code(failure)};
-    for (const WorldRank rank : read_set(line->ranks, board_.world_size()))
+    for (const WorldRank rank : read_set(line->ranks, board_.world_size())) {
       if (const int culprit = member_of(rank); culprit >= 0)
         facts.failure->culprits.push_back(culprit);
+    }
     facts.failure->text = read_failure_text(slot_of(member), group_).value_or("");
   }
   // Its owner may have made room for another group meanwhile.

@@ -13,9 +13,10 @@ void write_cores(Slot& slot, const Cores& cores) noexcept {
 void write_set(RankWords& words, const std::vector<WorldRank>& ranks, int world_size) noexcept {
   for (int first = 0; first < world_size; first += 64) {
     std::uint64_t word = 0;
-    for (const WorldRank rank : ranks)
+    for (const WorldRank rank : ranks) {
       if (rank.value >= first && rank.value < std::min(first + 64, world_size))
         word |= std::uint64_t{1} << (rank.value - first);
+    }
     words[static_cast<std::size_t>(first) / 64].store(word, std::memory_order_release);
   }
 }
@@ -103,9 +104,10 @@ namespace {
 
 void write(Proposal& place, std::uint64_t number, const Verdict& verdict, int world_size) noexcept {
   place.number.store(0, std::memory_order_relaxed);
-  for (std::size_t i = 0; i < place.groups.size(); ++i)
+  for (std::size_t i = 0; i < place.groups.size(); ++i) {
     place.groups[i].store(i < verdict.groups.size() ? verdict.groups[i] : 0,
                           std::memory_order_release);
+  }
   place.failure.store(failure_word(verdict.code), std::memory_order_release);
   place.finder.store(verdict.finder.value, std::memory_order_release);
   write_set(place.culprits, verdict.culprits, world_size);

@@ -43,9 +43,10 @@ std::vector<int> culprits_of(const std::vector<Side>& sides) {
   const auto with_most = std::count_if(
       sides.begin(), sides.end(), [&](const Side& side) { return side.members.size() == most; });
   std::vector<int> culprits;
-  for (const Side& side : sides)
+  for (const Side& side : sides) {
     if (side.members.size() < most || with_most > 1)
       culprits.insert(culprits.end(), side.members.begin(), side.members.end());
+  }
   std::sort(culprits.begin(), culprits.end());
   return culprits;
 }

@@ -220,10 +220,12 @@ std::vector<Knot> find_knots(const std::vector<WaitFacts>& facts) {
 
 std::vector<GroupId> groups_of(const Knot& knot, const std::vector<WaitFacts>& facts) {
   std::vector<GroupId> groups;
-  for (const Knot::Link& link : knot.links)
-    for (const WaitPart& part : facts[link.rank.index()].parts)
+  for (const Knot::Link& link : knot.links) {
+    for (const WaitPart& part : facts[link.rank.index()].parts) {
       if (std::find(groups.begin(), groups.end(), part.group) == groups.end())
         groups.push_back(part.group);
+    }
+  }
   return groups;
 }
 

@@ -45,9 +45,10 @@ class HostSet {
   }
   std::vector<int> members() const {
     std::vector<int> hosts;
-    for (std::size_t i = 0; i < words_.size(); ++i)
+    for (std::size_t i = 0; i < words_.size(); ++i) {
       for (std::uint64_t word = words_[i]; word != 0; word &= word - 1)
         hosts.push_back(static_cast<int>(i * 64) + std::countr_zero(word));
+    }
     return hosts;
   }
 

@@ -201,9 +201,10 @@ class Voter {
   void close_ranks(const HostSet& near) {
     for (const int host : near.members()) {
       if (host == self() || vote_.cut_off.contains(host)) continue;
-      for (const int other : cut_off_of(host).members())
+      for (const int other : cut_off_of(host).members()) {
         if (near.contains(other) && !vote_.cut_off.contains(other))
           vote_.cut_off.insert(std::max(host, other));
+      }
     }
   }
 
@@ -247,9 +248,10 @@ class Voter {
   /// What this host would propose of its own accord, or for one that has told it.
   const Entry* find_want() const {
     if (want() != nullptr) return want();
-    for (const int host : host_.hosts.members())
+    for (const int host : host_.hosts.members()) {
       if (host != self() && vote_of(host) != nullptr && peer_of(host).want)
         return &*peer_of(host).want;
+    }
     return nullptr;
   }
 
