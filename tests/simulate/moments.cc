@@ -176,6 +176,19 @@ bool add_withdrawals(Plan& plan, Random& random) {
   return true;
 }
 
+/// One comes just before the others' time is over, and one does not: who judges by what it knew of
+/// another host some time ago takes both for late.
+bool add_latecomers(Plan& plan, Random& random) {
+  if (plan.hosts() < 2 || plan.ranks() < 3) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.steps.push_back({.kind = StepKind::collective, .op = Op::all_reduce, .count = 10});
+  plan.faults.push_back({.kind = FaultKind::late,
+                         .who = ranks[0],
+                         .lasts = plan.timeout * random.from_to(60, 99) / 100});
+  plan.faults.push_back({.kind = FaultKind::late, .who = ranks[1], .lasts = 2 * plan.timeout});
+  return true;
+}
+
 /// Nothing is wrong and nobody late: whoever sleeps must be woken at once, each time.
 bool add_quiet(Plan& plan, Random& random) {
   if (plan.ranks() < 2 || plan.hosts() > 1) return false;
@@ -200,9 +213,9 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,       add_circles,   add_unawares,   add_unawares,
-                                   add_orphan,      add_late_look, add_half_heard, add_short_rings,
-                                   add_withdrawals, add_quiet};
+  constexpr std::array kMoments = {add_chain,       add_circles,    add_unawares,   add_unawares,
+                                   add_orphan,      add_late_look,  add_half_heard, add_short_rings,
+                                   add_withdrawals, add_latecomers, add_quiet};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

@@ -349,7 +349,11 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
     if (is_named(member)) most = std::max(most, last_of(group, member, since + plan_.timeout));
   // Of who has not answered it says that it may be old.
   const bool is_cut = verdict.text.size() + 1 >= control::kVerdictBytes;
-  if (is_cut || verdict.text.find("has not answered") != std::string::npos) return;
+  const bool is_unanswered = verdict.text.find("has not answered") != std::string::npos;
+  using enum FaultKind;
+  if (is_unanswered && !has_fault({stop, slow, freeze, cut, die, lose}))
+    violated(text + ": its host could answer");
+  if (is_cut || is_unanswered) return;
   if (most >= seq) violated(text + ": it had");
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (last_of(group, member, Clock::time_point::max()) < most && !(names_all && is_named(member)))
