@@ -128,11 +128,11 @@ using FailureCallback = std::function<void(const Error&)>;
 ///           groups they wait in. Not taken for stuck is a rank in a call with a timeout of its
 ///           own, in `Work::wait_for`, in a `wait_any` of more than eight Works, in `close`, which
 ///           has a deadline of its own, in a backend's library, or in which a callback of
-///           `Work::then` or `on_failure` is due. Nor is one in which two threads have called the
-///           world, at any time; the thread that made it is one. What cannot be seen is a thread
-///           that is about to help with the first call it makes: let it call something before
-///           (`error`, `rank` and `Work::done` do not count), give the waiting call a timeout, or
-///           set TUTTI_DEADLOCK=warn or off, on all ranks.
+///           `Work::then` is yet to run, or one of `on_failure` of a group that has failed. Nor is
+///           one in which two threads have called the world, at any time; the thread that made it
+///           is one. What cannot be seen is a thread that is about to help with the first call it
+///           makes: let it call something before (`error`, `rank` and `Work::done` do not count),
+///           give the waiting call a timeout, or set TUTTI_DEADLOCK=warn or off, on all ranks.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
  public:
   class Impl;  // src/group/process_group.cc
@@ -206,10 +206,11 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   /// it, all of them with the same ranks; anybody else gets the empty group. Returns when all
   /// members have called it; survivors of a failed group may.
   ///
-  /// Errors  kPeerLost, kClosed: a member died or left before it came. kTimeout after the group's
-  ///         timeout: who did not come. kCollectiveMismatch: members ask for different groups.
-  ///         kSystem: a member has no room for a group more. What this group fails with meanwhile,
-  ///         or has failed with and the program has not been told.
+  /// Errors  Culprits are ranks of this group. kPeerLost, kClosed: a member died or left before it
+  ///         came, or has closed this group. kTimeout after the group's timeout: who did not come.
+  ///         kCollectiveMismatch: members ask for different groups. kSystem: a member has no room
+  ///         for a group more. What this group fails with meanwhile, or has failed with and the
+  ///         program has not been told.
   ProcessGroup new_group(const Integers<int>& ranks, Where where = Where::current());
 
   /// Divides the group: ranks that give the same color form a group, ordered by key, then by rank.

@@ -74,7 +74,7 @@ bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>
     return false;
   }
   std::uint64_t activity = 0;
-  for (const auto& membership : all_memberships()) activity += membership->line.activity();
+  for (const auto& membership : all_memberships()) activity += membership->activity();
   const std::lock_guard lock(shown_mutex);
   if (shown_wait && shown_wait->parts == parts && shown_wait->activity == activity) {
     if (progress.has_looked_since(&shown_wait->visits)) own.add_look();
@@ -123,7 +123,7 @@ bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
       }))
     return true;
   // This rank need not be a member of all of them.
-  return std::any_of(applied.begin(), applied.end(), [&](const Verdict& each) {
+  return std::any_of(failed_elsewhere.begin(), failed_elsewhere.end(), [&](const Verdict& each) {
     return std::any_of(each.groups.begin(), each.groups.end(),
                        [&](GroupId group) { return verdict.fails(group); });
   });

@@ -58,7 +58,7 @@ void Membership::State::settle(Cause cause) noexcept {
                               .code = cause.code,
                               .culprits = culprits,
                               .world_size = host->roster.world_size(),
-                              .text = cause.text});
+                              .text = for_the_world(cause)});
     // On the board first: whoever finds that this rank has gone away must also find why.
     host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
@@ -181,6 +181,16 @@ void Membership::State::adopt_parent(State& parent) noexcept {
 }
 
 Error Membership::State::make_error(const Request* request) const {
+  if (request != nullptr) return error_in(context_of(*request), heading_of(*request));
+  return error_in({.rank = rank}, fmt::format("group {} (rank {})", name, rank));
+}
+
+Error Membership::State::close_error(const Where& where) const {
+  const ErrorContext context{.op = "close", .rank = rank, .call_site = name_of(where)};
+  return error_in(context, heading(context, name));
+}
+
+Error Membership::State::error_in(ErrorContext context, const std::string& who) const {
   Cause cause;
   if (abort_word.load() == kForked) {
     cause.code = ErrorCode::kInvalidArgument;
@@ -191,11 +201,8 @@ Error Membership::State::make_error(const Request* request) const {
     const std::lock_guard lock(mutex);
     if (first_cause) cause = *first_cause;
   }
-  ErrorContext context = request != nullptr ? context_of(*request) : ErrorContext{.rank = rank};
   context.culprits = cause.culprits;
   context.host = cause.host;
-  const std::string who =
-      request != nullptr ? heading_of(*request) : fmt::format("group {} (rank {})", name, rank);
   // A backend's own error begins with the operation, for all to read.
   const bool is_told = cause.text.starts_with(who + ": ");
   return Error(cause.code, is_told ? cause.text : fmt::format("{}: {}", who, cause.text),

@@ -379,64 +379,53 @@ Host::~Host() {
 const Board& Host::board() const noexcept { return state_->shared; }
 Callers& Host::callers() const noexcept { return state_->callers; }
 
-std::optional<OwnLine> Host::State::open_line(const MembershipOptions& options) {
-  const auto open = [&] {
-    return own.open_line(options.id, options.asked_of, options.world_ranks);
-  };
+std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
+                                              const std::vector<WorldRank>& members) {
+  const auto open = [&] { return own.open_line(group, asked_of, members); };
   if (const auto line = open()) return line;
   // Lines of closed groups are kept for members that have not compared yet; take back one that
   // nobody needs.
-  for (std::size_t i = 0; i < closed_lines.size(); ++i) {
-    const ClosedLine& closed = closed_lines[i];
-    GroupFacts facts =
-        GroupMembers(shared, roster, others, closed.group, closed.world_ranks, closed.rank).read();
-    for (int member = 0; member < facts.size(); ++member) {
-      const auto each = static_cast<std::size_t>(member);
-      facts.members[each].is_lost = lost.contains(closed.world_ranks[each]);
-    }
-    if (is_line_needed(facts)) continue;
-    own.free_line(closed.line);
-    closed_lines.erase(closed_lines.begin() + static_cast<long>(i));
-    return open();
+  const auto free_first = [&](const auto& may_be_freed) {
+    const auto found = std::find_if(closed_lines.begin(), closed_lines.end(), may_be_freed);
+    if (found == closed_lines.end()) return false;
+    own.free_line(found->line);
+    closed_lines.erase(found);
+    return true;
+  };
+  if (free_first([this](const ClosedLine& closed) { return !is_needed(closed); })) return open();
+  try {
+    if (own.add_lines()) return open();
+  } catch (const Error&) {
+    if (closed_lines.empty()) throw;
   }
-  if (!own.add_lines()) return std::nullopt;
-  return open();
+  // Of groups that were not made: for members that have not come yet, and may never do.
+  if (free_first([](const ClosedLine& closed) { return closed.line.state() == LineState::unmade; }))
+    return open();
+  return std::nullopt;
 }
 
-/// The lines of groups that have just been closed are free as soon as their members have compared.
-OwnLine Host::State::open_line_in_time(const MembershipOptions& options) {
-  constexpr std::chrono::seconds kMembersCompare{2};
-  for (Deadline deadline = Deadline::after(kMembersCompare);;) {
-    {
-      const std::lock_guard lock(mutex);
-      if (const auto line = open_line(options)) return *line;
-      if (closed_lines.empty() || deadline.expired(Clock::now())) break;
-    }
-    wait_until(own.slot().bell, Clock::now() + std::chrono::milliseconds(1), [] { return false; });
+bool Host::State::is_needed(const ClosedLine& closed) const {
+  GroupFacts facts =
+      GroupMembers(shared, roster, others, closed.group, closed.world_ranks, closed.rank).read();
+  for (int member = 0; member < facts.size(); ++member) {
+    const auto each = static_cast<std::size_t>(member);
+    facts.members[each].is_lost = lost.contains(closed.world_ranks[each]);
   }
-  const Verdict verdict{
-      .code = ErrorCode::kSystem,
-      .groups = {options.id},
-      .culprits = {rank},
-      .text = fmt::format("{} is in {} groups already, and there is no room for more at a time; "
-                          "close and destroy some",
-                          person(rank, rank.value), kMaxLines),
-      .finder = rank};
-  // The others wait for this rank there.
-  if (enter([&] { return std::optional(verdict); })) rouse_others();
-  ErrorContext context;
-  context.culprits = {options.rank};
-  throw Error(verdict.code, fmt::format("group {}: {}", options.name, verdict.text),
-              std::move(context));
+  return is_line_needed(facts);
 }
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   State& state = *state_;
   Process::refuse_in_child();
-  const OwnLine line = state.open_line_in_time(options);
   std::shared_ptr<Membership::State> membership;
   {
     const std::lock_guard lock(state.mutex);
+    std::optional<OwnLine> line;
+    try {
+      line = state.open_line(options.id, options.asked_of, options.world_ranks);
+    } catch (const Error&) {
+      // `meet` tries again, and tells the others.
+    }
     membership = std::make_shared<Membership::State>(state_, std::move(options), line);
   }
   auto handle = std::make_unique<Membership>(membership);

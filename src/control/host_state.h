@@ -32,6 +32,9 @@ void leak_in_child(std::shared_ptr<T>& state) noexcept {
   new (place) std::shared_ptr<T>(std::move(state));
 }
 
+/// How many verdicts on groups that it has not made a rank keeps.
+inline constexpr std::size_t kFailedElsewhere = 1024;
+
 /// How often a rank that waits looks for deadlocks.
 inline constexpr std::chrono::milliseconds kDeadlockLook{50};
 
@@ -85,10 +88,16 @@ struct Host::State final : Watched {
   /// Until all ranks of the world have taken their marks, then sets `cores` and `policy`; throws
   /// who is missing or lost.
   void wait_for_all(Deadline& deadline, const std::function<void()>& look);
+  struct ClosedLine {
+    OwnLine line;
+    GroupId group;
+    std::vector<WorldRank> world_ranks;
+    int rank;
+  };
   /// A line for a new group, if need be that of a closed one; nothing if all are in use.
-  std::optional<OwnLine> open_line(const MembershipOptions& options);  // mutex
-  /// The same once there is one. Fails the group, for its other members too, if there is none.
-  OwnLine open_line_in_time(const MembershipOptions& options);
+  std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
+                                   const std::vector<WorldRank>& members);  // mutex
+  bool is_needed(const ClosedLine& closed) const;                           // mutex
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
   std::string person(WorldRank of, int shown_as) const;
 
@@ -122,7 +131,7 @@ struct Host::State final : Watched {
   std::mutex log_mutex;                         ///< before `mutex`, where both are taken
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
-  std::deque<Verdict> applied;                  // log_mutex; the last kLogEntries that were read
+  std::deque<Verdict> failed_elsewhere;         // log_mutex; groups that this rank may make yet
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
   std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
 
@@ -130,13 +139,8 @@ struct Host::State final : Watched {
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
   std::set<WorldRank> lost;                                     // mutex
 
-  struct ClosedLine {
-    OwnLine line;
-    GroupId group;
-    std::vector<WorldRank> world_ranks;
-    int rank;
-  };
-  std::vector<ClosedLine> closed_lines;  // mutex; kept until no member can want to read them
+  std::vector<ClosedLine>
+      closed_lines;  // mutex; kept until no member can want to read them, the oldest first
 
   // Control thread only.
   std::optional<Relay> relay;  ///< with other hosts
@@ -149,13 +153,17 @@ struct Host::State final : Watched {
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
-  State(std::shared_ptr<Host::State> host, MembershipOptions options, OwnLine line);
+  /// `line`: nothing if there is none; then the rank has not come to the group yet.
+  State(std::shared_ptr<Host::State> host, MembershipOptions options, std::optional<OwnLine> line);
   ~State();
   class Meeting;
+  class Room;
   class Blame;
   class Farewell;
 
   int size() const noexcept { return members.size(); }
+  /// Of its line; any thread.
+  std::uint64_t activity();
 
   // ---- failing.cc
   /// Enters the cause into the log, unless the group has failed by then: the first verdict counts,
@@ -183,6 +191,10 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void await_cause() noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
+  /// The same of a call of `close`.
+  Error close_error(const Where& where) const;
+  /// `who`: how the message begins.
+  Error error_in(ErrorContext context, const std::string& who) const;
   /// deadlocks.cc: what the program awaits in `request`, which waits for `peer` if it is a message.
   std::optional<WaitPart> awaits(const Request& request, int peer, bool needs_all,
                                  const GroupFacts& facts) const;
@@ -199,6 +211,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
   std::string call_of(int member, const Request& request) const;
   std::string person(int member) const;
+  /// The cause's text for those who count in ranks of the world.
+  std::string for_the_world(const Cause& cause) const;
   /// " of group world/0-2"; "" of a world.
   std::string of_group() const;
   ErrorContext context_of(const Request& request) const;
@@ -217,7 +231,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::string call;  ///< that asked for it; "" for a world
   const int rank;
   const GroupMembers members;
-  OwnLine line;
+  std::unique_ptr<Line> no_place;  ///< in place of a line of the slot, while there is none
+  OwnLine line;                    ///< mutex, while there may be none
   WaitAccount account;
   Waiter waiter;
   std::atomic<std::uint64_t> abort_word{kRunning};

@@ -10,7 +10,7 @@
 namespace tutti::control {
 
 Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions options,
-                         OwnLine line_in)
+                         std::optional<OwnLine> line_in)
     : host(std::move(host_in)),
       id(options.id),
       asked_of(options.asked_of),
@@ -19,12 +19,19 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       rank(options.rank),
       members(host->shared, host->roster, host->others, options.id, std::move(options.world_ranks),
               options.rank),
-      line(line_in),
+      no_place(line_in ? nullptr : std::make_unique<Line>()),
+      line(line_in ? *line_in : OwnLine(*no_place)),
       waiter{&abort_word, &host->own.slot().bell, host->policy, &account} {
+  if (no_place) line.set_state(LineState::meeting);
   host->process->guard(abort_word);
 }
 
 Membership::State::~State() { host->process->unguard(abort_word); }
+
+std::uint64_t Membership::State::activity() {
+  const std::lock_guard lock(mutex);
+  return line.activity();
+}
 
 Membership::Membership(std::shared_ptr<State> state) noexcept : state_(std::move(state)) {}
 
@@ -44,6 +51,7 @@ Membership::~Membership() {
   if (!state.host->process->on_control_thread()) state.host->process->run([] {});
   const std::lock_guard lock(state.host->mutex);
   std::erase(state.host->memberships, state_);
+  if (state.no_place) return;
   state.host->closed_lines.push_back(
       {state.line, state.id, state.members.world_ranks(), state.rank});
 }
@@ -128,6 +136,7 @@ std::optional<Cause> Membership::cause() const {
 }
 
 Error Membership::error(const Request* request) const { return state_->make_error(request); }
+Error Membership::close_error(const Where& where) const { return state_->close_error(where); }
 
 void Membership::throw_cause(const Request& request) const { throw state_->make_error(&request); }
 

@@ -113,7 +113,9 @@ class Membership {
   std::optional<Cause> cause() const;
   /// The cause as an Error that names this operation, or the group alone.
   Error error(const Request* request) const;
-  /// Throws that.
+  /// The same of a call of `close`.
+  Error close_error(const Where& where) const;
+  /// Throws the cause, as `error` does.
   [[noreturn]] void throw_cause(const Request& request) const;
   /// Called once with the cause, by the control thread; soon, if the group has failed already. The
   /// callback must not block.

@@ -82,6 +82,7 @@ void Untold::show() noexcept {
   write_set(notice.culprits, is_of_job ? first.culprits : std::vector<WorldRank>(),
             board_->world_size());
   notice.text.write(first.text);
+  notice.is_told.store(first.is_told ? 1 : 0);
   notice.failure.store(failure_word(first.code));
 }
 
@@ -90,7 +91,7 @@ std::optional<UntoldFailure> read_untold(const Board& board, SlotIndex slot) {
   const std::uint32_t failure = notice.failure.load();
   if (failure == 0) return std::nullopt;
   return UntoldFailure{failure_code(failure), read_set(notice.culprits, board.world_size()),
-                       notice.text.read()};
+                       notice.text.read(), notice.is_told.load() != 0};
 }
 
 }  // namespace tutti::control

@@ -23,6 +23,7 @@ struct UntoldFailure {
   ErrorCode code = ErrorCode::kInternal;
   std::vector<WorldRank> culprits;  ///< empty where not known
   std::string text;
+  bool is_told = false;  ///< to that program: it stays because somebody else had left
 };
 
 class Untold {

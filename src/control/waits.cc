@@ -104,6 +104,60 @@ void Membership::throw_gave_up(const Request& request, const std::string& detail
 
 // ---- making a group ----------------------------------------------------------------------------
 
+/// Until there is a line for the group: those of groups that were closed are free once their
+/// members have compared.
+class Membership::State::Room final : public Patience {
+ public:
+  Room(State& state, State* ends_with, Deadline deadline) noexcept
+      : state_(state), ends_with_(ends_with), deadline_(deadline) {
+    deadline_.start(Clock::now());
+  }
+
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    *next = now + std::chrono::milliseconds(1);
+    if (state_.adopt_failure()) return Verdict::keep_waiting;
+    if (ends_with_ != nullptr && ends_with_->has_failed()) {
+      state_.adopt_parent(*ends_with_);
+      return Verdict::keep_waiting;
+    }
+    try {
+      take();
+    } catch (const Error& error) {
+      why_ = error.what();
+      return Verdict::give_up;
+    }
+    const bool is_over = !is_there() && (is_full_ || deadline_.expired(now));
+    return is_over ? Verdict::give_up : Verdict::keep_waiting;
+  }
+  bool is_there() const noexcept { return state_.no_place == nullptr; }
+  /// What there is no room for, once the wait was given up.
+  std::string why() const {
+    if (!why_.empty()) return why_;
+    return fmt::format(
+        "{} is in {} groups already, and there is no room for more at a time; close and destroy "
+        "some",
+        state_.person(state_.rank), kMaxLines);
+  }
+
+ private:
+  void take() {
+    const std::lock_guard of_host(state_.host->mutex);
+    is_full_ = state_.host->closed_lines.empty();
+    const auto line =
+        state_.host->open_line(state_.id, state_.asked_of, state_.members.world_ranks());
+    if (!line) return;
+    const std::lock_guard lock(state_.mutex);
+    state_.line = *line;
+    state_.no_place.reset();
+  }
+
+  State& state_;
+  State* const ends_with_;
+  Deadline deadline_;
+  bool is_full_ = false;  ///< of groups that are open
+  std::string why_;       ///< there is no memory
+};
+
 class Membership::State::Meeting final : public Patience {
  public:
   Meeting(const Membership& membership, State* ends_with, Deadline deadline) noexcept
@@ -126,12 +180,12 @@ class Membership::State::Meeting final : public Patience {
     state_.line.looks();
     *next = now + kLongestBackoff;
     if (state_.adopt_failure()) return Verdict::keep_waiting;
+    MeetingQuestion question = {.group = state_.id,
+                                .asked_of = state_.asked_of,
+                                .world_rank = state_.host->rank,
+                                .left_parent = left_parent()};
     GroupFacts facts = state_.members.read_meetings();
-    const MeetingQuestion question = {
-        .group = state_.id,
-        .asked_of = state_.asked_of,
-        .world_rank = state_.host->rank,
-        .parent_failed = ends_with_ != nullptr && ends_with_->has_failed()};
+    question.parent_failed = ends_with_ != nullptr && ends_with_->has_failed();
     if (question.parent_failed) facts = state_.members.read_meetings();
     const MeetingLook found = look_at_meeting(question, facts, clock_, now);
     *next = found.next;
@@ -152,6 +206,16 @@ class Membership::State::Meeting final : public Patience {
   }
 
  private:
+  std::vector<int> left_parent() const {
+    std::vector<int> left;
+    for (int member = 0; ends_with_ != nullptr && member < state_.size(); ++member) {
+      const GroupMembers& parent = ends_with_->members;
+      const auto there = parent.state_of(parent.member_of(state_.members.world_rank_of(member)));
+      if (there && has_left(*there)) left.push_back(member);
+    }
+    return left;
+  }
+
   WaitPart awaits(const GroupFacts& facts) const {
     WaitPart part{.group = state_.id, .makes_group = true};
     for (int member = 0; member < facts.size(); ++member)
@@ -169,10 +233,18 @@ class Membership::State::Meeting final : public Patience {
 
 void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
   State& state = *state_;
+  State* const parent = ends_with != nullptr ? ends_with->state_.get() : nullptr;
+  deadline.start(Clock::now());
+  if (state.no_place) {
+    State::Room room(state, parent, deadline);
+    if (wait(state.waiter, room, [&] { return room.is_there(); }) == WaitResult::gave_up)
+      fail({ErrorCode::kSystem, room.why(), {state.rank}, {}});
+    if (!room.is_there()) throw state.make_error(nullptr);
+  }
   if (!state.call.empty()) state.host->own.publish_purpose(state.id, state.call);
   state.line.set_site(state.host->own.site(where));
   notify_all();
-  State::Meeting meeting(*this, ends_with != nullptr ? ends_with->state_.get() : nullptr, deadline);
+  State::Meeting meeting(*this, parent, deadline);
   // Once all have come the group is there, even if it has failed by now: its first call says so.
   if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
     throw state.make_error(nullptr);
@@ -275,7 +347,7 @@ class Membership::State::Farewell final : public Patience {
 void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
                        const Where& where) {
   State& state = *state_;
-  if (state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  if (state.abort_word.load() != kRunning) throw state.close_error(where);
   const std::string site = name_of(where);
   state.host->own.publish_purpose(closing_key(state.id),
                                   site.empty() ? "the destructor" : "close at " + site);
@@ -292,7 +364,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   if (failed) state.await_cause();
   // Only now: a member that sees this makes room for another group.
   state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
-  if (failed || state.abort_word.load() != kRunning) throw state.make_error(nullptr);
+  if (failed || state.abort_word.load() != kRunning) throw state.close_error(where);
   if (result == WaitResult::ready) return;
 
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};

@@ -16,6 +16,20 @@ std::string Membership::State::person(int member) const {
   return host->person(members.world_rank_of(member), member);
 }
 
+std::string Membership::State::for_the_world(const Cause& cause) const {
+  const std::vector<WorldRank>& ranks = members.world_ranks();
+  const bool is_same = std::all_of(ranks.begin(), ranks.end(), [&](const WorldRank& rank) {
+    return rank.index() == static_cast<std::size_t>(&rank - ranks.data());
+  });
+  if (is_same || cause.code == ErrorCode::kDeadlock) return cause.text;
+  constexpr std::size_t kMost = 16;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMost); ++i)
+    list += fmt::format("{}{}", i == 0 ? "" : ", ", ranks[i].value);
+  return fmt::format("{} (in group {}, whose ranks 0 to {} are the world ranks {}{})", cause.text,
+                     name, ranks.size() - 1, list, ranks.size() > kMost ? ", ..." : "");
+}
+
 std::string Membership::State::of_group() const {
   return asked_of == 0 ? std::string() : " of group " + name;
 }
@@ -186,14 +200,21 @@ class Words {
         budget_text(found.given), group_.doings_anywhere(finding_.culprits));
   }
 
-  std::string operator()(const LeftWorld&) const {
-    std::vector<std::string> persons;
-    for (const int culprit : finding_.culprits) persons.push_back(group_.person(culprit));
-    return fmt::format("{} {} left the world", fmt::join(persons, ", "),
-                       persons.size() == 1 ? "has" : "have");
+  std::string operator()(const LeftWorld&) const { return have("left the world"); }
+
+  std::string operator()(const LeftParent&) const {
+    return have("closed the group that was asked for this one");
   }
 
  private:
+  /// "rank 1 (pid 77 on host) has left the world".
+  std::string have(std::string_view done) const {
+    std::vector<std::string> persons;
+    for (const int culprit : finding_.culprits) persons.push_back(group_.person(culprit));
+    return fmt::format("{} {} {}", fmt::join(persons, ", "), persons.size() == 1 ? "has" : "have",
+                       done);
+  }
+
   std::string call_of(const Side& side) const {
     if (!side.shown) return "an operation that the board no longer shows";
     return call_by(side.shown_by, *side.shown);

@@ -122,6 +122,8 @@ class ProcessGroup::Impl {
   Work dispatch_async(Request request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
+  void fail_alone(const Error& failure) noexcept;
+  Work start_message(const Request& request);
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;
   /// What close does, and the destructor (which has no line), which tells nobody of a failure.

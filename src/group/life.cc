@@ -96,12 +96,14 @@ void ProcessGroup::Impl::end() noexcept {
     leave_behind();
     return;
   }
+  const bool unwinds = std::uncaught_exceptions() > exceptions_at_birth_;
   try {
-    if (failed()) return;
-    if (std::uncaught_exceptions() > exceptions_at_birth_) {
-      abort("it left the group while an exception unwound");
+    if (failed()) {
+      // Who gives the group up need not be told that others have given it up, too.
+      if (unwinds) told(ErrorCode::kAborted);
       return;
     }
+    if (unwinds) return abort("it left the group while an exception unwound");
     close_once(kDestructorBudget, {});
   } catch (const std::exception& failure) {
     if (failed()) return;  // that has its own line
@@ -184,7 +186,7 @@ void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
     throw;
   }
   close_ended_.store(true, std::memory_order_relaxed);
-  if (failed()) throw *(close_failure_ = membership().error(nullptr));
+  if (failed()) throw *(close_failure_ = membership().close_error(where));
 }
 
 namespace {

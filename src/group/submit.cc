@@ -134,10 +134,14 @@ ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) noexcept
 void ProcessGroup::Impl::after_failure(const Number& before, const Error& failure) noexcept {
   if (is_harmless(failure.code())) {
     last_ = before;  // found before anything was sent: nobody can have seen the number
-  } else if (!failed()) {
-    // Something that only this rank knows of (memory, limits): the others must not wait for it.
-    fail({failure.code(), failure.what(), {rank()}, {}});
+  } else {
+    fail_alone(failure);
   }
+}
+
+/// Something that only this rank knows of (memory, limits): the others must not wait for it.
+void ProcessGroup::Impl::fail_alone(const Error& failure) noexcept {
+  if (!failed()) fail({failure.code(), failure.what(), {rank()}, {}});
 }
 
 void ProcessGroup::Impl::dispatch(const Request& request) {
@@ -194,13 +198,20 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
   throw;
 }
 
+Work ProcessGroup::Impl::start_message(const Request& request) try {
+  return dispatch_async(request);
+} catch (const Error& failure) {
+  if (!is_harmless(failure.code())) fail_alone(failure);
+  throw;
+}
+
 Work ProcessGroup::Impl::start(Request& request) try {
   callers_.note();
   admit(request, false);
   if (is_nothing(request)) return {};
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
-  if (is_message(request.op)) return dispatch_async(request);
+  if (is_message(request.op)) return start_message(request);
   const group::Turn turn(turnstile_, request, rank());
   const Number before = number(request);
   membership().queue(request);

@@ -96,7 +96,7 @@ std::optional<UntoldFailure> Agent::untold_by(int rank) const {
   const auto found = control::read_untold(board_, SlotIndex(rank));
   if (!found) return std::nullopt;
   return UntoldFailure{found->code, ranks_of({found->culprits.begin(), found->culprits.end()}),
-                       found->text};
+                       found->text, found->is_told};
 }
 
 std::string Agent::disagreement_of(int rank) const {

@@ -445,8 +445,7 @@ void Job::watch_rendezvous(Clock::time_point now) {
   // and that we learn of last if the dead program was the child of a wrapper.
   const int wait_status = outcome_.exit_of(first)->wait_status;
   if (verdict_at_ == Clock::time_point::max()) {
-    const bool was_told = wait_status != 0 || agent_->has_joined(first);  // it may have been
-    verdict_at_ = was_told ? now + kOwnFindings : now;
+    verdict_at_ = wait_status == 0 ? now : now + kOwnFindings;
   }
   if (now < verdict_at_) return;
   verdict_at_ = Clock::time_point::max();

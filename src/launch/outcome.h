@@ -23,6 +23,7 @@ struct UntoldFailure {
   ErrorCode code = ErrorCode::kInternal;
   std::vector<int> culprits = {};  ///< empty where not known
   std::string text = {};
+  bool is_told = false;  ///< it was, but somebody whom the failure concerns had left
 };
 
 struct RankExit {

@@ -19,7 +19,9 @@ std::string fate_of(const RankExit& exit) {
   std::string fate = control::describe_wait_status(exit.wait_status);
   if (exit.ours && is_abnormal(exit.wait_status)) fate += " (ended by tutti run)";
   if (exit.untold && !is_abnormal(exit.wait_status)) {
-    return fate + " (its program was not told that a group had failed)";
+    return fate + (exit.untold->is_told
+                       ? " (it was told of a failure that others, who had left, were not)"
+                       : " (its program was not told that a group had failed)");
   }
   // A rank that ended well had nothing left to do, whatever its last failed group shows.
   if (exit.doing.empty() || !is_abnormal(exit.wait_status)) return fate;

@@ -270,6 +270,21 @@ TEST(JudgeLine, IsKeptUntilAllHaveCompared) {
   }
 }
 
+TEST(JudgeLine, OfAGroupThatCouldNotBeMadeIsKeptForWhoComesYet) {
+  Scene scene(3);
+  for (int member = 0; member < 2; ++member) scene.leaves(member, LineState::unmade);
+  scene.absent(2);
+  EXPECT_TRUE(is_line_needed(scene.facts));
+  scene.of(2).has_left_world = true;
+  EXPECT_FALSE(is_line_needed(scene.facts));
+  scene.of(2).has_left_world = false;
+  scene.of(2).is_lost = true;
+  EXPECT_FALSE(is_line_needed(scene.facts));
+  Scene all(3);
+  for (int member = 0; member < 3; ++member) all.leaves(member, LineState::unmade);
+  EXPECT_FALSE(is_line_needed(all.facts)) << "all have come, and heard";
+}
+
 // ---- meetings ----------------------------------------------------------------------------------
 
 constexpr GroupId kGroup = 77, kParent = 5;
@@ -368,6 +383,24 @@ TEST(JudgeMeeting, OneThatLeftTheWorldWillNotCome) {
     EXPECT_TRUE(making.look_after(6ms).ends_with_parent) << "it may have gone because of that";
     EXPECT_FALSE(making.look_after(7ms).finding);
   }
+}
+
+TEST(JudgeMeeting, OneThatClosedTheParentWillNotCome) {
+  for (const int size : kSizes) {
+    Making making(size);
+    making.question.left_parent = {size - 1};
+    EXPECT_FALSE(making.look_after(99ms).finding) << "it may be about to say more";
+    const MeetingLook found = making.look_after(100ms);
+    ASSERT_NE(as<LeftParent>(found.finding), nullptr);
+    EXPECT_EQ(found.finding->code, ErrorCode::kClosed);
+    EXPECT_EQ(found.finding->culprits, std::vector<int>{size - 1});
+    making.question.parent_failed = true;
+    EXPECT_TRUE(making.look_after(101ms).ends_with_parent) << "it may have gone because of that";
+  }
+  Making making(2);
+  making.scene.of(1).line.emplace();
+  making.question.left_parent = {1};
+  EXPECT_FALSE(making.look_after(200ms).finding) << "it has come, and may have gone on since";
 }
 
 TEST(JudgeMeeting, OneThatCameAndLeftHasCome) {

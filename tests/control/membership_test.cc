@@ -389,7 +389,7 @@ TEST(Membership, OneOperationMoreIsFoundByClosing) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::kCollectiveMismatch);
     EXPECT_EQ(error->what(),
-              "group world (rank " + std::to_string(world.rank()) +
+              "close of group world (rank " + std::to_string(world.rank()) +
                   "): the ranks did not call the same number of collectives: 2 by rank 1, 1 by "
                   "ranks 0, 2. Rank " +
                   std::to_string(world.cause()->culprits.at(0)) +
@@ -482,8 +482,12 @@ TEST(Membership, ManyGroupsOneAfterAnotherAndAThousandAtATime) {
     }
     std::vector<std::unique_ptr<Membership>> groups;
     const auto error = error_of([&] {
-      for (GroupId id = 1000; id < 3000; ++id)
-        groups.push_back(host.make_membership({id, "too many", world_ranks({world.rank()}), 0}));
+      for (GroupId id = 1000; id < 3000; ++id) {
+        auto group = host.make_membership({id + static_cast<GroupId>(world.rank()) * 5000,
+                                           "too many", world_ranks({world.rank()}), 0});
+        group->meet(&world, Where::current(), Deadline::after(10s));
+        groups.push_back(std::move(group));
+      }
     });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), ErrorCode::kSystem);
@@ -506,6 +510,33 @@ TEST(Membership, AFailureIsFoundByWhoMakesTheGroupLater) {
       const auto group = host.make_membership({5, "early", world_ranks({0, 1}), 1});
       ASSERT_TRUE(group->cause());
       EXPECT_EQ(group->cause()->text, "stop");
+      failed.store(false);
+    }
+    EXPECT_FALSE(world.cause());
+  });
+}
+
+/// Its verdict is behind hundreds of others, and whoever entered them has long gone on.
+TEST(Membership, AFailureIsFoundByWhoMakesTheGroupMuchLater) {
+  constexpr GroupId kFirst = 100, kLast = 699;
+  std::atomic<bool> failed{false};
+  on_thread_ranks(2, [&](Host& host, Membership& world) {
+    const auto make = [&](GroupId id) {
+      return host.make_membership({id, "early", world_ranks({0, 1}), world.rank()});
+    };
+    if (world.rank() == 0) {
+      for (GroupId id = kFirst; id <= kLast; ++id)
+        make(id)->fail({ErrorCode::kAborted, "stop", {0}, {}});
+      failed.store(true);
+      while (failed.load()) std::this_thread::yield();
+    } else {
+      while (!failed.load()) std::this_thread::yield();
+      for (const GroupId id : {kFirst, kFirst + 300, kLast}) {
+        const auto cause = make(id)->cause();
+        ASSERT_TRUE(cause) << id;
+        EXPECT_EQ(cause->code, ErrorCode::kAborted);
+        EXPECT_EQ(cause->culprits, std::vector<int>{0});
+      }
       failed.store(false);
     }
     EXPECT_FALSE(world.cause());

@@ -190,6 +190,22 @@ int outlive(const std::function<void(ProcessGroup&)>& what, bool chosen_lives) {
   return 0;
 }
 
+/// The exception that tells a failure unwinds through an idle group on each rank, a little later on
+/// one of them.
+int unwind() {
+  auto world = tutti::init_process_group();
+  throws([&] {
+    const auto idle = world.new_group({0, 1, 2});
+    if (is_chosen(world)) std::this_thread::sleep_for(400ms);
+    float x = 0;
+    world.all_reduce(x, {.timeout = 300ms});
+  });
+  auto survivors = world.new_group({0, 1, 2});
+  work(survivors);
+  survivors.close();
+  return 0;
+}
+
 /// All are told of a first failure and go on; then rank 0 is killed, and the others give up.
 int lose(ProcessGroup& group) {
   const bool is_told = throws([&] {
@@ -304,6 +320,7 @@ int main(int argc, char** argv) {
       {"abort", [] { return outlive([](auto& world) { world.abort("enough"); }, true); }},
       {"exit, survivors", [] { return outlive([](auto&) { ::_exit(0); }, false); }},
       {"kill, survivors", [] { return outlive([](auto&) { ::raise(SIGKILL); }, false); }},
+      {"unwind", unwind},
       {"timeout, kill", late_then_kill},
       {"disagree, kill", disagree_then_kill},
       {"disagree, new world, kill", disagree_then_kill_in_new_world},

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <string>
 #include <thread>
@@ -212,6 +213,21 @@ TEST(NewGroup, NoneIsMadeBeforeTheFailureIsTold) {
   });
 }
 
+TEST(NewGroup, MembersWithoutRoomSayTheSame) {
+  std::array<std::vector<int>, 2> culprits;
+  on_ranks(2, [&](ProcessGroup& world) {
+    std::vector<ProcessGroup> groups;
+    for (int i = 0; i < 1023; ++i) groups.push_back(world.new_group({0, 1}));
+    const Error error = thrown_by([&] { (void)world.new_group({0, 1}); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+    culprits[static_cast<std::size_t>(world.rank())] = error.context().culprits;
+    groups.pop_back();
+    groups.push_back(world.new_group({0, 1}));
+  });
+  EXPECT_EQ(culprits[0], culprits[1]);
+  EXPECT_EQ(culprits[0].size(), 1u);
+}
+
 TEST(NewGroup, AMemberWithoutRoomEndsIt) {
   on_ranks(2, [](ProcessGroup& world) {
     std::vector<ProcessGroup> groups;
@@ -230,6 +246,19 @@ TEST(NewGroup, AMemberWithoutRoomEndsIt) {
     ProcessGroup group = world.new_group({0, 1});
     EXPECT_EQ(group.all_reduce_value(1), 2);
     group.close();
+  });
+}
+
+/// It still waits in close for those who await it.
+TEST(NewGroup, AMemberThatClosesItsParentEndsIt) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup parent = world.new_group({1, 0});
+    if (world.rank() == 1) return parent.close();
+    const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
+    EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
+    EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+    expect_text(error, "has closed the group that was asked for this one");
+    parent.close();
   });
 }
 

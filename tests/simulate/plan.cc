@@ -189,11 +189,24 @@ class Steps {
   std::optional<std::size_t> add_message() {
     const int group = draw_large_group();
     if (plan_.size_of(group) == 1) return std::nullopt;
-    const PlanStep first = draw_message(random_, group, plan_.size_of(group), messages_++);
+    PlanStep first = draw_message(random_, group, plan_.size_of(group), messages_++);
+    if (may_be_overtaken(first)) first.tag = 1000 + messages_;
     const std::size_t index = add(first);
     // Several of one tag: they stay in order.
     while (first.tag < 1000 && random_.chance(0.6)) add(again(random_, first, plan_.steps.size()));
     return index;
+  }
+
+  /// A receive from any rank takes what comes first. If another rank has sent the same before, and
+  /// something was called in between, that one's sender may wait for it in vain.
+  bool may_be_overtaken(const PlanStep& message) const {
+    const auto is_like_it = [&](const PlanStep& step) {
+      return step.kind == StepKind::message && step.group == message.group &&
+             step.to == message.to && step.tag == message.tag;
+    };
+    const std::vector<PlanStep>& steps = plan_.steps;
+    const auto last = std::find_if_not(steps.rbegin(), steps.rend(), is_like_it);
+    return message.any && std::any_of(last, steps.rend(), is_like_it);
   }
 
   std::size_t add_make() {

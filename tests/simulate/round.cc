@@ -338,7 +338,8 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
   if (wait == group.waiting.end()) return;
   const auto [seq, since, names_all] = wait->second;
   // Between hosts an entry comes later than it was wished: its finder may have gone on by then.
-  const std::string found = verdict.text.substr(0, verdict.text.find('('));  // "after 1 s in ... #2"
+  const std::string found =
+      verdict.text.substr(0, verdict.text.find('('));  // "after 1 s in ... #2"
   if (plan_.hosts() > 1 && !found.ends_with(fmt::format(" #{}", seq))) return;
   const auto is_named = [&](std::size_t member) {
     const auto& culprits = verdict.culprits;

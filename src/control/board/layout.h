@@ -184,6 +184,7 @@ struct PurposeText {
 /// On the agent's board: the first failure that the owner's program has not been told of; untold.h.
 struct UntoldNotice {
   std::atomic<std::uint32_t> failure;  ///< 0: none, or ErrorCode + 1; written last
+  std::atomic<std::uint32_t> is_told;  ///< this program was; somebody whom it concerns had left
   RankWords culprits;
   Text<kNoticeBytes> text;
 };

@@ -71,11 +71,14 @@ struct NotCome {
 /// The culprits, who have not made the group, have left the world.
 struct LeftWorld {};
 
+/// They have closed the group that was asked for it.
+struct LeftParent {};
+
 struct Finding {
   ErrorCode code = ErrorCode::kInternal;
   std::vector<int> culprits;  ///< ranks of the group, ascending
   std::variant<Disagreement, UnequalCalls, LeftEarly, LeftUnmatched, NotEntered, Stalled,
-               AskedOtherwise, NotCome, LeftWorld>
+               AskedOtherwise, NotCome, LeftWorld, LeftParent>
       what;
   /// Members on other hosts that have not answered: what is said of them may be old.
   std::vector<int> silent = {};

@@ -76,7 +76,9 @@ class Judge {
       look_.next = now_ + std::chrono::milliseconds(1);
       return true;
     }
-    look_.finding = {ErrorCode::kClosed, {member}, LeftUnmatched{awaited_ < 0 ? -1 : member}};
+    const bool is_any = is_message(request_.op) && awaited_ < 0;
+    look_.finding = {ErrorCode::kClosed, is_any ? others() : std::vector<int>{member},
+                     LeftUnmatched{is_any ? -1 : member}};
     if (!is_message(request_.op))
       look_.finding->what = LeftEarly{member, last_of(member), calls_of(facts_)};
     return true;

@@ -1,6 +1,7 @@
 #include "control/judge/meeting.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "control/judge/standing.h"
 
@@ -10,6 +11,8 @@ namespace {
 
 /// How often a meeting looks, at least.
 constexpr std::chrono::milliseconds kLook{20};
+/// Within which members that ask for different groups find each other.
+constexpr std::chrono::milliseconds kOthersLook{100};
 
 std::vector<int> absent(const GroupFacts& facts) {
   std::vector<int> members;
@@ -51,6 +54,15 @@ std::optional<Finding> asked_otherwise(const MeetingQuestion& question, const Gr
   return std::nullopt;
 }
 
+std::optional<Finding> left_parent(const MeetingQuestion& question,
+                                   const std::vector<int>& awaited) {
+  Finding finding{ErrorCode::kClosed, {}, LeftParent{}};
+  std::set_intersection(awaited.begin(), awaited.end(), question.left_parent.begin(),
+                        question.left_parent.end(), std::back_inserter(finding.culprits));
+  if (finding.culprits.empty()) return std::nullopt;
+  return finding;
+}
+
 std::optional<Finding> left_world(const GroupFacts& facts, const std::vector<int>& awaited) {
   Finding finding{ErrorCode::kClosed, {}, LeftWorld{}};
   for (const int member : awaited)
@@ -74,6 +86,9 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   look.ends_with_parent = !look.finding && question.parent_failed;
   if (look.finding || look.ends_with_parent) return look;
   look.finding = left_world(facts, awaited);
+  // Who asks for another group shows so in its next looks, and says more.
+  if (!look.finding && now >= after(clock.began, kOthersLook))
+    look.finding = left_parent(question, awaited);
   look.ask = awaited;
   if (look.finding) return look;
   if (clock.deadline.expired(now)) {

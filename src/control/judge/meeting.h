@@ -39,6 +39,7 @@ struct MeetingQuestion {
   GroupId group = 0;
   GroupId asked_of = 0;     ///< 0: a world
   WorldRank world_rank{0};  ///< of this rank
+  std::vector<int> left_parent = {};  ///< members that have said goodbye to it, ascending
   bool parent_failed = false;
 };
 
@@ -50,6 +51,7 @@ struct MeetingLook {
   std::vector<int> ask = {};      ///< members whose facts may be older than the question
 };
 
+/// `left_parent` is read before the facts: who has said goodbye has come before, or never will.
 /// The facts are read before `parent_failed`: a member that left because the parent failed is no
 /// cause. If the parent has failed they are read again: a member that failed it because another
 /// group was asked has shown so by then.

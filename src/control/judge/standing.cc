@@ -40,9 +40,11 @@ bool comes_too_late(const GroupFacts& facts, ErrorCode code) {
 }
 
 bool is_line_needed(const GroupFacts& facts) {
+  const bool was_made = facts.does(facts.rank).state != LineState::unmade;
   for (int member = 0; member < facts.size(); ++member) {
     const MemberFacts& other = facts.of(member);
-    const bool reads = other.line && !has_compared(other.line->state);
+    // Without a line it has not come yet, or, where the group was made, gone.
+    const bool reads = other.line ? !has_compared(other.line->state) : !was_made;
     if (member != facts.rank && reads && !other.has_left_world && !other.is_lost) return true;
   }
   return false;

@@ -31,7 +31,8 @@ std::vector<int> asked_before(Clock::time_point time, const std::vector<int>& me
 /// it will never hear of it.
 bool comes_too_late(const GroupFacts& facts, ErrorCode code);
 
-/// Whether the line of a group that this rank has closed may still be read by a member of it.
+/// Whether the line of a group that this rank has left may still be read by a member of it: one
+/// that has not compared, or is yet to come to a group that could not be made.
 bool is_line_needed(const GroupFacts& facts);
 
 }  // namespace tutti::control
