@@ -404,6 +404,12 @@ std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
   return std::nullopt;
 }
 
+std::optional<OwnLine> Host::State::try_open_line(const MembershipOptions& options) noexcept try {
+  return open_line(options.id, options.asked_of, options.world_ranks);
+} catch (const Error&) {
+  return std::nullopt;
+}
+
 bool Host::State::is_needed(const ClosedLine& closed) const {
   GroupFacts facts =
       GroupMembers(shared, roster, others, closed.group, closed.world_ranks, closed.rank).read();
@@ -420,12 +426,8 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   std::shared_ptr<Membership::State> membership;
   {
     const std::lock_guard lock(state.mutex);
-    std::optional<OwnLine> line;
-    try {
-      line = state.open_line(options.id, options.asked_of, options.world_ranks);
-    } catch (const Error&) {
-      // `meet` tries again, and tells the others.
-    }
+    // Without memory for further lines there is none: `meet` tries again, and tells the others.
+    const auto line = state.try_open_line(options);
     membership = std::make_shared<Membership::State>(state_, std::move(options), line);
   }
   auto handle = std::make_unique<Membership>(membership);

@@ -97,7 +97,9 @@ struct Host::State final : Watched {
   /// A line for a new group, if need be that of a closed one; nothing if all are in use.
   std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
                                    const std::vector<WorldRank>& members);  // mutex
-  bool is_needed(const ClosedLine& closed) const;                           // mutex
+  /// The same; nothing as well if there is no memory.
+  std::optional<OwnLine> try_open_line(const MembershipOptions& options) noexcept;  // mutex
+  bool is_needed(const ClosedLine& closed) const;                                   // mutex
   /// "rank 2 (world rank 5, pid 77 on host, killed by SIGKILL)"; `shown_as`: as the reader counts.
   std::string person(WorldRank of, int shown_as) const;
 
