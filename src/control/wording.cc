@@ -18,8 +18,8 @@ std::string Membership::State::person(int member) const {
 
 std::string Membership::State::for_the_world(const Cause& cause) const {
   const std::vector<WorldRank>& ranks = members.world_ranks();
-  const bool is_same = std::all_of(ranks.begin(), ranks.end(), [&](const WorldRank& rank) {
-    return rank.index() == static_cast<std::size_t>(&rank - ranks.data());
+  const bool is_same = std::all_of(ranks.begin(), ranks.end(), [&](const WorldRank& each) {
+    return each.index() == static_cast<std::size_t>(&each - ranks.data());
   });
   if (is_same || cause.code == ErrorCode::kDeadlock) return cause.text;
   constexpr std::size_t kMost = 16;
