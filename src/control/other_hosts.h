@@ -21,7 +21,8 @@ class RelayLinks {
  public:
   virtual ~RelayLinks() = default;
   /// From now on this rank is the relay: the others may connect to it, and what comes rouses its
-  /// control thread. Until close, which drops what has not been received.
+  /// control thread. It receives what an earlier relay has not, if that lives: others may have sent
+  /// it and left.
   virtual void open() = 0;
   virtual void close() noexcept = 0;
   /// What is known of all hosts, by host; the own one is reachable. A host is not dead and has not

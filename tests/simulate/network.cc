@@ -68,7 +68,6 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
       if (other != host_) network_.connect(host_, other);
   }
   void close() noexcept override {
-    inbox_.clear();
     if (network_.host_at(host_).relay == rank_) network_.close_relay(host_);
   }
   std::vector<HostFacts> facts() const override {
@@ -78,7 +77,8 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
       const Link& link = network_.link(other, host_);
       HostFacts& facts = all[static_cast<std::size_t>(other)];
       facts.connection = link.connection;
-      const bool is_read = std::none_of(inbox_.begin(), inbox_.end(),
+      const auto& inbox = network_.host_at(host_).inbox;
+      const bool is_read = std::none_of(inbox.begin(), inbox.end(),
                                         [&](const auto& frame) { return frame.first == other; });
       if (link.over.size() == kStreams && is_read) {
         facts.state = link.has_left ? HostFacts::State::left : HostFacts::State::dead;
@@ -90,9 +90,10 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     return all;
   }
   std::optional<std::pair<int, std::string>> receive() override {
-    if (inbox_.empty()) return std::nullopt;
-    auto first = std::move(inbox_.front());
-    inbox_.pop_front();
+    auto& inbox = network_.host_at(host_).inbox;
+    if (inbox.empty()) return std::nullopt;
+    auto first = std::move(inbox.front());
+    inbox.pop_front();
     return first;
   }
   void send(int host, std::string frame) override {
@@ -102,8 +103,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
                   [this, host, connection, bytes = std::move(frame)]() mutable {
                     const int relay = network_.host_at(host).relay;
                     if (relay < 0 || network_.link(host_, host).connection != connection) return;
-                    network_.sides_[static_cast<std::size_t>(relay)]->inbox_.emplace_back(
-                        host_, std::move(bytes));
+                    network_.host_at(host).inbox.emplace_back(host_, std::move(bytes));
                     network_.rouse(host);
                   });
   }
@@ -118,7 +118,6 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
   Network& network_;
   const int rank_, host_;
   std::map<std::pair<GroupId, int>, Clock::time_point> asked_;
-  std::deque<std::pair<int, std::string>> inbox_;
 };
 
 Network::Network(const Plan& plan, Kernel& kernel, Happened& happened)
@@ -392,7 +391,10 @@ void Network::died(const Proc& process) {
   at(kernel_.now(), [this, id = process.id] {
     for (int rank = 0; rank < plan_.ranks(); ++rank) {
       if (plan_.process_of[static_cast<std::size_t>(rank)] != id) continue;
-      if (host_at(host_of(rank)).relay == rank) close_relay(host_of(rank));
+      if (host_at(host_of(rank)).relay == rank) {
+        host_at(host_of(rank)).inbox.clear();
+        close_relay(host_of(rank));
+      }
       check_over(host_of(rank));
     }
   });

@@ -73,6 +73,8 @@ class Network {
     std::unique_ptr<Roster> roster;
     View view;
     int relay = -1;  ///< rank whose links are open
+    /// Frames that have come and were not received, by host: lost with the process of the relay.
+    std::deque<std::pair<int, std::string>> inbox;
     std::map<GroupId, std::unique_ptr<control::BoardMembers>> groups;
     bool is_over = false;
   };
