@@ -123,7 +123,7 @@ bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
       }))
     return true;
   // This rank need not be a member of all of them.
-  return std::any_of(failed_elsewhere.begin(), failed_elsewhere.end(), [&](const Verdict& each) {
+  return std::any_of(remembered.begin(), remembered.end(), [&](const Verdict& each) {
     return std::any_of(each.groups.begin(), each.groups.end(),
                        [&](GroupId group) { return verdict.fails(group); });
   });
@@ -145,6 +145,10 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .culprits = knot->ranks(),
                   .text = text,
                   .finder = rank};
+  // Others must have read the first one before its place is used again. A rest that is still stuck
+  // then is a knot of its own.
+  constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
+  if (verdict.groups.size() > kMost) verdict.groups.resize(kMost);
   const bool entered = enter([&]() -> std::optional<Verdict> {
     if (!still_stands(deadlock_clock, wait_facts()) || has_failed_since(verdict))
       return std::nullopt;

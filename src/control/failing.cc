@@ -54,7 +54,7 @@ void Membership::State::settle(Cause cause) noexcept {
     Untold::of_process().add({.group = id,
                               .rank = rank,
                               .of = host->rank,
-                              .world = host.get(),
+                              .world = host->number,
                               .code = cause.code,
                               .culprits = culprits,
                               .world_size = host->roster.world_size(),

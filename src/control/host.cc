@@ -127,6 +127,15 @@ std::string host_identity(const std::string& host_id) {
   return fmt::format("{}/{}", read_line("/proc/sys/kernel/random/boot_id"), status.st_ino);
 }
 
+namespace {
+
+std::uint64_t next_number() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1) + 1;
+}
+
+}  // namespace
+
 Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
                    const HostOptions& options)
     : process(std::move(process_in)),
@@ -135,6 +144,7 @@ Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
                             : Roster::of_one_host(shared.world_size(), net::own_host_name())),
       others(options.others),
       rank(options.rank),
+      number(next_number()),
       first_line_after(options.first_line_after),
       // Who waits on another host is not known here.
       deadlock(options.others == nullptr ? options.deadlock : Deadlock::off),
@@ -406,7 +416,7 @@ std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
 
 std::optional<OwnLine> Host::State::try_open_line(const MembershipOptions& options) noexcept try {
   return open_line(options.id, options.asked_of, options.world_ranks);
-} catch (const Error&) {
+} catch (const std::exception&) {
   return std::nullopt;
 }
 
@@ -417,7 +427,7 @@ bool Host::State::is_needed(const ClosedLine& closed) const {
     const auto each = static_cast<std::size_t>(member);
     facts.members[each].is_lost = lost.contains(closed.world_ranks[each]);
   }
-  return is_line_needed(facts);
+  return is_line_needed(facts, closed.have_come);
 }
 
 std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {

@@ -32,8 +32,8 @@ void leak_in_child(std::shared_ptr<T>& state) noexcept {
   new (place) std::shared_ptr<T>(std::move(state));
 }
 
-/// How many verdicts on groups that it has not made a rank keeps.
-inline constexpr std::size_t kFailedElsewhere = 1024;
+/// How many verdicts a rank remembers that concern groups it may make yet.
+inline constexpr std::size_t kRemembered = 1024;
 
 /// How often a rank that waits looks for deadlocks.
 inline constexpr std::chrono::milliseconds kDeadlockLook{50};
@@ -71,6 +71,7 @@ struct Host::State final : Watched {
   void wish(const Verdict& verdict);                                 // log_mutex
   void apply_new_entries() noexcept;                                 // log_mutex
   void apply(const Verdict& verdict) noexcept;                       // log_mutex
+  void remember(const Verdict& verdict);                             // log_mutex
   void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
   void catch_up() noexcept;                                          // log_mutex
 
@@ -93,6 +94,7 @@ struct Host::State final : Watched {
     GroupId group;
     std::vector<WorldRank> world_ranks;
     int rank;
+    std::set<int> have_come;  ///< members that were seen there, if it could not be made
   };
   /// A line for a new group, if need be that of a closed one; nothing if all are in use.
   std::optional<OwnLine> open_line(GroupId group, GroupId asked_of,
@@ -108,6 +110,7 @@ struct Host::State final : Watched {
   const Roster roster;
   OtherHosts* const others;  ///< null: there is one host
   const WorldRank rank;
+  const std::uint64_t number;  ///< among all worlds that ranks of this process have joined
   const std::chrono::nanoseconds first_line_after;
   const Deadlock deadlock;
   const std::chrono::nanoseconds deadlock_after;
@@ -133,7 +136,7 @@ struct Host::State final : Watched {
   std::mutex log_mutex;                         ///< before `mutex`, where both are taken
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
-  std::deque<Verdict> failed_elsewhere;         // log_mutex; groups that this rank may make yet
+  std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
   std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
 
@@ -164,6 +167,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   class Farewell;
 
   int size() const noexcept { return members.size(); }
+  /// Members that are seen to have a line, while the group is being made.
+  std::set<int> have_come() const;
   /// Of its line; any thread.
   std::uint64_t activity();
 

@@ -28,6 +28,13 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
 
 Membership::State::~State() { host->process->unguard(abort_word); }
 
+std::set<int> Membership::State::have_come() const {
+  std::set<int> seen;
+  for (int member = 0; line.state() == LineState::meeting && member < size(); ++member)
+    if (members.state_of(member)) seen.insert(member);
+  return seen;
+}
+
 std::uint64_t Membership::State::activity() {
   const std::lock_guard lock(mutex);
   return line.activity();
@@ -42,6 +49,8 @@ Membership::~Membership() {
     return;
   }
   State& state = *state_;
+  // Before others can see that this rank has gone, and make room themselves.
+  const std::set<int> have_come = state.have_come();
   if (!has_left(state.line.state())) state.line.say_goodbye();
   state.line.set_state(gone_after(state.line.state()));
   notify_all();
@@ -53,7 +62,7 @@ Membership::~Membership() {
   std::erase(state.host->memberships, state_);
   if (state.no_place) return;
   state.host->closed_lines.push_back(
-      {state.line, state.id, state.members.world_ranks(), state.rank});
+      {state.line, state.id, state.members.world_ranks(), state.rank, have_come});
 }
 
 int Membership::rank() const noexcept { return state_->rank; }

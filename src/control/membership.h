@@ -35,7 +35,8 @@ class Membership {
 
   /// Waits until all members have made this group; the first thing to do with it. Fails when
   /// `ends_with` (or null) does.
-  /// Errors  kPeerLost, kClosed: a member died or left before it came. kTimeout: who did not come.
+  /// Errors  kPeerLost, kClosed: a member died or left before it came, or has closed `ends_with`.
+  ///         kTimeout: who did not come. kSystem: this rank has no room for a group more.
   ///         kCollectiveMismatch: a member asked the same group for another one that awaits this
   ///         rank, so that neither can go on. What `ends_with` fails with.
   void meet(const Membership* ends_with, const Where& where, Deadline deadline);

@@ -22,26 +22,17 @@ void Untold::show_on(const net::Fd& board, SlotIndex slot) {
   show();
 }
 
-void Untold::add(Failure failure) {
-  const std::lock_guard lock(mutex_);
-  failures_.push_back(std::move(failure));
-  if (failures_.size() == 1) show();
-}
-
-void Untold::keep(GroupId group, int rank) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (Failure& failure : failures_)
-    if (failure.group == group && failure.rank == rank) failure.for_ever = true;
-}
-
 namespace {
+
+/// How many failures that were told are kept, to know those that tell the same later on.
+constexpr std::size_t kTold = 64;
 
 /// Whether who was told of `told` knows of `other` as well: the same ranks' loss, or the same
 /// circle.
 bool tells_of(const Untold::Failure& told, const Untold::Failure& other) noexcept {
   if (told.world != other.world || told.of != other.of || told.code != other.code) return false;
   if (told.code == ErrorCode::kDeadlock) return told.text == other.text;
-  return told.code == ErrorCode::kPeerLost &&
+  return told.code == ErrorCode::kPeerLost && !other.culprits.empty() &&
          std::all_of(other.culprits.begin(), other.culprits.end(), [&](WorldRank culprit) {
            return std::find(told.culprits.begin(), told.culprits.end(), culprit) !=
                   told.culprits.end();
@@ -49,6 +40,21 @@ bool tells_of(const Untold::Failure& told, const Untold::Failure& other) noexcep
 }
 
 }  // namespace
+
+void Untold::add(Failure failure) {
+  const std::lock_guard lock(mutex_);
+  const bool is_known = std::any_of(told_.begin(), told_.end(),
+                                    [&](const Failure& told) { return tells_of(told, failure); });
+  if (is_known) return;
+  failures_.push_back(std::move(failure));
+  show();
+}
+
+void Untold::keep(GroupId group, int rank) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Failure& failure : failures_)
+    if (failure.group == group && failure.rank == rank) failure.for_ever = true;
+}
 
 void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   if (Process::forked()) return;  // what a child hears its parent has not heard
@@ -58,6 +64,8 @@ void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   });
   if (found == failures_.end()) return;
   found->is_told = true;
+  if (code == ErrorCode::kPeerLost || code == ErrorCode::kDeadlock) told_.push_back(*found);
+  if (told_.size() > kTold) told_.pop_front();
   for (Failure& failure : failures_)
     if (tells_of(*found, failure)) failure.is_told = true;
   std::erase_if(failures_,
@@ -66,6 +74,7 @@ void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
 }
 
 bool Untold::is_untold(GroupId group, int rank) noexcept {
+  if (Process::forked()) return false;
   const std::lock_guard lock(mutex_);
   return std::any_of(failures_.begin(), failures_.end(), [&](const Failure& failure) {
     return failure.group == group && failure.rank == rank && !failure.is_told;
@@ -77,7 +86,9 @@ void Untold::show() noexcept {
   UntoldNotice& notice = board_->slot(slot_).untold;
   notice.failure.store(0);
   if (failures_.empty()) return;
-  const Failure& first = failures_.front();
+  const auto untold = std::find_if(failures_.begin(), failures_.end(),
+                                   [](const Failure& failure) { return !failure.is_told; });
+  const Failure& first = untold != failures_.end() ? *untold : failures_.front();
   const bool is_of_job = first.world_size == board_->world_size();
   write_set(notice.culprits, is_of_job ? first.culprits : std::vector<WorldRank>(),
             board_->world_size());

@@ -7,6 +7,8 @@
 // process, as a launched process is one rank to its agent, whatever ranks its threads have.
 #pragma once
 
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,9 +32,9 @@ class Untold {
  public:
   struct Failure {
     GroupId group = 0;
-    int rank = 0;                 ///< in the group: with its id the name of one Membership
-    WorldRank of{0};              ///< the rank that is told
-    const void* world = nullptr;  ///< of which it is a rank
+    int rank = 0;             ///< in the group: with its id the name of one Membership
+    WorldRank of{0};          ///< the rank that is told
+    std::uint64_t world = 0;  ///< of which it is a rank: a number of the process's own
     ErrorCode code = ErrorCode::kInternal;
     std::vector<WorldRank> culprits;
     int world_size = 0;
@@ -44,6 +46,7 @@ class Untold {
   static Untold& of_process();
   /// From now on the first failure is shown in `slot` of the agent's board.
   void show_on(const net::Fd& board, SlotIndex slot);
+  /// Nothing, if the program has been told the same of another group.
   void add(Failure failure);
   /// Nothing can tell everybody whom it concerns: it stays.
   void keep(GroupId group, int rank) noexcept;
@@ -59,6 +62,7 @@ class Untold {
 
   std::mutex mutex_;
   std::vector<Failure> failures_;  // mutex_
+  std::deque<Failure> told_;       // mutex_; losses and deadlocks, the last ones
   std::optional<Board> board_;     // mutex_
   SlotIndex slot_{0};              // mutex_
 };

@@ -103,17 +103,23 @@ void Host::State::apply_new_entries() noexcept {
 }
 
 void Host::State::apply(const Verdict& verdict) noexcept {
-  if (verdict.is_loss()) return apply_loss(verdict.culprits);
+  if (verdict.is_loss()) {
+    remember(verdict);
+    return apply_loss(verdict.culprits);
+  }
   std::size_t here = 0;
   for (const auto& membership : all_memberships()) {
     if (!verdict.fails(membership->id)) continue;
     membership->fail_by(verdict);
     ++here;
   }
-  if (here == verdict.groups.size()) return;
-  // Its place on the board may be used again before this rank makes a group that it fails.
-  failed_elsewhere.push_back(verdict);
-  if (failed_elsewhere.size() > kFailedElsewhere) failed_elsewhere.pop_front();
+  if (here < verdict.groups.size()) remember(verdict);
+}
+
+/// Its place on the board may be used again before this rank makes a group that it fails.
+void Host::State::remember(const Verdict& verdict) {
+  remembered.push_back(verdict);
+  if (remembered.size() > kRemembered) remembered.pop_front();
 }
 
 void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
@@ -151,8 +157,11 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
     memberships.push_back(membership);
     all_lost = lost;
   }
-  for (const Verdict& verdict : failed_elsewhere)
+  for (const Verdict& verdict : remembered) {
     if (verdict.fails(membership->id)) membership->fail_by(verdict);
+    if (verdict.is_loss())
+      membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
+  }
   membership->peers_lost(all_lost);
   membership->adopt_from_lines();
 }

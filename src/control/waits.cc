@@ -114,7 +114,7 @@ class Membership::State::Room final : public Patience {
   }
 
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-    *next = now + std::chrono::milliseconds(1);
+    *next = now + kLook;
     if (state_.adopt_failure()) return Verdict::keep_waiting;
     if (ends_with_ != nullptr && ends_with_->has_failed()) {
       state_.adopt_parent(*ends_with_);
@@ -133,6 +133,12 @@ class Membership::State::Room final : public Patience {
   /// What there is no room for, once the wait was given up.
   std::string why() const {
     if (!why_.empty()) return why_;
+    if (!is_full_) {
+      return fmt::format(
+          "{} has no room for another group: members of groups that it has closed have not left "
+          "them, or its memory is short",
+          state_.person(state_.rank));
+    }
     return fmt::format(
         "{} is in {} groups already, and there is no room for more at a time; close and destroy "
         "some",
@@ -140,14 +146,17 @@ class Membership::State::Room final : public Patience {
   }
 
  private:
+  static constexpr std::chrono::milliseconds kLook{20};
+
   void take() {
     const std::lock_guard of_host(state_.host->mutex);
     is_full_ = state_.host->closed_lines.empty();
-    const auto line =
+    const auto place =
         state_.host->open_line(state_.id, state_.asked_of, state_.members.world_ranks());
-    if (!line) return;
+    if (!place) return;
     const std::lock_guard lock(state_.mutex);
-    state_.line = *line;
+    if (state_.first_cause) return state_.host->own.free_line(*place);  // nobody meets there
+    state_.line = *place;
     state_.no_place.reset();
   }
 
@@ -266,8 +275,10 @@ class Membership::State::Blame final : public Patience {
       return Verdict::keep_waiting;
     }
     const auto waited = looks_++ * kPause;
-    return awaits_cause(own_, waited, somebody_died()) ? Verdict::keep_waiting : Verdict::give_up;
+    has_seen_death_ = somebody_died();
+    return awaits_cause(own_, waited, has_seen_death_) ? Verdict::keep_waiting : Verdict::give_up;
   }
+  bool has_seen_death() const noexcept { return has_seen_death_; }
 
  private:
   /// Time is counted in looks: this process may have been stopped meanwhile, with the thread that
@@ -289,6 +300,7 @@ class Membership::State::Blame final : public Patience {
   State* const ends_with_;
   const ErrorCode own_;
   int looks_ = 0;
+  bool has_seen_death_ = false;  ///< at the last look
 };
 
 Error Membership::blame(const Error& error, const Membership* ends_with) {
@@ -300,8 +312,9 @@ Error Membership::blame(const Error& error, const Membership* ends_with) {
   std::vector<int> culprits = error.context().culprits;
   const bool is_own = culprits.empty() && error.context().op != "store";  // which somebody served
   if (is_own) culprits = {rank()};
-  // Had anybody died, the log would say so by now: whoever ended it lives.
-  const ErrorCode code = error.code() == ErrorCode::kPeerLost ? ErrorCode::kAborted : error.code();
+  // Had anybody died, the log or a mark would say so by now: whoever ended it lives.
+  const bool lives = error.code() == ErrorCode::kPeerLost && !blame.has_seen_death();
+  const ErrorCode code = lives ? ErrorCode::kAborted : error.code();
   fail({code, error.what(), std::move(culprits), {}});
   return state.make_error(nullptr);
 }

@@ -283,6 +283,8 @@ TEST(JudgeLine, OfAGroupThatCouldNotBeMadeIsKeptForWhoComesYet) {
   Scene all(3);
   for (int member = 0; member < 3; ++member) all.leaves(member, LineState::unmade);
   EXPECT_FALSE(is_line_needed(all.facts)) << "all have come, and heard";
+  all.absent(2);
+  EXPECT_FALSE(is_line_needed(all.facts, {2})) << "it has made room since";
 }
 
 // ---- meetings ----------------------------------------------------------------------------------

@@ -74,22 +74,25 @@ TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
 
 TEST(Untold, ALossIsToldByAnyGroupThatNamesAllOfIt) {
   Untold untold;
-  int another_world = 0;
-  const auto add = [&](GroupId group, std::vector<WorldRank> culprits, const void* world) {
+  const auto add = [&](GroupId group, std::vector<WorldRank> culprits, std::uint64_t world) {
     Untold::Failure loss = failure(group, 0, 0, ErrorCode::kPeerLost, std::move(culprits), 4, "");
     loss.world = world;
     untold.add(loss);
   };
-  add(7, {WorldRank(3)}, nullptr);
-  add(8, {WorldRank(3)}, nullptr);
-  add(9, {WorldRank(2), WorldRank(3)}, nullptr);
-  add(10, {WorldRank(3)}, &another_world);
+  add(7, {WorldRank(3)}, 1);
+  add(8, {WorldRank(3)}, 1);
+  add(9, {WorldRank(2), WorldRank(3)}, 1);
+  add(10, {WorldRank(3)}, 2);
   untold.told(7, 0, ErrorCode::kPeerLost);
   EXPECT_FALSE(untold.is_untold(7, 0));
   EXPECT_FALSE(untold.is_untold(8, 0));
   EXPECT_TRUE(untold.is_untold(9, 0)) << "nobody has said that rank 2 is lost";
   EXPECT_TRUE(untold.is_untold(10, 0));
   EXPECT_FALSE(untold.is_untold(11, 0)) << "has not failed";
+  add(11, {WorldRank(3)}, 1);
+  EXPECT_FALSE(untold.is_untold(11, 0)) << "it fails later than the program was told";
+  add(12, {}, 1);
+  EXPECT_TRUE(untold.is_untold(12, 0)) << "nobody knows whom it has lost";
 }
 
 }  // namespace

@@ -39,12 +39,13 @@ bool comes_too_late(const GroupFacts& facts, ErrorCode code) {
   });
 }
 
-bool is_line_needed(const GroupFacts& facts) {
+bool is_line_needed(const GroupFacts& facts, const std::set<int>& have_come) {
   const bool was_made = facts.does(facts.rank).state != LineState::unmade;
   for (int member = 0; member < facts.size(); ++member) {
     const MemberFacts& other = facts.of(member);
-    // Without a line it has not come yet, or, where the group was made, gone.
-    const bool reads = other.line ? !has_compared(other.line->state) : !was_made;
+    // Without a line it has not come yet, or gone.
+    const bool may_come = !was_made && !have_come.contains(member);
+    const bool reads = other.line ? !has_compared(other.line->state) : may_come;
     if (member != facts.rank && reads && !other.has_left_world && !other.is_lost) return true;
   }
   return false;

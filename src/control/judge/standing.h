@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "control/judge/facts.h"
@@ -33,6 +34,7 @@ bool comes_too_late(const GroupFacts& facts, ErrorCode code);
 
 /// Whether the line of a group that this rank has left may still be read by a member of it: one
 /// that has not compared, or is yet to come to a group that could not be made.
-bool is_line_needed(const GroupFacts& facts);
+/// `have_come`: members that were seen in one that could not be made.
+bool is_line_needed(const GroupFacts& facts, const std::set<int>& have_come = {});
 
 }  // namespace tutti::control
