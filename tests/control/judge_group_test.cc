@@ -217,6 +217,16 @@ TEST(JudgeFailure, OneWithoutATextIsBetterThanNone) {
   EXPECT_EQ(find_failure(scene.facts)->failure.code, ErrorCode::kPeerLost);
 }
 
+TEST(JudgeFailure, ALossThatNamesThisRankIsThatOfAHostThatHasParted) {
+  Scene scene(3, 1);
+  scene.fails(0, ErrorCode::kPeerLost, {1, 2}, "out of reach");
+  EXPECT_FALSE(find_failure(scene.facts));
+  scene.fails(2, ErrorCode::kPeerLost, {0}, "out of reach");
+  EXPECT_EQ(find_failure(scene.facts)->member, 2);
+  scene.fails(0, ErrorCode::kTimeout, {1}, "late");
+  EXPECT_EQ(find_failure(scene.facts)->member, 0) << "only losses are of one side";
+}
+
 TEST(JudgeFailure, ALossIsNoneForAGroupThatTheLostHadLeft) {
   for (const int size : kSizes)
     for (const LineState state : {LineState::meeting, LineState::open, LineState::closing,

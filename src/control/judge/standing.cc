@@ -4,11 +4,22 @@
 
 namespace tutti::control {
 
+namespace {
+
+/// Whether the member that tells this has parted from `rank`: its log is another one.
+bool takes_for_lost(int rank, const FailureFacts& failure) {
+  return failure.code == ErrorCode::kPeerLost &&
+         std::find(failure.culprits.begin(), failure.culprits.end(), rank) !=
+             failure.culprits.end();
+}
+
+}  // namespace
+
 std::optional<Told> find_failure(const GroupFacts& facts) {
   std::optional<Told> found;
   for (int member = 0; member < facts.size(); ++member) {
     const std::optional<FailureFacts>& failure = facts.does(member).failure;
-    if (member == facts.rank || !failure) continue;
+    if (member == facts.rank || !failure || takes_for_lost(facts.rank, *failure)) continue;
     if (!failure->text.empty()) return Told{member, *failure};
     if (!found) found = Told{member, *failure};
   }

@@ -17,7 +17,7 @@ struct Told {
 };
 
 /// The failure that this rank takes over: the first that has a text, or the first. None: no other
-/// member has failed.
+/// member has failed, or only such as have parted from this rank's host.
 std::optional<Told> find_failure(const GroupFacts& facts);
 
 /// Those of `lost` (ranks of the group) that are a loss for it: they had not said goodbye. None
