@@ -32,6 +32,9 @@ Relay::Relay(const Board& board, const Roster& roster, SlotOwner& own, OtherHost
 void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
   own_.slot().beat.fetch_add(1);
   try {
+    // Another one has taken over while this rank was stopped. It need not find out by writing: it
+    // may wait for an answer that has gone to that one.
+    if (is_relay_ && place_.relay() != own_.index()) leave();
     if (!is_relay_ && is_due(now)) take_over(now);
     if (is_relay_) *next = std::min(*next, take_part(now));
   } catch (const Error& error) {

@@ -138,11 +138,12 @@ TEST(Relay, IsOvertakenOnceItWasSilent) {
   EXPECT_FALSE(host.second.links.is_open);
   host.second.tick(1000ms + kVoteOvertake);
   EXPECT_TRUE(host.second.links.is_open);
-  // The first one goes on, and finds that it is the relay no more when it has something to write.
-  host.second.owner.show_wish(failure_of(7, "late"));
-  host.first.links.known[1].state = HostFacts::State::left;
+  // The first one goes on, and finds that it is the relay no more, though it has nothing to write.
   host.first.tick(1300ms);
   EXPECT_FALSE(host.first.links.is_open);
+  host.second.owner.show_wish(failure_of(7, "late"));
+  host.first.links.known[1].state = HostFacts::State::left;
+  host.first.tick(1320ms);
   EXPECT_FALSE(host.first.entry(1));
 }
 
