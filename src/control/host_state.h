@@ -144,8 +144,8 @@ struct Host::State final : Watched {
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex
   std::set<WorldRank> lost;                                     // mutex
 
-  std::vector<ClosedLine>
-      closed_lines;  // mutex; kept until no member can want to read them, the oldest first
+  /// Kept until no member can want to read them; the oldest first.
+  std::vector<ClosedLine> closed_lines;  // mutex
 
   // Control thread only.
   std::optional<Relay> relay;  ///< with other hosts
