@@ -198,6 +198,9 @@ Error Membership::State::error_in(ErrorContext context, const std::string& who) 
         "used in a forked child; groups belong to the process that made them. Start the child with "
         "exec, or fork before the first init_process_group";
   } else {
+    // A verdict may fail several groups, one after the other: who is told in one of them finds the
+    // others failed.
+    host->apply_log();
     const std::lock_guard lock(mutex);
     if (first_cause) cause = *first_cause;
   }

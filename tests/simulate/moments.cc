@@ -60,6 +60,23 @@ bool add_circles(Plan& plan, Random& random) {
   return true;
 }
 
+/// Two groups in opposite order: one verdict fails both, and each of their ranks goes on with the
+/// other.
+bool add_opposites(Plan& plan, Random& random) {
+  if (plan.ranks() < 2 || plan.hosts() > 1) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  for (int group = 1; group <= 2; ++group) {
+    plan.groups.push_back({shuffled_ranks(plan, random), 0});
+    plan.steps.push_back({.kind = StepKind::make, .group = group});
+  }
+  for (int group = 1; group <= 2; ++group)
+    plan.steps.push_back({.kind = StepKind::collective, .group = group});
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  plan.faults.push_back(
+      {.kind = FaultKind::swap, .who = random.from_to(0, plan.ranks() - 1), .at = 2});
+  return true;
+}
+
 /// A receiver stops while it looks around. Meanwhile its message comes, and the sender leaves, or
 /// waits for it.
 bool add_unawares(Plan& plan, Random& random) {
@@ -213,9 +230,9 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,       add_circles,    add_unawares,   add_unawares,
-                                   add_orphan,      add_late_look,  add_half_heard, add_short_rings,
-                                   add_withdrawals, add_latecomers, add_quiet};
+  constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
+                                   add_unawares,    add_orphan,      add_late_look,  add_half_heard,
+                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

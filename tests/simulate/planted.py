@@ -63,6 +63,8 @@ FAULTS = [
      "return not_called(facts, seq);", "all ranks follow one plan: who is missing waits for nobody further on"),
     ("what has been called is awaited", "control/judge/deadlock.cc", "if (!is_stuck_[waiting.index()] || !can_go_on(waiting)) continue;",
      "continue;", None),
+    ("a verdict is told before it has failed all its groups", "control/failing.cc",
+     "    host->apply_log();\n    const std::lock_guard", "    const std::lock_guard", None),
     ("nobody is roused", "control/failing.cc", "if (member != rank && members.is_here(member))", "if (member < -1)",
      "control threads look by themselves, every 20 ms"),
     ("a ring holds less than two segments", "native/engine/engine.cc",

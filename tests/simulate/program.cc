@@ -188,6 +188,7 @@ class Program {
     const auto& [what, group, step, began, until, failure] = call;
     if (failure) {
       note(what, group, *failure);
+      hear_of_others(group, until);
       const std::set<ErrorCode> possible = {
           ErrorCode::kTimeout,   ErrorCode::kPeerLost, ErrorCode::kCollectiveMismatch,
           ErrorCode::kClosed,    ErrorCode::kAborted,  ErrorCode::kSystem,
@@ -245,6 +246,17 @@ class Program {
     if (failure && !(is_harmless && stays_usable) && failure->code() != error.code())
       violated(fmt::format("{} of group {} threw {}, and the group has failed with {}: {}", what,
                            index, name_of(error.code()), name_of(failure->code()), error.what()));
+  }
+
+  /// Who is told in one group of a verdict finds all groups failed that it fails.
+  void hear_of_others(int index, Clock::time_point now) {
+    const auto found = groups_.find(index);
+    if (found == groups_.end() || !found->second.failed) return;
+    for (const auto& [verdict, when] : happened_.log) {
+      if (!verdict.fails(found->second.id)) continue;
+      for (const GroupId each : verdict.groups) told_by_others_.emplace(each, now);
+      return;
+    }
   }
 
   void violated(const std::string& what) {
@@ -386,6 +398,11 @@ class Program {
       taken_back(task, *call.failure);
     } else {
       check(task);
+      const auto told = told_by_others_.find(groups_[call.group].id);
+      if (told != told_by_others_.end() && told->second < call.began)
+        violated(fmt::format("{} of group {} has ended well, and its failure was told before, in "
+                             "another group",
+                             call.what, call.group));
       const Happened::Mail& mail = mail_of(task, task.step());
       if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted &&
           plan_.patience == 0ms)
@@ -505,6 +522,7 @@ class Program {
   const int rank_;
   Random random_;
   std::map<int, Group> groups_;
+  std::map<GroupId, Clock::time_point> told_by_others_;
   std::list<Pending> pending_;
   std::chrono::nanoseconds slow_{0};
   std::optional<std::size_t> early_;  ///< a step that it has taken before the one before
