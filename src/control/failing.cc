@@ -60,7 +60,7 @@ void Membership::State::settle(Cause cause) noexcept {
                               .world_size = host->roster.world_size(),
                               .text = for_the_world(cause)});
     // On the board first: whoever finds that this rank has gone away must also find why.
-    host->own.publish_failure(line, cause.code, culprits);
+    if (!has_gone) host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
     std::uint64_t running = kRunning;
     abort_word.compare_exchange_strong(running, kFailed);

@@ -250,7 +250,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   std::optional<Cause> first_cause;                          // mutex
   std::vector<std::function<void(const Error&)>> callbacks;  // mutex
   bool announced = false;                                    // mutex
-  ArriveClock arrive;                                        // mutex
+  bool has_gone = false;  // mutex; its line may be another group's by now
+  ArriveClock arrive;     // mutex
 };
 
 }  // namespace tutti::control

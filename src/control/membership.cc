@@ -58,6 +58,10 @@ Membership::~Membership() {
   if (state.abort_word.load() == kRunning) state.adopt_failure();
   // Callbacks that are under way or due belong to this life.
   if (!state.host->process->on_control_thread()) state.host->process->run([] {});
+  {
+    const std::lock_guard lock(state.mutex);
+    state.has_gone = true;
+  }
   const std::lock_guard lock(state.host->mutex);
   std::erase(state.host->memberships, state_);
   if (state.no_place) return;

@@ -20,7 +20,8 @@ namespace tutti::control {
 /// each group; the group, its backend and its Works use it.
 ///
 /// Threads  All functions may be called from any thread; enter and leave of collectives by one at a
-///          time. None of them blocks but close and the destructor.
+///          time. Those that make a group, close it or end it may block: meet, close, the
+///          destructor, and, with other hosts, fail until they have agreed on the cause.
 class Membership {
  public:
   struct State;

@@ -75,7 +75,8 @@ bool Relay::is_well(SlotIndex slot, Clock::time_point now) {
 }
 
 void Relay::take_over(Clock::time_point now) {
-  auto vote = place_.take_over();
+  pass_entered();
+  auto vote = place_.take_over(next_entry_);
   if (!vote) return;
   is_relay_ = true;
   vote_ = *std::move(vote);
@@ -94,7 +95,7 @@ Clock::time_point Relay::take_part(Clock::time_point now) {
   while (auto received = others_.links().receive()) {
     const auto& [from, bytes] = *received;
     const auto frame = decode_vote_frame(bytes, roster_.host_count());
-    if (!frame) {
+    if (!frame || frame->vote.number > vote_.vote.number + kMostBehind) {
       log(LogLevel::error, "host " + roster_.host(from).name + " sent what is no vote: dropped");
       continue;
     }
@@ -132,11 +133,15 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
   }
 }
 
+void Relay::pass_entered() {
+  Verdict there;
+  while (log_.read(next_entry_, &there) != BoardLog::State::open) ++next_entry_;
+}
+
 /// What the log on the board lacks. The ranks of a host that has slept through entries are told who
 /// is lost by now; what has failed they read off the lines of others.
 void Relay::enter_chosen() {
-  Verdict there;
-  while (log_.read(next_entry_, &there) != BoardLog::State::open) ++next_entry_;
+  pass_entered();
   const std::uint64_t first = next_entry_;
   for (; next_entry_ <= vote_.vote.number; ++next_entry_) {
     const Entry* const entry = entry_of(vote_, next_entry_);

@@ -89,17 +89,18 @@ void Host::State::hear_while_held_up() noexcept {
 // ---- applying them -----------------------------------------------------------------------------
 
 void Host::State::apply_new_entries() noexcept {
-  bool missed = false;
+  int missed = 0;
   for (;; ++next_entry) {
     Verdict verdict;
     const BoardLog::State state = log.read(next_entry, &verdict);
-    if (state == BoardLog::State::open) return;
+    if (state == BoardLog::State::open) break;
     if (state == BoardLog::State::entered) {
       apply(verdict);
-    } else if (!std::exchange(missed, true)) {
+    } else if (++missed == 1) {
       catch_up();
     }
   }
+  if (missed > 1) catch_up();
 }
 
 void Host::State::apply(const Verdict& verdict) noexcept {

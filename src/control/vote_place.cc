@@ -93,12 +93,12 @@ bool VotePlace::move(const HostVote& vote, const Word& next) {
   return true;
 }
 
-std::optional<HostVote> VotePlace::take_over() {
+std::optional<HostVote> VotePlace::take_over(std::uint64_t next_entry) {
   word_ = board_.header().vote.load();
   const Word there = Word::unpack(word_);
   auto vote = word_ == 0 ? first_vote(host_count_) : read(there);
   // Read while another one wrote it: the word has moved, and so does not move now.
-  if (!vote) return std::nullopt;
+  if (!vote || vote->vote.number > next_entry + kMostBehind) return std::nullopt;
   vote->term = there.term + 1;
   Word next = there.next(own_.index());
   next.term = vote->term;

@@ -15,6 +15,10 @@
 
 namespace tutti::control {
 
+/// How many entries a host may be behind another one, or its board's log behind its vote. What
+/// counts further is garbage: who believed it would enter so many that nobody has chosen.
+inline constexpr std::uint64_t kMostBehind = std::uint64_t{1} << 20;
+
 /// Used by one thread of a rank.
 class VotePlace {
  public:
@@ -24,9 +28,9 @@ class VotePlace {
   /// The relay; none: there was none yet.
   std::optional<SlotIndex> relay() const noexcept;
   /// Makes this rank the relay, under the next term, and returns the vote as it stands. None:
-  /// another rank was faster, or the board does not hold a vote. Throws kSystem: an unusually large
-  /// one, and there is no memory.
-  std::optional<HostVote> take_over();
+  /// another rank was faster, or the board does not hold a vote that may stand beside a log without
+  /// entry `next_entry`. Throws kSystem: an unusually large one, and there is no memory.
+  std::optional<HostVote> take_over(std::uint64_t next_entry);
   /// As the relay. False: another one has taken over. Throws kSystem.
   bool write(const HostVote& vote);
 

@@ -2,10 +2,11 @@
 #pragma once
 
 #include <atomic>
+#include <thread>
 
 namespace tutti::native {
 
-/// A lock that is only tried. Whoever fails to take it may go to sleep on the rank's doorbell:
+/// A lock that is mostly tried. Whoever fails to take it may go to sleep on the rank's doorbell:
 /// `give` then tells the holder to ring it.
 class DriverToken {
  public:
@@ -15,6 +16,11 @@ class DriverToken {
     // all four accesses are seq_cst.
     refused_.store(true);
     return !taken_.exchange(true);
+  }
+  /// Until the holder has given it. That is soon: none waits while it holds it, but one that fails
+  /// the group together with other hosts, until they have agreed.
+  void take() noexcept {
+    while (!try_take()) std::this_thread::yield();
   }
   /// True: somebody was refused meanwhile and may sleep; ring the own doorbell.
   [[nodiscard]] bool give() noexcept {

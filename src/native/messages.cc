@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "group/check.h"
@@ -118,9 +117,8 @@ bool Messages::drive(const Transfer* own) noexcept {
   return true;
 }
 
-/// The holder never blocks, so this is short.
 void Messages::take_token(const Transfer* own) noexcept {
-  while (!token_.try_take()) std::this_thread::yield();
+  token_.take();
   own_ = own;
 }
 

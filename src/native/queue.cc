@@ -1,7 +1,6 @@
 #include "native/queue.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "native/helping.h"
@@ -51,7 +50,7 @@ class Queue::Call final : public control::ProgramAwaits {
   const Request& moved_;
 };
 
-Queue::~Queue() { take_token(); }  // nobody is inside any more
+Queue::~Queue() { token_.take(); }  // nobody is inside any more
 
 void Queue::run(const Request& request, const Request& moved) {
   if (pending() > 0) {
@@ -148,7 +147,7 @@ void Queue::ask(Clock::time_point now, Clock::time_point* next) noexcept {
 }
 
 void Queue::fail_pending() noexcept {
-  take_token();
+  token_.take();
   while (pending() > 0) {
     if (head_ == nullptr) {
       const std::lock_guard lock(mutex_);
@@ -163,11 +162,6 @@ bool Queue::drain(Clock::time_point until, control::ProgramAwaits* awaits) {
   const bool empty = help(
       *this, membership_, until, [this] { return pending() == 0; }, awaits);
   return empty && membership_.abort_word().load() == 0;
-}
-
-/// The holder never blocks, so this is short.
-void Queue::take_token() noexcept {
-  while (!token_.try_take()) std::this_thread::yield();
 }
 
 void Queue::give_token() noexcept {

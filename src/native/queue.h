@@ -56,7 +56,6 @@ class Queue {
   std::optional<control::WaitPart> look(const Request& request, const Request& moved);
   bool begin_head();
   void end_head(std::optional<Error> failure) noexcept;
-  void take_token() noexcept;
   void give_token() noexcept;
 
   Collectives& collectives_;

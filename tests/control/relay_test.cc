@@ -12,6 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "control/vote_frame.h"
+#include "control/vote_place.h"
+
 namespace tutti::control {
 namespace {
 
@@ -95,7 +98,7 @@ struct OneHost {
   void has_had_a_relay(std::uint64_t number, const Verdict& last,
                        const std::vector<WorldRank>& lost_before) {
     VotePlace place(board, first.owner, 2);
-    HostVote vote = *place.take_over();
+    HostVote vote = *place.take_over(1);
     vote.vote.number = number;
     vote.entries.push_back({last, {}});
     vote.lost_before = lost_before;
@@ -226,6 +229,28 @@ TEST(Relay, AFrameThatIsNoneIsDropped) {
   host.first.links.inbox.emplace_back(1, "garbage");
   host.first.tick(20ms);
   EXPECT_TRUE(host.first.links.is_open);
+}
+
+/// It would enter so many for ever.
+TEST(Relay, ANumberThatNoHostCanHaveComeToIsGarbage) {
+  for (const std::uint64_t number : {kMostBehind + 1, std::uint64_t{1} << 61}) {
+    OneHost host(0);
+    host.first.tick(0ms);
+    VoteFrame frame{.term = 1, .vote = first_vote(2).vote, .hosts = first_vote(2).hosts};
+    frame.vote.number = number;
+    frame.entries.push_back({failure_of(7, "far ahead"), {}});
+    host.first.links.inbox.emplace_back(1, encode(frame));
+    host.first.tick(20ms);
+    EXPECT_FALSE(host.first.entry(1));
+  }
+}
+
+TEST(Relay, NoneTakesOverAVoteWhoseNumberIsGarbage) {
+  OneHost host(0);
+  host.has_had_a_relay(std::uint64_t{1} << 61, failure_of(7, "far ahead"), {});
+  host.second.tick(0ms);
+  EXPECT_FALSE(host.second.links.is_open);
+  EXPECT_FALSE(host.second.entry(1));
 }
 
 }  // namespace

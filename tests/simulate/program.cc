@@ -400,9 +400,10 @@ class Program {
       check(task);
       const auto told = told_by_others_.find(groups_[call.group].id);
       if (told != told_by_others_.end() && told->second < call.began)
-        violated(fmt::format("{} of group {} has ended well, and its failure was told before, in "
-                             "another group",
-                             call.what, call.group));
+        violated(
+            fmt::format("{} of group {} has ended well, and its failure was told before, in "
+                        "another group",
+                        call.what, call.group));
       const Happened::Mail& mail = mail_of(task, task.step());
       if (task.is_message() && !plan_.steps[task.step()].any && mail.both_posted &&
           plan_.patience == 0ms)
