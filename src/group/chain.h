@@ -41,6 +41,12 @@ constexpr std::uint64_t chain_next(std::uint64_t chain, const Request& request) 
   return next;
 }
 
+/// In the place of a failed group, for groups that are asked of it. The word that is added is no
+/// number of times, so that no id below is that of another list of words.
+constexpr GroupId survivors_of(GroupId failed) noexcept {
+  return hash_combine(failed, ~std::uint64_t{0});
+}
+
 /// The id of a group made of `world_ranks`, in this order, asked for the `times`-th time.
 constexpr GroupId child_id(GroupId asked_of, std::span<const int> world_ranks,
                            std::uint64_t times) noexcept {

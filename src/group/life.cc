@@ -218,7 +218,7 @@ group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::ui
   }
   const std::string again = times > 1 ? fmt::format("#{}", times) : "";
   child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);
-  child.asked_of = of_survivors ? hash_combine(parts_.id, 1) : parts_.id;
+  child.asked_of = of_survivors ? group::survivors_of(parts_.id) : parts_.id;
   child.call = new_group_call(ranks);
   child.id = group::child_id(child.asked_of, child.world_ranks, times);
   return child;

@@ -77,5 +77,24 @@ TEST(GroupIds, DependOnParentRanksOrderAndTimes) {
   EXPECT_EQ(child_id(5, ranks, 1), child_id(5, ranks, 1));
 }
 
+/// Groups of a group, of its survivors, and of those again: no two lists of what was asked for may
+/// run into the same words.
+TEST(GroupIds, AreUniqueAmongSurvivorsToo) {
+  const std::vector<std::vector<int>> all = {{0},    {1},       {2},       {3},       {0, 1},
+                                             {1, 0}, {2, 1, 0}, {1, 0, 2}, {3, 2, 1}, {0, 1, 2, 3}};
+  std::set<GroupId> ids;
+  std::vector<GroupId> parents = {1000};
+  for (int generation = 0; generation < 2; ++generation) {
+    std::vector<GroupId> children;
+    for (const GroupId parent : parents)
+      for (const GroupId asked_of : {parent, survivors_of(parent)})
+        for (const auto& ranks : all)
+          for (std::uint64_t times = 1; times <= 4; ++times)
+            children.push_back(child_id(asked_of, ranks, times));
+    for (const GroupId id : children) EXPECT_TRUE(ids.insert(id).second);
+    parents = children;
+  }
+}
+
 }  // namespace
 }  // namespace tutti::group
