@@ -135,6 +135,9 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   // Who does not wait is in no knot, and need not read what the others show.
   if (own.slot().wait.version.load() == 0) return;
   std::vector<WaitFacts> facts = wait_facts();
+  const std::uint64_t entry = apply_log();
+  // Whom the one before has freed may not have shown it yet.
+  if (std::exchange(deadlock_entry, entry) != entry) deadlock_clock.seen.clear();
   const std::optional<Knot> knot =
       look_for_deadlock(rank, facts, deadlock_clock, now, deadlock_after);
   if (!knot) return;
@@ -150,8 +153,8 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
   if (verdict.groups.size() > kMost) verdict.groups.resize(kMost);
   const bool entered = enter([&]() -> std::optional<Verdict> {
-    if (!still_stands(deadlock_clock, wait_facts()) || has_failed_since(verdict))
-      return std::nullopt;
+    const bool has_moved = next_entry != entry || has_failed_since(verdict);
+    if (has_moved || !still_stands(deadlock_clock, wait_facts())) return std::nullopt;
     return part_of(verdict, 0);
   });
   if (!entered) return;

@@ -19,7 +19,7 @@ void Membership::State::fail(Cause cause) noexcept {
   for (const int member : cause.culprits)
     if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
   const bool entered = host->enter([&]() -> std::optional<Verdict> {
-    if (abort_word.load() != kRunning || adopt_from_lines()) return std::nullopt;
+    if (abort_word.load() != kRunning || adopt_missed()) return std::nullopt;
     return verdict;
   });
   if (!entered) return;
@@ -60,7 +60,7 @@ void Membership::State::settle(Cause cause) noexcept {
                               .world_size = host->roster.world_size(),
                               .text = for_the_world(cause)});
     // On the board first: whoever finds that this rank has gone away must also find why.
-    if (!has_gone) host->own.publish_failure(line, cause.code, culprits);
+    host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
     std::uint64_t running = kRunning;
     abort_word.compare_exchange_strong(running, kFailed);
@@ -139,7 +139,14 @@ void Membership::State::members_lost(const GroupFacts& facts,
 }
 
 bool Membership::State::adopt_failure() noexcept {
-  host->apply_log();
+  const std::lock_guard lock(host->log_mutex);
+  host->apply_new_entries();
+  return abort_word.load() != kRunning || adopt_missed();
+}
+
+bool Membership::State::adopt_missed() noexcept {
+  if (!host->has_missed_entries.load() || !members.shows_failure()) return false;
+  host->apply_new_entries();  // what a line shows was entered before: the log says more, if it can
   return abort_word.load() != kRunning || adopt_from_lines();
 }
 

@@ -200,7 +200,7 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
   look_for_deadlocks(now);
   if (!has_missed_entries.load()) return;
   for (const auto& membership : all_memberships())
-    if (membership->abort_word.load() == kRunning) membership->adopt_from_lines();
+    if (membership->abort_word.load() == kRunning) membership->adopt_failure();
 }
 
 void Host::State::look_for_deaths(Clock::time_point now) noexcept {

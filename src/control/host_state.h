@@ -55,8 +55,9 @@ struct Host::State final : Watched {
   std::vector<std::shared_ptr<Membership::State>> all_memberships() const;
 
   // ---- verdicts.cc
-  /// Applies those entries of the log that are new. Any thread.
-  void apply_log() noexcept;
+  /// Applies those entries of the log that are new, and returns the number of the next one. Any
+  /// thread.
+  std::uint64_t apply_log() noexcept;
   /// Enters what `verdict()` returns into the log and applies it. It is asked whenever all entries
   /// so far are applied; nothing: they have settled it. False: they have.
   /// With other hosts: it becomes a wish of this rank, and false is returned.
@@ -64,6 +65,7 @@ struct Host::State final : Watched {
   /// On the control thread: shows the relay of the host what this rank wishes.
   void show_wish() noexcept;
   bool is_settled(const Verdict& wish) const noexcept;
+  bool was_chosen(const Verdict& wish) const noexcept;
   /// On the control thread: what the relay says while other hosts hold up the next entry.
   void hear_while_held_up() noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
@@ -155,6 +157,7 @@ struct Host::State final : Watched {
   Deadline::Clock::time_point first_death = {};
   Deadline::Clock::time_point next_deadlock_look = {};
   DeadlockClock deadlock_clock;
+  std::uint64_t deadlock_entry = 0;  ///< next_entry, when they were looked for last
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
@@ -185,7 +188,9 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void settle(Cause cause) noexcept;
   /// Takes over what others have found. False: the group has not failed.
   bool adopt_failure() noexcept;
-  /// The same from a member whose line says so.
+  /// The same for who has applied the log; log_mutex.
+  bool adopt_missed() noexcept;
+  /// The same from a member whose line says so; log_mutex.
   bool adopt_from_lines() noexcept;
   /// A group that is being made ends with the one that was asked for it.
   void adopt_parent(State& parent) noexcept;
@@ -250,8 +255,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   std::optional<Cause> first_cause;                          // mutex
   std::vector<std::function<void(const Error&)>> callbacks;  // mutex
   bool announced = false;                                    // mutex
-  bool has_gone = false;  // mutex; its line may be another group's by now
-  ArriveClock arrive;     // mutex
+  ArriveClock arrive;                                        // mutex
 };
 
 }  // namespace tutti::control

@@ -56,15 +56,16 @@ Membership::~Membership() {
   notify_all();
   // Either a member that finds a failure now sees that this one has gone, or this one sees it.
   if (state.abort_word.load() == kRunning) state.adopt_failure();
+  {
+    // No verdict is half-way through it, and none comes any more.
+    const std::lock_guard of_log(state.host->log_mutex);
+    const std::lock_guard lock(state.host->mutex);
+    std::erase(state.host->memberships, state_);
+  }
   // Callbacks that are under way or due belong to this life.
   if (!state.host->process->on_control_thread()) state.host->process->run([] {});
-  {
-    const std::lock_guard lock(state.mutex);
-    state.has_gone = true;
-  }
-  const std::lock_guard lock(state.host->mutex);
-  std::erase(state.host->memberships, state_);
   if (state.no_place) return;
+  const std::lock_guard lock(state.host->mutex);
   state.host->closed_lines.push_back(
       {state.line, state.id, state.members.world_ranks(), state.rank, have_come});
 }

@@ -12,8 +12,9 @@ namespace tutti::control {
 
 namespace {
 
-/// Entries that the vote keeps for hosts that are behind.
-constexpr std::size_t kKept = 32;
+/// Entries that the vote keeps for hosts that are behind: as many as may be entered at a time, and
+/// still be read.
+constexpr std::size_t kKept = kChosen / 2;
 
 }  // namespace
 

@@ -18,6 +18,7 @@ void Untold::show_on(const net::Fd& board, SlotIndex slot) {
   if (slot.value < 0 || slot.value >= shown.slot_count()) return;
   const std::lock_guard lock(mutex_);
   board_ = std::move(shown);
+  shown_.reset();
   slot_ = slot;
   show();
 }
@@ -84,11 +85,17 @@ bool Untold::is_untold(GroupId group, int rank) noexcept {
 void Untold::show() noexcept {
   if (!board_) return;
   UntoldNotice& notice = board_->slot(slot_).untold;
-  notice.failure.store(0);
-  if (failures_.empty()) return;
+  if (failures_.empty()) {
+    shown_.reset();
+    return notice.failure.store(0);
+  }
   const auto untold = std::find_if(failures_.begin(), failures_.end(),
                                    [](const Failure& failure) { return !failure.is_told; });
   const Failure& first = untold != failures_.end() ? *untold : failures_.front();
+  // The process may end at any time: what stands there is not taken away for a moment.
+  if (shown_ == first) return;
+  shown_ = first;
+  notice.failure.store(0);
   const bool is_of_job = first.world_size == board_->world_size();
   write_set(notice.culprits, is_of_job ? first.culprits : std::vector<WorldRank>(),
             board_->world_size());

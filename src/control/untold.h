@@ -41,6 +41,7 @@ class Untold {
     std::string text;
     bool is_told = false;
     bool for_ever = false;  ///< concerns a member that has left the group, whom nothing can tell
+    bool operator==(const Failure&) const = default;
   };
 
   static Untold& of_process();
@@ -65,6 +66,7 @@ class Untold {
   std::deque<Failure> told_;       // mutex_; losses and deadlocks, the last ones
   std::optional<Board> board_;     // mutex_
   SlotIndex slot_{0};              // mutex_
+  std::optional<Failure> shown_;   // mutex_; on that board
 };
 
 /// What the process that owns `slot` has left untold.

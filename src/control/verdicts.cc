@@ -6,9 +6,10 @@
 
 namespace tutti::control {
 
-void Host::State::apply_log() noexcept {
+std::uint64_t Host::State::apply_log() noexcept {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();
+  return next_entry;
 }
 
 bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) noexcept {
@@ -54,6 +55,16 @@ bool Host::State::is_settled(const Verdict& wish) const noexcept {
   });
 }
 
+/// Whether a group has failed with this one; else nobody may read its text as the reason.
+bool Host::State::was_chosen(const Verdict& wish) const noexcept {
+  const auto all = all_memberships();
+  return std::any_of(all.begin(), all.end(), [&](const auto& membership) {
+    const std::lock_guard lock(membership->mutex);
+    const auto& cause = membership->first_cause;
+    return wish.fails(membership->id) && cause && cause->text == wish.text;
+  });
+}
+
 void Host::State::show_wish() noexcept {
   std::optional<Verdict> first;
   {
@@ -69,6 +80,7 @@ void Host::State::show_wish() noexcept {
     }
   }
   if (first == shown_wish) return;
+  if (shown_wish && !was_chosen(*shown_wish)) own.withdraw_wish();
   own.show_wish(first);
   shown_wish = std::move(first);
   if (shown_wish) rouse_others();
@@ -82,6 +94,7 @@ void Host::State::hear_while_held_up() noexcept {
       if (!is_lost(each)) told.insert(each);
   }
   if (told.empty()) return;
+  const std::lock_guard lock(log_mutex);  // who is told in one group finds the others failed
   for (const auto& membership : all_memberships())
     if (membership->abort_word.load() == kRunning) membership->peers_lost(told);
 }

@@ -219,6 +219,8 @@ Work ProcessGroup::Impl::start(Request& request) try {
     return dispatch_async(request);
   } catch (const Error& failure) {
     after_failure(before, failure);
+    request.seq = last_.seq;
+    membership().queue(request);
     throw;
   }
 } catch (const Error& failure) {

@@ -190,7 +190,7 @@ class Steps {
     const int group = draw_large_group();
     if (plan_.size_of(group) == 1) return std::nullopt;
     PlanStep first = draw_message(random_, group, plan_.size_of(group), messages_++);
-    if (may_be_overtaken(first)) first.tag = 1000 + messages_;
+    if (may_be_overtaken(first)) first.tag = 1000 + messages_ - 1;  // a number is a tag once
     const std::size_t index = add(first);
     // Several of one tag: they stay in order.
     while (first.tag < 1000 && random_.chance(0.6)) add(again(random_, first, plan_.steps.size()));

@@ -55,7 +55,7 @@ inline constexpr std::size_t kLogEntries = 256;
 /// a relay shows at a time.
 inline constexpr std::size_t kVoteBytes = 128 * 1024;
 inline constexpr std::size_t kUsualVoteBytes = 16 * 1024;
-inline constexpr int kChosen = 16;
+inline constexpr int kChosen = 32;
 /// Parts of a wait.
 inline constexpr int kWaitParts = 8;
 /// As many bits of a proposal's number as the log has room for.

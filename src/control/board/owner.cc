@@ -131,6 +131,12 @@ void SlotOwner::show_wish(const std::optional<Verdict>& wish) noexcept {
   slot_.wish.store(wish ? proposals_used_ : 0);
 }
 
+void SlotOwner::withdraw_wish() noexcept {
+  const std::uint64_t number = slot_.wish.load();
+  slot_.wish.store(0);
+  if (number != 0) slot_.proposals[number % kProposals].number.store(0);
+}
+
 void SlotOwner::reserve_relay_area(std::size_t vote_bytes) {
   if (vote_bytes <= reserved_vote_bytes_) return;
   const RelayArea& area = board_.relay_area(index_);

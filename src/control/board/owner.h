@@ -110,6 +110,8 @@ class SlotOwner {
   void withdraw_proposal() noexcept;
   /// What this rank would have as the next entry of a log between hosts; by one thread at a time.
   void show_wish(const std::optional<Verdict>& wish) noexcept;
+  /// What is shown of it can be read no more.
+  void withdraw_wish() noexcept;
   /// Reserves the area for a relay, for votes of so many bytes. Throws kSystem.
   void reserve_relay_area(std::size_t vote_bytes = kUsualVoteBytes);
   /// As the relay: where `verdict` now stands among the chosen ones, for the log.
