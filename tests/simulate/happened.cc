@@ -21,6 +21,11 @@ std::chrono::nanoseconds Happened::pauses() const {
   return sum;
 }
 
+bool Happened::has_fault(FaultKind kind) const {
+  return std::any_of(plan.faults.begin(), plan.faults.end(),
+                     [kind](const Fault& fault) { return fault.kind == kind; });
+}
+
 void Happened::check_prompt(Clock::time_point since, Clock::time_point ended,
                             const std::string& what) {
   // A wait whose bell is not rung looks again after 5 ms.

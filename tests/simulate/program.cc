@@ -174,11 +174,13 @@ class Program {
   template <class Body>
   Call timed(Call call, Body&& body) {
     call.began = around_.now();
+    const auto inside = happened_.inside.insert(rank_);
     try {
       body();
     } catch (const Error& error) {
       call.failure = error;
     }
+    happened_.inside.erase(inside);
     call.ended = around_.now();
     return call;
   }
@@ -321,7 +323,7 @@ class Program {
   bool close(int index) {
     Group& group = groups_[index];
     settle(index, choice_at(plan_.steps.size() + static_cast<std::size_t>(index)).chance(0.5));
-    happened_.leaving.insert(rank_);
+    begins_to_leave(group);
     happened_.doing[rank_] = "close";
     const bool well = call("close", index, [&] { group.group.close(); });
     if (well) happened_.groups[group.id].parted.insert(rank_);
@@ -331,12 +333,17 @@ class Program {
     return well;
   }
 
+  void begins_to_leave(const Group& group) {
+    happened_.leaving.insert(rank_);
+    happened_.groups[group.id].leaving.insert(rank_);
+  }
+
   /// The group is destroyed; before that it says what it has ended with.
   void leave(int index) {
     const auto found = groups_.find(index);
     if (found == groups_.end()) return;
     Group& group = found->second;
-    happened_.leaving.insert(rank_);
+    begins_to_leave(group);
     if (group.group.is_member()) {
       const auto failure = group.group.error();
       if (happened_.told != nullptr)
@@ -396,6 +403,7 @@ class Program {
   bool carried_out(const Task& task, const Call& call) {
     if (call.failure) {
       taken_back(task, *call.failure);
+      note_wait_in_vain(task, call);
     } else {
       check(task);
       const auto told = told_by_others_.find(groups_[call.group].id);
@@ -411,6 +419,15 @@ class Program {
                                fmt::format("message of step {}", task.step()));
     }
     return ended(call);
+  }
+
+  void note_wait_in_vain(const Task& task, const Call& call) {
+    if (!task.is_message() || call.failure->code() != ErrorCode::kTimeout) return;
+    const PlanStep& step = plan_.steps[task.step()];
+    const auto& ranks = plan_.groups[static_cast<std::size_t>(step.group)].world_ranks;
+    const int peer = task.is_send() ? step.to : step.from;
+    happened_.in_vain.push_back(
+        {rank_, ranks[static_cast<std::size_t>(peer)], call.began, call.ended});
   }
 
   /// Waits for what is under way in a group, or in all (-1); for threads in any case.
@@ -443,7 +460,9 @@ class Program {
       works.push_back(std::move(pending.work));
     }
     if (works.empty()) return;
+    const auto inside = happened_.inside.insert(rank_);
     wait_any(works);
+    happened_.inside.erase(inside);
     for (std::size_t i = 0; i < works.size(); ++i) all[i]->work = std::move(works[i]);
   }
 

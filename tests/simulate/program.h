@@ -39,9 +39,18 @@ struct Happened {
     std::vector<int> world_ranks;
     GroupId parent = 0;
     std::vector<std::optional<Outcome>> outcomes;                     // by member
-    std::map<std::uint64_t, std::vector<Clock::time_point>> entered;  // seq -> by member
+    std::map<std::uint64_t, std::vector<Clock::time_point>> entered, ended;  // seq -> by member
+    /// What was called, by its chain; seq -> by member.
+    std::map<std::uint64_t, std::vector<std::optional<std::uint64_t>>> chains;
     std::map<int, Wait> waiting;                                      // by rank
-    std::set<int> parted;  // ranks of the world that have closed it well
+    std::set<int> parted;   // ranks of the world that have closed it well
+    std::set<int> leaving;  // and those that may have said a goodbye
+    std::map<int, Clock::time_point> made;  // rank of the world: since when it can be seen there
+  };
+  /// A message that waited for its peer until its time was over.
+  struct InVain {
+    int rank = 0, peer = 0;  // of the world
+    Clock::time_point began = {}, ended = {};
   };
   struct Mail {
     bool is_sent = false, is_taken_back = false, is_received = false;
@@ -67,6 +76,8 @@ struct Happened {
   std::string_view befallen = {};  ///< what a rank did at a fault: an operation, or empty
   std::map<int, Clock::time_point> left = {};
   std::set<int> leaving = {};  // ranks of the world that may have said a goodbye
+  std::multiset<int> inside = {};  // ranks of the world, once for each call they are in
+  std::vector<InVain> in_vain = {};
   std::vector<bool> done = {};
   std::vector<std::pair<control::Verdict, Clock::time_point>> log = {};
 
@@ -74,6 +85,7 @@ struct Happened {
     if (violation.empty()) violation = std::move(what);
   }
   std::chrono::nanoseconds pauses() const;
+  bool has_fault(FaultKind kind) const;
   /// Within which an entry is known to all; another relay may have to take over.
   std::chrono::nanoseconds soon() const;
   /// Where nothing is late an operation has `ended` soon after all had come to it, at `since`. Not

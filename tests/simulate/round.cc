@@ -15,6 +15,7 @@
 #include "simulate/program.h"
 #include "simulate/region.h"
 #include "simulate/simulated.h"
+#include "simulate/truth.h"
 
 namespace tutti::simulate {
 
@@ -68,6 +69,7 @@ class Round {
   void count_first(std::string_view answer);
   std::string_view operation_of(const Proc& process);
   bool has_parted_from_all(int rank) const;
+  Clock::time_point judged_since() const;
   void check_deadlock(const Verdict& verdict, const std::string& text);
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
@@ -127,6 +129,9 @@ void Round::entered_log(const Verdict& verdict) {
         violated(fmt::format("{}: rank {} had closed all its groups", text, culprit));
     }
   if (verdict.code == ErrorCode::kDeadlock) check_deadlock(verdict, text);
+  if (const std::string wrong = why_untrue(happened_, verdict, judged_since());
+      !wrong.empty())
+    violated(text + ": " + wrong);
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
   if (verdict.text.starts_with("no byte ")) check_stalled(verdict, text);
@@ -215,7 +220,6 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       if (!has_fault({die, lose, skip, swap, quit, error, abort, disagree}) &&
           happened_.pauses() < plan_.timeout / 2)
         violated(text + ": nobody was late for so long");
-      if (has_circles_only()) violated(text + ": nobody has seen the circle");
       break;
     case ErrorCode::kCollectiveMismatch:
       // A close that times out ends a program early, whatever it waited for.
@@ -283,6 +287,12 @@ void Round::count_first(std::string_view answer) {
   std::vector<std::uint64_t>& seeds =
       happened_.tally.seeds[fmt::format("{}, {}", row, happened_.befallen)];
   if (seeds.size() < 4) seeds.push_back(plan_.seed);
+}
+
+/// When its judge may have begun to read facts: it may have stopped since, and between hosts an
+/// entry comes later than it was wished.
+Clock::time_point Round::judged_since() const {
+  return kernel_.now() - happened_.soon() - happened_.pauses();
 }
 
 /// Whose group has failed already is told of that.
@@ -398,6 +408,8 @@ void Round::check_outcomes(GroupId id, const Happened::Group& group) {
                              text_of(*outcome), text_of(*first)));
   }
   if (!firsts.empty() && is_harmless()) violated("a group failed though nothing was wrong");
+  if (const std::string wrong = why_unequal(group); !wrong.empty())
+    violated(fmt::format("group {}: {}", id, wrong));
 }
 
 /// In a group that is well, what a sender was told that it was received has been.
@@ -440,6 +452,9 @@ void Round::check_end() {
       violated(fmt::format("rank {} never ends", rank));
   for (const auto& [id, group] : happened_.groups) check_outcomes(id, group);
   check_mail();
+  if (has_circles_only()) {
+    if (const std::string wrong = why_unseen(happened_); !wrong.empty()) violated(wrong);
+  }
   check_parting();
   if (happened_.log.empty()) count_first("nothing");
 }
@@ -458,15 +473,20 @@ void Round::makes(const control::MembershipOptions& options) {
 }
 
 void Round::made(const control::MembershipOptions& options) {
-  happened_.made_last[options.world_ranks[static_cast<std::size_t>(options.rank)].value] =
-      options.id;
+  const int rank = options.world_ranks[static_cast<std::size_t>(options.rank)].value;
+  happened_.made_last[rank] = options.id;
+  happened_.groups[options.id].made.emplace(rank, kernel_.now());
 }
 
 void Round::enters(const control::Membership& membership, const Request& request) {
   Happened::Group& group = happened_.groups[membership.id()];
   const int rank = group.world_ranks[static_cast<std::size_t>(membership.rank())];
   happened_.doing[rank] = name_of(request.op);
-  if (request.seq != 0) group.waiting[rank] = {request.seq, kernel_.now(), request.names_all};
+  if (request.seq == 0) return;
+  group.waiting[rank] = {request.seq, kernel_.now(), request.names_all};
+  auto& chains = group.chains[request.seq];
+  chains.resize(group.world_ranks.size());
+  chains[static_cast<std::size_t>(membership.rank())] = request.chain;
 }
 
 void Round::entered(const control::Membership& membership, const Request& request) {
@@ -485,6 +505,9 @@ void Round::left(const control::Membership& membership, const Request& request) 
     happened_.check_prompt(*std::max_element(all.begin(), all.end()), kernel_.now(),
                            fmt::format("rank {}: {} #{} of group {}", rank, name_of(request.op),
                                        request.seq, membership.id()));
+  auto& ended = group.ended[request.seq];
+  ended.resize(group.world_ranks.size());
+  ended[static_cast<std::size_t>(membership.rank())] = kernel_.now();
   group.waiting.erase(rank);
 }
 

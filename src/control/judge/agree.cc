@@ -105,10 +105,12 @@ std::optional<Finding> find_disagreement(const GroupFacts& facts) {
 
 Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sighting& sighting) {
   if (auto finding = find_disagreement(facts)) return *std::move(finding);
-  if (auto finding = disagreement_at(facts, own.seq, sighting)) return *std::move(finding);
+  // The peer may have been seen in an operation that this rank has ended.
+  const std::uint64_t seq = sighting.shown ? std::min(own.seq, sighting.shown->seq) : own.seq;
+  if (auto finding = disagreement_at(facts, seq, sighting)) return *std::move(finding);
   Side own_side = {own.chain, {facts.rank}, own, facts.rank};
   Side other = {.members = {sighting.member}};
-  if (sighting.shown) {
+  if (sighting.shown && sighting.shown->seq == own.seq) {
     other.shown = sighting.shown;
     other.shown_by = sighting.member;
   }
