@@ -38,13 +38,13 @@ struct Happened {
   struct Group {
     std::vector<int> world_ranks;
     GroupId parent = 0;
-    std::vector<std::optional<Outcome>> outcomes;                     // by member
+    std::vector<std::optional<Outcome>> outcomes;                            // by member
     std::map<std::uint64_t, std::vector<Clock::time_point>> entered, ended;  // seq -> by member
     /// What was called, by its chain; seq -> by member.
     std::map<std::uint64_t, std::vector<std::optional<std::uint64_t>>> chains;
-    std::map<int, Wait> waiting;                                      // by rank
-    std::set<int> parted;   // ranks of the world that have closed it well
-    std::set<int> leaving;  // and those that may have said a goodbye
+    std::map<int, Wait> waiting;            // by rank
+    std::set<int> parted;                   // ranks of the world that have closed it well
+    std::set<int> leaving;                  // and those that may have said a goodbye
     std::map<int, Clock::time_point> made;  // rank of the world: since when it can be seen there
   };
   /// A message that waited for its peer until its time was over.
@@ -75,7 +75,7 @@ struct Happened {
   std::map<int, std::string_view> doing = {};  // rank of the world: what it has begun last
   std::string_view befallen = {};  ///< what a rank did at a fault: an operation, or empty
   std::map<int, Clock::time_point> left = {};
-  std::set<int> leaving = {};  // ranks of the world that may have said a goodbye
+  std::set<int> leaving = {};      // ranks of the world that may have said a goodbye
   std::multiset<int> inside = {};  // ranks of the world, once for each call they are in
   std::vector<InVain> in_vain = {};
   std::vector<bool> done = {};

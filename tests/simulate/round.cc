@@ -70,6 +70,7 @@ class Round {
   std::string_view operation_of(const Proc& process);
   bool has_parted_from_all(int rank) const;
   Clock::time_point judged_since() const;
+  void check_soon(const Verdict& verdict, const std::string& text);
   void check_deadlock(const Verdict& verdict, const std::string& text);
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
@@ -90,6 +91,7 @@ class Round {
            !cut_off(other, host).empty();
   }
   void check_parting();
+  void check_bystanders();
 
   const Plan& plan_;
   Kernel kernel_;
@@ -121,16 +123,17 @@ void Round::entered_log(const Verdict& verdict) {
   const bool is_first = happened_.log.empty();
   happened_.log.emplace_back(verdict, kernel_.now());
   const std::string text = fmt::format("verdict #{}: {}", happened_.log.size(), text_of(verdict));
-  if (verdict.is_loss())
+  if (verdict.is_loss()) {
+    check_soon(verdict, text);
     for (const auto [culprit] : verdict.culprits) {
       if (!process_of(culprit).dead && !is_divided())
         violated(fmt::format("{}: rank {} lives", text, culprit));
       if (plan_.hosts() == 1 && has_parted_from_all(culprit))
         violated(fmt::format("{}: rank {} had closed all its groups", text, culprit));
     }
+  }
   if (verdict.code == ErrorCode::kDeadlock) check_deadlock(verdict, text);
-  if (const std::string wrong = why_untrue(happened_, verdict, judged_since());
-      !wrong.empty())
+  if (const std::string wrong = why_untrue(happened_, verdict, judged_since()); !wrong.empty())
     violated(text + ": " + wrong);
   if (verdict.text.starts_with("not called after ")) check_meeting(verdict, text);
   if (verdict.text.starts_with("after ")) check_late(verdict, text);
@@ -183,6 +186,7 @@ void Round::check_parting() {
         if (one < other && there.verdict != entry.verdict && !have_parted(one, other))
           violated(fmt::format("hosts {} and {} have different entries {}, and have not parted",
                                one, other, number));
+  check_bystanders();
   if (plan_.faults.size() != 1) return;
   for (int host = 0; host < plan_.hosts(); ++host)
     for (int rank = 0; rank < plan_.ranks(); ++rank) {
@@ -192,6 +196,23 @@ void Round::check_parting() {
       if (left == happened_.left.end() || left->second > ranks.begin()->second + 100ms)
         violated(fmt::format("host {} has cut off host {}, and has not named rank {}", host,
                              plan_.host_of(rank), rank));
+    }
+}
+
+/// A host that can be reached is nobody's loss: who is cut off, or has cut off, is an end of a cut.
+void Round::check_bystanders() {
+  const auto is_end = [&](int host) {
+    return std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Fault& fault) {
+      const int one = fault.is_pinned ? plan_.host_of(fault.who) : fault.who;
+      return fault.kind == FaultKind::cut && fault.lasts > 1900ms &&
+             (one == host || fault.other == host);
+    });
+  };
+  for (int host = 0; host < plan_.hosts(); ++host)
+    for (int other = 0; other < plan_.hosts(); ++other) {
+      if (is_end(host) || is_end(other) || cut_off(host, other).empty()) continue;
+      violated(fmt::format("host {} has cut off host {}, which it can reach, with rank {}", host,
+                           other, cut_off(host, other).begin()->first));
     }
 }
 
@@ -287,6 +308,18 @@ void Round::count_first(std::string_view answer) {
   std::vector<std::uint64_t>& seeds =
       happened_.tally.seeds[fmt::format("{}, {}", row, happened_.befallen)];
   if (seeds.size() < 4) seeds.push_back(plan_.seed);
+}
+
+/// P1: a death alone is known soon.
+void Round::check_soon(const Verdict& verdict, const std::string& text) {
+  constexpr auto kSoon = 100ms;
+  const bool is_alone =
+      plan_.faults.size() == 1 && plan_.hosts() == 1 && plan_.faults.front().kind == FaultKind::die;
+  if (!is_alone) return;
+  for (const auto [culprit] : verdict.culprits)
+    if (kernel_.now() - process_of(culprit).died > kSoon + happened_.pauses())
+      violated(fmt::format("{}: rank {} had died {} ms before", text, culprit,
+                           (kernel_.now() - process_of(culprit).died) / 1ms));
 }
 
 /// When its judge may have begun to read facts: it may have stopped since, and between hosts an

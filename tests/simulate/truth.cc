@@ -49,9 +49,7 @@ class Truth {
 
  private:
   std::string_view text() const { return verdict_.text; }
-  bool has(std::string_view words) const {
-    return text().find(words) != std::string_view::npos;
-  }
+  bool has(std::string_view words) const { return text().find(words) != std::string_view::npos; }
   std::size_t member_of(int rank) const {
     const auto& ranks = group_.world_ranks;
     return static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
@@ -167,9 +165,8 @@ std::string why_untrue(const Happened& happened, const Verdict& verdict, Clock::
   if (verdict.is_loss() || !happened.groups.contains(verdict.groups.front())) return {};
   // The first one counts; another host may wish for one before it hears of that.
   const auto before = happened.log.end() - 1;
-  if (std::any_of(happened.log.begin(), before, [&](const auto& entry) {
-        return entry.first.fails(verdict.groups.front());
-      }))
+  if (std::any_of(happened.log.begin(), before,
+                  [&](const auto& entry) { return entry.first.fails(verdict.groups.front()); }))
     return {};
   return Truth(happened, verdict, since).why_not();
 }
@@ -194,8 +191,9 @@ std::string why_unseen(const Happened& happened) {
     for (const Happened::InVain& other : happened.in_vain) {
       const auto both = std::min(one.ended, other.ended) - std::max(one.began, other.began);
       if (one.peer == other.rank && other.peer == one.rank && both > seen_within)
-        return fmt::format("ranks {} and {} have waited for each other for {} ms: nobody has seen it",
-                           one.rank, other.rank, both / 1ms);
+        return fmt::format(
+            "ranks {} and {} have waited for each other for {} ms: nobody has seen it", one.rank,
+            other.rank, both / 1ms);
     }
   return {};
 }
