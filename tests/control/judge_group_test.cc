@@ -78,6 +78,19 @@ TEST(JudgeAgreement, OneThatIsAheadIsComparedWhereItStillShows) {
   }
 }
 
+TEST(JudgeAgreement, TheLargestNumberThatThereIsIsOneLikeOthers) {
+  constexpr std::uint64_t kLargest = ~std::uint64_t{0};
+  Scene scene(2);
+  for (int member = 0; member < 2; ++member) scene.line(member).entered = kLargest;
+  EXPECT_FALSE(find_disagreement(scene.facts));
+  for (const std::uint64_t seq : {kLargest - kHistory + 1, kLargest}) {
+    for (int member = 0; member < 2; ++member)
+      scene.line(member).history[seq % kHistory] = operation(seq, member == 0 ? 0 : 1);
+    EXPECT_TRUE(find_disagreement(scene.facts)) << seq;
+    scene.line(1).history = {};
+  }
+}
+
 TEST(JudgeLoss, NobodyIsLostToAGroupThatWasClosed) {
   Scene scene(2);
   scene.leaves(0, LineState::closed).absent(1);

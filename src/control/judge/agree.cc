@@ -97,9 +97,9 @@ std::optional<Finding> disagreement_at(const GroupFacts& facts, std::uint64_t se
 
 std::optional<Finding> find_disagreement(const GroupFacts& facts) {
   const std::uint64_t entered = facts.entered(facts.rank);
-  const std::uint64_t first = entered >= kHistory ? entered - kHistory + 1 : 1;
-  for (std::uint64_t seq = first; seq <= entered; ++seq)
-    if (auto finding = disagreement_at(facts, seq)) return finding;
+  // Counted down: garbage may be the largest number that there is.
+  for (std::uint64_t left = std::min<std::uint64_t>(entered, kHistory); left > 0; --left)
+    if (auto finding = disagreement_at(facts, entered - left + 1)) return finding;
   return std::nullopt;
 }
 
