@@ -136,7 +136,12 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
 
 void Relay::pass_entered() {
   Verdict there;
-  while (log_.read(next_entry_, &there) != BoardLog::State::open) ++next_entry_;
+  for (;;) {
+    const BoardLog::State state = log_.read(next_entry_, &there);
+    if (state == BoardLog::State::open) return;
+    next_entry_ =
+        state == BoardLog::State::missed ? log_.after_missed(next_entry_) : next_entry_ + 1;
+  }
 }
 
 /// What the log on the board lacks. The ranks of a host that has slept through entries are told who

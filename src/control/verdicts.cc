@@ -103,15 +103,17 @@ void Host::State::hear_while_held_up() noexcept {
 
 void Host::State::apply_new_entries() noexcept {
   int missed = 0;
-  for (;; ++next_entry) {
+  for (;;) {
     Verdict verdict;
     const BoardLog::State state = log.read(next_entry, &verdict);
     if (state == BoardLog::State::open) break;
     if (state == BoardLog::State::entered) {
       apply(verdict);
-    } else if (++missed == 1) {
-      catch_up();
+      ++next_entry;
+      continue;
     }
+    if (++missed == 1) catch_up();
+    next_entry = log.after_missed(next_entry);
   }
   if (missed > 1) catch_up();
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tutti/error.h"
@@ -153,6 +154,44 @@ TEST(Log, WhoHasSleptTooLongIsToldThatItHasMissedEntries) {
     EXPECT_EQ(sleeper.log.read(number, &found), State::entered) << number;
   EXPECT_EQ(sleeper.log.read(last + 1, &found), State::open);
   EXPECT_FALSE(sleeper.log.propose(3, failure_of(3, 1))) << "far behind";
+}
+
+/// Of a reader that has read nothing yet: how many entries it has found, and asked for.
+std::pair<int, int> read_all(const BoardLog& log) {
+  int entered = 0, asked = 0;
+  for (std::uint64_t number = 1;; ++asked) {
+    Verdict found;
+    const State state = log.read(number, &found);
+    if (state == State::open) return {entered, asked};
+    entered += state == State::entered ? 1 : 0;
+    number = state == State::missed ? log.after_missed(number) : number + 1;
+  }
+}
+
+TEST(Log, WhoHasSleptVeryLongPassesOverWhatIsGone) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer writer(board, 0), sleeper(board, 1);
+  const std::uint64_t last = 1000 * kLogEntries + 10;
+  for (std::uint64_t number = 1; number <= last; ++number)
+    ASSERT_TRUE(writer.log.propose(number, failure_of(number, 0)));
+  const auto [entered, asked] = read_all(sleeper.log);
+  EXPECT_EQ(entered, kProposals);
+  EXPECT_LE(asked, static_cast<int>(2 * kLogEntries));
+}
+
+TEST(Log, GarbageInAllItsWordsIsNoLogWithoutEnd) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer reader(board, 0);
+  for (const std::uint64_t step : {0, 1, 1 << 10, 1 << 16, 1 << 22, 1 << 23, 1 << 24, 1 << 30}) {
+    for (const std::uint64_t first : {0x10000u, 0x300000u, 0x3f800000u, 0x7fffffffu, 0xffffffffu}) {
+      std::uint64_t number = first;
+      for (auto& word : board.header().log) word.store((number += step) << 32 | 0xfff);
+      EXPECT_LE(read_all(reader.log).second, static_cast<int>(4 * kLogEntries))
+          << first << " " << step;
+    }
+  }
 }
 
 TEST(Log, GarbageIsAnEntryThatWasMissedAndNothingWorse) {

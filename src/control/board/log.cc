@@ -1,5 +1,7 @@
 #include "control/board/log.h"
 
+#include <algorithm>
+
 namespace tutti::control {
 
 namespace {
@@ -29,8 +31,14 @@ std::int32_t ahead(std::uint64_t number, const LogWord& word) noexcept {
                                    static_cast<std::uint32_t>(word.number));
 }
 
+/// No rank falls so many entries behind: a word that says so is garbage. All words together do not
+/// lead once around the numbers, so reading ends whatever stands there.
+constexpr std::int32_t kFurthestBehind = 1 << 23;
+static_assert(kLogEntries * kFurthestBehind < std::uint64_t{1} << 32);
+
 bool is_open(std::uint64_t word, std::uint64_t number) noexcept {
-  return word == 0 || ahead(number, LogWord::unpack(word)) > 0;
+  const std::int32_t first = ahead(number, LogWord::unpack(word));
+  return word == 0 || first > 0 || first < -kFurthestBehind;
 }
 
 }  // namespace
@@ -53,6 +61,14 @@ BoardLog::State BoardLog::read(std::uint64_t number, Verdict* verdict) const {
   if (!found) return State::missed;
   *verdict = *std::move(found);
   return State::entered;
+}
+
+std::uint64_t BoardLog::after_missed(std::uint64_t number) const noexcept {
+  // An entry is made when all before it have been: those kLogEntries behind it are gone.
+  const std::int64_t behind = -std::int64_t{ahead(number, LogWord::unpack(word_of(number).load()))};
+  const std::int64_t gone =
+      std::min<std::int64_t>(behind, kFurthestBehind) - std::int64_t{kLogEntries};
+  return number + 1 + static_cast<std::uint64_t>(std::max<std::int64_t>(gone, 0));
 }
 
 bool BoardLog::propose(std::uint64_t number, const Verdict& verdict) noexcept {
