@@ -8,13 +8,8 @@
 #include <thread>
 
 #include "control/board/describe.h"
-#include "control/board/log.h"
 #include "control/board/owner.h"
 #include "control/board/waits.h"
-#include "control/group_members.h"
-#include "control/judge/agree.h"
-#include "control/judge/standing.h"
-#include "control/untold.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -378,102 +373,6 @@ TEST(Board, SaysWhatARankIsDoing) {
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "has completed no collective yet");
   EXPECT_EQ(describe_doing(board, SlotIndex(0)),
             "gave up close at train.cc:90 of the group made at train.cc:13");
-}
-
-/// Reads whatever anybody reads of rank 1's slot, for a group that it is in and one that it is not.
-void read_everything(const Board& board, SlotOwner& own) {
-  const Roster roster = Roster::of_one_host(2, "here");
-  for (const GroupId group : {7, 8}) {
-    const GroupMembers members(board, roster, nullptr, group, world_ranks({0, 1}), 0);
-    const GroupFacts facts = members.read_meetings();
-    ASSERT_EQ(facts.size(), 2);
-    for (int member = 0; member < 2; ++member) {
-      members.state_of(member);
-      members.here().is_on_core(0, member);
-      if (!facts.line_of(member)) continue;
-      if (!facts.line_of(member)->failure) continue;
-      for (const int culprit : facts.line_of(member)->failure->culprits) ASSERT_LT(culprit, 2);
-      name_of(facts.line_of(member)->failure->code);
-    }
-    find_disagreement(facts);
-    compare_goodbyes(facts);
-    find_failure(facts);
-    members.shows_failure();
-    describe_doing(board, SlotIndex(1), group);
-    describe_making(board, SlotIndex(1), group);
-  }
-  describe_doing(board, SlotIndex(1));
-  has_left(board, SlotIndex(1));
-  blamed_by(board, SlotIndex(1));
-  disagreement_of(board, SlotIndex(1));
-  read_untold(board, SlotIndex(1));
-  board.exit_of(SlotIndex(1));
-  board.pid_of(SlotIndex(1));
-  cores_of_all(board);
-  rouse_control(board, SlotIndex(1));
-  const std::vector<WaitFacts> waits = read_waits(board);
-  ASSERT_EQ(waits.size(), 2u);
-  for (const WaitPart& part : waits[1].parts) {
-    for (const WorldRank awaited : part.awaited) ASSERT_LT(awaited, WorldRank(2));
-    ASSERT_FALSE(describe_wait(board, SlotIndex(1), part).empty());
-  }
-  DeadlockClock clock;
-  look_for_deadlock(WorldRank(0), waits, clock, Clock::now(), std::chrono::seconds(1));
-  look_for_deadlock(WorldRank(0), waits, clock, Clock::now(), std::chrono::seconds(1));
-  still_stands(clock, waits);
-  BoardLog log(board, own);
-  Verdict verdict;
-  for (const std::uint64_t number : {1, 2, 255, 256, 300}) {
-    if (log.read(number, &verdict) != BoardLog::State::entered) continue;
-    for (const WorldRank culprit : verdict.culprits) ASSERT_LT(culprit, WorldRank(2));
-    ASSERT_LE(verdict.groups.size(), kVerdictGroups);
-  }
-}
-
-/// What another process has written there, by mistake or not.
-TEST(Board, GarbageInAnyWordIsReadAndNothingWorse) {
-  const net::Fd memory = Board::make(2);
-  const Board board(memory);
-  SlotOwner own(board, SlotIndex(0)), theirs(board, SlotIndex(1));
-  board.slot(SlotIndex(1)).state.store(RankState::running);
-  for (SlotOwner* owner : {&own, &theirs}) {
-    OwnLine line = *owner->open_line(7, 3, {});
-    line.set_state(LineState::open);
-    Shown value = all_reduce_at(1);
-    value.site = owner->site({"train.cc", 8});
-    line.enter(value);
-    line.enter_message(value);
-    owner->open_line(9, 3, {});
-    owner->publish_purpose(value.chain, "a purpose");
-    const int other = owner == &own ? 1 : 0;
-    owner->show_wait(Clock::now() - std::chrono::seconds(2),
-                     {{.group = 7, .what = value, .awaited = {WorldRank(other)}},
-                      {.group = 9, .makes_group = true, .awaited = {WorldRank(other)}}});
-    owner->add_look();
-  }
-  BoardLog log(board, theirs);
-  ASSERT_TRUE(
-      log.propose(1, {.code = ErrorCode::kTimeout, .groups = {7}, .culprits = {WorldRank(0)}}));
-  read_everything(board, own);
-  const auto spoil = [&](std::byte* begin, std::size_t byte_count) {
-    for (std::size_t at = 0; at + 8 <= byte_count; at += 8) {
-      auto& word = *reinterpret_cast<std::atomic<std::uint64_t>*>(begin + at);
-      const std::uint64_t before = word.load();
-      for (const std::uint64_t value :
-           {std::uint64_t{0}, std::uint64_t{1}, ~std::uint64_t{0}, std::uint64_t{1} << 63,
-            std::uint64_t{0x7fffffff7fffffff}, before ^ 0x5555555555555555}) {
-        word.store(value);
-        read_everything(board, own);
-      }
-      word.store(before);
-    }
-  };
-  auto* const slot = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)));
-  const auto mark_end = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)).bell) - slot;
-  const auto lines = reinterpret_cast<std::byte*>(&board.slot(SlotIndex(1)).lines[2]) - slot;
-  spoil(slot + mark_end, static_cast<std::size_t>(lines - mark_end));
-  auto* const header = reinterpret_cast<std::byte*>(&board.header());
-  spoil(header + 16, sizeof(BoardHeader) - 16);
 }
 
 }  // namespace

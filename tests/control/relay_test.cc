@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/garbage.h"
 #include "control/vote_frame.h"
 #include "control/vote_place.h"
 
@@ -75,8 +76,13 @@ struct Rank {
   }
   void apply() {
     Verdict verdict;
-    for (std::uint64_t number = 1; log.read(number, &verdict) != BoardLog::State::open; ++number)
-      if (verdict.is_loss()) lost.insert(verdict.culprits.begin(), verdict.culprits.end());
+    for (;;) {
+      const BoardLog::State state = log.read(next_entry, &verdict);
+      if (state == BoardLog::State::open) return;
+      if (state == BoardLog::State::entered && verdict.is_loss())
+        lost.insert(verdict.culprits.begin(), verdict.culprits.end());
+      next_entry = state == BoardLog::State::missed ? log.after_missed(next_entry) : next_entry + 1;
+    }
   }
   std::optional<Verdict> entry(std::uint64_t number) const {
     Verdict verdict;
@@ -89,6 +95,7 @@ struct Rank {
   std::set<WorldRank> lost;
   Relay relay;
   BoardLog log;
+  std::uint64_t next_entry = 1;
 };
 
 /// A host with two ranks.
@@ -251,6 +258,37 @@ TEST(Relay, NoneTakesOverAVoteWhoseNumberIsGarbage) {
   host.second.tick(0ms);
   EXPECT_FALSE(host.second.links.is_open);
   EXPECT_FALSE(host.second.entry(1));
+}
+
+/// Two relays of two hosts that have entered something, and something is to be entered.
+TEST(Relay, GarbageOnTheBoardIsReadAndNothingWorse) {
+  for (std::uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Garbage garbage(seed);
+    OneHost a(0), b(1);
+    a.first.links.peer = a.second.links.peer = &b.first.links;
+    b.first.links.peer = b.second.links.peer = &a.first.links;
+    b.second.links.host = 1;
+    for (OneHost* host : {&a, &b})
+      for (HostFacts& facts : host->first.links.known) facts.connection = 1;
+    std::vector<Stretch> stretches = {words_of(a.board.header())};
+    for (const SlotIndex slot : a.board.slots()) {
+      RelayArea& area = a.board.relay_area(slot);
+      // What is used of it.
+      for (auto& vote : area.votes) stretches.push_back(stretch(&vote, &vote.words[64]));
+      stretches.push_back(stretch(&area.chosen, &area + 1));
+      stretches.push_back(words_of(a.board.slot(slot)));
+    }
+    for (auto at = 0ms; at < 2000ms; at += 20ms) {
+      const auto group = static_cast<GroupId>(at / 100ms) + 1;
+      (group % 2 == 0 ? a.second : b.second).owner.show_wish(failure_of(group, "late"));
+      if (at > 200ms) garbage.spoil(stretches);
+      for (OneHost* host : {&a, &b}) {
+        host->first.tick(at);
+        host->second.tick(at);
+      }
+    }
+  }
 }
 
 }  // namespace

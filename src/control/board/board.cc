@@ -79,10 +79,15 @@ Board::Board(const net::Fd& memory) {
                               header().version.load(), kBoardVersion));
     }
   }
-  if (!mapping_ || header().magic.load() != kBoardMagic || slot_count_ < 1 ||
-      board_bytes(slot_count_) != byte_count || world_size_ < slot_count_ ||
-      world_size_ > kMaxWorldRanks)
+  if (!mapping_ || header().magic.load() != kBoardMagic)
     throw Error(ErrorCode::kSystem, "status board: the descriptor handed over is not a board");
+  if (slot_count_ < 1 || board_bytes(slot_count_) != byte_count || world_size_ < slot_count_ ||
+      world_size_ > kMaxWorldRanks) {
+    throw Error(ErrorCode::kSystem,
+                fmt::format("status board: its header says {} ranks on this host and {} in the "
+                            "world, which cannot be in its {} bytes: something has written over it",
+                            header().slot_count.load(), header().world_size.load(), byte_count));
+  }
 }
 
 int Board::line_count(SlotIndex of) const noexcept {

@@ -147,7 +147,8 @@ std::string group_text(const Slot& slot, const Line& line, Names names) {
 std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
   const Awaited awaited = Awaited::unpack(line.waiting.load(std::memory_order_acquire));
   if (awaited.seq != static_cast<std::uint32_t>(seq)) return {};
-  const auto since = line.since.load(std::memory_order_relaxed);
+  // Garbage may lie so far back that no difference says how far.
+  const auto since = std::max<std::int64_t>(line.since.load(std::memory_order_relaxed), 0);
   const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
   std::string text = since != 0 && waited > std::chrono::seconds(1)
                          ? ", waiting " + seconds(waited) + " for "
