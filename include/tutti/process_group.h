@@ -135,7 +135,7 @@ using FailureCallback = std::function<void(const Error&)>;
 ///           give the waiting call a timeout, or set TUTTI_DEADLOCK=warn or off, on all ranks.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
  public:
-  class Impl;  // src/group/process_group.cc
+  class Impl;  // src/group/group_impl.h
 
   ProcessGroup() noexcept;  ///< the empty group, which a non-member gets from new_group
   explicit ProcessGroup(std::unique_ptr<Impl> impl) noexcept;
