@@ -180,11 +180,20 @@ TEST(Log, WhoHasSleptVeryLongPassesOverWhatIsGone) {
   EXPECT_LE(asked, static_cast<int>(2 * kLogEntries));
 }
 
+TEST(Log, OneGarbageWordHidesOneEntry) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  Writer writer(board, 0), reader(board, 1);
+  board.header().log[1].store(std::uint64_t{kLogEntries * 1000 + 1} << 32 | 0xfff);
+  ASSERT_TRUE(writer.log.propose(2, failure_of(2, 0)));
+  EXPECT_EQ(read_all(reader.log).first, 1) << "the entry that follows is read";
+}
+
 TEST(Log, GarbageInAllItsWordsIsNoLogWithoutEnd) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);
   Writer reader(board, 0);
-  for (const std::uint64_t step : {0, 1, 1 << 10, 1 << 16, 1 << 22, 1 << 23, 1 << 24, 1 << 30}) {
+  for (const std::uint64_t step : {0, 1, 1 << 21, 1 << 24, 1 << 30}) {
     for (const std::uint64_t first : {0x10000u, 0x300000u, 0x3f800000u, 0x7fffffffu, 0xffffffffu}) {
       std::uint64_t number = first;
       for (auto& word : board.header().log) word.store((number += step) << 32 | 0xfff);

@@ -1,7 +1,5 @@
 #include "control/board/log.h"
 
-#include <algorithm>
-
 namespace tutti::control {
 
 namespace {
@@ -33,7 +31,7 @@ std::int32_t ahead(std::uint64_t number, const LogWord& word) noexcept {
 
 /// No rank falls so many entries behind: a word that says so is garbage. All words together do not
 /// lead once around the numbers, so reading ends whatever stands there.
-constexpr std::int32_t kFurthestBehind = 1 << 23;
+constexpr std::int32_t kFurthestBehind = 1 << 20;
 static_assert(kLogEntries * kFurthestBehind < std::uint64_t{1} << 32);
 
 bool is_open(std::uint64_t word, std::uint64_t number) noexcept {
@@ -64,11 +62,12 @@ BoardLog::State BoardLog::read(std::uint64_t number, Verdict* verdict) const {
 }
 
 std::uint64_t BoardLog::after_missed(std::uint64_t number) const noexcept {
-  // An entry is made when all before it have been: those kLogEntries behind it are gone.
-  const std::int64_t behind = -std::int64_t{ahead(number, LogWord::unpack(word_of(number).load()))};
-  const std::int64_t gone =
-      std::min<std::int64_t>(behind, kFurthestBehind) - std::int64_t{kLogEntries};
-  return number + 1 + static_cast<std::uint64_t>(std::max<std::int64_t>(gone, 0));
+  // An entry is made when all before it have been: those kLogEntries behind it are gone. One word
+  // alone may be garbage, and who believed it would miss what comes: the one before must agree.
+  const std::int32_t behind = -ahead(number, LogWord::unpack(word_of(number).load()));
+  if (behind <= static_cast<std::int32_t>(kLogEntries)) return number + 1;
+  const std::uint64_t latest = number + static_cast<std::uint64_t>(behind);
+  return is_open(word_of(latest - 1).load(), latest - 1) ? number + 1 : latest - kLogEntries + 1;
 }
 
 bool BoardLog::propose(std::uint64_t number, const Verdict& verdict) noexcept {
