@@ -65,7 +65,7 @@ FAULTS = [
     ("a verdict is told before it has failed all its groups", "control/failing.cc",
      "    host->apply_log();\n    const std::lock_guard", "    const std::lock_guard", None),
     ("a disagreement is never found", "control/judge/agree.cc",
-     "    if (auto finding = disagreement_at(facts, seq)) return finding;\n", "", None),
+     "    if (auto finding = disagreement_at(facts, entered - left + 1)) return finding;\n", "", None),
     ("goodbyes are not compared", "control/judge/agree.cc", "if (member == facts.rank || !has_left(theirs.state)) continue;", "continue;", None),
     ("a disagreement names rank 0", "control/judge/agree.cc", "  std::vector<int> culprits = culprits_of(sides);\n  return Finding{",
      "  std::vector<int> culprits = {0};\n  return Finding{", None),
