@@ -135,7 +135,9 @@ void Host::State::apply(const Verdict& verdict) noexcept {
 /// Its place on the board may be used again before this rank makes a group that it fails.
 void Host::State::remember(const Verdict& verdict) {
   remembered.push_back(verdict);
-  if (remembered.size() > kRemembered) remembered.pop_front();
+  if (remembered.size() <= kRemembered) return;
+  remembered.pop_front();
+  has_missed_entries.store(true);  // for groups that are made from now on
 }
 
 void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
@@ -179,7 +181,7 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
       membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
   }
   membership->peers_lost(all_lost);
-  membership->adopt_from_lines();
+  membership->adopt_missed();
 }
 
 }  // namespace tutti::control

@@ -125,11 +125,6 @@ TEST(Hosts, WhatAnotherHostHasFailedWithIsForTheLogToSay) {
   a.told.known.line->failure = FailureFacts{ErrorCode::kAborted, {1}, "rank 1 aborted the group"};
   a.wait_in(short_collective(), 20ms);
   EXPECT_FALSE(a.world->cause()) << "the entry comes to this host as well";
-  // Who makes a group late may find no entry of it any more.
-  const auto late = a.host->make_membership({GroupId{7}, "late", all_ranks(2), 0});
-  ASSERT_TRUE(late->cause());
-  EXPECT_EQ(late->cause()->code, ErrorCode::kAborted);
-  EXPECT_EQ(late->cause()->text, "rank 1 aborted the group");
 }
 
 TEST(Hosts, AnotherHostIsToldAndAwaitedAtTheEnd) {

@@ -38,6 +38,20 @@ void Happened::check_prompt(Clock::time_point since, Clock::time_point ended,
 
 std::chrono::nanoseconds Happened::soon() const { return plan.hosts() == 1 ? 100ms : 1000ms; }
 
+void Happened::check_reason(GroupId group, int rank, const Error& error) {
+  const auto& log_there = logs[plan.host_of(rank)];
+  const auto first = std::find_if(log_there.begin(), log_there.end(),
+                                  [group](const Verdict& each) { return each.fails(group); });
+  constexpr std::size_t kWhole = 1000;  // longer ones are cut on the board
+  if (first == log_there.end() || first->code != error.code()) return;
+  if (error.code() == ErrorCode::kPeerLost) return;  // each says what it has seen the lost ones do
+  const std::string_view words = error.what();
+  const bool has_slept =
+      words.find(" has failed (") != std::string_view::npos && log_there.size() > 8;
+  if (words.find(first->text.substr(0, kWhole)) == std::string_view::npos && !has_slept)
+    violated(fmt::format("rank {} was told '{}', and the log says '{}'", rank, words, first->text));
+}
+
 void Happened::check_untold(GroupId group, int rank) {
   const std::vector<int>& ranks = groups[group].world_ranks;
   for (const auto& [verdict, when] : log) {

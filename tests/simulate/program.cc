@@ -190,7 +190,7 @@ class Program {
     const auto& [what, group, step, began, until, failure] = call;
     if (failure) {
       note(what, group, *failure);
-      hear_of_others(group, until);
+      hear_of_others(group);
       const std::set<ErrorCode> possible = {
           ErrorCode::kTimeout,   ErrorCode::kPeerLost, ErrorCode::kCollectiveMismatch,
           ErrorCode::kClosed,    ErrorCode::kAborted,  ErrorCode::kSystem,
@@ -251,12 +251,12 @@ class Program {
   }
 
   /// Who is told in one group of a verdict finds all groups failed that it fails.
-  void hear_of_others(int index, Clock::time_point now) {
+  void hear_of_others(int index) {
     const auto found = groups_.find(index);
     if (found == groups_.end() || !found->second.failed) return;
     for (const auto& [verdict, when] : happened_.log) {
       if (!verdict.fails(found->second.id)) continue;
-      for (const GroupId each : verdict.groups) told_by_others_.emplace(each, now);
+      for (const GroupId each : verdict.groups) told_by_others_.emplace(each, around_.now());
       return;
     }
   }
@@ -282,6 +282,7 @@ class Program {
         throw;
       }
     });
+    if (well && index == 0) happened_.joined.insert(rank_);
     group.id = happened_.sees_all ? happened_.made_last[rank_] : static_cast<GroupId>(index) + 1;
     return well;
   }
@@ -308,6 +309,7 @@ class Program {
   /// What a rank has been told, with ranks of the world that are members.
   void end(GroupId id, int me, const Error& error, const std::vector<int>& counted_in) {
     if (!happened_.sees_all) return;
+    happened_.check_reason(id, rank_, error);
     Happened::Group& seen = happened_.groups[id];
     Outcome outcome{error.code(), {}};
     for (const int culprit : error.context().culprits) {

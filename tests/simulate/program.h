@@ -75,11 +75,13 @@ struct Happened {
   std::map<int, std::string_view> doing = {};  // rank of the world: what it has begun last
   std::string_view befallen = {};  ///< what a rank did at a fault: an operation, or empty
   std::map<int, Clock::time_point> left = {};
+  std::set<int> joined = {};       // ranks of the world that have made it
   std::set<int> leaving = {};      // ranks of the world that may have said a goodbye
   std::multiset<int> inside = {};  // ranks of the world, once for each call they are in
   std::vector<InVain> in_vain = {};
   std::vector<bool> done = {};
   std::vector<std::pair<control::Verdict, Clock::time_point>> log = {};
+  std::map<int, std::vector<control::Verdict>> logs = {};  ///< by host: parted ones differ
 
   void violated(std::string what) {
     if (violation.empty()) violation = std::move(what);
@@ -91,6 +93,8 @@ struct Happened {
   /// Where nothing is late an operation has `ended` soon after all had come to it, at `since`. Not
   /// for messages that may be taken back: another one comes in their place.
   void check_prompt(Clock::time_point since, Clock::time_point ended, const std::string& what);
+  /// All are told the reason in the same words. Who has slept through it may know the code alone.
+  void check_reason(GroupId group, int rank, const Error& error);
   /// Who stays in a group is told of its failure soon.
   void check_untold(GroupId group, int rank);
 };

@@ -85,8 +85,10 @@ class Truth {
   }
 
   std::string why_still_in_world() const {
-    return culprit([&](int rank) { return !happened_.leaving.contains(rank); },
-                   "has not left the world");
+    const auto is_in = [&](int rank) {
+      return happened_.joined.contains(rank) && !happened_.leaving.contains(rank);
+    };
+    return culprit(is_in, "has not left the world");
   }
 
   /// Culprits are the smaller sides. A judge has seen all of them that it names, and of others
@@ -108,8 +110,14 @@ class Truth {
     std::size_t largest = 0;
     for (const auto& [chain, count] : all)
       if (!named.contains(chain)) largest = std::max(largest, count);
+    // Of equals that it has seen all are named, and another side may not have been seen.
+    const bool are_equal =
+        named.size() > 1 && std::all_of(named.begin(), named.end(), [&](const auto& side) {
+          return side.second == named.begin()->second;
+        });
+    if (named.size() == all.size() || are_equal) return {};
     for (const auto& [chain, count] : named)
-      if (named.size() < all.size() && count >= largest) return "it names the larger side";
+      if (count >= largest) return "it names the larger side";
     return {};
   }
 
@@ -164,10 +172,17 @@ class Truth {
 std::string why_untrue(const Happened& happened, const Verdict& verdict, Clock::time_point since) {
   if (verdict.is_loss() || !happened.groups.contains(verdict.groups.front())) return {};
   // The first one counts; another host may wish for one before it hears of that.
-  const auto before = happened.log.end() - 1;
-  if (std::any_of(happened.log.begin(), before,
-                  [&](const auto& entry) { return entry.first.fails(verdict.groups.front()); }))
-    return {};
+  const std::vector<int>& ranks = happened.groups.at(verdict.groups.front()).world_ranks;
+  const auto is_member = [&](WorldRank rank) {
+    return std::find(ranks.begin(), ranks.end(), rank.value) != ranks.end();
+  };
+  const auto fails_it = [&](const auto& entry) {
+    const Verdict& earlier = entry.first;
+    return earlier.fails(verdict.groups.front()) ||
+           (earlier.is_loss() &&
+            std::any_of(earlier.culprits.begin(), earlier.culprits.end(), is_member));
+  };
+  if (std::any_of(happened.log.begin(), happened.log.end() - 1, fails_it)) return {};
   return Truth(happened, verdict, since).why_not();
 }
 
