@@ -1,9 +1,11 @@
 // Ranks that run while another process writes on their board what it should not.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <latch>
 #include <memory>
@@ -134,12 +136,14 @@ void spoil_board(const Board& board, std::uint64_t seed, Program& program) {
 TEST(LiveGarbage, EndsNoRankAndNoCallLate) {
   const Lines lines;
   std::uint64_t calls = 0, failed = 0;
-  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     Program program;
+    std::latch both_are_there(2);
     on_thread_ranks(
         2,
         [&](Host& host, Membership& world) {
+          both_are_there.arrive_and_wait();
           std::thread spoiler;
           if (world.rank() == 0)
             spoiler = std::thread([&] { spoil_board(host.board(), seed, program); });
@@ -150,8 +154,67 @@ TEST(LiveGarbage, EndsNoRankAndNoCallLate) {
     calls += program.calls.load();
     failed += program.failed.load();
   }
-  EXPECT_GT(failed, 0u) << "nothing was spoiled that matters";
+  EXPECT_GT(failed, 0u);
   EXPECT_GT(calls, failed) << "nothing ran meanwhile";
+}
+
+/// Rank 1 waits in vain and closes, after `spoil`: both end by their deadlines.
+void wait_in_vain(const std::function<void(const Board&)>& spoil) {
+  const auto in_time = [](const std::function<void()>& call) {
+    const auto began = Clock::now();
+    try {
+      call();
+    } catch (const Error&) {
+      // As good as any other end.
+    }
+    EXPECT_LT(Clock::now() - began, kMayTake);
+  };
+  std::latch both_are_there(2), over(2);
+  on_thread_ranks(2, [&](Host& host, Membership& world) {
+    both_are_there.arrive_and_wait();
+    if (world.rank() == 1) {
+      Request request = collective(Op::barrier, 1);
+      request.arrive = request.stall = Deadline::after(5ms);
+      world.enter(request);
+      spoil(host.board());
+      in_time([&] {
+        OpPatience patience(world, request, -1);
+        wait(world.waiter(), patience, [] { return false; });
+      });
+    }
+    over.arrive_and_wait();
+    in_time([&] { world.close(0, 0, Deadline::after(5ms), Where::current()); });
+  });
+}
+
+TEST(LiveGarbage, InAnyWordOfALineHoldsUpNobody) {
+  const Lines lines;
+  const std::size_t words = offsetof(Line, ranks) / 8 + 1;
+  for (const SlotIndex slot : Slots(2)) {
+    for (std::size_t at = 0; at < words; ++at) {
+      for (const std::uint64_t value :
+           {std::uint64_t{0}, ~std::uint64_t{0}, std::uint64_t{1} << 63}) {
+        SCOPED_TRACE(fmt::format("slot {}, word {}, {:x}", slot.value, at, value));
+        wait_in_vain([&](const Board& board) {
+          Line* const line = board.find_line(slot, kWorld);
+          stretch(line, line + 1).words[at].store(value);
+        });
+      }
+    }
+  }
+}
+
+TEST(LiveGarbage, InTheWholeHeaderHoldsUpNobody) {
+  const Lines lines;
+  for (const std::uint64_t value :
+       {~std::uint64_t{0}, std::uint64_t{0x7fffffff7fffffff}, std::uint64_t{0x3f8000003f800000},
+        std::uint64_t{0x0101010101010101}}) {
+    SCOPED_TRACE(fmt::format("{:x}", value));
+    wait_in_vain([&](const Board& board) {
+      const Stretch header = words_of(board.header());
+      for (std::size_t at = 0; at < header.count; ++at) header.words[at].store(value);
+    });
+  }
 }
 
 // ---- goodbyes of unknown groups ----------------------------------------------------------------
