@@ -156,10 +156,11 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   // Every peer may be kNoRank, with which there is nothing to send or to receive.
 
   /// Sends to rank `to` and returns when the receive has been posted and agrees in count and dtype
-  /// (buffered: as soon as the bytes are copied; its errors come at the next call, and one that
-  /// nobody has received when the group is closed is dropped without an error). Messages that
-  /// nobody has received yet do not hold up others, up to 64 MiB for each pair of ranks: 128 bytes
-  /// for a message, and its content where that is small. Beyond that they wait for their turn.
+  /// (buffered: as soon as the bytes are copied, whatever the receiver does; its errors come at the
+  /// next call, and one that nobody has received when the group is closed is dropped without an
+  /// error). Messages that nobody has received yet do not hold up others, up to 64 MiB for each
+  /// pair of ranks: 128 bytes for a message, and its content where that is small or buffered.
+  /// Beyond that they wait for their turn, a larger one for its receive.
   ///
   /// Errors  kTimeout before it was matched: it is taken back and the group stays usable, as with
   ///         recv.

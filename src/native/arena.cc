@@ -132,8 +132,8 @@ Channels shm_channels(Arena* arena, Lane lane) {
                   return std::make_unique<ShmSender>(arena->channel_ring(peer, lane), own.produced,
                                                      theirs.consumed);
                 },
-            .own_words = {&own.withdrawn, &own.matching},
-            .words_of_peer = {&theirs.withdrawn, &theirs.matching}};
+            .own_words = {&own.withdrawn, &own.matching, &own.taken, &own.held},
+            .words_of_peer = {&theirs.withdrawn, &theirs.matching, &theirs.taken, &theirs.held}};
       });
 }
 

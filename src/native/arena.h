@@ -33,12 +33,14 @@ inline constexpr std::size_t kEngineHeadBytes = 64 * 1024;
 inline constexpr std::size_t kEngineRingBytes = std::size_t{4} << 20;
 
 /// One end of a channel in an arena: a line for what the owner has produced for a peer, one for
-/// what it has consumed from that peer. The counters only grow. Beside them lie the MatchWords.
+/// what it has consumed from that peer. The counters only grow. Beside them lie the LinkWords.
 struct ChannelCounters {
   alignas(64) std::atomic<std::uint64_t> produced{0};
   std::atomic<std::uint64_t> withdrawn{0};
+  std::atomic<std::uint64_t> held{0};
   alignas(64) std::atomic<std::uint64_t> consumed{0};
   std::atomic<std::uint64_t> matching{0};
+  std::atomic<std::uint64_t> taken{0};
 };
 static_assert(sizeof(ChannelCounters) == 128);
 

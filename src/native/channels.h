@@ -12,12 +12,14 @@
 
 namespace tutti::native {
 
-/// What one end of a link tells the other beside the frames: messages keep a match and the taking
-/// back of what it would match apart, see Messages::freeze.
+/// What one end of a link tells the other beside the frames, and may tell where these have no room.
+/// Messages keep a match and the taking back of what it would match apart, see Messages::freeze.
 template <class Word>
-struct MatchWords {
+struct LinkWords {
   Word* withdrawn = nullptr;  ///< announcements that the owner has taken back
   Word* matching = nullptr;   ///< 1 while the owner matches one of the peer's
+  Word* taken = nullptr;      ///< bytes of the peer's buffered messages that the owner has matched
+  Word* held = nullptr;       ///< buffered messages of the owner that have yet to be announced
 };
 
 /// The way between this rank and one peer.
@@ -25,8 +27,8 @@ struct PeerLink {
   std::unique_ptr<Receiver> receiver;
   /// Called once, at the first send: it may reserve memory. Throws kSystem if there is none.
   std::function<std::unique_ptr<Sender>()> open_sender;
-  MatchWords<std::atomic<std::uint64_t>> own_words;
-  MatchWords<const std::atomic<std::uint64_t>> words_of_peer;
+  LinkWords<std::atomic<std::uint64_t>> own_words;
+  LinkWords<const std::atomic<std::uint64_t>> words_of_peer;
 };
 
 class Channels {

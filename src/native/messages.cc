@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "control/judge/clock.h"
 #include "group/check.h"
 
 namespace tutti::native {
@@ -164,6 +165,7 @@ Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point 
   Patience::Verdict verdict = Patience::Verdict::keep_waiting;
   if (!transfer.ended()) {
     transfer.clock_.matched = transfer.matched();
+    transfer.clock_.more_comes = more_comes(transfer);
     verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next,
                               &program);
   }
@@ -187,6 +189,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
     }
     auto wanted = Deadline::Clock::time_point::max();
     transfer.clock_.matched = transfer.matched();
+    transfer.clock_.more_comes = more_comes(transfer);
     if (!facts) facts = membership_.read_facts();
     const Patience::Verdict verdict = membership_.ask(
         *transfer.request_, transfer.awaited(), transfer.clock_, now, &wanted, nullptr, &*facts);
@@ -208,6 +211,8 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
       *next = std::min(*next, now + std::chrono::milliseconds(1));
     }
   }
+  // Who waits beside this shows it only if it was looked at.
+  if (owes()) *next = std::min(*next, now + control::kLongestBackoff);
   *next = std::max(*next, now + pause_after(Deadline::Clock::now() - now));
   give_token();
 }

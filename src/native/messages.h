@@ -10,6 +10,10 @@
 // A sender may take back (*withdraw*) what nobody has matched. It *freezes* the pair for that: see
 // Messages::freeze.
 //
+// A *buffered* send ends at once: when its message was announced with all its bytes, else when it
+// was copied. It needs nothing of its receiver, nor that of it: who takes a message that has ended
+// adds to a counter, which has room always, and copies go out when there is room.
+//
 // A message of another backend has an envelope only: both ends learn of their match, its content
 // moves elsewhere.
 //
@@ -67,6 +71,8 @@ class Transfer : public Operation, public Posted {
  private:
   friend class Messages;
   bool is_send() const noexcept { return request_->op == Op::send; }
+  bool is_buffered() const noexcept { return request_->message.buffered; }
+  virtual bool is_copy() const noexcept { return false; }
   std::size_t byte_count() const noexcept { return count_ * size_of(request_->dtype); }
 
   Messages& messages_;
@@ -77,15 +83,15 @@ class Transfer : public Operation, public Posted {
   void* data_;             // of a receive: where it goes
   std::uint64_t id_ = 0;   // of the message, by its sender
   std::size_t moved_ = 0;
-  bool carried_ = false;                        // of a send: its bytes went with the announcement
-  bool is_moving_ = false;                      // its content moves: it stands in a line of those
+  bool carried_ = false;             // of a send: its bytes went with the announcement
+  PostedStreams* stream_ = nullptr;  // where it stands: its content moves, or it is to be copied
   Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one
   control::WaitClock clock_;
 };
 
 /// Threads   Any number; transfers of one (peer, tag, direction) by one at a time.
-/// Cost      Allocates only to keep a message that comes before its receive, and for tags that are
-///           new.
+/// Cost      Allocates only to keep a message that comes before its receive, to copy one that is
+///           buffered, and for tags that are new.
 class Messages final : private Taker {
  public:
   static constexpr std::size_t kEagerBytes = 4096;
@@ -104,6 +110,7 @@ class Messages final : private Taker {
   }
 
   Messages(Channels& channels, control::Membership& membership);
+  ~Messages();
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
@@ -123,8 +130,11 @@ class Messages final : private Taker {
   bool withdraw(Transfer& transfer, bool by_force);
   /// Withdraws an asynchronous one and ends it with `failure`. False: as above.
   bool cancel(Transfer& transfer, const Error& failure);
-  /// Whether peers are still to be told of something withdrawn.
-  bool has_untold() const noexcept { return untold_.load() > 0; }
+  /// Whether peers are still to get something for which nobody waits: word of what was withdrawn,
+  /// copies of buffered messages.
+  bool owes() const noexcept { return owed_.load() > 0; }
+  /// Whether that has come to be so since this was last asked.
+  bool has_come_to_owe() noexcept { return came_to_owe_.load() && came_to_owe_.exchange(false); }
 
   /// Asynchronous transfers under way.
   std::size_t pending() const noexcept { return pending_.load(); }
@@ -136,6 +146,7 @@ class Messages final : private Taker {
   void fail_pending() noexcept;
 
  private:
+  class Copy;
   using State = Posted::State;
   /// What goes to one peer with one tag.
   struct Tag {
@@ -156,8 +167,13 @@ class Messages final : private Taker {
     TagTable<Tag> tags;
     std::deque<Tag*> ready;            // have something to announce and may
     PostedStreams sending, receiving;  // State::matched
+    PostedStreams uncopied;            // buffered sends that have not ended
     std::uint64_t next_id = 1;
-    std::size_t announced_bytes = 0;    // by us, unmatched
+    std::size_t announced_bytes = 0;  // by us, unmatched
+    std::size_t copied_bytes = 0;  // that it gets later: copies of ours, what they will take there
+    std::uint64_t held = 0;        // of those copies, not announced
+    std::uint64_t taken = 0;       // bytes of its buffered messages that have ended
+    std::uint64_t taken_read = 0;  // of ours
     std::vector<Withdrawal> withdrawn;  // to be told to the peer; the first ones are told
     std::size_t told_withdrawals = 0;
     std::uint64_t withdrawals = 0;       // that we have made
@@ -182,10 +198,23 @@ class Messages final : private Taker {
   void on_withdraw(Peer& peer, const FrameHeader& header);
   bool send_content(Peer& peer);
   void send_announcements(Peer& peer);
-  bool announce(Peer& peer, Tag& tag);
+  enum class Room : std::uint8_t { is_there, none_here, none_there };
+  Room announce(Peer& peer, Tag& tag);
   void make_ready(Peer& peer, Tag& tag);
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
+  void moved(const Peer& peer) noexcept;
   FrameHeader announcement(const Peer& peer, const Transfer& send, std::uint64_t id) const;
+
+  void copy_buffered(Peer& peer);
+  bool copy(Peer& peer, Transfer& send);
+  static bool has_room(const Peer& peer, std::size_t byte_count) noexcept;
+  void let_go(Copy& copy) noexcept;
+  void owe() noexcept;
+  void set_held(Peer& peer, std::uint64_t held) noexcept;
+  void read_taken(Peer& peer);
+  bool more_comes(const Transfer& transfer) noexcept;
+  static void stand_in(PostedStreams& stream, Transfer& transfer) noexcept;
+  static void stand_out(Transfer& transfer) noexcept;
 
   bool freeze(Peer& peer);
   void thaw(Peer& peer) noexcept;
@@ -232,7 +261,8 @@ class Messages final : private Taker {
   control::Membership& membership_;
   const std::size_t eager_bytes_;
   std::atomic<std::size_t> pending_{0};
-  std::atomic<std::size_t> untold_{0};
+  std::atomic<std::size_t> owed_{0};
+  std::atomic<bool> came_to_owe_{false};
 
   Crowd crowd_;
 

@@ -137,14 +137,10 @@ class Native final : public Backend, private control::Driver {
     try {
       messages_.run(request, match);
     } catch (const Error&) {
-      try {
-        if (messages_.has_untold()) ensure_driver();
-      } catch (const Error&) {  // no thread: the next call tells
-      }
-      wake_if_pending();
+      drive_owed();
       throw;
     }
-    if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+    drive_owed();
   }
   Work start_message(Request request, group::Match* match) {
     ensure_driver();
@@ -195,20 +191,28 @@ class Native final : public Backend, private control::Driver {
     membership_.add_driver(*this);
     has_driver_.store(true);
   }
+  /// After a message: what peers are still to get goes on without it.
+  void drive_owed() noexcept {
+    try {
+      if (messages_.owes()) ensure_driver();
+    } catch (const Error&) {  // no thread: the next call does it
+    }
+    if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+  }
   void wake_if_pending() noexcept {
-    if (is_busy() || messages_.has_untold()) membership_.wake_driver();
+    if (is_busy() || messages_.has_come_to_owe()) membership_.wake_driver();
   }
 
   Step step() noexcept override {
-    if (!is_busy() && !messages_.has_untold()) return Step::idle;
+    if (!is_busy() && !messages_.owes()) return Step::idle;
     if (membership_.abort_word().load() != 0) {
       queue_.fail_pending();
       messages_.fail_pending();
       return Step::idle;
     }
     queue_.drive();
-    if (messages_.pending() > 0 || messages_.has_untold()) messages_.drive();
-    return is_busy() || messages_.has_untold() ? Step::waiting : Step::idle;
+    if (messages_.pending() > 0 || messages_.owes()) messages_.drive();
+    return is_busy() || messages_.owes() ? Step::waiting : Step::idle;
   }
 
   void ask(Clock::time_point now, Clock::time_point* next) noexcept override {

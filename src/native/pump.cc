@@ -42,7 +42,10 @@ void Messages::place(Transfer& transfer) noexcept {
   Tag& tag = tag_of(transfer);
   tag.sends.append(transfer);
   if (tag.first_queued == nullptr) tag.first_queued = &transfer;
-  make_ready(peer(transfer.awaited()), tag);
+  Peer& to = peer(transfer.awaited());
+  make_ready(to, tag);
+  if (transfer.is_buffered() && kKeptBytes + transfer.byte_count() <= kMaxUnmatchedBytes)
+    stand_in(to.uncopied, transfer);
 }
 
 void Messages::pump() noexcept {
@@ -54,12 +57,15 @@ void Messages::pump() noexcept {
 
 void Messages::advance(Peer& each) {
   if (each.rank == membership_.rank()) {
+    copy_buffered(each);
     announce_to_self(each);
     return matcher_.settle(each.rank);
   }
   read_frames(each);
   matcher_.settle(each.rank);
+  if (!has_room(each, kMaxUnmatchedBytes / 2)) read_taken(each);
   if (tell_withdrawals(each) && send_content(each)) send_announcements(each);
+  copy_buffered(each);
 }
 
 void Messages::read_frames(Peer& from) {
@@ -69,6 +75,7 @@ void Messages::read_frames(Peer& from) {
     switch (frame->header.type) {
       case FrameType::announce:
       case FrameType::envelope:
+      case FrameType::buffered:
         matcher_.offer(from.rank, {frame->header, frame->payload.data()});
         break;
       case FrameType::match:
@@ -87,8 +94,7 @@ void Messages::read_frames(Peer& from) {
                                             static_cast<int>(frame->header.type)));
     }
     receiver.pop();
-    membership_.progressed();
-    membership_.notify(from.rank);
+    moved(from);
   }
 }
 
@@ -107,24 +113,29 @@ bool Messages::take(int from, Posted& posted, const Offer& offer) {
   if (header.type == FrameType::envelope || header.payload_bytes == receive.byte_count()) {
     complete(receive);
   } else {
-    peer(from).receiving.append(receive);
-    receive.is_moving_ = true;
+    stand_in(peer(from).receiving, receive);
   }
   return true;
 }
 
 /// Tells the sender of a match, unless it is just taking messages back; see freeze. False: not now.
+/// Nobody takes back what has ended: its sender need only know that there is room again.
 bool Messages::claim(Peer& from, const FrameHeader& announced) {
+  const auto& words = channels_.own_words(from.rank);
+  if (announced.type == FrameType::buffered) {
+    words.taken->store(from.taken += Matcher::cost_of(announced));
+    moved(from);
+    return true;
+  }
   FrameHeader header;
   header.type = FrameType::match;
   header.id = announced.id;
   header.tag = announced.tag;
   header.what.count = Matcher::cost_of(announced);
-  std::atomic<std::uint64_t>& matching = *channels_.own_words(from.rank).matching;
-  matching.store(1);
+  words.matching->store(1);
   const bool mine = channels_.words_of(from.rank).withdrawn->load() == from.withdrawals_read &&
                     try_send(from, header, nullptr);
-  matching.store(0, std::memory_order_release);
+  words.matching->store(0, std::memory_order_release);
   return mine;
 }
 
@@ -166,7 +177,7 @@ bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeade
   const bool same = header.what.dtype == static_cast<std::uint8_t>(request.dtype) &&
                     (request.message.make_room != nullptr ? header.what.count <= most
                                                           : header.what.count == request.count);
-  const bool sound = header.payload_bytes == 0 ||
+  const bool sound = (header.payload_bytes == 0 && header.type != FrameType::buffered) ||
                      header.payload_bytes == header.what.count * size_of(request.dtype);
   if (same && sound) return true;
   const auto at = [](const std::string& site) { return site.empty() ? site : " at " + site; };
@@ -199,13 +210,15 @@ void Messages::on_match(Peer& to, const FrameHeader& header) {
   while (posted != tag->first_queued && transfer_of(*posted).id_ != header.id) {
     posted = posted->in_tag.next;
   }
-  if (posted == tag->first_queued) return;  // buffered: it has ended
+  if (posted == tag->first_queued) {
+    throw_broken(to.rank, fmt::format("matched message {}, which has ended", header.id));
+  }
   Transfer& send = transfer_of(*posted);
   tell_sender(send);
   if (send.carried_ || has_envelope_only(send)) return complete(send);
   send.state.store(State::matched);
-  to.sending.append(send);
-  send.is_moving_ = true;
+  stand_out(send);
+  stand_in(to.sending, send);
 }
 
 void Messages::on_content(Peer& from, const Frame& frame) {
@@ -221,8 +234,7 @@ void Messages::on_content(Peer& from, const Frame& frame) {
               frame.payload.size());
   receive->moved_ += frame.payload.size();
   if (receive->moved_ < receive->byte_count()) return;
-  from.receiving.remove(*receive);
-  receive->is_moving_ = false;
+  stand_out(*receive);
   complete(*receive);
 }
 
@@ -235,9 +247,14 @@ void Messages::on_withdraw(Peer& from, const FrameHeader& header) {
 
 bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload) {
   if (!channels_.sender(to.rank).try_send(header, payload)) return false;
-  membership_.progressed();
-  membership_.notify(to.rank);
+  moved(to);
   return true;
+}
+
+/// Something has changed that the peer may wait for.
+void Messages::moved(const Peer& other) noexcept {
+  membership_.progressed();
+  membership_.notify(other.rank);
 }
 
 bool Messages::send_content(Peer& to) {
@@ -253,8 +270,7 @@ bool Messages::send_content(Peer& to) {
       if (!try_send(to, header, data + send->moved_)) return false;
       send->moved_ += byte_count;
     }
-    to.sending.remove(*send);
-    send->is_moving_ = false;
+    stand_out(*send);
     complete(*send);
   }
   return true;
@@ -264,8 +280,7 @@ bool Messages::send_content(Peer& to) {
 
 /// Neither buffered nor to oneself.
 bool Messages::has_envelope_only(const Transfer& send) const noexcept {
-  const bool is_eager = send.request_->message.buffered && send.byte_count() <= eager_bytes_;
-  return send.is_matched_only() && !is_eager && send.awaited() != membership_.rank();
+  return send.is_matched_only() && !send.is_buffered() && send.awaited() != membership_.rank();
 }
 
 void Messages::tell_sender(const Transfer& send) const noexcept {
@@ -277,52 +292,69 @@ void Messages::tell_sender(const Transfer& send) const noexcept {
 FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::uint64_t id) const {
   const Request& request = *send.request_;
   FrameHeader header;
-  header.type = has_envelope_only(send) ? FrameType::envelope : FrameType::announce;
   header.tag = request.message.tag;
   header.id = id;
   header.what = control::description_of(request);
   header.what.site = membership_.site(request.where);
-  const bool carries = send.byte_count() <= eager_bytes_ &&
-                       (request.message.buffered || to.announced_bytes < kMaxUnmatchedBytes / 2);
-  if (header.type == FrameType::announce && carries) {
-    header.payload_bytes = static_cast<std::uint32_t>(send.byte_count());
-  }
+  header.type = has_envelope_only(send) ? FrameType::envelope : FrameType::announce;
+  const bool carries = send.byte_count() <= eager_bytes_ && header.type != FrameType::envelope &&
+                       (send.is_buffered() || to.announced_bytes < kMaxUnmatchedBytes / 2);
+  if (!carries) return header;
+  if (send.is_buffered()) header.type = FrameType::buffered;
+  header.payload_bytes = static_cast<std::uint32_t>(send.byte_count());
   return header;
 }
 
+/// What was buffered does not await that others of its tag are matched.
 void Messages::make_ready(Peer& to, Tag& tag) {
-  if (tag.announced >= kMaxUnmatchedPerTag || std::exchange(tag.ready, true)) return;
+  const bool is_full = tag.announced >= kMaxUnmatchedPerTag;
+  if (is_full && !transfer_of(*tag.first_queued).is_buffered()) return;
+  if (std::exchange(tag.ready, true)) return;
   to.ready.push_back(&tag);
 }
 
-/// One of each tag in turn.
+/// One of each tag in turn. Copies have their room in the peer's table, and wait for nothing else.
 void Messages::send_announcements(Peer& to) {
-  while (!to.ready.empty()) {
+  for (std::size_t passed = 0; passed < to.ready.size();) {
     Tag& tag = *to.ready.front();
-    if (tag.first_queued != nullptr && !announce(to, tag)) return;
+    const Room room = tag.first_queued != nullptr ? announce(to, tag) : Room::is_there;
+    if (room == Room::none_here || (room == Room::none_there && to.held == 0)) return;
     to.ready.pop_front();
+    if (room == Room::none_there) {
+      to.ready.push_back(&tag);
+      ++passed;
+      continue;
+    }
+    passed = 0;
     tag.ready = false;
     if (tag.first_queued != nullptr) make_ready(to, tag);
   }
 }
 
-/// False: there is no room, here or there.
-bool Messages::announce(Peer& to, Tag& tag) {
+/// Where there is none: in the channel, or in the peer's table.
+Messages::Room Messages::announce(Peer& to, Tag& tag) {
   Transfer& send = transfer_of(*tag.first_queued);
   const FrameHeader header = announcement(to, send, to.next_id);
-  if (to.announced_bytes + Matcher::cost_of(header) > kMaxUnmatchedBytes) return false;
-  if (!try_send(to, header, send.request_->input.data)) return false;
+  const std::size_t cost = Matcher::cost_of(header);
+  if (!send.is_copy() && !has_room(to, cost)) return Room::none_there;
+  if (!try_send(to, header, send.request_->input.data)) return Room::none_here;
   tag.first_queued = send.in_tag.next;
-  ++tag.announced;
-  to.announced_bytes += Matcher::cost_of(header);
+  to.announced_bytes += cost;
   send.id_ = to.next_id++;
-  send.carried_ = header.type == FrameType::announce && header.payload_bytes == send.byte_count();
+  send.carried_ = header.type != FrameType::envelope && header.payload_bytes == send.byte_count();
   send.state.store(State::waiting);
-  if (send.request_->message.buffered && send.carried_) {
-    tell_sender(send);
-    end(tag.sends, send);
+  if (send.is_copy()) {
+    to.copied_bytes -= cost;
+    set_held(to, to.held - 1);
   }
-  return true;
+  if (header.type != FrameType::buffered) {
+    ++tag.announced;
+    return Room::is_there;
+  }
+  stand_out(send);
+  tell_sender(send);
+  end(tag.sends, send);
+  return Room::is_there;
 }
 
 // ---- messages to oneself: no channel, the same order
@@ -337,27 +369,18 @@ void Messages::announce_to_self(Peer& self) {
       tag.first_queued = send.in_tag.next;
       send.state.store(State::waiting);
       send.id_ = self.next_id++;
-      const FrameHeader header = announcement(self, send, send.id_);
-      const auto* const data = static_cast<const std::byte*>(send.request_->input.data);
-      const bool is_kept =
-          send.request_->message.buffered && send.byte_count() <= eager_bytes_ &&
-          matcher_.kept_bytes(self.rank) + Matcher::cost_of(header) <= kMaxUnmatchedBytes;
-      matcher_.offer(self.rank, {header, data, is_kept ? nullptr : &send});
-      if (!is_kept) continue;
-      tell_sender(send);
-      end(tag.sends, send);
+      stand_out(send);
+      if (send.is_copy()) self.copied_bytes -= kKeptBytes;
+      matcher_.offer(self.rank, {announcement(self, send, send.id_), nullptr, &send});
     }
   }
 }
 
 void Messages::take_own(Transfer& receive, const Offer& offer) {
   Transfer* const send = transfer_of(offer.send);
-  kernels::copy(receive.data_, send != nullptr ? send->request_->input.data : offer.payload,
-                receive.byte_count());
-  if (send != nullptr) {
-    tell_sender(*send);
-    complete(*send);
-  }
+  kernels::copy(receive.data_, send->request_->input.data, receive.byte_count());
+  tell_sender(*send);
+  complete(*send);
   complete(receive);
 }
 

@@ -60,7 +60,7 @@ void Messages::take_back_announced(Peer& to, Transfer& send) {
   to.announced_bytes -= kKeptBytes + (send.carried_ ? send.byte_count() : 0);
   ++to.withdrawals;
   to.withdrawn.push_back({send.id_, tag.tag});
-  untold_.fetch_add(1);
+  owe();
   forget(send);
   if (tag.first_queued != nullptr) make_ready(to, tag);
 }
@@ -97,7 +97,7 @@ bool Messages::tell_withdrawals(Peer& to) {
     header.id = to.withdrawn[to.told_withdrawals].id;
     header.tag = to.withdrawn[to.told_withdrawals].tag;
     if (!try_send(to, header, nullptr)) return false;
-    untold_.fetch_sub(1);
+    owed_.fetch_sub(1);
   }
   to.withdrawn.clear();
   to.told_withdrawals = 0;
@@ -108,15 +108,16 @@ bool Messages::tell_withdrawals(Peer& to) {
 void Messages::forget(Transfer& transfer) noexcept {
   if (transfer.is_send()) {
     Tag& tag = tag_of(transfer);
-    if (tag.first_queued == &transfer) tag.first_queued = transfer.in_tag.next;
+    if (tag.first_queued == &transfer) {
+      tag.first_queued = transfer.in_tag.next;
+      if (tag.first_queued != nullptr) make_ready(peer(transfer.awaited()), tag);
+    }
     if (transfer.awaited() == membership_.rank() && transfer.state.load() == State::waiting) {
       (void)matcher_.take_back(transfer.awaited(), transfer.tag, transfer.id_);
     }
   }
   line_of(transfer).remove(transfer);
-  if (!transfer.is_moving_) return;
-  Peer& other = peer(transfer.awaited());
-  (transfer.is_send() ? other.sending : other.receiving).remove(transfer);
+  stand_out(transfer);
 }
 
 /// Why a message that is not matched may be waiting for others; empty where it is not.
@@ -131,13 +132,15 @@ std::string Messages::held_back(const Transfer& transfer) {
         "for their recv: receive those first",
         other.rank, kMaxUnmatchedBytes);
   }
-  if (transfer.state.load() != State::queued) return {};
-  if (other.announced_bytes >= kAlmostAll) {
+  const bool is_queued = transfer.state.load() == State::queued;
+  if (is_queued ? !has_room(other, kMaxUnmatchedBytes - kAlmostAll)
+                : transfer.stream_ == &other.uncopied) {
     return fmt::format(
-        "it was held back: messages of rank {} to rank {} take {} bytes there, which is the most "
-        "that may wait for their recv",
+        "it was held back: messages of rank {} to rank {} take {} bytes, which is the most that "
+        "may wait for their recv",
         membership_.rank(), other.rank, kMaxUnmatchedBytes);
   }
+  if (!is_queued) return {};
   const Tag* const tag = other.tags.find(transfer.tag);
   if (tag == nullptr || tag->announced < kMaxUnmatchedPerTag) return {};
   return fmt::format("{} messages before it wait for a recv with this tag", tag->announced);

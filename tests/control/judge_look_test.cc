@@ -324,6 +324,35 @@ TEST(JudgeLook, AMessageToOneThatLeftIsUnmatched) {
       }
 }
 
+TEST(JudgeLook, OneThatSaysGoodbyeMayStillSendWhatItHolds) {
+  for (const int from : {1, kAnyRank})
+    for (const bool is_matched : {true, false}) {
+      Scene scene(2);
+      scene.leaves(1);
+      Wait wait(message_of(Op::recv, from), is_matched ? 1 : from);
+      bool& comes = is_matched ? wait.clock.matched : wait.clock.more_comes;
+      wait.look_after(5ms, scene);
+      comes = true;
+      for (int look = 0; look < 3; ++look) EXPECT_FALSE(wait.look_after(6ms, scene).finding);
+      if (is_matched) {
+        scene.leaves(1, LineState::gave_up);
+      } else {
+        comes = false;
+      }
+      EXPECT_FALSE(wait.look_after(7ms, scene).finding) << "its last may just have come";
+      EXPECT_NE(as<LeftUnmatched>(wait.look_after(8ms, scene).finding), nullptr);
+    }
+}
+
+TEST(JudgeLook, AMessageThatIsHeldHasItsTime) {
+  Scene scene(2);
+  scene.leaves(1);
+  Wait wait(message_of(Op::recv, 1), 1);
+  wait.clock.more_comes = true;
+  wait.look_after(5ms, scene);
+  EXPECT_EQ(wait.look_after(10005ms, scene).verdict, Verdict::give_up);
+}
+
 TEST(JudgeLook, AMessageFromAnyRankComesFromTheLastThatIsThere) {
   for (const int size : kSizes)
     for (const int stays : {-1, 1}) {

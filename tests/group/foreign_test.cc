@@ -279,6 +279,14 @@ TEST(Foreign, TheSideCarriesBufferedMessagesAndThoseToOneself) {
     world.recv(z, kAnyRank, {.tag = 3});
     to_self.wait();
     EXPECT_EQ(z, x);
+    std::vector<float> large(50'000, x), got(50'000);
+    for (int i = 0; i < 100; ++i) world.send(large, 1 - me.rank, {.tag = 4, .buffered = true});
+    large.clear();
+    world.barrier();
+    for (int i = 0; i < 100; ++i) {
+      world.recv(got, 1 - me.rank, {.tag = 4});
+      EXPECT_EQ(got, std::vector<float>(50'000, static_cast<float>(1 - me.rank)));
+    }
     world.close();
     return std::string();
   }));

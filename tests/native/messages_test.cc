@@ -431,8 +431,8 @@ TEST(Messages, BeyondTheBytesThatMayWaitBothEndsSaySo) {
       over.arrive = Deadline::after(std::chrono::milliseconds(30));
       const Error error = thrown_by([&] { me.run(over); });
       EXPECT_NE(std::string(error.what())
-                    .find("it was held back: messages of rank 0 to rank 1 take 67108864 bytes "
-                          "there, which is the most that may wait for their recv"),
+                    .find("it was held back: messages of rank 0 to rank 1 take 67108864 bytes, "
+                          "which is the most that may wait for their recv"),
                 std::string::npos)
           << error.what();
       Work work = me.backend.start(me.send_of(data, 1, 1));

@@ -71,7 +71,7 @@ class Judge {
   /// left behind may have come between the wait's last look at them and this one.
   bool left() {
     const int member = find_left();
-    if (member < 0) return false;
+    if (member < 0) return clock_.peer_left = false;
     if (!std::exchange(clock_.peer_left, true)) {
       look_.next = now_ + std::chrono::milliseconds(1);
       return true;
@@ -84,18 +84,24 @@ class Judge {
     return true;
   }
 
+  /// Whether nothing comes from a member any more. While it says goodbye it goes on sending what it
+  /// has buffered.
+  bool has_gone(int member) const noexcept {
+    const bool is_closing = facts_.does(member).state == LineState::closing;
+    return facts_.has_gone(member) && !(is_closing && (clock_.matched || clock_.more_comes));
+  }
+
   int find_left() const {
     // A message from any rank comes from any that is still there.
     if (is_message(request_.op) && awaited_ == kAnyRank) {
       const std::vector<int> members = others();
-      if (std::any_of(members.begin(), members.end(),
-                      [&](int other) { return !facts_.has_gone(other); }))
+      if (std::any_of(members.begin(), members.end(), [&](int other) { return !has_gone(other); }))
         return -1;
     }
     for (int member = 0; member < facts_.size(); ++member) {
       if (member == facts_.rank || (awaited_ >= 0 && member != awaited_)) continue;
       const bool has_done = request_.seq != 0 && last_of(member) >= request_.seq;
-      if (facts_.has_gone(member) && !has_done) return member;
+      if (has_gone(member) && !has_done) return member;
     }
     return -1;
   }

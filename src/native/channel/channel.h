@@ -24,9 +24,10 @@ enum class FrameType : std::uint8_t {
   match,     ///< of a message: its receive has been posted and agrees
   content,   ///< of a message that was matched: the next bytes
   withdraw,  ///< of a message that was not matched: its sender has taken it back
+  buffered,  ///< of a message that has ended at its sender: what it is, with its bytes
 };
 
-inline constexpr FrameType kLastFrameType = FrameType::withdraw;
+inline constexpr FrameType kLastFrameType = FrameType::buffered;
 
 /// Little-endian, fixed size; every field is checked before it is used.
 struct alignas(64) FrameHeader {

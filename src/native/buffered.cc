@@ -1,0 +1,137 @@
+// Buffered sends: each ends at once, so what cannot be announced with all its bytes is copied.
+#include <cstring>
+#include <memory>
+#include <new>
+
+#include "native/messages.h"
+
+namespace tutti::native {
+
+namespace {
+
+/// A request for which nobody waits, with bytes of its own.
+struct OwnRequest {
+  explicit OwnRequest(const Request& of) : request(of) {
+    const std::size_t byte_count = of.count * size_of(of.dtype);
+    bytes = std::make_unique_for_overwrite<std::byte[]>(byte_count);
+    if (byte_count > 0) std::memcpy(bytes.get(), of.input.data, byte_count);
+    request.input.data = bytes.get();
+    request.keep_alive.reset();
+    request.observer = nullptr;
+  }
+  Request request;
+  std::unique_ptr<std::byte[]> bytes;
+};
+
+}  // namespace
+
+/// The message of a buffered send, which takes the place of that in its line.
+class Messages::Copy final : private OwnRequest, public Transfer {
+ public:
+  Copy(Messages& messages, const Transfer& send)
+      : OwnRequest(*send.request_), Transfer(messages, OwnRequest::request, nullptr) {
+    state.store(send.state.load());
+    id_ = send.id_;
+  }
+
+ private:
+  void on_end() noexcept override { messages_.let_go(*this); }
+  bool is_copy() const noexcept override { return true; }
+};
+
+/// Nobody has received what is left, or the group has failed.
+Messages::~Messages() {
+  for (Peer& to : peers_) {
+    to.tags.each([&](Tag& tag) {
+      while (tag.sends.first != nullptr) end(tag.sends, transfer_of(*tag.sends.first));
+    });
+  }
+}
+
+/// For what is kept here or in the peer's table. A copy has its room there from the start.
+bool Messages::has_room(const Peer& to, std::size_t byte_count) noexcept {
+  return to.announced_bytes + to.copied_bytes + byte_count <= kMaxUnmatchedBytes;
+}
+
+/// As far as there is room, one after the other.
+void Messages::copy_buffered(Peer& to) {
+  while (to.uncopied.first != nullptr && copy(to, transfer_of(*to.uncopied.first))) {
+  }
+}
+
+/// False: there is no room.
+bool Messages::copy(Peer& to, Transfer& send) {
+  if (to.rank != membership_.rank()) read_taken(to);
+  if (!has_room(to, kKeptBytes + send.byte_count())) return false;
+  Copy* made = nullptr;
+  try {
+    made = new Copy(*this, send);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  Tag& tag = tag_of(send);
+  tag.sends.insert_after(&send, *made);
+  if (tag.first_queued == &send) tag.first_queued = made;
+  to.copied_bytes += send.byte_count();
+  if (to.rank != membership_.rank()) owe();
+  if (send.state.load() == State::queued) {
+    to.copied_bytes += kKeptBytes;
+    set_held(to, to.held + 1);
+  }
+  stand_out(send);
+  tell_sender(send);
+  end(tag.sends, send);
+  return true;
+}
+
+void Messages::let_go(Copy& copy) noexcept {
+  Peer& to = peer(copy.awaited());
+  if (!copy.carried_) to.copied_bytes -= copy.byte_count();
+  if (to.rank != membership_.rank()) owed_.fetch_sub(1);
+  delete &copy;
+}
+
+void Messages::owe() noexcept {
+  if (owed_.fetch_add(1) == 0) came_to_owe_.store(true);
+}
+
+/// What this rank has sent is there before this says that nothing more comes.
+void Messages::set_held(Peer& to, std::uint64_t held) noexcept {
+  to.held = held;
+  if (to.rank == membership_.rank()) return;
+  channels_.own_words(to.rank).held->store(held);
+}
+
+/// Buffered messages that have been matched since take no room any more.
+void Messages::read_taken(Peer& to) {
+  const std::uint64_t taken = channels_.words_of(to.rank).taken->load();
+  if (taken - to.taken_read > to.announced_bytes) {
+    throw_broken(to.rank, "matched buffered messages that were not announced");
+  }
+  to.announced_bytes -= taken - to.taken_read;
+  to.taken_read = taken;
+}
+
+/// Whether something may come to this receive that its sender, who may have left by now, has held
+/// so far.
+bool Messages::more_comes(const Transfer& transfer) noexcept {
+  if (transfer.is_send()) return false;
+  const int from = transfer.awaited();
+  for (const Peer& each : peers_) {
+    if (each.rank == membership_.rank() || (from != kAnyRank && from != each.rank)) continue;
+    if (channels_.words_of(each.rank).held->load() > 0) return true;
+  }
+  return false;
+}
+
+void Messages::stand_in(PostedStreams& stream, Transfer& transfer) noexcept {
+  stream.append(transfer);
+  transfer.stream_ = &stream;
+}
+
+void Messages::stand_out(Transfer& transfer) noexcept {
+  if (transfer.stream_ != nullptr) transfer.stream_->remove(transfer);
+  transfer.stream_ = nullptr;
+}
+
+}  // namespace tutti::native
