@@ -193,6 +193,34 @@ bool add_withdrawals(Plan& plan, Random& random) {
   return true;
 }
 
+/// More buffered messages than a ring holds, which are received in another order while their sender
+/// waits for everybody or closes.
+bool add_buffered(Plan& plan, Random& random) {
+  if (plan.ranks() < 2 || plan.hosts() > 1) return false;
+  constexpr std::array kCounts = {1, 900, 1000, 1, 1100, 900, 1, 20'000};
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int count = random.from_to(20, random.chance(0.3) ? 400 : 100);
+  const int tags = random.from_to(1, static_cast<int>(kCounts.size()));
+  std::vector<PlanStep> receives;
+  for (int number = 0; number < count; ++number) {
+    PlanStep step = message(ranks[0], ranks[1], true, random.from_to(0, tags - 1));
+    step.count = kCounts[static_cast<std::size_t>(step.tag)];
+    step.how = random.chance(0.2) ? How::work : How::waits;
+    step.how_to = random.chance(0.2) ? How::work : How::waits;
+    step.half = Half::send;
+    plan.steps.push_back(step);
+    step.half = Half::receive;
+    receives.push_back(step);
+  }
+  std::stable_sort(receives.begin(), receives.end(),
+                   [](const PlanStep& a, const PlanStep& b) { return a.tag > b.tag; });
+  if (random.chance(0.5)) plan.steps.push_back({.kind = StepKind::collective});
+  plan.steps.insert(plan.steps.end(), receives.begin(), receives.end());
+  if (random.chance(0.5)) plan.steps.push_back({.kind = StepKind::collective});
+  return true;
+}
+
 /// One comes just before the others' time is over, and one does not: who judges by what it knew of
 /// another host some time ago takes both for late.
 bool add_latecomers(Plan& plan, Random& random) {
@@ -232,7 +260,8 @@ bool add_moment(Plan& plan, Random& random) {
   plan.groups.push_back({std::move(all), -1});
   constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
                                    add_unawares,    add_orphan,      add_late_look,  add_half_heard,
-                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet};
+                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet,
+                                   add_buffered};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

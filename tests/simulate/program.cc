@@ -122,7 +122,7 @@ class Program {
     if (step.kind == StepKind::close) return has_words ? "close" : "";
     const int me = groups_.at(step.group).me;
     const bool receives = step.kind == StepKind::message && me == step.to;
-    if (step.kind == StepKind::message && me != step.from && !receives) return {};
+    if (step.kind == StepKind::message && !is_end(step, me)) return {};
     if (fault == FaultKind::slow && (receives ? step.how_to : step.how) != How::callback) return {};
     if (step.kind == StepKind::collective) return name_of(step.op);
     return receives ? "recv" : "send";
@@ -141,7 +141,7 @@ class Program {
     const bool disagrees = fault == FaultKind::disagree;
     if (step.kind == StepKind::make) return make(step.group, disagrees);
     if (step.kind == StepKind::close) return close(step.group);
-    if (step.kind == StepKind::message && group.me != step.from && group.me != step.to) return true;
+    if (step.kind == StepKind::message && !is_end(step, group.me)) return true;
     auto task = std::make_unique<Task>(plan_, number, group.me, disagrees);
     const bool receives = step.kind == StepKind::message && group.me == step.to;
     return carry_out(std::move(task), receives ? step.how_to : step.how);

@@ -78,6 +78,7 @@ class Round {
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
   bool is_harmless() const;
   bool has_circles_only() const;
+  bool has_all_halves() const;
   const Proc& process_of(int rank) const {
     return kernel_.process(plan_.process_of[static_cast<std::size_t>(rank)]);
   }
@@ -475,8 +476,19 @@ bool Round::has_circles_only() const {
          });
 }
 
+/// Each message that is received in a step of its own is sent in one before.
+bool Round::has_all_halves() const {
+  std::map<std::array<int, 4>, int> sent;
+  return std::all_of(plan_.steps.begin(), plan_.steps.end(), [&](const PlanStep& step) {
+    if (step.kind != StepKind::message || step.half == Half::both) return true;
+    int& count = sent[{step.group, step.from, step.to, step.tag}];
+    return (count += step.half == Half::send ? 1 : -1) >= 0;
+  });
+}
+
 bool Round::is_harmless() const {
   using enum FaultKind;
+  if (!has_all_halves()) return false;
   return !has_fault({die, lose, disagree, skip, swap, abort, quit, error}) &&
          plan_.patience == 0ms && happened_.pauses() < plan_.timeout / 2;
 }

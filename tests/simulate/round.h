@@ -59,6 +59,10 @@ enum class StepKind : std::uint8_t { collective, message, make, close };
 enum class How : std::uint8_t { waits, work, callback, thread, cancels };
 inline constexpr std::size_t kHows = 5;
 
+/// What of a message is in a step: where its ends are two steps, the sender goes on meanwhile.
+enum class Half : std::uint8_t { both, send, receive };
+inline constexpr std::size_t kHalves = 3;
+
 struct PlanStep {
   StepKind kind = StepKind::collective;
   int group = 0;
@@ -67,6 +71,7 @@ struct PlanStep {
   int from = 0, to = 0;     ///< of a message: ranks of the group
   int tag = 0;              ///< the same
   bool buffered = false;    ///< the same
+  Half half = Half::both;   ///< the same
   bool any = false;         ///< the same: its receiver takes it from any rank
   int count = 0;            ///< floats; of an all_gather or all_to_all: to and from each rank
   bool uneven = false;      ///< of one in parts: some ranks' are up to 2 floats longer
@@ -110,6 +115,11 @@ struct Plan {
   }
 };
 
+/// Of a message: whether a member of its group is in this step.
+constexpr bool is_end(const PlanStep& message, int member) noexcept {
+  return (member == message.from && message.half != Half::receive) ||
+         (member == message.to && message.half != Half::send);
+}
 /// Of a collective.
 bool has_root(Op op) noexcept;
 bool has_parts(Op op) noexcept;

@@ -55,6 +55,7 @@ using nlohmann::json;
 
 constexpr int kVersion = 3;
 constexpr std::array<const char*, 4> kStepNames = {"collective", "message", "make", "close"};
+constexpr std::array<const char*, kHalves> kHalfNames = {"both", "send", "receive"};
 constexpr std::array<const char*, kHows> kHowNames = {"waits", "work", "callback", "thread",
                                                       "cancels"};
 constexpr std::array<Op, 11> kOps = {
@@ -178,6 +179,7 @@ json to_json(const PlanStep& step) {
                  {"tag", step.tag},
                  {"buffered", step.buffered},
                  {"any", step.any},
+                 {"half", kHalfNames[static_cast<std::size_t>(step.half)]},
                  {"how_to", kHowNames[static_cast<std::size_t>(step.how_to)]},
                  {"cancel_after_us", step.cancel_after.count()}});
   if (step.kind == StepKind::collective || step.kind == StepKind::message)
@@ -211,6 +213,7 @@ PlanStep step_of(const json& text) {
   step.tag = text.at("tag").get<int>();
   step.buffered = text.at("buffered").get<bool>();
   step.any = text.at("any").get<bool>();
+  step.half = static_cast<Half>(index_in(kHalfNames, text.value("half", "both")));
   step.how_to = how_of(text, "how_to");
   step.cancel_after = std::chrono::microseconds(text.at("cancel_after_us").get<std::int64_t>());
   return step;
