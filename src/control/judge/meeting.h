@@ -37,8 +37,8 @@ struct MeetingClock {
 /// Which group is being made, and how its parent fares.
 struct MeetingQuestion {
   GroupId group = 0;
-  GroupId asked_of = 0;     ///< 0: a world
-  WorldRank world_rank{0};  ///< of this rank
+  GroupId asked_of = 0;               ///< 0: a world
+  WorldRank world_rank{0};            ///< of this rank
   std::vector<int> left_parent = {};  ///< members that have said goodbye to it, ascending
   bool parent_failed = false;
 };
