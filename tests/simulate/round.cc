@@ -402,7 +402,7 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
   const bool is_cut = verdict.text.size() + 1 >= control::kVerdictBytes;
   const bool is_unanswered = verdict.text.find("has not answered") != std::string::npos;
   using enum FaultKind;
-  if (is_unanswered && !has_fault({stop, slow, freeze, cut, die, lose}))
+  if (is_unanswered && !has_fault({stop, slow, freeze, cut, die, lose, quit}))
     violated(text + ": its host could answer");
   if (is_cut || is_unanswered) return;
   if (most >= seq) violated(text + ": it had");
