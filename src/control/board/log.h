@@ -29,8 +29,8 @@ class BoardLog {
   };
   /// Entry `number`, from 1 on; `verdict` is set if it is there.
   State read(std::uint64_t number, Verdict* verdict) const;
-  /// Entry `number` is missed: the next one that is not known to be. However far ahead the log is,
-  /// or seems to be, few steps lead to its end.
+  /// Entry `number` is missed: the next one that is not known to be. Where two words agree that the
+  /// log is far ahead, all that is gone is passed over at once; a garbage word alone hides one.
   std::uint64_t after_missed(std::uint64_t number) const noexcept;
   /// Makes `verdict` entry `number`, for a rank that has applied all before. False: another one
   /// stands there.

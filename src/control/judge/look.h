@@ -19,10 +19,9 @@ struct WaitClock {
   std::uint64_t progress_seen = 0;
   Clock::time_point began = {}, next_line = {};
   std::chrono::nanoseconds backoff{5'000'000};
-  bool matched = false;  ///< messages: the peer is there; from now on `stall` counts
-  bool more_comes =
-      false;               ///< messages: who may have left has yet to send some that it sent before
-  bool peer_left = false;  ///< seen once: look at the data again before saying so
+  bool matched = false;     ///< messages: the peer is there; from now on `stall` counts
+  bool more_comes = false;  ///< messages: who may have left still holds some for this rank
+  bool peer_left = false;   ///< seen once: look at the data again before saying so
   Clock::time_point due = Clock::time_point::max();  ///< since when somebody could be named
 
   /// The first look of the wait; a later one changes nothing.
