@@ -119,7 +119,7 @@ class ProcessGroup::Impl {
   /// Gives `request` the next number; returns the last one, for undo.
   Number number(Request& request) noexcept;
   void dispatch(const Request& request);
-  Work dispatch_async(Request request);
+  Work dispatch_async(const Request& request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
   void fail_alone(const Error& failure) noexcept;

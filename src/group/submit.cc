@@ -1,6 +1,7 @@
 // The way of a request from the public call to the backend.
 #include <fmt/format.h>
 
+#include <new>
 #include <utility>
 #include <vector>
 
@@ -148,8 +149,12 @@ void ProcessGroup::Impl::dispatch(const Request& request) {
   foreign_ ? foreign_->run(request) : parts_.backend->run(request);
 }
 
-Work ProcessGroup::Impl::dispatch_async(Request request) {
-  return foreign_ ? foreign_->start(std::move(request)) : parts_.backend->start(std::move(request));
+Work ProcessGroup::Impl::dispatch_async(const Request& request) try {
+  return foreign_ ? foreign_->start(request) : parts_.backend->start(request);
+} catch (const std::bad_alloc&) {
+  throw group::make_error(ErrorCode::kSystem, request, rank(),
+                          "the system has refused memory for it; see its limits (ulimit -a) and "
+                          "what else the host runs");
 }
 
 bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {

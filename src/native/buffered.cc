@@ -1,4 +1,6 @@
 // Buffered sends: each ends at once, so what cannot be announced with all its bytes is copied.
+#include <fmt/format.h>
+
 #include <cstring>
 #include <memory>
 #include <new>
@@ -32,6 +34,7 @@ class Messages::Copy final : private OwnRequest, public Transfer {
       : OwnRequest(*send.request_), Transfer(messages, OwnRequest::request, nullptr) {
     state.store(send.state.load());
     id_ = send.id_;
+    line_ = send.line_;
   }
 
  private:
@@ -43,7 +46,7 @@ class Messages::Copy final : private OwnRequest, public Transfer {
 Messages::~Messages() {
   for (Peer& to : peers_) {
     to.tags.each([&](Tag& tag) {
-      while (tag.sends.first != nullptr) end(tag.sends, transfer_of(*tag.sends.first));
+      while (tag.sends.first != nullptr) end(transfer_of(*tag.sends.first));
     });
   }
 }
@@ -53,41 +56,63 @@ bool Messages::has_room(const Peer& to, std::size_t byte_count) noexcept {
   return to.announced_bytes + to.copied_bytes + byte_count <= kMaxUnmatchedBytes;
 }
 
-/// As far as there is room, one after the other.
+/// What is buffered behind a plain send must not take the room for its announcement.
+bool Messages::has_room_for_buffered(const Peer& to, std::size_t byte_count) noexcept {
+  return has_room(to, byte_count + kKeptBytes * to.plain_heads);
+}
+
+/// As far as there is room: the first ones, and that for which the calling thread waits.
 void Messages::copy_buffered(Peer& to) {
-  while (to.uncopied.first != nullptr && copy(to, transfer_of(*to.uncopied.first))) {
+  constexpr int kMostPassed = 64;
+  int passed = 0;
+  for (Posted *each = to.uncopied.first, *next = nullptr; each != nullptr; each = next) {
+    next = each->in_stream.next;
+    if (!copy(to, transfer_of(*each)) && ++passed == kMostPassed) break;
   }
+  if (own_ != nullptr && own_->stream_ == &to.uncopied) copy(to, *own_);
 }
 
 /// False: there is no room.
 bool Messages::copy(Peer& to, Transfer& send) {
-  if (to.rank != membership_.rank()) read_taken(to);
-  if (!has_room(to, kKeptBytes + send.byte_count())) return false;
-  Copy* made = nullptr;
-  try {
-    made = new Copy(*this, send);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  const bool is_own = to.rank == membership_.rank();
+  if (!is_own) read_taken(to);
+  // Of one that is announced its place in the table has been counted, but for the own one's.
+  const bool is_queued = send.state.load() == State::queued;
+  const std::size_t cost = send.byte_count() + (is_queued || is_own ? kKeptBytes : 0);
+  if (!has_room_for_buffered(to, cost)) return false;
+  Copy& made = make_copy(send);
   Tag& tag = tag_of(send);
-  tag.sends.insert_after(&send, *made);
-  if (tag.first_queued == &send) tag.first_queued = made;
-  to.copied_bytes += send.byte_count();
-  if (to.rank != membership_.rank()) owe();
-  if (send.state.load() == State::queued) {
-    to.copied_bytes += kKeptBytes;
-    set_held(to, to.held + 1);
-  }
+  tag.sends.insert_after(&send, made);
+  if (tag.first_queued == &send) queue_from(to, tag, &made);
+  to.copied_bytes += cost;
+  if (is_own && !is_queued) matcher_.replace(to.rank, send, made);
+  if (!is_own) owe();
+  if (!is_own && is_queued) set_held(to, to.held + 1);
   stand_out(send);
   tell_sender(send);
-  end(tag.sends, send);
+  end(send);
   return true;
+}
+
+Messages::Copy& Messages::make_copy(const Transfer& send) {
+  try {
+    return *new Copy(*this, send);
+  } catch (const std::bad_alloc&) {
+    throw Error(ErrorCode::kSystem,
+                fmt::format("no memory for a copy of a buffered message of {} bytes to rank {}; "
+                            "receive it earlier, or send it unbuffered",
+                            send.byte_count(), send.awaited()));
+  }
 }
 
 void Messages::let_go(Copy& copy) noexcept {
   Peer& to = peer(copy.awaited());
-  if (!copy.carried_) to.copied_bytes -= copy.byte_count();
-  if (to.rank != membership_.rank()) owed_.fetch_sub(1);
+  if (to.rank == membership_.rank()) {
+    to.copied_bytes -= kKeptBytes + copy.byte_count();
+  } else {
+    if (!copy.carried_) to.copied_bytes -= copy.byte_count();
+    owed_.fetch_sub(1);
+  }
   delete &copy;
 }
 

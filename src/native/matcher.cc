@@ -28,22 +28,18 @@ Matcher::~Matcher() {
   }
 }
 
-PostedLine& Matcher::line_of(const Posted& receive) noexcept {
-  const int from = receive.peer.load();
-  return (from == kAnyRank ? any_ : peer(from).tags).get(receive.tag).receives;
-}
-
-void Matcher::post(Posted& receive) {
-  receive.order = next_order_++;
+PostedLine& Matcher::post(Posted& receive) {
   const int from = receive.peer.load();
   Tag& tag = (from == kAnyRank ? any_ : peer(from).tags).get(receive.tag);
+  if (from == kAnyRank) {
+    unsettle(unsettled_any_, tag);
+  } else if (tag.first_kept != nullptr) {
+    unsettle(peer(from).unsettled, tag);
+  }
+  receive.order = next_order_++;
   tag.receives.append(receive);
   receive.state.store(Posted::State::waiting);
-  if (from == kAnyRank) {
-    if (!std::exchange(tag.unsettled, true)) unsettled_any_.push_back(&tag);
-  } else if (tag.first_kept != nullptr) {
-    unsettle(peer(from), tag);
-  }
+  return tag.receives;
 }
 
 void Matcher::offer(int from, const Offer& offer) {
@@ -51,7 +47,7 @@ void Matcher::offer(int from, const Offer& offer) {
   Posted* const receive = find_receive(tag);
   if (receive != nullptr && tag.first_kept == nullptr && taker_.take(from, *receive, offer)) return;
   keep(from, tag, offer);
-  if (receive != nullptr) unsettle(peer(from), tag);
+  if (receive != nullptr) unsettle(peer(from).unsettled, tag);
 }
 
 /// The oldest receive that takes a message of this peer and tag.
@@ -64,8 +60,10 @@ Posted* Matcher::find_receive(const Tag& tag) const noexcept {
   return own->order < any->order ? own : any;
 }
 
-void Matcher::unsettle(Peer& from, Tag& tag) {
-  if (!std::exchange(tag.unsettled, true)) from.unsettled.push_back(&tag);
+void Matcher::unsettle(std::vector<Tag*>& list, Tag& tag) {
+  if (tag.unsettled) return;
+  list.push_back(&tag);
+  tag.unsettled = true;
 }
 
 void Matcher::settle(int from) {
@@ -116,13 +114,23 @@ bool Matcher::take_oldest(int from, Tag& tag) {
   return true;
 }
 
-void Matcher::assign(Posted& receive, int from) {
+PostedLine& Matcher::assign(Posted& receive, int from) {
+  PostedLine& line = peer(from).tags.get(receive.tag).receives;
   any_.get(receive.tag).receives.remove(receive);
   receive.peer.store(from);
-  PostedLine& line = peer(from).tags.get(receive.tag).receives;
   Posted* after = line.last;
   while (after != nullptr && after->order > receive.order) after = after->in_tag.previous;
   line.insert_after(after, receive);
+  return line;
+}
+
+bool Matcher::replace(int from, const Posted& send, Posted& by) noexcept {
+  Tag* const tag = peer(from).tags.find(send.tag);
+  Kept* kept = tag != nullptr ? tag->first_kept : nullptr;
+  while (kept != nullptr && kept->send != &send) kept = kept->next;
+  if (kept == nullptr) return false;
+  kept->send = &by;
+  return true;
 }
 
 bool Matcher::take_back(int from, std::int32_t tag_number, std::uint64_t id) {

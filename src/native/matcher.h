@@ -51,8 +51,9 @@ class Matcher {
   Matcher(const Matcher&) = delete;
   Matcher& operator=(const Matcher&) = delete;
 
-  /// Puts a receive in line.
-  void post(Posted& receive);
+  /// Puts a receive in line, in which it stands until it has ended or was assigned. What it throws
+  /// has changed nothing.
+  PostedLine& post(Posted& receive);
   /// A message has come: it is taken at once, or kept with a copy of its payload.
   void offer(int from, const Offer& offer);
   /// Makes pairs with what is kept of this peer, or for receives from any rank, as far as that goes
@@ -62,11 +63,12 @@ class Matcher {
   bool has_unsettled_any() const noexcept { return !unsettled_any_.empty(); }
   /// A kept message is no more. False: it is not here.
   bool take_back(int from, std::int32_t tag, std::uint64_t id);
+  /// A kept message to oneself has its bytes elsewhere from now on. False: it is not here.
+  bool replace(int from, const Posted& send, Posted& by) noexcept;
   /// For the Taker: a receive from any rank becomes one from `from`, in its place among those.
-  void assign(Posted& receive, int from);
+  /// Returns that line.
+  PostedLine& assign(Posted& receive, int from);
 
-  /// The line in which a receive stands until it has ended.
-  PostedLine& line_of(const Posted& receive) noexcept;
   std::size_t kept_bytes(int from) const noexcept { return peer(from).kept_bytes; }
   /// All receives.
   template <class Visit>
@@ -113,7 +115,7 @@ class Matcher {
   }
   Peer& peer(int rank) noexcept { return of_rank(peers_, rank); }
   const Peer& peer(int rank) const noexcept { return of_rank(peers_, rank); }
-  static void unsettle(Peer& from, Tag& tag);
+  static void unsettle(std::vector<Tag*>& list, Tag& tag);
   Posted* find_receive(const Tag& tag) const noexcept;
   bool take_oldest(int from, Tag& tag);
   void keep(int from, Tag& tag, const Offer& offer);

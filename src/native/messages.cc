@@ -82,9 +82,13 @@ void Messages::must_be_matched(Transfer& send) {
   leave(send);
   throw group::make_error(
       ErrorCode::kInvalidArgument, *send.request_, membership_.rank(),
-      fmt::format("a blocking send to oneself (rank {}) must find its recv posted, and there is "
-                  "none: call recv with tutti::async first, or send with tutti::async",
-                  membership_.rank()));
+      send.is_buffered()
+          ? fmt::format("rank {} may have {} bytes of messages to itself that were not received, "
+                        "and with this one there were more: call recv first",
+                        membership_.rank(), kMaxUnmatchedBytes)
+          : fmt::format("a blocking send to oneself (rank {}) must find its recv posted, and there "
+                        "is none: call recv with tutti::async first, or send with tutti::async",
+                        membership_.rank()));
 }
 
 /// On the board.
@@ -109,7 +113,7 @@ void Messages::submit(Transfer& transfer) {
   drive(&transfer);
 }
 
-bool Messages::drive(const Transfer* own) noexcept {
+bool Messages::drive(Transfer* own) noexcept {
   if (!token_.try_take()) return false;
   own_ = own;
   take_in();
@@ -118,7 +122,7 @@ bool Messages::drive(const Transfer* own) noexcept {
   return true;
 }
 
-void Messages::take_token(const Transfer* own) noexcept {
+void Messages::take_token(Transfer* own) noexcept {
   token_.take();
   own_ = own;
 }
@@ -134,8 +138,8 @@ void Messages::give_token() noexcept {
 // ---- asynchronous transfers
 
 template <class Visit>
-void Messages::visit_sends(const Tag& tag, Visit&& visit) {
-  for (Posted *send = tag.sends.first, *next = nullptr; send != nullptr; send = next) {
+void Messages::visit_sends(const PostedLine& line, Visit&& visit) {
+  for (Posted *send = line.first, *next = nullptr; send != nullptr; send = next) {
     next = send->in_tag.next;
     if (transfer_of(*send).is_asynchronous()) visit(transfer_of(*send));
   }
@@ -144,8 +148,9 @@ void Messages::visit_sends(const Tag& tag, Visit&& visit) {
 template <class Visit>
 void Messages::visit_pending(Visit&& visit) {
   for (const Peer& each : peers_) {
-    each.tags.each([&](const Tag& tag) { visit_sends(tag, visit); });
+    each.tags.each([&](const Tag& tag) { visit_sends(tag.sends, visit); });
   }
+  visit_sends(unplaced_, visit);
   matcher_.each([&](Posted& receive) {
     if (transfer_of(receive).is_asynchronous()) visit(transfer_of(receive));
   });
@@ -180,6 +185,14 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
   }
   take_in();
   pump();
+  guarded([&] { look_at_all(now, next); });
+  // Who waits beside this shows it only if it was looked at.
+  if (owes()) *next = std::min(*next, now + control::kLongestBackoff);
+  *next = std::max(*next, now + pause_after(Deadline::Clock::now() - now));
+  give_token();
+}
+
+void Messages::look_at_all(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) {
   std::optional<control::GroupFacts> facts;  // one reading for all: there may be thousands
   std::vector<int> to_freeze;
   visit_pending([&](Transfer& transfer) {
@@ -201,8 +214,9 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
       return;
     }
     transfer.held_back_ = held_back(transfer);
+    const Error failure = gave_up(transfer);
     forget(transfer);
-    give_up(transfer);
+    fail(transfer, failure);
   });
   std::sort(to_freeze.begin(), to_freeze.end());
   to_freeze.erase(std::unique(to_freeze.begin(), to_freeze.end()), to_freeze.end());
@@ -211,34 +225,33 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
       *next = std::min(*next, now + std::chrono::milliseconds(1));
     }
   }
-  // Who waits beside this shows it only if it was looked at.
-  if (owes()) *next = std::min(*next, now + control::kLongestBackoff);
-  *next = std::max(*next, now + pause_after(Deadline::Clock::now() - now));
-  give_token();
 }
 
-bool Messages::give_up_announced(Peer& to, Deadline::Clock::time_point now) noexcept {
+bool Messages::give_up_announced(Peer& to, Deadline::Clock::time_point now) {
   if (!freeze(to)) return false;
-  to.tags.each([&](const Tag& tag) {
-    visit_sends(tag, [&](Transfer& transfer) {
-      if (!is_announced(transfer) || !transfer.clock_.arrive.expired(now)) return;
-      take_back_announced(to, transfer);
-      give_up(transfer);
+  guarded([&] {
+    to.tags.each([&](const Tag& tag) {
+      visit_sends(tag.sends, [&](Transfer& transfer) {
+        if (!is_announced(transfer) || !transfer.clock_.arrive.expired(now)) return;
+        const Error failure = gave_up(transfer);
+        take_back_announced(to, transfer);
+        fail(transfer, failure);
+      });
     });
   });
   thaw(to);
   return true;
 }
 
-/// Ends what is in no line any more.
-void Messages::give_up(Transfer& transfer) noexcept {
+Error Messages::gave_up(const Transfer& transfer) const {
   try {
     membership_.throw_gave_up(*transfer.request_, transfer.held_back_);
   } catch (const Error& error) {
-    fail(transfer, error);
+    return error;
   }
 }
 
+/// Ends what is in no line any more.
 void Messages::fail(Transfer& transfer, const Error& failure) noexcept {
   pending_.fetch_sub(1);
   others_ended_ = true;
@@ -260,15 +273,15 @@ void Messages::fail_pending() noexcept {
 /// Ends `transfer`, and younger ones of its tag that waited for it, unless an older one is under
 /// way.
 void Messages::complete(Transfer& transfer) {
-  PostedLine& line = line_of(transfer);
+  PostedLine& line = *transfer.line_;
   transfer.state.store(State::complete);
   while (line.first != nullptr && line.first->state.load() == State::complete) {
-    end(line, transfer_of(*line.first));
+    end(transfer_of(*line.first));
   }
 }
 
-void Messages::end(PostedLine& line, Transfer& transfer) noexcept {
-  line.remove(transfer);
+void Messages::end(Transfer& transfer) noexcept {
+  transfer.line_->remove(transfer);
   if (&transfer != own_) others_ended_ = true;
   if (transfer.is_asynchronous()) pending_.fetch_sub(1);
   transfer.on_end();

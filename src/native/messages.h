@@ -18,12 +18,11 @@
 // moves elsewhere.
 //
 // A *transfer* is one send or receive under way. Transfers of a peer, tag and direction stand in a
-// *line* in submission order and end in that order. Whoever holds the driver token moves all
-// transfers of the rank, not only its own.
+// *line* in submission order and end in that order, but for buffered sends. Whoever holds the driver
+// token moves all transfers of the rank, not only its own.
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -77,6 +76,7 @@ class Transfer : public Operation, public Posted {
 
   Messages& messages_;
   const Request* request_;
+  PostedLine* line_ = nullptr;  // in which it stands, from when it was placed until it has ended
   group::Match* const match_;
   std::string held_back_;  // what kept it from being matched, once it was withdrawn
   std::size_t count_;      // of a receive of any count: once matched
@@ -124,7 +124,7 @@ class Messages final : private Taker {
   Crowd& crowd() noexcept { return crowd_; }
   /// Moves whatever can move. `own`: the caller looks at this one itself and need not be woken.
   /// False: another thread does.
-  bool drive(const Transfer* own = nullptr) noexcept;
+  bool drive(Transfer* own = nullptr) noexcept;
   /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched or
   /// is just about to be.
   bool withdraw(Transfer& transfer, bool by_force);
@@ -155,6 +155,7 @@ class Messages final : private Taker {
     Posted* first_queued = nullptr;  ///< of `sends`: it and all behind it are to be announced
     std::size_t announced = 0;       ///< and unmatched
     bool ready = false;              ///< in the peer's list of tags with something to announce
+    Tag* next_ready = nullptr;
     Tag* next = nullptr;
     bool idle() const noexcept { return sends.first == nullptr && announced == 0 && !ready; }
   };
@@ -165,7 +166,8 @@ class Messages final : private Taker {
   struct Peer {
     int rank = 0;
     TagTable<Tag> tags;
-    std::deque<Tag*> ready;            // have something to announce and may
+    Tag *first_ready = nullptr, *last_ready = nullptr;  // have something to announce and may
+    std::size_t plain_heads = 0;       // tags where what is to be announced next is not buffered
     PostedStreams sending, receiving;  // State::matched
     PostedStreams uncopied;            // buffered sends that have not ended
     std::uint64_t next_id = 1;
@@ -185,10 +187,12 @@ class Messages final : private Taker {
   void leave(const Transfer& transfer) noexcept;
   static Transfer& transfer_of(Posted& posted) noexcept { return static_cast<Transfer&>(posted); }
   static Transfer* transfer_of(Posted* posted) noexcept { return static_cast<Transfer*>(posted); }
-  void take_token(const Transfer* own = nullptr) noexcept;
+  void take_token(Transfer* own = nullptr) noexcept;
   void give_token() noexcept;
   void take_in() noexcept;
   void place(Transfer& transfer) noexcept;
+  PostedLine& place_send(Transfer& send);
+  static void queue_from(Peer& peer, Tag& tag, Posted* first) noexcept;
   void pump() noexcept;
   void advance(Peer& peer);
   void read_frames(Peer& peer);
@@ -200,14 +204,18 @@ class Messages final : private Taker {
   void send_announcements(Peer& peer);
   enum class Room : std::uint8_t { is_there, none_here, none_there };
   Room announce(Peer& peer, Tag& tag);
-  void make_ready(Peer& peer, Tag& tag);
+  static void make_ready(Peer& peer, Tag& tag) noexcept;
+  static void push_ready(Peer& peer, Tag& tag) noexcept;
+  static Tag& pop_ready(Peer& peer) noexcept;
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
   void moved(const Peer& peer) noexcept;
   FrameHeader announcement(const Peer& peer, const Transfer& send, std::uint64_t id) const;
 
   void copy_buffered(Peer& peer);
   bool copy(Peer& peer, Transfer& send);
+  Copy& make_copy(const Transfer& send);
   static bool has_room(const Peer& peer, std::size_t byte_count) noexcept;
+  static bool has_room_for_buffered(const Peer& peer, std::size_t byte_count) noexcept;
   void let_go(Copy& copy) noexcept;
   void owe() noexcept;
   void set_held(Peer& peer, std::uint64_t held) noexcept;
@@ -223,8 +231,9 @@ class Messages final : private Taker {
   bool is_announced(const Transfer& transfer) const noexcept;
   void take_back_announced(Peer& peer, Transfer& send);
   void forget(Transfer& transfer) noexcept;
-  void give_up(Transfer& transfer) noexcept;
-  bool give_up_announced(Peer& peer, Deadline::Clock::time_point now) noexcept;
+  void look_at_all(Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
+  Error gave_up(const Transfer& transfer) const;
+  bool give_up_announced(Peer& peer, Deadline::Clock::time_point now);
   void fail(Transfer& transfer, const Error& failure) noexcept;
   template <class Part>
   void guarded(Part&& part) noexcept {
@@ -237,7 +246,6 @@ class Messages final : private Taker {
   std::string held_back(const Transfer& transfer);
 
   Tag& tag_of(const Transfer& send) noexcept;
-  PostedLine& line_of(const Transfer& transfer) noexcept;
   bool has_envelope_only(const Transfer& send) const noexcept;
   bool take(int from, Posted& posted, const Offer& offer) override;
   bool claim(Peer& peer, const FrameHeader& header);
@@ -249,9 +257,9 @@ class Messages final : private Taker {
   void take_own(Transfer& receive, const Offer& offer);
 
   void complete(Transfer& transfer);
-  void end(PostedLine& line, Transfer& transfer) noexcept;
+  void end(Transfer& transfer) noexcept;
   template <class Visit>
-  static void visit_sends(const Tag& tag, Visit&& visit);
+  static void visit_sends(const PostedLine& line, Visit&& visit);
   template <class Visit>
   void visit_pending(Visit&& visit);
 
@@ -273,7 +281,8 @@ class Messages final : private Taker {
   DriverToken token_;  // guards everything below
   std::vector<Peer> peers_;
   Matcher matcher_;
-  const Transfer* own_ = nullptr;  // see drive
+  PostedLine unplaced_;      // there was no memory: the group has failed
+  Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;
 };
 

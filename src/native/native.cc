@@ -140,7 +140,7 @@ class Native final : public Backend, private control::Driver {
       drive_owed();
       throw;
     }
-    drive_owed();
+    if (!drive_owed()) membership_.throw_cause(request);
   }
   Work start_message(Request request, group::Match* match) {
     ensure_driver();
@@ -191,13 +191,17 @@ class Native final : public Backend, private control::Driver {
     membership_.add_driver(*this);
     has_driver_.store(true);
   }
-  /// After a message: what peers are still to get goes on without it.
-  void drive_owed() noexcept {
+  /// After a message: what peers are still to get goes on without it. False: there is no thread
+  /// for that, and the group has failed.
+  bool drive_owed() noexcept {
     try {
       if (messages_.owes()) ensure_driver();
-    } catch (const Error&) {  // no thread: the next call does it
+    } catch (const std::exception&) {
+      fail_with_thrown(membership_);
+      return false;
     }
     if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();
+    return true;
   }
   void wake_if_pending() noexcept {
     if (is_busy() || messages_.has_come_to_owe()) membership_.wake_driver();

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <new>
+
 namespace tutti::native {
 
 namespace {
@@ -35,6 +37,12 @@ void fail_with_thrown(control::Membership& membership) noexcept {
     } else {
       membership.fail({error.code(), error.what(), culprits, {}});
     }
+  } catch (const std::bad_alloc&) {
+    membership.fail({ErrorCode::kSystem,
+                     of_this_rank("the system has refused memory; see its limits (ulimit -a) and "
+                                  "what else the host runs"),
+                     {rank},
+                     {}});
   } catch (const std::exception& error) {
     membership.fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank}, {}});
   }

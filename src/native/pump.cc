@@ -28,24 +28,40 @@ void Messages::take_in() noexcept {
   }
 }
 
+/// Of one that was placed.
 Messages::Tag& Messages::tag_of(const Transfer& send) noexcept {
-  return peer(send.awaited()).tags.get(send.tag);
-}
-
-/// In which it stands until it has ended.
-PostedLine& Messages::line_of(const Transfer& transfer) noexcept {
-  return transfer.is_send() ? tag_of(transfer).sends : matcher_.line_of(transfer);
+  return *peer(send.awaited()).tags.find(send.tag);
 }
 
 void Messages::place(Transfer& transfer) noexcept {
-  if (!transfer.is_send()) return matcher_.post(transfer);
-  Tag& tag = tag_of(transfer);
-  tag.sends.append(transfer);
-  if (tag.first_queued == nullptr) tag.first_queued = &transfer;
-  Peer& to = peer(transfer.awaited());
+  try {
+    transfer.line_ = &(transfer.is_send() ? place_send(transfer) : matcher_.post(transfer));
+  } catch (...) {
+    unplaced_.append(transfer);
+    transfer.line_ = &unplaced_;
+    fail_with_thrown(membership_);
+  }
+}
+
+PostedLine& Messages::place_send(Transfer& send) {
+  Peer& to = peer(send.awaited());
+  Tag& tag = to.tags.get(send.tag);
+  tag.sends.append(send);
+  if (tag.first_queued == nullptr) queue_from(to, tag, &send);
   make_ready(to, tag);
-  if (transfer.is_buffered() && kKeptBytes + transfer.byte_count() <= kMaxUnmatchedBytes)
-    stand_in(to.uncopied, transfer);
+  if (send.is_buffered() && kKeptBytes + send.byte_count() <= kMaxUnmatchedBytes)
+    stand_in(to.uncopied, send);
+  return tag.sends;
+}
+
+/// `first` is to be announced next.
+void Messages::queue_from(Peer& to, Tag& tag, Posted* first) noexcept {
+  const auto is_plain = [](Posted* send) {
+    return send != nullptr && !transfer_of(*send).is_buffered();
+  };
+  if (is_plain(tag.first_queued)) --to.plain_heads;
+  tag.first_queued = first;
+  if (is_plain(first)) ++to.plain_heads;
 }
 
 void Messages::pump() noexcept {
@@ -143,7 +159,7 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
 bool Messages::take_up(Peer& from, Transfer& receive, const FrameHeader& header) {
   const Request& request = *receive.request_;
   if (request.message.make_room != nullptr && !make_room(receive, header.what.count)) return false;
-  if (receive.awaited() == kAnyRank) matcher_.assign(receive, from.rank);
+  if (receive.awaited() == kAnyRank) receive.line_ = &matcher_.assign(receive, from.rank);
   receive.id_ = header.id;
   if (receive.match_ != nullptr) {
     *receive.match_ = {from.rank, receive.count_, header.id, receive.data_,
@@ -288,7 +304,8 @@ void Messages::tell_sender(const Transfer& send) const noexcept {
   *send.match_ = {send.awaited(), send.count_, send.id_, nullptr, !has_envelope_only(send)};
 }
 
-/// Where many are unmatched, their bytes stay here until they are asked for.
+/// Where many are unmatched, or there is no room for its bytes, they stay here until they are asked
+/// for.
 FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::uint64_t id) const {
   const Request& request = *send.request_;
   FrameHeader header;
@@ -298,7 +315,8 @@ FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::ui
   header.what.site = membership_.site(request.where);
   header.type = has_envelope_only(send) ? FrameType::envelope : FrameType::announce;
   const bool carries = send.byte_count() <= eager_bytes_ && header.type != FrameType::envelope &&
-                       (send.is_buffered() || to.announced_bytes < kMaxUnmatchedBytes / 2);
+                       (send.is_buffered() || (to.announced_bytes < kMaxUnmatchedBytes / 2 &&
+                                               has_room(to, kKeptBytes + send.byte_count())));
   if (!carries) return header;
   if (send.is_buffered()) header.type = FrameType::buffered;
   header.payload_bytes = static_cast<std::uint32_t>(send.byte_count());
@@ -306,27 +324,42 @@ FrameHeader Messages::announcement(const Peer& to, const Transfer& send, std::ui
 }
 
 /// What was buffered does not await that others of its tag are matched.
-void Messages::make_ready(Peer& to, Tag& tag) {
+void Messages::make_ready(Peer& to, Tag& tag) noexcept {
   const bool is_full = tag.announced >= kMaxUnmatchedPerTag;
   if (is_full && !transfer_of(*tag.first_queued).is_buffered()) return;
-  if (std::exchange(tag.ready, true)) return;
-  to.ready.push_back(&tag);
+  if (!tag.ready) push_ready(to, tag);
 }
 
-/// One of each tag in turn. Copies have their room in the peer's table, and wait for nothing else.
+void Messages::push_ready(Peer& to, Tag& tag) noexcept {
+  tag.ready = true;
+  tag.next_ready = nullptr;
+  (to.first_ready != nullptr ? to.last_ready->next_ready : to.first_ready) = &tag;
+  to.last_ready = &tag;
+}
+
+Messages::Tag& Messages::pop_ready(Peer& to) noexcept {
+  Tag& tag = *to.first_ready;
+  to.first_ready = tag.next_ready;
+  tag.ready = false;
+  return tag;
+}
+
+/// One of each tag in turn. Copies have their room in the peer's table, and wait for nothing else;
+/// what is not buffered may have room where what is has none.
 void Messages::send_announcements(Peer& to) {
-  for (std::size_t passed = 0; passed < to.ready.size();) {
-    Tag& tag = *to.ready.front();
+  const Tag* first_passed = nullptr;
+  while (to.first_ready != nullptr && to.first_ready != first_passed) {
+    Tag& tag = *to.first_ready;
     const Room room = tag.first_queued != nullptr ? announce(to, tag) : Room::is_there;
-    if (room == Room::none_here || (room == Room::none_there && to.held == 0)) return;
-    to.ready.pop_front();
+    const bool may_others = to.held > 0 || (to.plain_heads > 0 && has_room(to, kKeptBytes));
+    if (room == Room::none_here || (room == Room::none_there && !may_others)) return;
+    pop_ready(to);
     if (room == Room::none_there) {
-      to.ready.push_back(&tag);
-      ++passed;
+      if (first_passed == nullptr) first_passed = &tag;
+      push_ready(to, tag);
       continue;
     }
-    passed = 0;
-    tag.ready = false;
+    first_passed = nullptr;
     if (tag.first_queued != nullptr) make_ready(to, tag);
   }
 }
@@ -336,9 +369,11 @@ Messages::Room Messages::announce(Peer& to, Tag& tag) {
   Transfer& send = transfer_of(*tag.first_queued);
   const FrameHeader header = announcement(to, send, to.next_id);
   const std::size_t cost = Matcher::cost_of(header);
-  if (!send.is_copy() && !has_room(to, cost)) return Room::none_there;
+  const bool has_place =
+      send.is_copy() || (send.is_buffered() ? has_room_for_buffered(to, cost) : has_room(to, cost));
+  if (!has_place) return Room::none_there;
   if (!try_send(to, header, send.request_->input.data)) return Room::none_here;
-  tag.first_queued = send.in_tag.next;
+  queue_from(to, tag, send.in_tag.next);
   to.announced_bytes += cost;
   send.id_ = to.next_id++;
   send.carried_ = header.type != FrameType::envelope && header.payload_bytes == send.byte_count();
@@ -353,24 +388,20 @@ Messages::Room Messages::announce(Peer& to, Tag& tag) {
   }
   stand_out(send);
   tell_sender(send);
-  end(tag.sends, send);
+  end(send);
   return Room::is_there;
 }
 
 // ---- messages to oneself: no channel, the same order
 
 void Messages::announce_to_self(Peer& self) {
-  while (!self.ready.empty()) {
-    Tag& tag = *self.ready.front();
-    self.ready.pop_front();
-    tag.ready = false;
+  while (self.first_ready != nullptr) {
+    Tag& tag = pop_ready(self);
     while (tag.first_queued != nullptr) {
       Transfer& send = transfer_of(*tag.first_queued);
-      tag.first_queued = send.in_tag.next;
+      queue_from(self, tag, send.in_tag.next);
       send.state.store(State::waiting);
       send.id_ = self.next_id++;
-      stand_out(send);
-      if (send.is_copy()) self.copied_bytes -= kKeptBytes;
       matcher_.offer(self.rank, {announcement(self, send, send.id_), nullptr, &send});
     }
   }
@@ -379,6 +410,7 @@ void Messages::announce_to_self(Peer& self) {
 void Messages::take_own(Transfer& receive, const Offer& offer) {
   Transfer* const send = transfer_of(offer.send);
   kernels::copy(receive.data_, send->request_->input.data, receive.byte_count());
+  stand_out(*send);
   tell_sender(*send);
   complete(*send);
   complete(receive);

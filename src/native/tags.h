@@ -12,7 +12,7 @@
 namespace tutti::native {
 
 /// Things by tag. `Tag` has `tag`, `next` (for the table alone) and `idle()`: idle ones go when
-/// others need their place, which is in `get` only.
+/// others need their place, which is in `get` only. What `get` throws has changed nothing.
 template <class Tag>
 class TagTable {
  public:
@@ -48,13 +48,12 @@ class TagTable {
   }
   /// Lets the idle ones go; more buckets if that leaves the table half full.
   void make_room() {
-    std::vector<Tag*> old = std::move(buckets_);
     std::size_t live = 0;
-    for (Tag* tag : old) {
-      for (; tag != nullptr; tag = tag->next) live += tag->idle() ? 0 : 1;
-    }
-    buckets_.assign(2 * live >= old.size() ? std::max<std::size_t>(16, 2 * old.size()) : old.size(),
-                    nullptr);
+    each([&](const Tag& tag) { live += tag.idle() ? 0 : 1; });
+    const std::size_t size = buckets_.size();
+    // Before anything is moved: there may be no memory.
+    std::vector<Tag*> old(2 * live >= size ? std::max<std::size_t>(16, 2 * size) : size, nullptr);
+    old.swap(buckets_);
     count_ = live;
     for (Tag* tag : old) {
       while (tag != nullptr) {

@@ -106,17 +106,18 @@ bool Messages::tell_withdrawals(Peer& to) {
 
 /// Takes a transfer that has not ended out of everything that points to it.
 void Messages::forget(Transfer& transfer) noexcept {
-  if (transfer.is_send()) {
+  if (transfer.is_send() && transfer.line_ != &unplaced_) {
+    Peer& to = peer(transfer.awaited());
     Tag& tag = tag_of(transfer);
     if (tag.first_queued == &transfer) {
-      tag.first_queued = transfer.in_tag.next;
-      if (tag.first_queued != nullptr) make_ready(peer(transfer.awaited()), tag);
+      queue_from(to, tag, transfer.in_tag.next);
+      if (tag.first_queued != nullptr) make_ready(to, tag);
     }
     if (transfer.awaited() == membership_.rank() && transfer.state.load() == State::waiting) {
       (void)matcher_.take_back(transfer.awaited(), transfer.tag, transfer.id_);
     }
   }
-  line_of(transfer).remove(transfer);
+  transfer.line_->remove(transfer);
   stand_out(transfer);
 }
 

@@ -209,6 +209,85 @@ TEST(Buffered, BeyondTheBoundTheyWaitForRoom) {
   });
 }
 
+/// What stands behind a send that is not buffered does not take all the room before it has gone.
+TEST(Buffered, WhatIsBehindASendStarvesItNot) {
+  on_ranks(2, [](ProcessGroup& world) {
+    constexpr int kEmpty = 64, kBuffered = 100;
+    const std::vector<char> none, some(4096, 's');
+    const std::vector<char> large(kMiB, 'l');
+    if (world.rank() == 0) {
+      std::vector<Work> works;
+      for (int i = 0; i < kEmpty; ++i) works.push_back(world.send(none, 1, {.tag = 0}, async));
+      works.push_back(world.send(some, 1, {.tag = 0}, async));
+      for (int i = 0; i < kBuffered; ++i) world.send(large, 1, buffered(0));
+      wait_all(works);
+    } else {
+      std::this_thread::sleep_for(50ms);
+      std::vector<char> empty, got(some.size()), all(large.size());
+      for (int i = 0; i < kEmpty; ++i) world.recv(empty, 0, {.tag = 0});
+      world.recv(got, 0, {.tag = 0});
+      EXPECT_TRUE(got == some);
+      for (int i = 0; i < kBuffered; ++i) world.recv(all, 0, {.tag = 0});
+      EXPECT_TRUE(all == large);
+    }
+    world.barrier();
+  });
+}
+
+TEST(Buffered, ALargeOneThatWaitsForRoomHoldsUpNoSmallOnes) {
+  on_ranks(2, [](ProcessGroup& world) {
+    std::vector<char> large(50 * kMiB, 'l'), other(large.size());
+    if (world.rank() == 0) {
+      world.send(large, 1, buffered(1));
+      Work waits = world.send(large, 1, buffered(1), async);
+      send_all(world, 1, 3000, 250);
+      world.barrier();
+      waits.wait();
+    } else {
+      world.barrier();
+      receive_all(world, 1, 3000, 250);
+      for (int i = 0; i < 2; ++i) world.recv(other, 0, {.tag = 1});
+      EXPECT_TRUE(other == large);
+    }
+  });
+}
+
+/// With its envelope the largest takes all the room there is.
+TEST(Buffered, AMessageMayTakeAllTheRoom) {
+  constexpr std::size_t kEnvelope = 128;
+  for (const std::size_t less : {kEnvelope, 2 * kEnvelope - 1, 2 * kEnvelope}) {
+    on_ranks(2, [less](ProcessGroup& world) {
+      std::vector<char> sent(64 * kMiB - less, 's'), got(sent.size());
+      world.send(sent, 1 - world.rank(), buffered(0));
+      world.recv(got, 1 - world.rank(), {.tag = 0});
+      EXPECT_TRUE(got == sent);
+    });
+  }
+}
+
+TEST(Buffered, ToOneselfTheyHaveABoundToo) {
+  on_ranks(1, [](ProcessGroup& world) {
+    std::vector<char> large(40 * kMiB, 'a'), got(large.size());
+    Work first = world.send(large, 0, buffered(1), async);
+    first.wait();
+    Work second = world.send(large, 0, buffered(2), async);
+    EXPECT_FALSE(second.wait_for(20ms));
+    const Error error = thrown_by([&] { world.send(large, 0, buffered(3)); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(error.what()).find("67108864 bytes"), std::string::npos) << error.what();
+    world.recv(got, 0, {.tag = 1});
+    second.wait();
+    large.assign(large.size(), 'b');
+    world.recv(got, 0, {.tag = 2});
+    EXPECT_EQ(got.front(), 'a');
+    EXPECT_EQ(got.back(), 'a');
+    const Error full = thrown_by([&] {
+      for (int i = 0; i < 1'000'000; ++i) world.send(std::vector<char>(), 0, buffered(4));
+    });
+    EXPECT_EQ(full.code(), ErrorCode::kInvalidArgument);
+  });
+}
+
 /// One that has closed is believed not to send any more as soon as all has come that it sent.
 TEST(Buffered, WhatWasNeverSentIsMissedAtOnce) {
   const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {

@@ -23,6 +23,7 @@ constexpr std::size_t kMaxPayload = 4096;
 struct Receive final : Posted {
   Receive(int peer_in, std::int32_t tag_in, int id_in) : Posted(peer_in, tag_in), id(id_in) {}
   const int id;
+  PostedLine* line = nullptr;
 };
 
 struct Pair {
@@ -40,12 +41,13 @@ class Recorder final : public Taker {
     EXPECT_EQ(offer.header.payload_bytes, sizeof(content));
     std::memcpy(&content, offer.payload, sizeof(content));
     EXPECT_EQ(content, offer.header.id);
-    if (posted.peer == kAnyRank) matcher->assign(posted, from);
+    Receive& receive = static_cast<Receive&>(posted);
+    if (posted.peer == kAnyRank) receive.line = &matcher->assign(posted, from);
     EXPECT_EQ(posted.peer, from);
     EXPECT_EQ(posted.tag, offer.header.tag);
-    matcher->line_of(posted).remove(posted);
+    receive.line->remove(posted);
     posted.state = Posted::State::ended;
-    pairs.push_back({static_cast<Receive&>(posted).id, from, offer.header.id});
+    pairs.push_back({receive.id, from, offer.header.id});
     return true;
   }
   std::function<bool()> may = [] { return true; };
@@ -58,7 +60,7 @@ struct Table {
   Table() { recorder.matcher = &matcher; }
   void post(int peer, std::int32_t tag) {
     receives.push_back(std::make_unique<Receive>(peer, tag, static_cast<int>(receives.size())));
-    matcher.post(*receives.back());
+    receives.back()->line = &matcher.post(*receives.back());
   }
   std::uint64_t offer(int from, std::int32_t tag) {
     FrameHeader header;

@@ -22,14 +22,23 @@
 
 #ifndef TUTTI_SANITIZED
 namespace {
-thread_local std::size_t allocations = 0;
+thread_local std::size_t allocations = 0;    // but for those of messages that are kept
+thread_local std::size_t until_refused = 0;  // that many are granted, and one is not; 0: all
 }  // namespace
 
+[[gnu::noinline]] void* operator new(std::size_t byte_count, std::align_val_t alignment) {
+  if (until_refused > 0 && --until_refused == 0) throw std::bad_alloc();
+  const auto unit = static_cast<std::size_t>(alignment);
+  if (void* memory = std::aligned_alloc(unit, (byte_count + unit - 1) / unit * unit)) return memory;
+  throw std::bad_alloc();
+}
 // Counts what this thread allocates. Not inlined: g++ would see malloc meet delete, and warn.
 [[gnu::noinline]] void* operator new(std::size_t byte_count) {
   ++allocations;
-  if (void* memory = std::malloc(byte_count)) return memory;
-  throw std::bad_alloc();
+  return operator new (byte_count, std::align_val_t{alignof(std::max_align_t)});
+}
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
@@ -137,6 +146,42 @@ TEST(NativeMemory, BlockingCallsAllocateNothing) {
     }
     EXPECT_EQ(is_done, 1) << "all of 400 rounds have allocated";
   });
+}
+
+/// Messages of many tags to rank 1, which receives them the other way round. `refuse` of this rank's
+/// allocations from the first one is not granted.
+void exchange_tags(NativeRank& me, std::size_t refuse) {
+  constexpr int kTags = 40;
+  std::vector<char> small(100), large(20'000);
+  until_refused = refuse;
+  for (int tag = 0; tag < kTags && me.rank == 0; ++tag)
+    me.send(tag % 4 == 0 ? large : small, 1, tag, true);
+  for (int tag = kTags; tag-- > 0 && me.rank == 1;) me.recv(tag % 4 == 0 ? large : small, 0, tag);
+  me.run(me.barrier());
+}
+
+/// Whichever allocation of a call it is: nobody waits for ever, and all are told the same.
+TEST(NativeMemory, WhereItIsRefusedAllAreTold) {
+  constexpr std::size_t kRounds = 60;
+  for (const int unlucky : {0, 1}) {
+    std::atomic<std::size_t> failures{0};
+    for (std::size_t round = 1; round <= kRounds; ++round) {
+      on_native_ranks(2, [&](NativeRank& me) {
+        me.run(me.barrier());
+        try {
+          exchange_tags(me, me.rank == unlucky ? round : 0);
+        } catch (const Error& error) {
+          failures += 1;
+          EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+          EXPECT_EQ(error.context().culprits, std::vector<int>{unlucky}) << error.what();
+          const bool is_named = std::string(error.what()).find("memory") != std::string::npos;
+          EXPECT_TRUE(is_named) << error.what();
+        }
+        until_refused = 0;
+      });
+    }
+    EXPECT_GT(failures, kRounds / 2) << "rank " << unlucky;
+  }
 }
 #endif
 

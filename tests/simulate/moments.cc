@@ -61,7 +61,7 @@ bool add_circles(Plan& plan, Random& random) {
 }
 
 /// Two groups in opposite order: one verdict fails both, and each of their ranks goes on with the
-/// other.
+/// other. The root of a broadcast would wait for nobody there.
 bool add_opposites(Plan& plan, Random& random) {
   if (plan.ranks() < 2 || plan.hosts() > 1) return false;
   plan.timeout = std::max(plan.timeout, kPatient);
@@ -69,11 +69,16 @@ bool add_opposites(Plan& plan, Random& random) {
     plan.groups.push_back({shuffled_ranks(plan, random), 0});
     plan.steps.push_back({.kind = StepKind::make, .group = group});
   }
-  for (int group = 1; group <= 2; ++group)
-    plan.steps.push_back({.kind = StepKind::collective, .group = group});
+  plan.put_aside = 0.01;  // seldom: who is told has time for the next call
+  const int root = random.from_to(0, plan.ranks() - 1);
+  plan.steps.push_back({.kind = StepKind::collective, .group = 1});
+  plan.steps.push_back(
+      {.kind = StepKind::collective, .group = 2, .op = Op::broadcast, .root = root, .count = 10});
+  const int other = (root + random.from_to(1, plan.ranks() - 1)) % plan.ranks();
   plan.goes_on.assign(plan.goes_on.size(), true);
-  plan.faults.push_back(
-      {.kind = FaultKind::swap, .who = random.from_to(0, plan.ranks() - 1), .at = 2});
+  plan.faults.push_back({.kind = FaultKind::swap,
+                         .who = plan.groups[2].world_ranks[static_cast<std::size_t>(other)],
+                         .at = 2});
   return true;
 }
 
@@ -242,8 +247,10 @@ bool add_quiet(Plan& plan, Random& random) {
   const int count = random.from_to(10, 30);
   for (int number = 0; number < count; ++number) {
     if (random.chance(0.5)) {
-      plan.steps.push_back(
-          {.kind = StepKind::collective, .op = Op::all_reduce, .count = 1 + number});
+      const bool is_large = random.chance(0.3);
+      plan.steps.push_back({.kind = StepKind::collective,
+                            .op = random.chance(0.5) ? Op::all_reduce : Op::scan,
+                            .count = is_large ? random.from_to(7'000, 70'000) : 1 + number});
     } else {
       const bool is_back = random.chance(0.5);
       plan.steps.push_back(message(ranks[is_back ? 1 : 0], ranks[is_back ? 0 : 1], false));
@@ -258,10 +265,10 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
-                                   add_unawares,    add_orphan,      add_late_look,  add_half_heard,
-                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet,
-                                   add_buffered};
+  constexpr std::array kMoments = {add_chain,      add_circles,     add_opposites,   add_opposites,
+                                   add_unawares,   add_unawares,    add_orphan,      add_late_look,
+                                   add_half_heard, add_short_rings, add_withdrawals, add_latecomers,
+                                   add_quiet,      add_buffered};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;
