@@ -260,10 +260,10 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,      add_circles,     add_opposites,   add_opposites,
-                                   add_unawares,   add_unawares,    add_orphan,      add_late_look,
-                                   add_half_heard, add_short_rings, add_withdrawals, add_latecomers,
-                                   add_quiet,      add_buffered};
+  constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
+                                   add_unawares,    add_orphan,      add_late_look,  add_half_heard,
+                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet,
+                                   add_buffered};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;
