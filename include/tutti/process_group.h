@@ -246,6 +246,7 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
     DType dtype;
     void* (*make)(void* context, std::size_t count);
     void* context;
+    std::size_t per_item;
   };
   template <class Resizable>
   static Room room_in(Resizable& data) {
@@ -258,14 +259,11 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
       using Item = std::ranges::range_value_t<Resizable>;
       constexpr std::size_t kPerItem = detail::layout_of<Item>().per_item;
       const auto make = [](void* context, std::size_t count) -> void* {
-        if (count % kPerItem != 0) {
-          throw std::length_error("an item takes " + std::to_string(kPerItem));
-        }
         auto& room = *static_cast<Resizable*>(context);
         room.resize(count / kPerItem);
         return std::ranges::data(room);
       };
-      return {detail::layout_of<Item>().dtype, make, &data};
+      return {detail::layout_of<Item>().dtype, make, &data, kPerItem};
     } else {
       return {};
     }

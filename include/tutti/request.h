@@ -53,6 +53,7 @@ struct Request {
     /// by any thread, when it is matched. Null: exactly as many are awaited as the request says.
     void* (*make_room)(void* context, std::size_t count) = nullptr;
     void* room_context = nullptr;
+    std::size_t per_item = 1;  ///< of recv of any count: that is a multiple of this
     /// For a backend that does not check itself: the same at both ends, among the messages from one
     /// rank to another never used twice.
     std::uint64_t number = 0;

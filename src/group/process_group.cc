@@ -108,6 +108,7 @@ constexpr auto room_request = [](const Impl& group, const auto& room, int from,
                                  const RecvOptions& options, Where where) {
   Request request = recv_request(group, Buffer(nullptr, 0, room.dtype), from, options, where);
   request.message.make_room = room.make;
+  request.message.per_item = room.per_item;
   request.message.room_context = room.context;
   return request;
 };

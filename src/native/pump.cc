@@ -6,6 +6,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "kernels/kernels.h"
@@ -186,29 +187,42 @@ bool Messages::make_room(Transfer& receive, std::size_t count) {
   }
 }
 
+namespace {
+
+bool takes(const Request& receive, std::uint64_t count) {
+  if (receive.message.make_room == nullptr) return count == receive.count;
+  const std::size_t most = std::numeric_limits<std::ptrdiff_t>::max() / size_of(receive.dtype);
+  return count <= most && count % receive.message.per_item == 0;
+}
+
+std::string taken_by(const Request& receive) {
+  if (receive.message.make_room == nullptr) return std::to_string(receive.count);
+  if (receive.message.per_item == 1) return "any count";
+  return fmt::format("any multiple of {}", receive.message.per_item);
+}
+
+}  // namespace
+
 /// What arrived fits the receive; if not, both ends must learn of it: the group fails.
 bool Messages::agree(const Peer& from, const Transfer& receive, const FrameHeader& header) {
   const Request& request = *receive.request_;
-  const std::size_t most = std::numeric_limits<std::ptrdiff_t>::max() / size_of(request.dtype);
   const bool same = header.what.dtype == static_cast<std::uint8_t>(request.dtype) &&
-                    (request.message.make_room != nullptr ? header.what.count <= most
-                                                          : header.what.count == request.count);
+                    takes(request, header.what.count);
   const bool sound = (header.payload_bytes == 0 && header.type != FrameType::buffered) ||
                      header.payload_bytes == header.what.count * size_of(request.dtype);
   if (same && sound) return true;
   const auto at = [](const std::string& site) { return site.empty() ? site : " at " + site; };
   const auto dtype = static_cast<DType>(
       std::min<std::uint8_t>(header.what.dtype, static_cast<std::uint8_t>(kDTypeCount - 1)));
+  const std::set<int> ends{from.rank, membership_.rank()};
   membership_.fail(
       {ErrorCode::kCollectiveMismatch,
-       fmt::format(
-           "rank {} sent {} x {} with tag {} to rank {}{}, which receives {} x {}{}; make "
-           "both ends agree in dtype and count",
-           from.rank, name_of(dtype), header.what.count, header.tag, membership_.rank(),
-           at(membership_.site_of(from.rank, header.what.site)), name_of(request.dtype),
-           request.message.make_room != nullptr ? "any count" : std::to_string(request.count),
-           at(name_of(request.where))),
-       {from.rank},
+       fmt::format("rank {} sent {} x {} with tag {} to rank {}{}, which receives {} x {}{}; make "
+                   "both ends agree in dtype and count",
+                   from.rank, name_of(dtype), header.what.count, header.tag, membership_.rank(),
+                   at(membership_.site_of(from.rank, header.what.site)), name_of(request.dtype),
+                   taken_by(request), at(name_of(request.where))),
+       {ends.begin(), ends.end()},
        {}});
   return false;
 }

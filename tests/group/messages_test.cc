@@ -276,6 +276,8 @@ TEST(Mismatches, OfAMessageShowBothLines) {
       "make both ends agree in dtype and count";
   EXPECT_EQ(std::string(outcomes[0].error->what()), "send (rank 0) at site.cc:5: " + text);
   EXPECT_EQ(std::string(outcomes[1].error->what()), "recv (rank 1) at site.cc:8: " + text);
+  EXPECT_EQ(outcomes[0].error->context().culprits, (std::vector<int>{0, 1}))
+      << "either may be wrong";
 }
 
 TEST(Leaving, NamesTheMessageThatWasUnmatched) {
@@ -545,6 +547,32 @@ TEST(AnyCount, TheDtypeMustAgree) {
   for (const auto& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value());
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
+  }
+}
+
+TEST(AnyCount, ItMustBeOfWholeItems) {
+  struct Item {
+    char bytes[32];
+  };
+  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    const std::vector<std::uint8_t> out(33);
+    std::vector<Item> in;
+    if (me.rank == 0) {
+      world.send(out, 1, {}, {"site.cc", 5});
+    } else {
+      world.recv_resize(in, 0, {}, {"site.cc", 8});
+    }
+    return std::string();
+  });
+  for (const auto& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error.has_value());
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch);
+    EXPECT_NE(outcome.failure.find(
+                  "rank 0 sent u8 x 33 with tag 0 to rank 1 at site.cc:5, which receives u8 x any "
+                  "multiple of 32 at site.cc:8"),
+              std::string::npos)
+        << outcome.failure;
   }
 }
 
