@@ -139,6 +139,31 @@ TEST(JudgeAgreement, AKnownDifferenceIsToldEvenIfNobodyShowsItAnyMore) {
     }
 }
 
+/// The peer was seen in #`seen`, and its line shows nothing any more; this rank is in #2.
+Disagreement disagreement_where_seen(std::uint64_t seen) {
+  Scene scene(2);
+  scene.all_enter(2);
+  scene.line(1).history = {};
+  const Finding finding = disagreement_with(scene.facts, operation(2), {1, operation(seen, 6)});
+  return std::get<Disagreement>(finding.what);
+}
+
+TEST(JudgeAgreement, ThePeerMayHaveBeenSeenInAnOperationThatThisRankHasEnded) {
+  const Disagreement found = disagreement_where_seen(1);
+  EXPECT_EQ(found.seq, 1u);
+  ASSERT_EQ(found.sides.size(), 2u);
+  EXPECT_EQ(found.sides[0].shown->seq, 1u);
+  EXPECT_EQ(found.sides[1].shown->seq, 1u);
+}
+
+TEST(JudgeAgreement, OfALaterOperationNothingIsSaidAboutThisOne) {
+  const Disagreement found = disagreement_where_seen(3);
+  EXPECT_EQ(found.seq, 2u);
+  ASSERT_EQ(found.sides.size(), 2u);
+  EXPECT_EQ(found.sides[0].shown->seq, 2u);
+  EXPECT_FALSE(found.sides[1].shown.has_value());
+}
+
 TEST(JudgeAgreement, AnEarlierDifferenceComesBeforeTheOneThatWasSeen) {
   Scene scene(2);
   scene.enters(0, 2).enters(1, 1, 3).with_past(3).enters(1, 2, 3);
