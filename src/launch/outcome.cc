@@ -13,9 +13,12 @@ namespace {
 
 constexpr int kRendezvousFailed = 3;
 
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
 bool is_victim(const RankExit& exit) {
-  return !exit.culprits.empty() &&
-         std::find(exit.culprits.begin(), exit.culprits.end(), exit.rank) == exit.culprits.end();
+  return !exit.culprits.empty() && !contains(exit.culprits, exit.rank);
 }
 
 }  // namespace
@@ -45,10 +48,7 @@ const RankExit* Outcome::root_exit() const {
   // Only victims so far: whom they blamed, even if it exited with 0 (it left without a goodbye).
   for (const RankExit& victim : exits_) {
     if (!is_victim(victim) || !is_abnormal(victim.wait_status) || victim.ours) continue;
-    for (const RankExit& exit : exits_) {
-      const auto& blamed = victim.culprits;
-      if (std::find(blamed.begin(), blamed.end(), exit.rank) != blamed.end()) return &exit;
-    }
+    if (const RankExit* blamed = blamed_by(victim)) return blamed;
   }
   // All ended well, but a loss went untold: whose?
   const RankExit* untold = untold_exit();
@@ -57,6 +57,20 @@ const RankExit* Outcome::root_exit() const {
     if (const RankExit* exit = exit_of(culprit)) return exit;
   }
   return nullptr;
+}
+
+const RankExit* Outcome::blamed_by(const RankExit& victim) const {
+  std::vector<const RankExit*> chain{&victim};
+  for (std::size_t at = 0; at < chain.size(); ++at) {
+    for (const RankExit& exit : exits_) {
+      const bool is_known = std::find(chain.begin(), chain.end(), &exit) != chain.end();
+      if (is_known || !contains(chain[at]->culprits, exit.rank)) continue;
+      if (!is_victim(exit)) return &exit;
+      chain.push_back(&exit);
+    }
+  }
+  // Victims that blame each other, or somebody who has not ended: nobody is known to be the first.
+  return chain.size() > 1 ? chain[1] : nullptr;
 }
 
 const RankExit* Outcome::untold_exit() const noexcept {

@@ -1,9 +1,10 @@
 // Why a job ended, from the exits of its ranks.
 //
 // An exit is *abnormal* unless it is exit(0). It is *ours* when we had asked the rank to die. A
-// rank is a *victim* when the status board says that it failed because of other ranks; it often
-// exits before its culprit does, whose memory the kernel is still giving back. The *root cause* is
-// the first abnormal exit that is neither ours nor a victim's.
+// rank is a *victim* when the first of its failures on the status board blames other ranks, and not
+// itself; it often exits before its culprit does, whose memory the kernel is still giving back. The
+// *root cause* is the first abnormal exit that is neither ours nor a victim's. If there is none, it
+// is the rank that a victim blames; if that is a victim too, the rank that this one blames.
 //
 // A rank may also end with 0 and leave a failure *untold*: its group failed and its program never
 // heard of it. That is a failure of the job, and the root cause if no exit is abnormal. A failure
@@ -30,7 +31,7 @@ struct RankExit {
   int rank = 0;
   int wait_status = 0;             ///< as waitpid gives it
   bool ours = false;               ///< we had signalled it
-  std::vector<int> culprits = {};  ///< whom it blamed on the board; empty: nobody
+  std::vector<int> culprits = {};  ///< whom its first failure blames; empty: nobody
   std::string disagreement = {};   ///< what the board says the ranks disagreed about
   std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
   /// Of one of its groups, which its program has not been told of.
@@ -68,6 +69,8 @@ class Outcome {
 
  private:
   const RankExit* root_exit() const;
+  /// Whom a victim blames, in the end; null: it has not ended.
+  const RankExit* blamed_by(const RankExit& victim) const;
   /// The first failure that was left untold; null: none.
   const RankExit* untold_exit() const noexcept;
 

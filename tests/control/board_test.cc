@@ -57,7 +57,7 @@ TEST(Board, TextsOfOthersSteerNoTerminal) {
 /// The words of a line that is opened for `group`.
 Line* opened(const Board& board, SlotOwner& owner, GroupId group, GroupId asked_of) {
   EXPECT_TRUE(owner.open_line(group, asked_of, {}));
-  return board.find_line(SlotIndex(0), group);
+  return board.find_line(owner.index(), group);
 }
 
 TEST(Board, WhoEndsAfterItsLastGoodbyeHasLeft) {
@@ -194,8 +194,46 @@ TEST(Board, SetsAndFailuresRoundTrip) {
   EXPECT_EQ(board.find_line(SlotIndex(0), 77), line);
   EXPECT_EQ(board.find_line(SlotIndex(0), 78), nullptr);
   owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost);
-  EXPECT_EQ(line->failure.load(), static_cast<std::uint32_t>(ErrorCode::kAborted) + 1);
+  EXPECT_EQ(line->failure.load(), failure_word(ErrorCode::kAborted, 1));
   EXPECT_EQ(read_set(line->ranks, board.world_size()), lost);
+}
+
+TEST(Board, TheFirstFailureOfASlotSaysWhoIsToBlame) {
+  const net::Fd memory = Board::make(5);
+  const Board board(memory);
+  constexpr SlotIndex kSlot(2);
+  SlotOwner owner(board, kSlot);
+  Line* const world = opened(board, owner, 1, 0);
+  Line* const outer = opened(board, owner, 2, 1);
+  Line* const inner = opened(board, owner, 3, 1);
+  EXPECT_TRUE(blamed_by(board, kSlot).empty());
+  // It was told in `inner`, and what it unwound through later it aborted itself.
+  owner.publish_failure(OwnLine(*inner), ErrorCode::kAborted, world_ranks({4}));
+  owner.publish_failure(OwnLine(*outer), ErrorCode::kAborted, world_ranks({2}));
+  owner.publish_failure(OwnLine(*world), ErrorCode::kPeerLost, world_ranks({0}));
+  EXPECT_EQ(failed_lines(board, kSlot), (std::vector<const Line*>{inner, outer, world}));
+  EXPECT_EQ(blamed_by(board, kSlot), std::set<WorldRank>{WorldRank(4)});
+  // Every code blames, but for disagreements.
+  inner->failure.store(failure_word(ErrorCode::kSystem, 1));
+  EXPECT_EQ(blamed_by(board, kSlot), std::set<WorldRank>{WorldRank(4)});
+  for (const ErrorCode code : {ErrorCode::kCollectiveMismatch, ErrorCode::kDeadlock}) {
+    inner->failure.store(failure_word(code, 1));
+    EXPECT_TRUE(blamed_by(board, kSlot).empty());
+  }
+  inner->failure.fetch_or(kOutlived);
+  EXPECT_EQ(blamed_by(board, kSlot), std::set<WorldRank>{WorldRank(2)});
+}
+
+TEST(Board, AFailureWordHoldsCodeAndOrder) {
+  const std::uint32_t last = failure_word(ErrorCode::kCancelled, kLastFailure);
+  EXPECT_EQ(failure_order(last), kLastFailure);
+  EXPECT_EQ(failure_code(last), ErrorCode::kCancelled);
+  EXPECT_EQ(last & kOutlived, 0u);
+  EXPECT_EQ(failure_order(last | kOutlived), kLastFailure);
+  EXPECT_EQ(failure_code(last | kOutlived), ErrorCode::kCancelled);
+  EXPECT_EQ(failure_order(failure_word(ErrorCode::kAborted, 7)), 7u);
+  for (const std::uint32_t garbage : {~0u, 0xff00u, 0xffu, kOutlived})
+    EXPECT_EQ(failure_code(garbage), ErrorCode::kInternal);
 }
 
 TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {

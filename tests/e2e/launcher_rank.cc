@@ -223,6 +223,26 @@ int give_up(bool chosen) {
   for (;;) world.all_reduce(data);
 }
 
+/// In the chosen rank an exception of the program unwinds through three groups, in the others what
+/// they are told of it. Each returns what shows which.
+int unwind(bool chosen, bool is_busy) try {
+  auto world = tutti::init_process_group();
+  auto outer = world.split({.color = 0});
+  auto inner = world.split({.color = 0});
+  float x = 1;
+  float y = 1;
+  tutti::Work work;
+  if (is_busy) work = outer.all_reduce(x, tutti::async);
+  if (chosen) throw std::runtime_error("disk full");
+  inner.all_reduce(y);
+  return 0;
+} catch (const tutti::Error&) {
+  return 5;
+} catch (const std::exception& error) {
+  std::puts(error.what());
+  return 7;
+}
+
 /// Rank 0 waits in vain for a message until somebody ends the job.
 int wait_in_vain(bool chosen) {
   auto world = tutti::init_process_group();
@@ -251,6 +271,7 @@ int main(int argc, char** argv) {
   if (mode == "disagree") return disagree(chosen);
   if (mode == "wait-in-a-ring") return wait_in_a_ring();
   if (mode == "give-up") return give_up(chosen);
+  if (mode == "unwind") return unwind(chosen, value == "busy");
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "leave-init") return leave_init(chosen);
   if (mode == "openmp") return with_openmp(value);

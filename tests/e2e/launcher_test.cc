@@ -507,6 +507,17 @@ TEST_F(Launcher, WhoAbortsIsTheRootCauseAndNotWhoEndsFirst) {
   EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 2 on ")) << job.err();
 }
 
+// A rank that was told in one group unwinds through the next before the first one has got there.
+TEST_F(Launcher, WhoseExceptionUnwindsFirstIsTheRootCause) {
+  for (const std::string mode : {"idle", "busy"}) {
+    for (int round = 0; round < 20; ++round) {
+      LaunchedJob job(run(5, {kRank, "unwind", mode, "4"}));
+      EXPECT_EQ(job.wait_exit(), 7) << mode << job.err();
+      EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 4 on ")) << mode << job.err();
+    }
+  }
+}
+
 // ---- wrong usage ----------------------------------------------------------------------------
 
 struct Misuse {

@@ -55,6 +55,31 @@ TEST(Outcome, CulpritThatLeftWithZeroIsNamedAndTheCodeIsAVictims) {
   EXPECT_EQ(outcome.exit_code({}), 5);
 }
 
+TEST(Outcome, OfRanksThatAVictimBlamesTheOneThatIsNoVictimIsTheRootCause) {
+  Outcome outcome;
+  outcome.add({.rank = 2, .wait_status = exit_status(5), .culprits = {4}});
+  outcome.add({.rank = 0, .wait_status = exit_status(5), .culprits = {2, 3}});
+  outcome.add({.rank = 3, .wait_status = 0});
+  EXPECT_EQ(outcome.root_cause(), 3);
+}
+
+TEST(Outcome, WhomAVictimBlamesMayBeAVictimItself) {
+  Outcome outcome;
+  outcome.add({.rank = 0, .wait_status = exit_status(5), .culprits = {2}});
+  outcome.add({.rank = 2, .wait_status = exit_status(6), .culprits = {4}});
+  outcome.add({.rank = 4, .wait_status = 0});
+  EXPECT_EQ(outcome.root_cause(), 4);
+  EXPECT_EQ(outcome.exit_code({}), 5);
+}
+
+TEST(Outcome, VictimsThatBlameEachOtherDoNotHideOneOfThem) {
+  Outcome outcome;
+  outcome.add({.rank = 0, .wait_status = exit_status(5), .culprits = {1}});
+  outcome.add({.rank = 1, .wait_status = exit_status(6), .culprits = {0}});
+  EXPECT_EQ(outcome.root_cause(), 1);
+  EXPECT_EQ(outcome.exit_code({}), 6);
+}
+
 TEST(Outcome, BlamingOneselfIsNotBeingAVictim) {
   Outcome outcome;
   outcome.add({.rank = 0, .wait_status = exit_status(4), .culprits = {0, 1}});

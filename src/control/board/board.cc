@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "net/system_error.h"
 #include "tutti/error.h"
@@ -239,23 +240,28 @@ std::string read_purpose(const Slot& slot, std::uint64_t chain) {
 }
 
 std::vector<const Line*> failed_lines(const Board& board, SlotIndex slot) {
-  std::vector<const Line*> failed;
+  // Its owner may fail once more meanwhile: each word is read once.
+  std::vector<std::pair<std::uint32_t, const Line*>> failed;
   for (const Line& line : Lines(board, slot)) {
     const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
-    if (failure != 0 && (failure & kOutlived) == 0) failed.push_back(&line);
+    if (failure != 0 && (failure & kOutlived) == 0)
+      failed.emplace_back(failure_order(failure), &line);
   }
-  return failed;
+  std::stable_sort(failed.begin(), failed.end(),
+                   [](const auto& one, const auto& other) { return one.first < other.first; });
+  std::vector<const Line*> lines;
+  for (const auto& [order, line] : failed) lines.push_back(line);
+  return lines;
 }
 
 std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot) {
-  std::set<WorldRank> blamed;
-  for (const Line* line : failed_lines(board, slot)) {
-    const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
-    if (code == ErrorCode::kPeerLost || code == ErrorCode::kTimeout ||
-        code == ErrorCode::kAborted || code == ErrorCode::kClosed)
-      for (const WorldRank rank : read_set(line->ranks, board.world_size())) blamed.insert(rank);
-  }
-  return blamed;
+  const std::vector<const Line*> failed = failed_lines(board, slot);
+  if (failed.empty()) return {};
+  const Line& first = *failed.front();
+  const ErrorCode code = failure_code(first.failure.load(std::memory_order_acquire));
+  if (code == ErrorCode::kCollectiveMismatch || code == ErrorCode::kDeadlock) return {};
+  const std::vector<WorldRank> culprits = read_set(first.ranks, board.world_size());
+  return {culprits.begin(), culprits.end()};
 }
 
 std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot) {

@@ -132,9 +132,10 @@ std::string read_site(const Slot& slot, std::uint32_t site);
 std::optional<std::string> read_failure_text(const Slot& slot, GroupId group);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
-/// The lines whose failure the owner has not outlived.
+/// The lines whose failure the owner has not outlived, in the order in which they failed.
 std::vector<const Line*> failed_lines(const Board& board, SlotIndex slot);
-/// Those whom failures blame that the owner has not outlived, but for disagreements.
+/// Those whom the first of these failures blames: the later ones may be its consequences, as of a
+/// program that unwinds. Nobody if it is a disagreement or a deadlock.
 std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot);
 /// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
 /// operation, or about how many there are; or how they wait for each other.

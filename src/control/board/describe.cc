@@ -224,15 +224,17 @@ std::string failed_in(const Slot& slot, const Line& line) {
   return now.starts_with("is ") ? "was " + now.substr(3) + ", when that failed" : "";
 }
 
-/// The first line that shows such a thing, unless the owner has outlived it; null if there is none.
+/// The first failure that shows such a thing, unless the owner has outlived it; else what it gave
+/// up; null if there is neither.
 const Line* failed_line(const Board& board, SlotIndex owner) {
   const Slot& slot = board.slot(owner);
-  const std::vector<const Line*> failed = failed_lines(board, owner);
-  for (const Line& line : Lines(board, owner)) {
-    if (line.group.load(std::memory_order_acquire) == 0) continue;
-    const bool has_failed = std::find(failed.begin(), failed.end(), &line) != failed.end();
-    if ((has_failed || gave_up(line.state.load())) && !failed_in(slot, line).empty()) return &line;
-  }
+  const auto shows_it = [&](const Line& line) {
+    return line.group.load(std::memory_order_acquire) != 0 && !failed_in(slot, line).empty();
+  };
+  for (const Line* const line : failed_lines(board, owner))
+    if (shows_it(*line)) return line;
+  for (const Line& line : Lines(board, owner))
+    if (gave_up(line.state.load()) && shows_it(line)) return &line;
   return nullptr;
 }
 

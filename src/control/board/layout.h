@@ -49,7 +49,7 @@ inline constexpr std::size_t kVerdictBytes = 1600;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 11;
+inline constexpr std::uint32_t kBoardVersion = 12;
 inline constexpr std::size_t kLogEntries = 256;
 /// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries
 /// a relay shows at a time.
@@ -107,7 +107,7 @@ struct alignas(64) Line {
   std::atomic<std::uint64_t> entered, completed;  ///< seq of the latest collective begun, ended
   std::atomic<std::uint64_t> goodbye_seq, goodbye_chain;
   std::atomic<LineState> state;
-  std::atomic<std::uint32_t> failure;   ///< 0, or a failure_word; and kOutlived
+  std::atomic<std::uint32_t> failure;   ///< 0, or a failure_word with its order; and kOutlived
   std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved; meeting: with looks
   std::atomic<std::uint64_t> waiting;   ///< an Awaited
   std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
@@ -143,13 +143,20 @@ constexpr std::uint64_t closing_key(GroupId group) noexcept { return ~group; }
 
 /// In Line::failure: the owner's program has gone on after it. See outlive_failures.
 inline constexpr std::uint32_t kOutlived = 0x80000000;
-/// In Line::failure.
-constexpr std::uint32_t failure_word(ErrorCode code) noexcept {
-  return static_cast<std::uint32_t>(code) + 1;
+/// The same: its number among the failures of the slot's owner, from 1. All beyond the last number
+/// have that one.
+inline constexpr int kFailureOrderShift = 8;
+inline constexpr std::uint32_t kLastFailure = (kOutlived >> kFailureOrderShift) - 1;
+/// In Line::failure, in a proposal and in a notice; the latter two give no order.
+constexpr std::uint32_t failure_word(ErrorCode code, std::uint32_t order = 0) noexcept {
+  return (static_cast<std::uint32_t>(code) + 1) | order << kFailureOrderShift;
+}
+constexpr std::uint32_t failure_order(std::uint32_t word) noexcept {
+  return (word & ~kOutlived) >> kFailureOrderShift;
 }
 /// Of a word that is not 0.
 constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
-  const std::uint32_t code = word & ~kOutlived;
+  const std::uint32_t code = word & ((1u << kFailureOrderShift) - 1);
   const bool is_known = code > 0 && code <= failure_word(ErrorCode::kCancelled);
   return is_known ? static_cast<ErrorCode>(code - 1) : ErrorCode::kInternal;
 }

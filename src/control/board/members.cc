@@ -5,12 +5,6 @@
 
 namespace tutti::control {
 
-namespace {
-
-constexpr std::uint32_t kDisagreed = failure_word(ErrorCode::kCollectiveMismatch);
-
-}  // namespace
-
 BoardMembers::BoardMembers(const Board& board, const Roster& roster, GroupId group,
                            std::vector<WorldRank> world_ranks, int rank)
     : board_(board),
@@ -78,7 +72,9 @@ std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
     if (group == 0 || group == group_ || line.entered.load() != 0) continue;
     const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
     const bool meets = failure == 0 && line.state.load() == LineState::meeting;
-    if (!meets && (failure & ~kOutlived) != kDisagreed) continue;
+    const bool has_disagreed =
+        failure != 0 && failure_code(failure) == ErrorCode::kCollectiveMismatch;
+    if (!meets && !has_disagreed) continue;
     MeetingFacts facts{.group = group,
                        .asked_of = line.asked_of.load(std::memory_order_relaxed),
                        .members = read_set(line.ranks, board_.world_size()),

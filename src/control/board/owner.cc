@@ -97,7 +97,8 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
   write_set(line.ranks, culprits, board_.world_size());
-  line.failure.store(failure_word(code));
+  failures_ = std::min(failures_ + 1, kLastFailure);
+  line.failure.store(failure_word(code, failures_));
 }
 
 namespace {

@@ -155,6 +155,7 @@ class SlotOwner {
   int sites_used_ = 0;
   std::uint64_t proposals_used_ = 0;
   std::uint32_t purposes_used_ = 0;
+  std::uint32_t failures_ = 0;  ///< published
   std::uint64_t waits_shown_ = 0;
   std::uint64_t chosen_ = 0;
   std::size_t reserved_vote_bytes_ = 0;
