@@ -224,6 +224,31 @@ TEST(Board, TheFirstFailureOfASlotSaysWhoIsToBlame) {
   EXPECT_EQ(blamed_by(board, kSlot), std::set<WorldRank>{WorldRank(2)});
 }
 
+TEST(Board, WhatRanksOfAGroupDisagreedAboutSaysWhoseRanksItNames) {
+  const net::Fd memory = Board::make(2);
+  const Board board(memory);
+  SlotOwner owner(board, SlotIndex(0));
+  SlotOwner finder(board, SlotIndex(1));
+  Line* const world = opened(board, owner, 1, 0);
+  Line* const group = opened(board, owner, 2, 1);
+  group->site.store(owner.site({"src/train.cc", 12}));
+  owner.publish_purpose(2, "new_group({2, 3})");
+  finder.write_proposal({.code = ErrorCode::kCollectiveMismatch, .groups = {2}, .text = "1 sent"});
+  finder.keep_proposal();
+  EXPECT_EQ(disagreement_of(board, SlotIndex(0)), std::nullopt);
+  owner.publish_failure(OwnLine(*group), ErrorCode::kCollectiveMismatch, {});
+  EXPECT_EQ(disagreement_of(board, SlotIndex(0)),
+            "1 sent (ranks of the group made by new_group({2, 3}) at train.cc:12)");
+  group->failure.store(failure_word(ErrorCode::kDeadlock));
+  EXPECT_EQ(disagreement_of(board, SlotIndex(0)), "1 sent") << "of a circle: ranks of the world";
+  group->failure.store(failure_word(ErrorCode::kAborted));
+  EXPECT_EQ(disagreement_of(board, SlotIndex(0)), std::nullopt);
+  finder.write_proposal({.code = ErrorCode::kCollectiveMismatch, .groups = {1}, .text = "2 sent"});
+  finder.keep_proposal();
+  owner.publish_failure(OwnLine(*world), ErrorCode::kCollectiveMismatch, {});
+  EXPECT_EQ(disagreement_of(board, SlotIndex(0)), "2 sent");
+}
+
 TEST(Board, AFailureWordHoldsCodeAndOrder) {
   const std::uint32_t last = failure_word(ErrorCode::kCancelled, kLastFailure);
   EXPECT_EQ(failure_order(last), kLastFailure);

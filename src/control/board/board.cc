@@ -264,16 +264,4 @@ std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot) {
   return {culprits.begin(), culprits.end()};
 }
 
-std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot) {
-  for (const Line* line : failed_lines(board, slot)) {
-    const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
-    if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed &&
-        code != ErrorCode::kDeadlock)
-      continue;
-    for (const SlotIndex finder : board.slots())
-      if (auto text = read_failure_text(board.slot(finder), line->group.load())) return text;
-  }
-  return std::nullopt;
-}
-
 }  // namespace tutti::control

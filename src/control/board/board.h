@@ -137,8 +137,5 @@ std::vector<const Line*> failed_lines(const Board& board, SlotIndex slot);
 /// Those whom the first of these failures blames: the later ones may be its consequences, as of a
 /// program that unwinds. Nobody if it is a disagreement or a deadlock.
 std::set<WorldRank> blamed_by(const Board& board, SlotIndex slot);
-/// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
-/// operation, or about how many there are; or how they wait for each other.
-std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control

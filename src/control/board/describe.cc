@@ -238,6 +238,22 @@ const Line* failed_line(const Board& board, SlotIndex owner) {
   return nullptr;
 }
 
+/// Why the line's group failed, for whoever is in no group with its owner.
+std::optional<std::string> failure_for_all(const Board& board, SlotIndex owner, const Line& line) {
+  const GroupId group = line.group.load(std::memory_order_acquire);
+  const ErrorCode code = failure_code(line.failure.load(std::memory_order_acquire));
+  const bool names_world =
+      line.asked_of.load(std::memory_order_relaxed) == 0 || code == ErrorCode::kDeadlock;
+  for (const SlotIndex finder : board.slots()) {
+    const auto text = read_failure_text(board.slot(finder), group);
+    if (!text) continue;
+    return names_world ? *text
+                       : fmt::format("{} (ranks of the group made by {})", *text,
+                                     describe_making(board.slot(owner), line));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& part) {
@@ -249,6 +265,17 @@ std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& p
       is_message ? describe(slot, part.what) : describe_numbered(slot, part.what);
   const Line* const line = board.find_line(owner, part.group);
   return line != nullptr ? text + group_text(slot, *line, Names::of_world) : text;
+}
+
+std::optional<std::string> disagreement_of(const Board& board, SlotIndex owner) {
+  for (const Line* line : failed_lines(board, owner)) {
+    const ErrorCode code = failure_code(line->failure.load(std::memory_order_acquire));
+    if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed &&
+        code != ErrorCode::kDeadlock)
+      continue;
+    if (auto text = failure_for_all(board, owner, *line)) return text;
+  }
+  return std::nullopt;
 }
 
 bool is_world(const Board& board, SlotIndex owner, GroupId group) {

@@ -1,6 +1,7 @@
 // What the board shows, in words for people.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "control/board/board.h"
@@ -32,6 +33,10 @@ std::string describe_doing(const Board& board, SlotIndex owner);
 /// What the owner waits in: "recv(f32 x 3, from 1, tag 0) at ring.cc:9 of the group made at
 /// ring.cc:5".
 std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& part);
+/// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
+/// operation, or about how many there are; or how they wait for each other. For whoever is in no
+/// group: it says whose ranks it names if they are not the world's.
+std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot);
 /// Whether a group of the owner was not made by another one.
 bool is_world(const Board& board, SlotIndex owner, GroupId group);
 
