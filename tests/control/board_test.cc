@@ -412,6 +412,28 @@ TEST(Board, SaysWhatARankIsDoing) {
             "train.cc:88 of the group made at train.cc:12, waiting for world rank 5, when that "
             "failed");
 
+  // Ranks in brackets are those of the group, and a text that speaks of the world says so.
+  Shown message = all_reduce_at(1);
+  message.op = static_cast<std::uint8_t>(Op::recv);
+  message.root_or_peer = 1;
+  message.chain = 0;
+  Shown rooted = message;
+  rooted.op = static_cast<std::uint8_t>(Op::broadcast);
+  EXPECT_EQ(describe_wait(board, SlotIndex(0), {.group = 8, .what = message}),
+            "recv(f32 x 5, from 1 of the group, tag 0) of another group");
+  EXPECT_EQ(describe_wait(board, SlotIndex(0), {.group = 8, .what = rooted}),
+            "broadcast #1(f32 x 5, root 1 of the group) of another group");
+  message.root_or_peer = kAnyRank;
+  EXPECT_EQ(describe_wait(board, SlotIndex(0), {.group = 8, .what = message}),
+            "recv(f32 x 5, from any rank, tag 0) of another group");
+  message.op = static_cast<std::uint8_t>(Op::send);
+  message.root_or_peer = 2;
+  other->message.write(message);
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "is in send(f32 x 5, to 2, tag 0)");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)),
+            "is in send(f32 x 5, to 2 of the group, tag 0) of another group");
+  other->message.clear();
+
   // A group that could not be made is shown until the next one is asked for.
   Line* unmade = opened(board, *owner, 9, 3);
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),

@@ -40,7 +40,7 @@ std::string at_site(const Slot& slot, std::uint32_t site) {
 
 }  // namespace
 
-std::string describe(const Shown& shown) {
+std::string describe(const Shown& shown, std::string_view whose) {
   if (op_index(shown.op) >= kOpCount || shown.dtype >= kDTypeCount ||
       shown.reduce >= kReduceKindCount)
     return "unknown operation";
@@ -72,20 +72,20 @@ std::string describe(const Shown& shown) {
   }
   switch (op) {
     case Op::send:
-      details += fmt::format(", to {}, tag {}", shown.root_or_peer,
+      details += fmt::format(", to {}{}, tag {}", shown.root_or_peer, whose,
                              static_cast<std::int64_t>(shown.chain));
       break;
     case Op::recv:
       details += fmt::format(
-          ", from {}, tag {}",
+          ", from {}{}, tag {}",
           shown.root_or_peer == kAnyRank ? "any rank" : std::to_string(shown.root_or_peer),
-          static_cast<std::int64_t>(shown.chain));
+          shown.root_or_peer == kAnyRank ? "" : whose, static_cast<std::int64_t>(shown.chain));
       break;
     case Op::broadcast:
     case Op::reduce:
     case Op::gather:
     case Op::scatter:
-      details += fmt::format(", root {}", shown.root_or_peer);
+      details += fmt::format(", root {}{}", shown.root_or_peer, whose);
       break;
     case Op::all_reduce:
     case Op::all_gather:
@@ -106,8 +106,8 @@ std::string describe_purpose(const Slot& slot, const Shown& shown) {
   return purpose.empty() ? purpose : " for " + purpose;
 }
 
-std::string describe(const Slot& slot, const Shown& shown) {
-  std::string text = describe(shown) + describe_purpose(slot, shown);
+std::string describe(const Slot& slot, const Shown& shown, std::string_view whose) {
+  std::string text = describe(shown, whose) + describe_purpose(slot, shown);
   return text + at_site(slot, shown.site);
 }
 
@@ -123,8 +123,8 @@ std::string describe_making(const Slot& slot, const Line& line) {
   return call + at_site(slot, line.site.load(std::memory_order_acquire));
 }
 
-std::string describe_numbered(const Slot& slot, const Shown& shown) {
-  std::string text = describe(slot, shown);
+std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose) {
+  std::string text = describe(slot, shown, whose);
   const std::string name = name_of_call(shown);
   if (shown.seq != 0 && text.starts_with(name))
     text.insert(name.size(), fmt::format(" #{}", shown.seq));
@@ -135,6 +135,12 @@ namespace {
 
 /// Whose ranks a text speaks of: those of the line's group, or those of the world.
 enum class Names { of_group, of_world };
+
+/// What follows the ranks in an operation of the line's group, where a text speaks of the world.
+std::string_view whose_ranks(const Line& line, Names names) {
+  const bool is_of_world = line.asked_of.load(std::memory_order_relaxed) == 0;
+  return names == Names::of_group || is_of_world ? "" : " of the group";
+}
 
 /// " of the group made at role.cc:5", in a text that otherwise speaks of the world.
 std::string group_text(const Slot& slot, const Line& line, Names names) {
@@ -174,12 +180,13 @@ std::string doing_now(const Slot& slot, const Line& line, Names names) {
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
   if (const auto message = line.message.read())
-    text = "is in " + describe(slot, *message) + group_text(slot, line, names);
+    text = "is in " + describe(slot, *message, whose_ranks(line, names)) +
+           group_text(slot, line, names);
   if (entered <= completed) return text;
   const auto current = line.history[entered % kHistory].read();
   if (!text.empty()) text += " and ";
-  text +=
-      current ? "is in " + describe_numbered(slot, *current) : fmt::format("is in #{}", entered);
+  text += current ? "is in " + describe_numbered(slot, *current, whose_ranks(line, names))
+                  : fmt::format("is in #{}", entered);
   return text + group_text(slot, line, names) + waiting_text(line, entered, names);
 }
 
@@ -190,8 +197,9 @@ std::string doing(const Slot& slot, const Line& line, Names names) {
   if (completed == 0) return text.empty() ? "has completed no collective yet" : text;
   if (!text.empty()) text += ", ";
   const auto last = line.history[completed % kHistory].read();
-  text += last && last->seq == completed ? "last completed " + describe_numbered(slot, *last)
-                                         : fmt::format("last completed #{}", completed);
+  text += last && last->seq == completed
+              ? "last completed " + describe_numbered(slot, *last, whose_ranks(line, names))
+              : fmt::format("last completed #{}", completed);
   return text + group_text(slot, line, names);
 }
 
@@ -261,9 +269,10 @@ std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& p
   const Slot& slot = board.slot(owner);
   const std::size_t op = op_index(part.what.op);
   const bool is_message = op < kOpCount && tutti::is_message(static_cast<Op>(op));
-  const std::string text =
-      is_message ? describe(slot, part.what) : describe_numbered(slot, part.what);
   const Line* const line = board.find_line(owner, part.group);
+  const auto whose = line != nullptr ? whose_ranks(*line, Names::of_world) : std::string_view();
+  const std::string text =
+      is_message ? describe(slot, part.what, whose) : describe_numbered(slot, part.what, whose);
   return line != nullptr ? text + group_text(slot, *line, Names::of_world) : text;
 }
 

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "control/board/board.h"
 
@@ -12,14 +13,14 @@ struct WaitPart;
 
 /// "killed by SIGKILL", "exit code 1".
 std::string describe_wait_status(int wait_status);
-/// "all_reduce(f32 x 1000, sum)".
-std::string describe(const Shown& shown);
+/// "all_reduce(f32 x 1000, sum)". `whose` follows the number of a rank: " of the group".
+std::string describe(const Shown& shown, std::string_view whose = {});
 /// " for bucket 1 of 2 of ..."; "" if there is no purpose, or none that can still be read.
 std::string describe_purpose(const Slot& slot, const Shown& shown);
 /// The operation with its purpose and its call site: "... for ... at train.cc:88".
-std::string describe(const Slot& slot, const Shown& shown);
+std::string describe(const Slot& slot, const Shown& shown, std::string_view whose = {});
 /// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
-std::string describe_numbered(const Slot& slot, const Shown& shown);
+std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose = {});
 /// "new_group({0, 1}) at train.cc:88": the call that makes the group of a line.
 std::string describe_making(const Slot& slot, const Line& line);
 std::string describe_making(const Board& board, SlotIndex owner, GroupId group);
@@ -30,8 +31,8 @@ std::string describe_doing(const Board& board, SlotIndex owner, GroupId group);
 /// is in no group with it.
 std::string describe_doing(const Board& board, SlotIndex owner);
 
-/// What the owner waits in: "recv(f32 x 3, from 1, tag 0) at ring.cc:9 of the group made at
-/// ring.cc:5".
+/// What the owner waits in: "recv(f32 x 3, from 1 of the group, tag 0) at ring.cc:9 of the group
+/// made at ring.cc:5".
 std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& part);
 /// About what the ranks of a group of the owner disagreed, if that is why it failed: about an
 /// operation, or about how many there are; or how they wait for each other. For whoever is in no
