@@ -60,6 +60,7 @@ struct MembershipOptions {
   int rank = 0;                        ///< own rank in the group
   GroupId asked_of = 0;                ///< of a group made by new_group
   std::string call = {};               ///< the same: "new_group({1, 0})", as that was written
+  std::uint64_t times = 0;             ///< the same: so often its ranks have been asked for
 };
 
 class Host {

@@ -240,7 +240,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const GroupId id;
   const GroupId asked_of;  ///< 0: a world
   const std::string name;
-  const std::string call;  ///< that asked for it; "" for a world
+  const std::string call;     ///< that asked for it; "" for a world
+  const std::uint64_t times;  ///< see MembershipOptions
   const int rank;
   const GroupMembers members;
   std::unique_ptr<Line> no_place;  ///< in place of a line of the slot, while there is none

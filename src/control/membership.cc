@@ -16,6 +16,7 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       asked_of(options.asked_of),
       name(std::move(options.name)),
       call(std::move(options.call)),
+      times(options.times),
       rank(options.rank),
       members(host->shared, host->roster, host->others, options.id, std::move(options.world_ranks),
               options.rank),

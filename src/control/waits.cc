@@ -251,6 +251,7 @@ void Membership::meet(const Membership* ends_with, const Where& where, Deadline 
     if (!room.is_there()) throw state.make_error(nullptr);
   }
   if (!state.call.empty()) state.host->own.publish_purpose(state.id, state.call);
+  state.line.set_times(static_cast<std::uint32_t>(state.times));
   state.line.set_site(state.host->own.site(where));
   notify_all();
   State::Meeting meeting(*this, parent, deadline);

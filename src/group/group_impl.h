@@ -42,7 +42,8 @@ struct Parts : WorldParts {
   /// The group whose new_group made this one; 0: a world. Another id once that group has failed, so
   /// that counting starts anew.
   GroupId asked_of = 0;
-  std::string call;  ///< then "new_group({1, 0})", as it was written
+  std::string call;         ///< then "new_group({1, 0})", as it was written
+  std::uint64_t times = 0;  ///< then so often its ranks have been asked for
   int rank = 0;
   std::vector<int> world_ranks;  ///< by rank in the group
   std::unique_ptr<control::Membership> membership;

@@ -32,7 +32,7 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
                         const AddBackends& add_backends) {
   parts.membership =
       parts.host->make_membership({parts.id, parts.name, world_ranks(parts.world_ranks), parts.rank,
-                                   parts.asked_of, parts.call});
+                                   parts.asked_of, parts.call, parts.times});
   control::Membership& membership = *parts.membership;
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
   NativeSpec spec;
@@ -220,6 +220,7 @@ group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::ui
   child.name = fmt::format("{}/{}{}", parts_.name, fmt::join(ranks, "-"), again);
   child.asked_of = of_survivors ? group::survivors_of(parts_.id) : parts_.id;
   child.call = new_group_call(ranks);
+  child.times = times;
   child.id = group::child_id(child.asked_of, child.world_ranks, times);
   return child;
 }

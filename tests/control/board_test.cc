@@ -450,6 +450,10 @@ TEST(Board, SaysWhatARankIsDoing) {
   other->state.store(LineState::closing);
   other->site.store(owner->site({"src/train.cc", 13}));
   EXPECT_EQ(describe_doing(board, SlotIndex(0)), "is in close of the group made at train.cc:13");
+  other->times.store(2);
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)),
+            "is in close of the group made at train.cc:13 (#2)");
+  other->times.store(1);
   owner->publish_purpose(closing_key(8), "close at train.cc:90");
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "is in close at train.cc:90");
   EXPECT_EQ(describe_doing(board, SlotIndex(0)),

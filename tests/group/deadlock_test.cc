@@ -113,6 +113,27 @@ TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
       options());
 }
 
+TEST(Deadlock, GroupsMadeByOneLineAreToldApart) {
+  on_stuck_ranks(
+      2,
+      [](ProcessGroup& world) {
+        std::vector<ProcessGroup> groups;
+        for (int i = 0; i < 2; ++i) groups.push_back(world.new_group({1, 0}));
+        float x = 0;
+        const Error error = thrown_by([&] {
+          if (world.rank() == 0) groups[0].barrier();
+          if (world.rank() == 1) groups[1].recv(x, 1);
+        });
+        EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
+        expect_text(error, "world rank 0 waits in barrier #1 at deadlock_test.cc:");
+        expect_text(error,
+                    " for world rank 1, which waits in recv(f32 x 1, from 1 of the group, "
+                    "tag 0) at deadlock_test.cc:");
+        expect_text(error, " (#2) for world rank 0. ");
+      },
+      options());
+}
+
 TEST(Deadlock, ACollectiveCrossedWithAReceive) {
   on_stuck_ranks(
       3,

@@ -142,11 +142,15 @@ std::string_view whose_ranks(const Line& line, Names names) {
   return names == Names::of_group || is_of_world ? "" : " of the group";
 }
 
-/// " of the group made at role.cc:5", in a text that otherwise speaks of the world.
+/// " of the group made at role.cc:5", in a text that otherwise speaks of the world. Of the second
+/// group of the same ranks it says " (#2)" as well, as its name does.
 std::string group_text(const Slot& slot, const Line& line, Names names) {
   if (names == Names::of_group || line.asked_of.load(std::memory_order_relaxed) == 0) return {};
   const std::string site = read_site(slot, line.site.load(std::memory_order_acquire));
-  return site.empty() ? " of another group" : " of the group made at " + site;
+  if (site.empty()) return " of another group";
+  const std::uint32_t times = line.times.load(std::memory_order_acquire);
+  return fmt::format(" of the group made at {}{}", site,
+                     times > 1 ? fmt::format(" (#{})", times) : "");
 }
 
 /// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet.

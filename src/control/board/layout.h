@@ -116,9 +116,10 @@ struct alignas(64) Line {
   std::array<SharedShown, kHistory> history;  ///< collective seq is at seq % kHistory
   std::atomic<GroupId> asked_of;              ///< see MembershipOptions
   std::atomic<std::uint32_t> site;            ///< where it was asked for
-  std::atomic<std::int32_t> core;             ///< on which the latest operation was entered, + 1
-  std::atomic<std::uint64_t> queued;          ///< seq of the latest collective that awaits its turn
-  RankWords ranks;                            ///< members; of one that has failed the culprits
+  std::atomic<std::uint32_t> times;   ///< so often its ranks have been asked for; 0: a world
+  std::atomic<std::int32_t> core;     ///< on which the latest operation was entered, + 1
+  std::atomic<std::uint64_t> queued;  ///< seq of the latest collective that awaits its turn
+  RankWords ranks;                    ///< members; of one that has failed the culprits
 };
 static_assert(sizeof(Line) == 832);
 

@@ -65,6 +65,7 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
     for (SharedShown& entry : line.history) entry.clear();
     line.asked_of.store(asked_of, std::memory_order_relaxed);
     line.site.store(0, std::memory_order_relaxed);
+    line.times.store(0, std::memory_order_relaxed);
     line.core.store(0, std::memory_order_relaxed);
     write_set(line.ranks, members, board_.world_size());
     outlive_failures(board_, index_);

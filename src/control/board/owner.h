@@ -35,6 +35,9 @@ class OwnLine {
   LineState state() const noexcept { return line_->state.load(); }
   void set_state(LineState state) noexcept { line_->state.store(state); }
   void set_site(std::uint8_t site) noexcept { line_->site.store(site, std::memory_order_release); }
+  void set_times(std::uint32_t times) noexcept {
+    line_->times.store(times, std::memory_order_release);
+  }
   void set_core(int core) noexcept { line_->core.store(core + 1, std::memory_order_relaxed); }
   /// Collectives, by one thread at a time.
   void enter(const Shown& shown) noexcept {
