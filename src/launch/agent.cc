@@ -103,6 +103,10 @@ std::string Agent::disagreement_of(int rank) const {
   return control::disagreement_of(board_, slot_of(rank)).value_or("");
 }
 
+std::string Agent::failure_of(int rank) const {
+  return control::describe_failure(board_, slot_of(rank));
+}
+
 std::string Agent::doing_of(int rank) const {
   if (board_.state_of(slot_of(rank)) == control::RankState::absent) return {};
   return control::describe_doing(board_, slot_of(rank));

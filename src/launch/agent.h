@@ -47,10 +47,12 @@ class Agent {
   void rank_exited(int rank, int wait_status) noexcept {
     board_.set_exit(slot_of(rank), wait_status);
   }
-  /// Whom this rank named in failures that it has not outlived; empty if it has none.
+  /// Whom the first failure blames that this rank has not outlived; empty if it has none.
   std::vector<int> blamed_by(int rank) const;
   /// About what it and others disagreed, if it failed because of that; else empty.
   std::string disagreement_of(int rank) const;
+  /// Why its first group failed; empty if none did.
+  std::string failure_of(int rank) const;
   /// The failure of which its program was not told.
   std::optional<UntoldFailure> untold_by(int rank) const;
   /// Its world is complete, or was.

@@ -358,6 +358,7 @@ void Job::rank_ended(int rank, int wait_status) {
                 .ours = state.is_ours(wait_status),
                 .culprits = std::move(culprits),
                 .disagreement = agent_->disagreement_of(rank),
+                .failure = agent_->failure_of(rank),
                 .doing = agent_->doing_of(rank),
                 .untold = agent_->untold_by(rank)});
 }

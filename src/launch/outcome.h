@@ -33,6 +33,7 @@ struct RankExit {
   bool ours = false;               ///< we had signalled it
   std::vector<int> culprits = {};  ///< whom its first failure blames; empty: nobody
   std::string disagreement = {};   ///< what the board says the ranks disagreed about
+  std::string failure = {};        ///< why its first group failed, from the board; empty: none did
   std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
   /// Of one of its groups, which its program has not been told of.
   std::optional<UntoldFailure> untold = {};

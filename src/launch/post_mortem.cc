@@ -78,6 +78,7 @@ void append_culprit(const JobReport& report, const RankReport& culprit,
   lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
                               culprit.rank, report.host, culprit.pid,
                               control::describe_wait_status(culprit.exit.wait_status)));
+  if (!culprit.exit.failure.empty()) lines.push_back("  " + culprit.exit.failure);
   if (!culprit.exit.doing.empty()) {
     lines.push_back(fmt::format("  rank {} {}", culprit.rank, culprit.exit.doing));
   }

@@ -505,6 +505,7 @@ TEST_F(Launcher, WhoAbortsIsTheRootCauseAndNotWhoEndsFirst) {
   LaunchedJob job(run(3, {kRank, "give-up", "-", "2"}));
   EXPECT_EQ(job.wait_exit(), 6) << job.err();
   EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 2 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), ": exit code 6\n  rank 2 aborted the group: enough\n")) << job.err();
 }
 
 // A rank that was told in one group unwinds through the next before the first one has got there.

@@ -291,6 +291,11 @@ std::optional<std::string> disagreement_of(const Board& board, SlotIndex owner) 
   return std::nullopt;
 }
 
+std::string describe_failure(const Board& board, SlotIndex owner) {
+  const std::vector<const Line*> failed = failed_lines(board, owner);
+  return failed.empty() ? "" : failure_for_all(board, owner, *failed.front()).value_or("");
+}
+
 bool is_world(const Board& board, SlotIndex owner, GroupId group) {
   const Line* const line = board.find_line(owner, group);
   return line != nullptr && line->asked_of.load(std::memory_order_relaxed) == 0;

@@ -38,6 +38,8 @@ std::string describe_wait(const Board& board, SlotIndex owner, const WaitPart& p
 /// operation, or about how many there are; or how they wait for each other. For whoever is in no
 /// group: it says whose ranks it names if they are not the world's.
 std::optional<std::string> disagreement_of(const Board& board, SlotIndex slot);
+/// Why the first group of the owner failed that it has not outlived; "" if none did, or by a loss.
+std::string describe_failure(const Board& board, SlotIndex owner);
 /// Whether a group of the owner was not made by another one.
 bool is_world(const Board& board, SlotIndex owner, GroupId group);
 
