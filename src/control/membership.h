@@ -106,7 +106,8 @@ class Membership {
   /// sides from the board and fails the group. `seen`: what was read, if the board may have moved
   /// on.
   void fail_mismatch(const Request& own, int peer, const Description* seen) noexcept;
-  /// In this v-variant `from` sends another number of elements to `to` than that has a count for.
+  /// In this v-variant `from` sends another number of elements to `to` than that has a count for:
+  /// the culprits are both.
   void fail_counts(const Request& request, int from, std::uint64_t sent, int to,
                    std::uint64_t awaited) noexcept;
   /// The backend has given up an operation in which nothing moves: fails the group with kTimeout

@@ -76,10 +76,11 @@ void Membership::fail_counts(const Request& request, int from, std::uint64_t sen
                              std::uint64_t awaited) noexcept {
   fail({.code = ErrorCode::kCollectiveMismatch,
         .text = fmt::format(
-            "rank {}'s {} sends {} elements to rank {}, whose {} has a count of {} for them. The "
+            "rank {}'s {} sends {} to rank {}, whose {} has a count of {} for them. The "
             "counts of both ends must agree",
-            from, state_->call_of(from, request), sent, to, state_->call_of(to, request), awaited),
-        .culprits = {from},
+            from, state_->call_of(from, request), times_text(sent, "element"), to,
+            state_->call_of(to, request), awaited),
+        .culprits = {std::min(from, to), std::max(from, to)},
         .host = {}});
 }
 

@@ -102,6 +102,7 @@ TEST(Uneven, EndsOfAnEdgeThatDisagreeAreNamedOnBothRanks) {
         world.barrier({}, {"sort.cc", 20});  // the sender may have left by then
       });
       EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+      EXPECT_EQ(error.context().culprits, (std::vector<int>{0, 1})) << "which is wrong, none knows";
       return error.what();
     });
     const std::string cause =
