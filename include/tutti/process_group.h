@@ -28,9 +28,8 @@ class BorrowedGroup;
 
 struct SendOptions {
   int tag = 0;
-  /// Return once the bytes are on their way. Up to 4 KiB are copied, and up to 64 messages of a tag
-  /// (64 MiB of a peer, see send) may be unmatched; beyond either it waits for a recv like any
-  /// other.
+  /// Return once the bytes are copied, whatever the receiver does. Up to 64 MiB for each pair of
+  /// ranks may be unmatched (see send); beyond that it waits for its turn like any other.
   bool buffered = false;
   Timeout timeout = {};
 };

@@ -12,6 +12,10 @@
 
 namespace tutti::group {
 
+std::string elements_text(std::size_t count) {
+  return fmt::format("{} element{}", count, count == 1 ? "" : "s");
+}
+
 namespace {
 
 using Objection = std::optional<std::string>;
@@ -123,13 +127,14 @@ Objection say(Wrong wrong, std::string_view name, const ConstBuffer& buffer, con
           name, buffer.per_item, request.count);
     case Wrong::count:
       if (parts == 1) {
-        return fmt::format("{} has {} elements, but {} are needed", name, buffer.count,
-                           request.count);
+        return fmt::format("{} has {}, but {} {} needed", name, elements_text(buffer.count),
+                           request.count, request.count == 1 ? "is" : "are");
       }
-      return fmt::format("{} has {} elements, but {} are needed: {} for each of {} ranks", name,
-                         buffer.count, request.count * parts, request.count, parts);
+      return fmt::format("{} has {}, but {} are needed: {} for each of {} ranks", name,
+                         elements_text(buffer.count), request.count * parts, request.count, parts);
     case Wrong::is_null:
-      return fmt::format("{} is null, but {} elements are needed", name, buffer.count);
+      return fmt::format("{} is null, but {} {} needed", name, elements_text(buffer.count),
+                         buffer.count == 1 ? "is" : "are");
   }
   return {};
 }
@@ -192,7 +197,8 @@ Objection check_counts(std::string_view name, std::span<const std::size_t> count
     }
   }
   if (buffer.count == sum) return {};
-  return fmt::format("{} has {} elements, but its counts add up to {}", name, buffer.count, sum);
+  return fmt::format("{} has {}, but its counts add up to {}", name, elements_text(buffer.count),
+                     sum);
 }
 
 Objection check_uneven(const Request& request, int rank, int group_size) {
@@ -210,17 +216,16 @@ Objection check_uneven(const Request& request, int rank, int group_size) {
   }
   const auto own = static_cast<std::size_t>(rank);
   if (input && output && request.send_counts[own] != request.recv_counts[own]) {
-    return fmt::format(
-        "the counts give {} elements from rank {} to itself, and {} at its other end",
-        request.send_counts[own], rank, request.recv_counts[own]);
+    return fmt::format("the counts give {} from rank {} to itself, and {} at its other end",
+                       elements_text(request.send_counts[own]), rank, request.recv_counts[own]);
   }
   if (input == output) return {};
   // The own part, on the side that has no counts.
   const std::size_t due = (input ? request.send_counts : request.recv_counts)[own];
   const std::size_t count = input ? request.output.count : request.input.count;
   if (count == due) return {};
-  return fmt::format("{} has {} elements, but the counts give {} to rank {}",
-                     input ? "output" : "input", count, due, rank);
+  return fmt::format("{} has {}, but the counts give {} to rank {}", input ? "output" : "input",
+                     elements_text(count), due, rank);
 }
 
 /// How the buffers of an operation may share memory.

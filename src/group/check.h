@@ -12,6 +12,9 @@
 
 namespace tutti::group {
 
+/// "1 element", "2 elements".
+std::string elements_text(std::size_t count);
+
 /// More elements than any memory holds: a count that has wrapped or was negative.
 inline constexpr std::size_t kMaxElements = std::numeric_limits<std::ptrdiff_t>::max() / 16;
 

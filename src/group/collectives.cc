@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "group/check.h"
 #include "group/group_impl.h"
 
 namespace tutti {
@@ -121,8 +122,8 @@ std::size_t part_count(const Impl& group, const Request& request, std::size_t wh
   if (whole % group.size() != 0) {
     group.refuse(request,
                  fmt::format("in place, the whole buffer holds one part for each of {} ranks, but "
-                             "{} elements cannot be divided so",
-                             group.group_size(), whole));
+                             "{} cannot be divided so",
+                             group.group_size(), group::elements_text(whole)));
   }
   return whole / group.size();
 }

@@ -128,7 +128,7 @@ void ProcessGroup::Impl::abort(const std::string& reason) {
   callers_.note();
   if (close_ended_.load(std::memory_order_relaxed)) return;
   fail({ErrorCode::kAborted,
-        fmt::format("rank {} aborted the group: {}", rank(), reason),
+        fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason),
         {rank()},
         {}});
   told(ErrorCode::kAborted);

@@ -111,12 +111,18 @@ TEST_F(CheckTest, NullWithElementsIsRefused) {
   const Buffer null(nullptr, 6, DType::f32);
   expect_objection(make(Op::all_reduce, null, null, 6), "input is null, but 6 elements");
   expect_objection(make(Op::all_reduce, whole_, null, 6), "output is null");
+  const Buffer one(nullptr, 1, DType::f32);
+  expect_objection(make(Op::all_reduce, one, one, 1), "input is null, but 1 element is needed");
   expect_objection(make(Op::recv, {}, Buffer(nullptr, 1, DType::f32), 1, 0), "output is null");
 }
 
 TEST_F(CheckTest, CountsMustFit) {
   expect_objection(make(Op::all_reduce, whole_, small_, 6), "output has 2 elements, but 6");
   expect_objection(make(Op::all_gather, small_, other_, 3), "input has 2 elements, but 3");
+  expect_objection(make(Op::all_reduce, Buffer(a_.data(), 1, DType::f32), small_, 2),
+                   "input has 1 element, but 2 are needed");
+  expect_objection(make(Op::all_reduce, small_, small_, 1),
+                   "input has 2 elements, but 1 is needed");
   expect_objection(make(Op::gather, whole_, other_, 6, kRank), "18 are needed: 6 for each of 3");
   expect_objection(make(Op::scatter, small_, part_, 2, kRank), "input has 2 elements, but 6");
   expect_objection(make(Op::all_to_all, whole_, small_, 2), "output has 2 elements, but 6");

@@ -296,6 +296,15 @@ TEST(Failure, AbortReachesEveryRankWithItsReason) {
   });
 }
 
+TEST(Failure, AnAbortNeedNoReason) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    if (group.rank() == 0) group.abort("");
+    const std::string told = thrown_by([&] { group.barrier(); }).what();
+    EXPECT_TRUE(told.ends_with(": rank 0 aborted the group")) << told;
+  });
+}
+
 TEST(Failure, AnExceptionThatUnwindsAbortsAtOnce) {
   const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
