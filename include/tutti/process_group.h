@@ -114,8 +114,8 @@ using FailureCallback = std::function<void(const Error&)>;
 ///           destructor closes within 2 s and never throws; while an exception unwinds it aborts at
 ///           once.
 /// Ordering  Collectives of a group, blocking and asynchronous, complete in submission order on
-///           every rank; so do messages of one (peer, tag, direction), but for buffered sends, which
-///           end at once. Neither waits for the other.
+///           every rank; so do messages of one (peer, tag, direction), but for buffered sends,
+///           which end at once. Neither waits for the other.
 /// Threads   One thread at a time submits collectives to a group: a second one gets
 ///           kInvalidArgument naming both call sites. Different groups are free, and so are
 ///           send and recv with different tags. abort, error and on_failure: any thread.

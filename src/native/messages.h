@@ -18,8 +18,8 @@
 // moves elsewhere.
 //
 // A *transfer* is one send or receive under way. Transfers of a peer, tag and direction stand in a
-// *line* in submission order and end in that order, but for buffered sends. Whoever holds the driver
-// token moves all transfers of the rank, not only its own.
+// *line* in submission order and end in that order, but for buffered sends. Whoever holds the
+// driver token moves all transfers of the rank, not only its own.
 #pragma once
 
 #include <atomic>

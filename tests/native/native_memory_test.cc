@@ -148,8 +148,8 @@ TEST(NativeMemory, BlockingCallsAllocateNothing) {
   });
 }
 
-/// Messages of many tags to rank 1, which receives them the other way round. `refuse` of this rank's
-/// allocations from the first one is not granted.
+/// Messages of many tags to rank 1, which receives them the other way round. Of this rank's
+/// allocations number `refuse` is not granted; 0: all are.
 void exchange_tags(NativeRank& me, std::size_t refuse) {
   constexpr int kTags = 40;
   std::vector<char> small(100), large(20'000);
