@@ -210,7 +210,8 @@ Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, cons
 group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::uint64_t times,
                                              bool of_survivors) const {
   group::Parts child;
-  static_cast<group::WorldParts&>(child) = parts_;
+  const group::WorldParts& of_world = parts_;
+  static_cast<group::WorldParts&>(child) = of_world;
   child.rank = -1;
   for (const int member : ranks) {
     if (member == rank()) child.rank = static_cast<int>(child.world_ranks.size());

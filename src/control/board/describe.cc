@@ -183,13 +183,13 @@ std::string doing_now(const Slot& slot, const Line& line, Names names) {
   const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
+  const std::string_view whose = whose_ranks(line, names);
   if (const auto message = line.message.read())
-    text = "is in " + describe(slot, *message, whose_ranks(line, names)) +
-           group_text(slot, line, names);
+    text = "is in " + describe(slot, *message, whose) + group_text(slot, line, names);
   if (entered <= completed) return text;
   const auto current = line.history[entered % kHistory].read();
   if (!text.empty()) text += " and ";
-  text += current ? "is in " + describe_numbered(slot, *current, whose_ranks(line, names))
+  text += current ? "is in " + describe_numbered(slot, *current, whose)
                   : fmt::format("is in #{}", entered);
   return text + group_text(slot, line, names) + waiting_text(line, entered, names);
 }
