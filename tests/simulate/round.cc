@@ -167,16 +167,19 @@ bool Round::is_divided() const {
   });
 }
 
-/// When `host` entered that ranks of another one are lost that live, and which: none, if it has
-/// not.
+/// When `host` entered that ranks of another one are lost that lived then, and which: none, if it
+/// has not.
 std::map<int, Clock::time_point> Round::cut_off(int host, int other) const {
   std::map<int, Clock::time_point> ranks;
   for (const auto& [number, all] : chosen_) {
     const auto there = all.find(host);
     if (there == all.end() || !there->second.verdict.is_loss()) continue;
-    for (const auto [culprit] : there->second.verdict.culprits)
-      if (plan_.host_of(culprit) == other && !process_of(culprit).dead)
-        ranks.emplace(culprit, there->second.entered);
+    const Entry& entry = there->second;
+    for (const auto [culprit] : entry.verdict.culprits) {
+      const Proc& process = process_of(culprit);
+      if (plan_.host_of(culprit) == other && (!process.dead || process.died > entry.entered))
+        ranks.emplace(culprit, entry.entered);
+    }
   }
   return ranks;
 }
