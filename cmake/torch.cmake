@@ -17,6 +17,8 @@ else()
     set(TUTTI_TORCH_STATE "off (${TUTTI_TORCH_WHY}: -DTORCH_ROOT=DIR or the variable TORCH_ROOT names a libtorch 2.x: its folder with include/ and lib/)")
     if(TUTTI_WITH_TORCH STREQUAL "ON")
       message(FATAL_ERROR "TUTTI_WITH_TORCH=ON, but ${TUTTI_TORCH_STATE}")
+    elseif(TORCH_ROOT OR NOT "$ENV{TORCH_ROOT}" STREQUAL "")  # the adaptor and its tests would be missing in silence
+      message(FATAL_ERROR "TORCH_ROOT is ${TUTTI_TORCH_FOLDER}, which cannot be used (${TUTTI_TORCH_WHY}): name the folder with include/ and lib/, or leave it unset, or give -DTUTTI_WITH_TORCH=OFF")
     endif()
   endif()
 endif()
