@@ -171,8 +171,10 @@ Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point 
   if (!transfer.ended()) {
     transfer.clock_.matched = transfer.matched();
     transfer.clock_.more_comes = more_comes(transfer);
-    verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next,
-                              &program);
+    guarded([&] {
+      verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next,
+                                &program);
+    });
   }
   give_token();
   return verdict;
