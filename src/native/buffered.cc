@@ -63,6 +63,8 @@ bool Messages::has_room_for_buffered(const Peer& to, std::size_t byte_count) noe
 
 /// As far as there is room: the first ones, and that for which the calling thread waits.
 void Messages::copy_buffered(Peer& to) {
+  if (to.uncopied.first == nullptr) return;
+  if (to.rank != membership_.rank()) read_taken(to);
   constexpr int kMostPassed = 64;
   int passed = 0;
   for (Posted *each = to.uncopied.first, *next = nullptr; each != nullptr; each = next) {
@@ -75,7 +77,6 @@ void Messages::copy_buffered(Peer& to) {
 /// False: there is no room.
 bool Messages::copy(Peer& to, Transfer& send) {
   const bool is_own = to.rank == membership_.rank();
-  if (!is_own) read_taken(to);
   // Of one that is announced its place in the table has been counted, but for the own one's.
   const bool is_queued = send.state.load() == State::queued;
   const std::size_t cost = send.byte_count() + (is_queued || is_own ? kKeptBytes : 0);
