@@ -433,6 +433,10 @@ TEST(JudgeAwaited, NobodyWhereThatIsNotKnown) {
   waits(scene.enters(1, 3), 1, 2);
   waits(scene.enters(2, 3), 2, 1);
   EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "two of them in a circle: stale";
+  Scene behind(2);
+  waits(behind.enters(0, 3), 0, 1);
+  waits(behind.enters(1, 4), 1, 0);
+  EXPECT_TRUE(awaited_in(behind.facts, 3, false).empty()) << "its own call: its peer is ahead";
   waits(scene, 2, -1);
   EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty());
 }

@@ -14,6 +14,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "tutti/version.h"
+
 namespace tutti::simulate {
 
 namespace {
@@ -145,6 +147,7 @@ int soak(const SoakOptions& options, Rounds rounds, const More& more) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   print(options, sum, took.count());
   if (!options.out.empty()) {
+    sum["commit"] = build_info().commit;
     sum["seed"] = options.seed;
     sum["seconds"] = took.count();
     sum["violations"] = violation.empty() ? 0 : 1;

@@ -242,12 +242,7 @@ void Network::report(int rank, int to, std::optional<int> ring) {
       report(rank, to, ring);
     });
   }
-  std::vector<GroupId> groups;
-  for (const auto& [id, group] : happened_.groups)
-    if (std::find(group.world_ranks.begin(), group.world_ranks.end(), rank) !=
-        group.world_ranks.end())
-      groups.push_back(id);
-  for (const GroupId id : groups) {
+  for (const GroupId id : happened_.made[rank]) {
     const auto& all = members(id, from);
     const int member = all.member_of(WorldRank(rank));
     const auto state = all.state_of(member);

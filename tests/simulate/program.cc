@@ -189,6 +189,7 @@ class Program {
   bool ended(const Call& call) {
     const auto& [what, group, step, began, until, failure] = call;
     if (failure) {
+      happened_.has_failed_call = true;
       note(what, group, *failure);
       hear_of_others(group);
       const std::set<ErrorCode> possible = {

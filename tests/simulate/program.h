@@ -65,6 +65,7 @@ struct Happened {
   bool sees_all = true;
   std::vector<Told>* told = nullptr;  ///< by rank; null: nobody wants to know
   std::string violation = {};
+  bool has_failed_call = false;        ///< a rank was told of one, and goes on without it
   std::chrono::nanoseconds paused{0};  ///< by programs that look at a Work only now and then
   std::map<GroupId, Group> groups = {};
   std::map<std::pair<GroupId, std::size_t>, Mail> mail = {};  // by step

@@ -282,9 +282,8 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       break;
     case ErrorCode::kDeadlock:
       // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path, or
-      // goes on after the time of a message was over.
-      if (plan_.patience == 0ms && happened_.pauses() < plan_.timeout / 2)
-        explained({skip, swap, disagree, abort, quit, error, die});
+      // goes on without a call that has failed: however late the others are.
+      if (!happened_.has_failed_call) explained({skip, swap, disagree, abort, quit, error, die});
       break;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
