@@ -75,6 +75,13 @@ Task::Task(const Plan& plan, std::size_t step, int me, bool other)
         root_ = (root_ + 1) % members_;
         op_ = op_ == Op::broadcast ? Op::reduce : Op::broadcast;
     }
+    // Nor is it what another step does: a rank that skips one would agree with it.
+    const auto does_the_same = [&](const PlanStep& each) {
+      return each.kind == StepKind::collective && each.op == op_ &&
+             static_cast<std::size_t>(each.count) == count_;
+    };
+    while (op_ != Op::barrier && std::any_of(plan.steps.begin(), plan.steps.end(), does_the_same))
+      ++count_;
   }
   lay_out();
 }
