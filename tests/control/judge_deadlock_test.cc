@@ -441,6 +441,20 @@ TEST(JudgeAwaited, NobodyWhereThatIsNotKnown) {
   EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty());
 }
 
+/// Rank 1 has stopped since it began to wait for rank 2, which has gone on to where it needs all.
+TEST(JudgeAwaited, NobodyWhereWhoIsAwaitedInTurnHasDoneItsPart) {
+  Scene scene(5);
+  waits(scene.enters(0, 2), 0, 1);
+  waits(scene.enters(1, 2), 1, 2);
+  EXPECT_EQ(awaited_in(scene.facts, 2, false), (std::vector<int>{2}));
+  waits(scene.enters(2, 2), 2, 3);
+  scene.enters(3, 1);
+  EXPECT_EQ(awaited_in(scene.facts, 2, false), (std::vector<int>{3}));
+  waits(scene.ends(2).enters(2, 4), 2, -1);
+  scene.enters(3, 3).enters(4, 4);
+  EXPECT_TRUE(awaited_in(scene.facts, 2, false).empty());
+}
+
 TEST(JudgeAwaited, WhichOperationsNeedAll) {
   Request request = collective_at(1);
   for (const Op op :

@@ -57,6 +57,8 @@ FAULTS = [
     ("who waits for all waits for each", "control/judge/deadlock.cc",
      "if (parts[part].one_suffices ? stuck < parts[part].awaited.size() : stuck == 0) return true;",
      "if (stuck == 0) return true;", None),
+    ("what has been done is still awaited", "control/judge/deadlock.cc",
+     "if (facts.does(next).completed >= inside) return {};", "", None),
     ("nobody needs a closed line", "control/judge/standing.cc",
      "if (member != facts.rank && reads && !other.has_left_world && !other.is_lost) return true;", "static_cast<void>(reads);",
      "who closes then finds no goodbye to compare: that shows only where a group disagrees in its last operation and one member has made "

@@ -291,6 +291,8 @@ std::vector<int> awaited_in(const GroupFacts& facts, std::uint64_t seq, bool nee
     if (next < 0) return not_called(facts, inside);
     if (next >= facts.size() || next == facts.rank) return {};
     if (called(facts, next) < inside) return {next};
+    // What it was awaited for is on its way: who awaits it has not looked since, stopped perhaps.
+    if (facts.does(next).completed >= inside) return {};
     member = next;
   }
   return {};
