@@ -9,11 +9,16 @@ namespace control {
 class Membership;
 }
 
+namespace native {
+class Links;
+}
+
 namespace group {
 
 /// The group hands one to every backend it makes, as the GroupSpec that it is.
 struct NativeSpec final : GroupSpec {
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
+  native::Links* links = nullptr;             ///< to members that share no memory; null: all do
 };
 
 inline control::Membership& membership_of(const GroupSpec& spec) noexcept {

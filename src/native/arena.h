@@ -23,11 +23,6 @@
 
 namespace tutti::native {
 
-/// Each ordered pair has one channel per lane, so that neither kind of operation waits for the
-/// other.
-enum class Lane : std::uint8_t { collective, message };
-inline constexpr std::size_t kLaneCount = 2;
-
 inline constexpr std::size_t kArenaBytes = std::size_t{8} << 20;
 inline constexpr std::size_t kEngineHeadBytes = 64 * 1024;
 inline constexpr std::size_t kEngineRingBytes = std::size_t{4} << 20;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -29,6 +30,21 @@ struct PeerLink {
   std::function<std::unique_ptr<Sender>()> open_sender;
   LinkWords<std::atomic<std::uint64_t>> own_words;
   LinkWords<const std::atomic<std::uint64_t>> words_of_peer;
+};
+
+/// Each ordered pair has one channel per lane, so that neither kind of operation waits for the
+/// other.
+enum class Lane : std::uint8_t { collective, message };
+inline constexpr std::size_t kLaneCount = 2;
+
+/// The ways from one rank of a group to all the others, where they share no memory with it.
+class Links {
+ public:
+  virtual ~Links() = default;
+  /// The largest payload that every channel takes.
+  virtual std::size_t max_payload() const noexcept = 0;
+  /// Asked once for every peer and lane.
+  virtual PeerLink link(int peer, Lane lane) = 0;
 };
 
 class Channels {

@@ -158,13 +158,10 @@ bool Executor::send(const Step& step) {
   if (byte_count == 0 && segment_begin_ > 0) return true;
   header_.payload_bytes = static_cast<std::uint32_t>(byte_count);
   if (request_->uneven) header_.what.count = extent_of(step.source).count;
-  if (!channels_.sender(step.peer).try_send(header_, source(step.source))) {
-    awaited_ = step.peer;
-    return false;
-  }
-  membership_.progressed();
-  membership_.notify(step.peer);
-  return true;
+  const Sent sent = channels_.sender(step.peer).try_send(header_, source(step.source));
+  if (sent != Sent::nothing) moved(step.peer);
+  if (sent != Sent::whole) awaited_ = step.peer;
+  return sent == Sent::whole;
 }
 
 bool Executor::recv(const Step& step) {
@@ -172,34 +169,53 @@ bool Executor::recv(const Step& step) {
   if (byte_count == 0 && segment_begin_ > 0) return true;
   const Frame* frame = expect(step.peer, step.target);
   if (frame == nullptr) return false;
-  if (byte_count > 0) std::memcpy(target(step.target), frame->payload.data(), byte_count);
-  done_with(step.peer);
-  return true;
+  Receiver& receiver = channels_.receiver(step.peer);
+  if (receiver.take_into(static_cast<std::byte*>(target(step.target))) > 0) moved(step.peer);
+  if (frame->is_taken()) {
+    drop(step.peer);
+    return true;
+  }
+  awaited_ = step.peer;
+  return false;
 }
 
+/// Adds what has come of every operand. They are taken in step, so that all are equally far.
 bool Executor::reduce(const Step& step) {
   const std::size_t byte_count = bytes_of(step.target);
   if (byte_count == 0 && segment_begin_ > 0) return true;
   const std::span<const Operand> operands = schedule_->operands_of(step);
   operands_.resize(operands.size());
+  std::size_t taken = 0, most = byte_count;
   for (std::size_t i = 0; i < operands.size(); ++i) {
-    if (operands[i].peer < 0) {
-      operands_[i] = source(operands[i].place);
-      continue;
-    }
-    const Frame* frame = expect(operands[i].peer, step.target);
+    const int peer = operands[i].peer;
+    if (peer < 0) continue;
+    const Frame* frame = expect(peer, step.target);
     if (frame == nullptr) return false;
+    taken = frame->taken;
+    if (frame->payload.size() < most) {
+      most = frame->payload.size();
+      awaited_ = peer;
+    }
     operands_[i] = frame->payload.data();
   }
-  if (byte_count > 0) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    if (operands[i].peer < 0)
+      operands_[i] = static_cast<const std::byte*>(source(operands[i].place)) + taken;
+  }
+  const std::size_t count = most / element_bytes_;
+  if (count == 0 && byte_count > 0) return false;
+  if (count > 0) {
     kernels::reduce_tree(request_->dtype, request_->reduce, operands_.data(),
-                         static_cast<int>(operands.size()), target(step.target), nullptr,
-                         byte_count / element_bytes_);
+                         static_cast<int>(operands.size()),
+                         static_cast<std::byte*>(target(step.target)) + taken, nullptr, count);
   }
+  const bool is_done = taken + count * element_bytes_ == byte_count;
   for (const Operand& operand : operands) {
-    if (operand.peer >= 0) done_with(operand.peer);
+    if (operand.peer < 0) continue;
+    channels_.receiver(operand.peer).take(count * element_bytes_);
+    is_done ? drop(operand.peer) : moved(operand.peer);
   }
-  return true;
+  return is_done;
 }
 
 void Executor::copy(const Step& step) {
@@ -243,8 +259,13 @@ const Frame* Executor::expect(int peer, const Place& target) {
   return frame;
 }
 
-void Executor::done_with(int peer) {
+void Executor::drop(int peer) {
   channels_.receiver(peer).pop();
+  moved(peer);
+}
+
+/// Something has changed that the peer may wait for.
+void Executor::moved(int peer) {
   membership_.progressed();
   membership_.notify(peer);
 }

@@ -47,7 +47,8 @@ class Executor final : public Operation {
   /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
   /// group has failed.
   const Frame* expect(int peer, const Place& target);
-  void done_with(int peer);
+  void drop(int peer);
+  void moved(int peer);
 
   Channels& channels_;
   control::Membership& membership_;

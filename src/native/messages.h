@@ -94,7 +94,7 @@ class Transfer : public Operation, public Posted {
 ///           buffered, and for tags that are new.
 class Messages final : private Taker {
  public:
-  static constexpr std::size_t kEagerBytes = 4096;
+  static constexpr std::size_t kEagerBytes = kWholeBytes;
   /// Announced and not yet matched, per tag of a peer and, with kKeptBytes for each, per peer: what
   /// the peer's table must hold.
   static constexpr std::size_t kMaxUnmatchedPerTag = 64;
@@ -180,6 +180,9 @@ class Messages final : private Taker {
     std::size_t told_withdrawals = 0;
     std::uint64_t withdrawals = 0;       // that we have made
     std::uint64_t withdrawals_read = 0;  // of theirs
+    bool has_begun = false;              // a small frame, of which a part is out:
+    FrameHeader begun_header;
+    std::vector<std::byte> begun;
   };
 
   class TransferPatience;
@@ -198,7 +201,7 @@ class Messages final : private Taker {
   void read_frames(Peer& peer);
   void on_announce(Peer& peer, const Frame& frame);
   void on_match(Peer& peer, const FrameHeader& header);
-  void on_content(Peer& peer, const Frame& frame);
+  bool on_content(Peer& peer, const Frame& frame);
   void on_withdraw(Peer& peer, const FrameHeader& header);
   bool send_content(Peer& peer);
   void send_announcements(Peer& peer);
@@ -208,6 +211,7 @@ class Messages final : private Taker {
   static void push_ready(Peer& peer, Tag& tag) noexcept;
   static Tag& pop_ready(Peer& peer) noexcept;
   bool try_send(Peer& peer, const FrameHeader& header, const void* payload);
+  bool send_rest(Peer& peer);
   void moved(const Peer& peer) noexcept;
   FrameHeader announcement(const Peer& peer, const Transfer& send, std::uint64_t id) const;
 

@@ -84,13 +84,28 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
   std::shared_ptr<MessageWork> self_;
 };
 
+Links* links_of(const GroupSpec& spec) noexcept {
+  return static_cast<const group::NativeSpec&>(spec).links;
+}
+
+bool shares_memory(const GroupSpec& spec) noexcept {
+  return spec.world_ranks.size() > 1 && links_of(spec) == nullptr;
+}
+
+Channels channels(const GroupSpec& spec, Arena* arena, Lane lane) {
+  Links* const links = links_of(spec);
+  if (links == nullptr) return shm_channels(arena, lane);
+  return Channels(static_cast<int>(spec.world_ranks.size()), spec.rank, links->max_payload(),
+                  [=](int peer) { return links->link(peer, lane); });
+}
+
 class Native final : public Backend, private control::Driver {
  public:
   explicit Native(const GroupSpec& spec)
       : membership_(group::membership_of(spec)),
-        arena_(spec.world_ranks.size() > 1 ? Arena::make(spec) : nullptr),
-        collective_channels_(shm_channels(arena_.get(), Lane::collective)),
-        message_channels_(shm_channels(arena_.get(), Lane::message)),
+        arena_(shares_memory(spec) ? Arena::make(spec) : nullptr),
+        collective_channels_(channels(spec, arena_.get(), Lane::collective)),
+        message_channels_(channels(spec, arena_.get(), Lane::message)),
         collectives_(arena_.get(), collective_channels_, membership_),
         queue_(collectives_, membership_),
         messages_(message_channels_, membership_) {}

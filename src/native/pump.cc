@@ -81,7 +81,7 @@ void Messages::advance(Peer& each) {
   read_frames(each);
   matcher_.settle(each.rank);
   if (!has_room(each, kMaxUnmatchedBytes / 2)) read_taken(each);
-  if (tell_withdrawals(each) && send_content(each)) send_announcements(each);
+  if (send_rest(each) && tell_withdrawals(each) && send_content(each)) send_announcements(each);
   copy_buffered(each);
 }
 
@@ -102,7 +102,7 @@ void Messages::read_frames(Peer& from) {
         on_withdraw(from, frame->header);
         break;
       case FrameType::content:
-        on_content(from, *frame);
+        if (!on_content(from, *frame)) return;
         break;
       case FrameType::none:
       case FrameType::padding:
@@ -251,21 +251,25 @@ void Messages::on_match(Peer& to, const FrameHeader& header) {
   stand_in(to.sending, send);
 }
 
-void Messages::on_content(Peer& from, const Frame& frame) {
+/// False: the rest of the frame has yet to come.
+bool Messages::on_content(Peer& from, const Frame& frame) {
   Transfer* receive = transfer_of(from.receiving.first);
   while (receive != nullptr && receive->id_ != frame.header.id) {
     receive = transfer_of(receive->in_stream.next);
   }
-  if (receive == nullptr || frame.payload.size() > receive->byte_count() - receive->moved_) {
+  const std::size_t byte_count = frame.header.payload_bytes;
+  if (receive == nullptr || byte_count > receive->byte_count() - receive->moved_) {
     throw_broken(from.rank, fmt::format("sent {} bytes of message {} that nothing waits for",
-                                        frame.payload.size(), frame.header.id));
+                                        byte_count, frame.header.id));
   }
-  std::memcpy(static_cast<std::byte*>(receive->data_) + receive->moved_, frame.payload.data(),
-              frame.payload.size());
-  receive->moved_ += frame.payload.size();
-  if (receive->moved_ < receive->byte_count()) return;
+  std::byte* const target = static_cast<std::byte*>(receive->data_) + receive->moved_;
+  if (channels_.receiver(from.rank).take_into(target) > 0) moved(from);
+  if (!frame.is_taken()) return false;
+  receive->moved_ += byte_count;
+  if (receive->moved_ < receive->byte_count()) return true;
   stand_out(*receive);
   complete(*receive);
+  return true;
 }
 
 void Messages::on_withdraw(Peer& from, const FrameHeader& header) {
@@ -275,9 +279,30 @@ void Messages::on_withdraw(Peer& from, const FrameHeader& header) {
   ++from.withdrawals_read;
 }
 
+/// Sends a frame of at most kWholeBytes. True: it is out, or will be without the caller.
 bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload) {
-  if (!channels_.sender(to.rank).try_send(header, payload)) return false;
+  if (!send_rest(to)) return false;
+  const Sent sent = channels_.sender(to.rank).try_send(header, payload);
+  if (sent == Sent::nothing) return false;
+  if (sent == Sent::part) {
+    const auto* bytes = static_cast<const std::byte*>(payload);
+    to.begun.assign(bytes, bytes + header.payload_bytes);
+    to.begun_header = header;
+    to.has_begun = true;
+    owe();
+  }
   moved(to);
+  return true;
+}
+
+/// Of a small frame of which a part is out. False: there is no room.
+bool Messages::send_rest(Peer& to) {
+  if (!to.has_begun) return true;
+  const Sent sent = channels_.sender(to.rank).try_send(to.begun_header, to.begun.data());
+  if (sent != Sent::nothing) moved(to);
+  if (sent != Sent::whole) return false;
+  to.has_begun = false;
+  owed_.fetch_sub(1);
   return true;
 }
 
@@ -297,7 +322,9 @@ bool Messages::send_content(Peer& to) {
           std::min(send->byte_count() - send->moved_, channels_.max_payload());
       header.payload_bytes = static_cast<std::uint32_t>(byte_count);
       const auto* data = static_cast<const std::byte*>(send->request_->input.data);
-      if (!try_send(to, header, data + send->moved_)) return false;
+      const Sent sent = channels_.sender(to.rank).try_send(header, data + send->moved_);
+      if (sent != Sent::nothing) moved(to);
+      if (sent != Sent::whole) return false;
       send->moved_ += byte_count;
     }
     stand_out(*send);

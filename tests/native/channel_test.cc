@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "native/channel/shm.h"
+#include "native/channel/tcp.h"
+#include "net/tcp.h"
 #include "tutti/error.h"
 
 namespace tutti::native {
@@ -33,13 +35,52 @@ struct ShmPair : Pair {
   ShmReceiver in;
 };
 
+struct Sockets {
+  net::Fd out, in;
+};
+Sockets connected() {
+  const net::Fd listener = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  Sockets sockets;
+  sockets.out = net::connect_tcp(net::TcpAddress::local(listener.get()), deadline);
+  EXPECT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+  sockets.in = net::accept_tcp(listener.get());
+  return sockets;
+}
+/// A stream that holds a few kilobytes, so that everything goes out and comes in parts. Not TCP's:
+/// that waits for timers when its buffers are so small.
+Sockets narrow() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const int least = 1;
+  EXPECT_EQ(::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+  return {net::Fd(ends[0]), net::Fd(ends[1])};
+}
+
+struct TcpPair : Pair {
+  explicit TcpPair(Sockets sockets)
+      : near(std::make_shared<TcpConnection>(std::move(sockets.out))),
+        far(std::make_shared<TcpConnection>(std::move(sockets.in))),
+        out(near),
+        in(far) {}
+  Sender& sender() override { return out; }
+  Receiver& receiver() override { return in; }
+
+  std::shared_ptr<TcpConnection> near, far;
+  TcpSender out;
+  TcpReceiver in;
+};
+
 struct Kind {
   const char* name;
+  bool is_memory;  ///< what takes a turn of the scheduler elsewhere takes none here
   std::unique_ptr<Pair> (*make)();
 };
 const Kind kKinds[] = {
-    {"shm_4k", [] { return std::unique_ptr<Pair>(new ShmPair(4096)); }},
-    {"shm_64k", [] { return std::unique_ptr<Pair>(new ShmPair(65536)); }},
+    {"shm_4k", true, [] { return std::unique_ptr<Pair>(new ShmPair(4096)); }},
+    {"shm_64k", true, [] { return std::unique_ptr<Pair>(new ShmPair(65536)); }},
+    {"tcp", false, [] { return std::unique_ptr<Pair>(new TcpPair(connected())); }},
+    {"stream_narrow", false, [] { return std::unique_ptr<Pair>(new TcpPair(narrow())); }},
 };
 
 class Channel : public testing::TestWithParam<Kind> {
@@ -55,71 +96,156 @@ class Channel : public testing::TestWithParam<Kind> {
     header.id = id;
     return header;
   }
+  /// Sends a frame whole into a channel with room for it.
+  void send(const FrameHeader& header, const void* payload) {
+    ASSERT_EQ(sender_.try_send(header, payload), Sent::whole);
+  }
+  /// The oldest frame, once it has come.
+  const Frame& await() {
+    for (;;) {
+      if (const Frame* frame = receiver_.peek()) return *frame;
+      std::this_thread::yield();
+    }
+  }
+  /// Sends a frame while it is received; a socket may hold less than a frame.
+  void pass(const FrameHeader& header, const void* payload, std::vector<std::byte>* into) {
+    into->assign(header.payload_bytes, std::byte{0});
+    bool is_out = false, is_in = false;
+    while (!is_in) {
+      is_out = is_out || sender_.try_send(header, payload) == Sent::whole;
+      const Frame* frame = receiver_.peek();
+      if (frame == nullptr) continue;
+      receiver_.take_into(into->data());
+      is_in = frame->is_taken() && is_out;
+    }
+    receiver_.pop();
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Kinds, Channel, testing::ValuesIn(kKinds),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
+std::byte byte_at(std::uint64_t id, std::size_t i) { return static_cast<std::byte>(id * 31 + i); }
+std::vector<std::byte> bytes_of(std::uint64_t id, std::size_t byte_count) {
+  std::vector<std::byte> bytes(byte_count);
+  for (std::size_t i = 0; i < byte_count; ++i) bytes[i] = byte_at(id, i);
+  return bytes;
+}
+
 TEST_P(Channel, IsEmptyAtFirst) { EXPECT_EQ(receiver_.peek(), nullptr); }
 
 TEST_P(Channel, CarriesEveryFieldOfTheHeader) {
-  FrameHeader sent = header(3, 77);
+  FrameHeader sent = header(3, 0xfedcba9876543210);
   sent.type = FrameType::announce;
   sent.tag = -5;
-  sent.segment = 9;
-  sent.what.seq = 41;
-  sent.what.chain = 0x1234567890abcdef;
-  sent.what.count = 1000;
-  sent.what.root_or_peer = 2;
-  ASSERT_TRUE(sender_.try_send(sent, "abc"));
-  const Frame* frame = receiver_.peek();
-  ASSERT_NE(frame, nullptr);
-  EXPECT_EQ(std::memcmp(&frame->header, &sent, sizeof sent), 0);
-  EXPECT_EQ(std::memcmp(frame->payload.data(), "abc", 3), 0);
+  sent.segment = 0x80000009;
+  sent.what = {.seq = 41,
+               .chain = 0x1234567890abcdef,
+               .count = std::uint64_t{1} << 63,
+               .op = 0xc3,
+               .dtype = 7,
+               .reduce = 5,
+               .site = 255,
+               .root_or_peer = -2};
+  send(sent, "abc");
+  const Frame& frame = await();
+  EXPECT_EQ(std::memcmp(&frame.header, &sent, sizeof sent), 0);
+  ASSERT_EQ(frame.payload.size(), 3u);
+  EXPECT_EQ(std::memcmp(frame.payload.data(), "abc", 3), 0);
 }
 
 /// Wherever the last one ended: or a sender would wait for room that no pop can make.
 TEST_P(Channel, TakesEveryFrameWhenAllBeforeItArePopped) {
-  const std::vector<std::byte> payload(sender_.max_payload());
+  const std::vector<std::byte> payload = bytes_of(7, sender_.max_payload());
+  std::vector<std::byte> received;
   std::mt19937_64 random(7);
-  for (int index = 0; index < 20'000; ++index) {
+  const int rounds = GetParam().is_memory ? 20'000 : 300;
+  for (int index = 0; index < rounds; ++index) {
     const std::size_t most = random() % 4 == 0 ? 0 : sender_.max_payload();
     const std::size_t byte_count = random() % 4 == 0 ? most : random() % (most + 1);
-    ASSERT_TRUE(sender_.try_send(header(byte_count, 1), payload.data())) << index;
-    ASSERT_NE(receiver_.peek(), nullptr);
-    receiver_.pop();
+    pass(header(byte_count, 1), payload.data(), &received);
+    ASSERT_EQ(std::memcmp(received.data(), payload.data(), byte_count), 0) << index;
   }
 }
 
 TEST_P(Channel, PeekStaysAtTheSameFrameUntilPop) {
-  ASSERT_TRUE(sender_.try_send(header(0, 1), nullptr));
-  ASSERT_TRUE(sender_.try_send(header(0, 2), nullptr));
-  EXPECT_EQ(receiver_.peek()->header.id, 1u);
-  EXPECT_EQ(receiver_.peek()->header.id, 1u);
+  send(header(0, 1), nullptr);
+  send(header(0, 2), nullptr);
+  EXPECT_EQ(await().header.id, 1u);
+  EXPECT_EQ(await().header.id, 1u);
   receiver_.pop();
-  EXPECT_EQ(receiver_.peek()->header.id, 2u);
+  EXPECT_EQ(await().header.id, 2u);
   receiver_.pop();
   EXPECT_EQ(receiver_.peek(), nullptr);
 }
 
-TEST_P(Channel, RefusesWhenFullAndGoesOnAfterPop) {
-  const std::vector<std::byte> payload(sender_.max_payload());
+/// Small ones too may go out in part; then no other goes before the rest.
+TEST_P(Channel, RefusesWhenFullAndGoesOnWhenSomethingWasTaken) {
+  const std::size_t byte_count = std::min(sender_.max_payload(), kWholeBytes);
   std::uint64_t sent = 0;
-  while (sender_.try_send(header(payload.size(), sent), payload.data())) ++sent;
-  EXPECT_GE(sent, 2u);
-  for (std::uint64_t id = 0; id < 100; ++id) {
-    ASSERT_NE(receiver_.peek(), nullptr);
-    EXPECT_EQ(receiver_.peek()->header.id, id);
-    receiver_.pop();
-    ASSERT_TRUE(sender_.try_send(header(payload.size(), sent++), payload.data())) << id;
+  Sent last = Sent::whole;
+  for (;; ++sent) {
+    last = sender_.try_send(header(byte_count, sent), bytes_of(sent, byte_count).data());
+    if (last != Sent::whole) break;
+  }
+  EXPECT_GE(sent, 1u);
+  std::vector<std::byte> received(byte_count);
+  for (std::uint64_t id = 0; id < 100;) {
+    if (last == Sent::part) {
+      EXPECT_EQ(sender_.try_send(header(0, 1000), nullptr), Sent::nothing);
+    }
+    if (const Frame* frame = receiver_.peek()) {
+      ASSERT_EQ(frame->header.id, id);
+      ASSERT_EQ(frame->payload.size(), byte_count);  // it is there whole
+      ASSERT_EQ(std::memcmp(frame->payload.data(), bytes_of(id, byte_count).data(), byte_count), 0);
+      receiver_.take(byte_count);
+      receiver_.pop();
+      ++id;
+    }
+    const Sent now = sender_.try_send(header(byte_count, sent), bytes_of(sent, byte_count).data());
+    if (now == Sent::whole) ++sent;
+    if (now != Sent::nothing) last = now;
   }
 }
 
 TEST_P(Channel, PayloadsAreAlignedForEveryElement) {
-  const std::uint64_t value = 1;
+  const std::uint64_t values[2] = {1, 2};
   for (std::size_t i = 0; i < 50; ++i) {
-    ASSERT_TRUE(sender_.try_send(header(i % 9, i), &value));
-    const Frame* frame = receiver_.peek();
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(frame->payload.data()) % 8, 0u);
+    send(header(i % 17, i), values);
+    const Frame& frame = await();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(frame.payload.data()) % 16, 0u);
+    receiver_.take(i % 17);
+    receiver_.pop();
+  }
+}
+
+TEST_P(Channel, DropsWhatWasNotTaken) {
+  for (std::size_t byte_count : {0, 1, 100, 500}) {
+    send(header(byte_count, 1), bytes_of(1, byte_count).data());
+    (void)await();
+    receiver_.pop();
+    EXPECT_EQ(receiver_.peek(), nullptr);
+  }
+}
+
+/// As a reduction takes them: where they lie, whole elements at a time.
+TEST_P(Channel, ShowsLongPayloadsInPartsOfWholeElements) {
+  constexpr std::size_t kElement = 16;
+  for (std::uint64_t id = 0; id < 20; ++id) {
+    const std::size_t byte_count = (sender_.max_payload() - 40 * id) / kElement * kElement;
+    const std::vector<std::byte> payload = bytes_of(id, byte_count);
+    for (bool is_out = false, is_in = false; !is_in;) {
+      is_out = is_out || sender_.try_send(header(byte_count, id), payload.data()) == Sent::whole;
+      const Frame* frame = receiver_.peek();
+      if (frame == nullptr) continue;
+      const std::size_t here = frame->payload.size() / kElement * kElement;
+      ASSERT_TRUE(here > 0 || frame->payload.empty());
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(frame->payload.data()) % kElement, 0u);
+      const std::size_t before = frame->taken;
+      ASSERT_EQ(std::memcmp(frame->payload.data(), payload.data() + before, here), 0);
+      receiver_.take(here);
+      ASSERT_EQ(frame->taken, before + here);
+      is_in = frame->is_taken();
+    }
     receiver_.pop();
   }
 }
@@ -127,28 +253,33 @@ TEST_P(Channel, PayloadsAreAlignedForEveryElement) {
 TEST_P(Channel, KeepsOrderAndBytesBetweenThreads) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  constexpr std::uint64_t kFrames = 20'000;
-  const std::size_t largest = std::min<std::size_t>(sender_.max_payload(), 2000);
-  const auto byte_at = [](std::uint64_t id, std::size_t i) {
-    return static_cast<std::byte>(id * 31 + i);
-  };
+  const std::uint64_t frames = GetParam().is_memory ? 20'000 : 2'000;
+  const std::size_t largest = std::min<std::size_t>(sender_.max_payload(), 9000);
   std::thread source([&] {
     std::mt19937 random(seed);
-    std::vector<std::byte> payload(largest);
-    for (std::uint64_t id = 0; id < kFrames; ++id) {
-      const std::size_t byte_count = random() % (largest + 1);
-      for (std::size_t i = 0; i < byte_count; ++i) payload[i] = byte_at(id, i);
-      while (!sender_.try_send(header(byte_count, id), payload.data())) std::this_thread::yield();
+    for (std::uint64_t id = 0; id < frames; ++id) {
+      const std::vector<std::byte> payload = bytes_of(id, random() % (largest + 1));
+      while (sender_.try_send(header(payload.size(), id), payload.data()) != Sent::whole) {
+        std::this_thread::yield();
+      }
     }
   });
   std::mt19937 random(seed);
   std::uint64_t wrong = 0;
-  for (std::uint64_t id = 0; id < kFrames; ++id) {
-    const Frame* frame = receiver_.peek();
-    for (; frame == nullptr; frame = receiver_.peek()) std::this_thread::yield();
-    wrong += frame->header.id != id || frame->payload.size() != random() % (largest + 1);
-    for (std::size_t i = 0; i < frame->payload.size(); ++i) {
-      wrong += frame->payload[i] != byte_at(id, i);
+  std::vector<std::byte> received(largest);
+  for (std::uint64_t id = 0; id < frames; ++id) {
+    const std::size_t byte_count = random() % (largest + 1);
+    for (;;) {
+      const Frame& frame = await();
+      wrong += frame.header.id != id || frame.header.payload_bytes != byte_count;
+      if (id % 3 == 0 && frame.taken == 0)
+        receiver_.take(std::min<std::size_t>(frame.payload.size(), 16));
+      receiver_.take_into(received.data());
+      if (frame.is_taken()) break;
+      std::this_thread::yield();
+    }
+    for (std::size_t i = id % 3 == 0 ? 16 : 0; i < byte_count; ++i) {
+      wrong += received[i] != byte_at(id, i);
     }
     receiver_.pop();
   }
@@ -178,6 +309,88 @@ TEST(ShmChannel, RejectsWhatIsNoFrame) {
   frame.type = FrameType::padding;
   frame.payload_bytes = 4096;
   expect_broken(frame, 4096);
+}
+
+/// Bytes as they come from a peer, and the end of the connection behind them.
+class TcpChannel : public testing::Test {
+ protected:
+  void put(std::span<const std::byte> bytes) {
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    net::send_all(pair_.near->socket(), bytes, deadline);
+  }
+  void end() { EXPECT_EQ(::shutdown(pair_.near->socket(), SHUT_WR), 0); }
+  static FrameHeader content(std::size_t payload_bytes) {
+    FrameHeader header;
+    header.type = FrameType::content;
+    header.payload_bytes = static_cast<std::uint32_t>(payload_bytes);
+    return header;
+  }
+  TcpPair pair_{connected()};
+};
+
+TEST_F(TcpChannel, EveryChangeOfAHeaderIsSeen) {
+  const WireHeader good = encode(content(40));
+  ASSERT_TRUE(decode(good));
+  for (std::size_t byte = 0; byte < good.size(); ++byte) {
+    for (int bit = 0; bit < 8; ++bit) {
+      WireHeader bad = good;
+      bad[byte] ^= static_cast<std::byte>(1 << bit);
+      EXPECT_FALSE(decode(bad)) << byte << " " << bit;
+    }
+  }
+}
+
+TEST_F(TcpChannel, RejectsWhatIsNoFrame) {
+  const auto rejects = [](FrameHeader header) {
+    TcpPair pair(connected());
+    const WireHeader bytes = encode(header);
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    net::send_all(pair.near->socket(), bytes, deadline);
+    const auto await = [&] {
+      while (pair.in.peek() == nullptr) std::this_thread::yield();
+    };
+    EXPECT_THROW(await(), Error);
+  };
+  FrameHeader header;
+  rejects(header);  // no type
+  header.type = FrameType::padding;
+  rejects(header);
+  header.type = static_cast<FrameType>(static_cast<int>(kLastFrameType) + 1);
+  rejects(header);
+  header = content(kMaxTcpPayload + 1);
+  rejects(header);
+  header.payload_bytes = 0xffffffffu;
+  rejects(header);
+}
+
+TEST_F(TcpChannel, WhatCameBeforeTheEndIsReceived) {
+  const WireHeader header = encode(content(64));
+  const std::vector<std::byte> payload = bytes_of(3, 64);
+  put(header);
+  put(payload);
+  put(std::span(header).first(63));
+  end();
+  while (pair_.in.peek() == nullptr) std::this_thread::yield();
+  std::vector<std::byte> received(64);
+  pair_.in.take_into(received.data());
+  EXPECT_EQ(received, payload);
+  pair_.in.pop();
+  while (!pair_.far->end()) EXPECT_EQ(pair_.in.peek(), nullptr);
+  EXPECT_EQ(*pair_.far->end(), 0);
+  EXPECT_EQ(pair_.in.peek(), nullptr);
+}
+
+TEST_F(TcpChannel, AResetIsAnEndWithAnError) {
+  Sockets sockets = connected();
+  const auto near = std::make_shared<TcpConnection>(std::move(sockets.out));
+  const linger at_once{1, 0};
+  ASSERT_EQ(::setsockopt(sockets.in.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  sockets.in.reset();
+  const std::vector<std::byte> payload(kMaxTcpPayload);
+  TcpSender sender(near);
+  while (!near->end()) (void)sender.try_send(content(payload.size()), payload.data());
+  EXPECT_NE(*near->end(), 0);
+  EXPECT_EQ(sender.try_send(content(0), nullptr), Sent::nothing);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -11,11 +12,17 @@
 #include "control/host.h"
 #include "group/chain.h"
 #include "group/native_spec.h"
+#include "native/channels.h"
 #include "native/native.h"
 
 namespace tutti::native {
 
 inline constexpr GroupId kTestGroup = 0x7e57;
+
+/// Makes the links of all ranks of a group of n, by rank, where its tests run without shared memory
+/// (streams.cc); null: they share it.
+using MakeLinks = std::vector<std::unique_ptr<Links>> (*)(int n);
+inline MakeLinks make_links = nullptr;
 
 /// One rank of a test: what the ProcessGroup would be.
 class NativeRank {
@@ -105,7 +112,8 @@ class NativeRank {
 
 /// Makes rank `rank` of n a member of the test's group and runs `body`.
 inline void on_native_member(int rank, int n, int board, const std::shared_ptr<Store>& store,
-                             const std::function<void(const group::NativeSpec&)>& body) {
+                             const std::function<void(const group::NativeSpec&)>& body,
+                             Links* links = nullptr) {
   control::HostOptions options;
   options.board_fd = board;
   options.rank = rank;
@@ -122,29 +130,34 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   spec.world_ranks = ranks;
   spec.store = store;
   spec.membership = membership.get();
+  spec.links = links;
   spec.timeout = std::chrono::seconds(20);
   body(spec);
 }
 
 /// The same with a backend.
 inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
-                           const std::function<void(NativeRank&)>& body) {
-  on_native_member(rank, n, board, store, [&](const group::NativeSpec& spec) {
+                           const std::function<void(NativeRank&)>& body, Links* links = nullptr) {
+  const auto live = [&](const group::NativeSpec& spec) {
     const auto backend = make_native(spec);
     NativeRank me(*backend, *spec.membership);
     body(me);
-  });
+  };
+  on_native_member(rank, n, board, store, live, links);
 }
 
 /// Runs `body` on n threads. Failures that `body` lets out are the test's.
 inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body) {
   const std::shared_ptr<Store> store = make_memory_store();
   const net::Fd board = control::Board::make(n);
+  std::vector<std::unique_ptr<Links>> links(static_cast<std::size_t>(n));
+  if (make_links != nullptr && n > 1) links = make_links(n);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        be_native_rank(rank, n, board.get(), store, body);
+        be_native_rank(rank, n, board.get(), store, body,
+                       links[static_cast<std::size_t>(rank)].get());
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }

@@ -43,11 +43,11 @@ bool ShmSender::has_room(std::size_t byte_count) noexcept {
   return written_ + byte_count - known_consumed_ <= ring_.size();
 }
 
-bool ShmSender::try_send(const FrameHeader& header, const void* payload) {
+Sent ShmSender::try_send(const FrameHeader& header, const void* payload) {
   const std::uint64_t byte_count = frame_bytes(header.payload_bytes);
   const std::uint64_t to_end = ring_.size() - (written_ & (ring_.size() - 1));
   const std::uint64_t padding = byte_count > to_end ? to_end : 0;
-  if (!has_room(padding + byte_count)) return false;
+  if (!has_room(padding + byte_count)) return Sent::nothing;
   if (padding > 0) {
     FrameHeader filler;
     filler.type = FrameType::padding;
@@ -62,7 +62,7 @@ bool ShmSender::try_send(const FrameHeader& header, const void* payload) {
   }
   written_ += byte_count;
   produced_.store(written_, std::memory_order_seq_cst);
-  return true;
+  return Sent::whole;
 }
 
 ShmReceiver::ShmReceiver(std::span<const std::byte> ring,
@@ -93,10 +93,23 @@ const Frame* ShmReceiver::peek() {
     if (frame_.header.type == FrameType::none || frame_.header.type > kLastFrameType) {
       throw_broken(frame_.header, available);
     }
+    frame_.taken = 0;
     frame_.payload = {frame + sizeof(FrameHeader), frame_.header.payload_bytes};
     frame_bytes_ = byte_count;
     return &frame_;
   }
+}
+
+void ShmReceiver::take(std::size_t byte_count) {
+  frame_.taken += byte_count;
+  frame_.payload = frame_.payload.subspan(byte_count);
+}
+
+std::size_t ShmReceiver::take_into(std::byte* whole) {
+  const std::size_t byte_count = frame_.payload.size();
+  if (byte_count > 0) std::memcpy(whole + frame_.taken, frame_.payload.data(), byte_count);
+  take(byte_count);
+  return byte_count;
 }
 
 void ShmReceiver::pop() {

@@ -1,4 +1,4 @@
-// A channel in shared memory: a ring in the sender's arena.
+// A channel in shared memory: a ring in the sender's arena, in which every frame lies whole.
 //
 // Two counters of bytes tell all: what the sender has *produced*, in its arena, and what the
 // receiver has *consumed*, in the receiver's. Each has one writer and only grows. Frames begin at
@@ -21,7 +21,7 @@ class ShmSender final : public Sender {
   ShmSender(std::span<std::byte> ring, std::atomic<std::uint64_t>& produced,
             const std::atomic<std::uint64_t>& consumed) noexcept;
   std::size_t max_payload() const noexcept override { return max_payload_of(ring_.size()); }
-  bool try_send(const FrameHeader& header, const void* payload) override;
+  Sent try_send(const FrameHeader& header, const void* payload) override;
 
   static constexpr std::size_t kLeastRingBytes = 4096;
   /// A quarter of the ring, header included.
@@ -47,6 +47,8 @@ class ShmReceiver final : public Receiver {
   ShmReceiver(std::span<const std::byte> ring, const std::atomic<std::uint64_t>& produced,
               std::atomic<std::uint64_t>& consumed) noexcept;
   const Frame* peek() override;
+  void take(std::size_t byte_count) override;
+  std::size_t take_into(std::byte* whole) override;
   void pop() override;
 
  private:

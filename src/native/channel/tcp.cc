@@ -1,0 +1,169 @@
+#include "native/channel/tcp.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "tutti/error.h"
+
+namespace tutti::native {
+namespace {
+
+/// From the end of a payload to the end of its last line.
+constexpr std::size_t padding_after(std::uint64_t position) noexcept {
+  return (kWireHeaderBytes - position % kWireHeaderBytes) % kWireHeaderBytes;
+}
+
+/// What is read at once where a header is due: a small frame, with what is before it in its line.
+constexpr std::size_t kHeadBytes = kWireHeaderBytes + kWireHeaderBytes + kWholeBytes;
+
+constexpr WireHeader kZeros{};
+
+/// The parts of a frame, less those bytes of it that are out.
+class Parts {
+ public:
+  void add(const void* data, std::size_t byte_count) noexcept {
+    const std::size_t out = std::min(out_, byte_count);
+    out_ -= out;
+    if (byte_count == out) return;
+    parts_[count_++] = {const_cast<std::byte*>(static_cast<const std::byte*>(data) + out),
+                        byte_count - out};
+  }
+  explicit Parts(std::size_t out) noexcept : out_(out) {}
+  std::span<const iovec> get() const noexcept { return {parts_.data(), count_}; }
+
+ private:
+  std::size_t out_;
+  std::array<iovec, 3> parts_{};
+  std::size_t count_ = 0;
+};
+
+}  // namespace
+
+Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
+  const WireHeader encoded = encode(header);
+  if (sent_ > 0 && encoded != under_way_) return Sent::nothing;
+  const std::size_t padding = padding_after(header.payload_bytes);
+  const std::size_t whole = encoded.size() + header.payload_bytes + padding;
+  Parts parts(sent_);
+  parts.add(encoded.data(), encoded.size());
+  parts.add(payload, header.payload_bytes);
+  parts.add(kZeros.data(), padding);
+  const net::TcpMoved moved = net::send_parts(connection_->socket(), parts.get());
+  if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
+  if (moved.bytes == 0) return Sent::nothing;
+  sent_ += moved.bytes;
+  if (sent_ == whole) {
+    sent_ = 0;
+    return Sent::whole;
+  }
+  under_way_ = encoded;
+  return Sent::part;
+}
+
+TcpReceiver::TcpReceiver(std::shared_ptr<TcpConnection> connection)
+    : connection_(std::move(connection)), lines_(new Line[kBufferBytes / sizeof(Line)]) {}
+
+const Frame* TcpReceiver::peek() {
+  if (!has_frame_ && !begin_frame()) return nullptr;
+  if (buffered() < std::min(left(), kWireHeaderBytes)) fill(kBufferBytes);
+  show();
+  return &frame_;
+}
+
+/// Reads a header, and a payload that is to be shown whole. False: they have yet to come.
+bool TcpReceiver::begin_frame() {
+  const std::size_t padding = padding_after(position_);
+  if (buffered() < padding + kWireHeaderBytes) fill(kHeadBytes);
+  if (buffered() < padding + kWireHeaderBytes) return false;
+  skip(padding);
+  const std::span<const std::byte, kWireHeaderBytes> encoded(buffer() + begin_, kWireHeaderBytes);
+  const std::optional<FrameHeader> header = decode(encoded);
+  if (!header || header->payload_bytes > kMaxTcpPayload) {
+    throw Error(ErrorCode::kInternal,
+                fmt::format("what came over a connection is no frame at byte {}{}", position_,
+                            header ? fmt::format(": a payload of {} bytes, at most {} may come",
+                                                 header->payload_bytes, kMaxTcpPayload)
+                                   : ""));
+  }
+  if (header->payload_bytes <= kWholeBytes) {
+    const std::size_t whole = kWireHeaderBytes + header->payload_bytes;
+    if (buffered() < whole) fill(kHeadBytes);
+    if (buffered() < whole) return false;
+  }
+  skip(kWireHeaderBytes);
+  frame_.header = *header;
+  frame_.taken = 0;
+  has_frame_ = true;
+  return true;
+}
+
+/// What lies here of the payload; never less than an element of it.
+void TcpReceiver::show() noexcept {
+  const std::size_t here = std::min(buffered(), left());
+  const bool is_little = here < left() && here < kWireHeaderBytes;
+  frame_.payload = {buffer() + begin_, is_little ? 0 : here};
+}
+
+void TcpReceiver::take(std::size_t byte_count) {
+  skip(byte_count);
+  frame_.taken += byte_count;
+  show();
+}
+
+std::size_t TcpReceiver::take_into(std::byte* whole) {
+  const std::size_t before = frame_.taken;
+  const std::size_t here = std::min(buffered(), left());
+  if (here > 0) std::memcpy(whole + frame_.taken, buffer() + begin_, here);
+  skip(here);
+  frame_.taken += here;
+  if (left() > 0) receive_into(whole + frame_.taken);
+  show();
+  return frame_.taken - before;
+}
+
+void TcpReceiver::pop() {
+  skip(left());
+  has_frame_ = false;
+}
+
+void TcpReceiver::skip(std::size_t byte_count) noexcept {
+  begin_ += byte_count;
+  position_ += byte_count;
+}
+
+/// Reads so that at most so many bytes lie in the buffer.
+void TcpReceiver::fill(std::size_t most) {
+  const std::size_t begin = position_ % kWireHeaderBytes;
+  if (begin_ != begin) {
+    std::memmove(buffer() + begin, buffer() + begin_, buffered());
+    end_ = begin + buffered();
+    begin_ = begin;
+  }
+  const iovec part{buffer() + end_, std::min(begin + most, kBufferBytes) - end_};
+  end_ += receive({&part, 1});
+}
+
+/// Reads what is left of the payload to where it belongs, and what comes behind it: the buffer is
+/// empty.
+void TcpReceiver::receive_into(std::byte* target) {
+  const std::size_t payload = left();
+  const std::size_t behind = (position_ + payload) % kWireHeaderBytes;
+  const iovec parts[] = {{target, payload}, {buffer() + behind, kHeadBytes}};
+  const std::size_t moved = receive(parts);
+  const std::size_t own = std::min(moved, payload);
+  frame_.taken += own;
+  position_ += own;
+  begin_ = position_ % kWireHeaderBytes;
+  end_ = begin_ + (moved - own);
+}
+
+std::size_t TcpReceiver::receive(std::span<const iovec> parts) {
+  const net::TcpMoved moved = net::receive_parts(connection_->socket(), parts);
+  if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
+  return moved.bytes;
+}
+
+}  // namespace tutti::native

@@ -1,0 +1,233 @@
+#include "net/tcp.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <memory>
+
+#include "net/system_error.h"
+#include "tutti/error.h"
+
+namespace tutti::net {
+namespace {
+
+constexpr int kBacklog = 4096;  // the kernel takes the smaller of this and net.core.somaxconn
+constexpr std::chrono::nanoseconds kBetweenTries = std::chrono::milliseconds(50);
+
+Fd make_socket(int family) {
+  Fd socket = Fd::open_private(
+      [&] { return ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP); });
+  if (!socket) throw system_error("cannot make a TCP socket", errno);
+  return socket;
+}
+
+/// A frame is sent in one go: there is nothing to wait for.
+void send_at_once(const Fd& socket) {
+  const int on = 1;
+  if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
+    throw system_error("cannot set TCP_NODELAY", errno);
+  }
+}
+
+/// Why a connection that was begun has not come about; 0: it has.
+int connect_error(const Fd& socket) {
+  int error_number = 0;
+  socklen_t size = sizeof error_number;
+  if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error_number, &size) != 0) return errno;
+  return error_number;
+}
+
+/// Whether another try may go better: the other end may not be there yet, nor its route.
+bool may_come(int error_number) {
+  return error_number == ECONNREFUSED || error_number == ECONNRESET || error_number == ETIMEDOUT ||
+         error_number == EHOSTUNREACH || error_number == ENETUNREACH;
+}
+
+Error not_connected(const TcpAddress& address, PollResult result, int last_error,
+                    const Deadline& deadline) {
+  if (result == PollResult::aborted || result == PollResult::woken) {
+    return Error(ErrorCode::kAborted,
+                 fmt::format("connecting to {} was interrupted by an abort", address.text()));
+  }
+  const double budget = std::chrono::duration<double>(deadline.budget()).count();
+  return Error(ErrorCode::kTimeout,
+               fmt::format("connecting to {}: {} for {:.1f} s{}", address.text(),
+                           last_error == 0 ? "no answer" : std::strerror(last_error), budget,
+                           last_error == ECONNREFUSED ? "; is the process there still running?"
+                                                      : "; is the address right, and does a "
+                                                        "firewall let the port through?"));
+}
+
+/// One try. The error number, 0 when connected.
+int try_once(const Fd& socket, const TcpAddress& address, Deadline& deadline,
+             const Interrupt& interrupt, PollResult* polled) {
+  *polled = PollResult::ready;
+  if (::connect(socket.get(), address.data(), address.size()) == 0) return 0;
+  if (errno != EINPROGRESS && errno != EINTR) return errno;
+  *polled = poll_writable(socket.get(), deadline, interrupt);
+  return *polled == PollResult::ready ? connect_error(socket) : 0;
+}
+
+/// Whatever else than "not now" is said of a connection, it is the last word.
+template <class Call>
+TcpMoved move(std::span<const iovec> parts, Call&& call) noexcept {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
+  for (;;) {
+    const ssize_t bytes = call(message);
+    if (bytes >= 0) return {IoResult::progress, static_cast<std::size_t>(bytes), 0};
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return {IoResult::again, 0, 0};
+    if (errno != EINTR) return {IoResult::closed, 0, errno};
+  }
+}
+
+}  // namespace
+
+std::optional<TcpAddress> TcpAddress::parse(std::string_view text) {
+  const std::size_t colon = text.rfind(':');
+  if (colon == std::string_view::npos || colon == 0) return std::nullopt;
+  std::string host(text.substr(0, colon));
+  const std::string_view port_text = text.substr(colon + 1);
+  std::uint16_t port = 0;
+  const auto [end, error] =
+      std::from_chars(port_text.data(), port_text.data() + port_text.size(), port);
+  if (error != std::errc() || end != port_text.data() + port_text.size()) return std::nullopt;
+  TcpAddress address;
+  if (host.front() != '[') {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(address.storage_);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    address.size_ = sizeof v4;
+    if (::inet_pton(AF_INET, host.c_str(), &v4.sin_addr) != 1) return std::nullopt;
+    return address;
+  }
+  if (host.back() != ']') return std::nullopt;
+  host = host.substr(1, host.size() - 2);
+  auto& v6 = reinterpret_cast<sockaddr_in6&>(address.storage_);
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  address.size_ = sizeof v6;
+  if (const std::size_t percent = host.find('%'); percent != std::string::npos) {
+    v6.sin6_scope_id = ::if_nametoindex(host.c_str() + percent + 1);
+    if (v6.sin6_scope_id == 0) return std::nullopt;
+    host.resize(percent);
+  }
+  if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return std::nullopt;
+  return address;
+}
+
+TcpAddress TcpAddress::local(int socket) {
+  TcpAddress address;
+  address.size_ = sizeof address.storage_;
+  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0) {
+    throw system_error("cannot ask for the address of a socket", errno);
+  }
+  return address;
+}
+
+TcpAddress TcpAddress::remote(int socket) {
+  TcpAddress address;
+  address.size_ = sizeof address.storage_;
+  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0) {
+    throw system_error("cannot ask for the address of the other end of a socket", errno);
+  }
+  return address;
+}
+
+std::string TcpAddress::text() const {
+  char host[NI_MAXHOST];
+  if (::getnameinfo(data(), size_, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) {
+    return "an address of no known kind";
+  }
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", host, port())
+                              : fmt::format("{}:{}", host, port());
+}
+
+int TcpAddress::port() const noexcept {
+  return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage_).sin6_port
+                                    : reinterpret_cast<const sockaddr_in&>(storage_).sin_port);
+}
+
+bool TcpAddress::is_wildcard() const noexcept {
+  if (family() == AF_INET6) {
+    return IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr);
+  }
+  return reinterpret_cast<const sockaddr_in&>(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
+}
+
+Fd listen_tcp(const TcpAddress& address) {
+  if (address.is_wildcard()) {
+    throw Error(ErrorCode::kInternal,
+                fmt::format("a listener at {} would answer on every interface of the host; give "
+                            "the address of one. Please report this",
+                            address.text()));
+  }
+  Fd socket = make_socket(address.family());
+  const int on = 1;
+  if (::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0) {
+    throw system_error("cannot set SO_REUSEADDR", errno);
+  }
+  if (::bind(socket.get(), address.data(), address.size()) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0) {
+    throw system_error(fmt::format("cannot listen at {}", address.text()), errno);
+  }
+  return socket;
+}
+
+Fd accept_tcp(int listener) {
+  for (;;) {
+    Fd socket = Fd::open_private(
+        [&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
+    if (socket) {
+      send_at_once(socket);
+      return socket;
+    }
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return socket;
+    // What was wrong with one connection before it was taken: man 2 accept.
+    const bool is_gone = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN ||
+                         errno == ENOPROTOOPT || errno == EHOSTDOWN || errno == ENONET ||
+                         errno == EHOSTUNREACH || errno == EOPNOTSUPP || errno == ENETUNREACH;
+    if (errno != EINTR && !is_gone) throw system_error("cannot accept", errno);
+  }
+}
+
+Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt) {
+  for (;;) {
+    Fd socket = make_socket(address.family());  // a new one: of one that failed nothing is promised
+    PollResult polled = PollResult::ready;
+    const int error_number = try_once(socket, address, deadline, interrupt, &polled);
+    if (polled != PollResult::ready) throw not_connected(address, polled, 0, deadline);
+    if (error_number == 0) {
+      send_at_once(socket);
+      return socket;
+    }
+    if (!may_come(error_number)) {
+      throw system_error(fmt::format("cannot connect to {}", address.text()), error_number);
+    }
+    polled = pause(kBetweenTries, deadline, interrupt);
+    if (polled != PollResult::ready) throw not_connected(address, polled, error_number, deadline);
+  }
+}
+
+TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept {
+  return move(parts, [&](const msghdr& message) {
+    return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  });
+}
+
+TcpMoved receive_parts(int socket, std::span<const iovec> parts) noexcept {
+  TcpMoved moved =
+      move(parts, [&](msghdr& message) { return ::recvmsg(socket, &message, MSG_DONTWAIT); });
+  if (moved.result == IoResult::progress && moved.bytes == 0) moved.result = IoResult::closed;
+  return moved;
+}
+
+}  // namespace tutti::net

@@ -1,0 +1,65 @@
+// TCP sockets: addresses with a port, listening, connecting, and moving bytes without blocking.
+//
+// Nothing here knows who is at the other end: a handshake says that.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "net/fd.h"
+#include "net/poller.h"
+#include "net/unix_socket.h"
+#include "tutti/types.h"
+
+namespace tutti::net {
+
+/// An IPv4 or IPv6 address and a port, in numbers.
+class TcpAddress {
+ public:
+  /// "192.0.2.1:29500" or "[2001:db8::1]:29500", with "%interface" where a link-local one needs it.
+  /// Empty for anything else: names are not looked up.
+  static std::optional<TcpAddress> parse(std::string_view text);
+  /// This end of a socket.
+  static TcpAddress local(int socket);
+  /// The other end. Throws kSystem if there is none.
+  static TcpAddress remote(int socket);
+
+  std::string text() const;
+  int port() const noexcept;
+  int family() const noexcept { return storage_.ss_family; }
+  /// All addresses of a host at once.
+  bool is_wildcard() const noexcept;
+  const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size() const noexcept { return size_; }
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t size_ = 0;
+};
+
+/// Listens at that address, which is never a wildcard; port 0: one that is free. Throws kSystem.
+Fd listen_tcp(const TcpAddress& address);
+/// Takes one waiting connection without blocking; empty if there is none.
+Fd accept_tcp(int listener);
+/// Connects, trying again for as long as nobody listens there. kTimeout after the deadline, with
+/// what the last try met.
+Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt = {});
+
+/// What one call that does not block has moved.
+struct TcpMoved {
+  IoResult result = IoResult::again;
+  std::size_t bytes = 0;
+  int error_number = 0;  ///< of `closed`: why; 0: the other end has closed in order
+};
+/// Sends the parts one after the other, as much of them as there is room for.
+TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept;
+/// Fills the parts one after the other with what has come; at least one byte must fit.
+TcpMoved receive_parts(int socket, std::span<const iovec> parts) noexcept;
+
+}  // namespace tutti::net
