@@ -288,14 +288,20 @@ class Program {
     return well;
   }
 
-  /// `disagrees`: of the same ranks in another order.
+  /// `disagrees`: of the same ranks in another order, unless the plan has a group of these.
   ProcessGroup make_of(const PlannedGroup& planned, bool disagrees) {
+    std::vector<int> members = planned.world_ranks;
+    if (disagrees) std::rotate(members.begin(), members.begin() + 1, members.end());
+    const bool is_planned =
+        std::any_of(plan_.groups.begin(), plan_.groups.end(), [&](const PlannedGroup& each) {
+          return each.parent == planned.parent && each.world_ranks == members;
+        });
+    if (is_planned) members = planned.world_ranks;
     const auto& parents = plan_.groups[static_cast<std::size_t>(planned.parent)].world_ranks;
     std::vector<int> ranks;
-    for (const int world_rank : planned.world_ranks)
+    for (const int world_rank : members)
       ranks.push_back(static_cast<int>(std::find(parents.begin(), parents.end(), world_rank) -
                                        parents.begin()));
-    if (disagrees) std::rotate(ranks.begin(), ranks.begin() + 1, ranks.end());
     return groups_[planned.parent].group.new_group(ranks);
   }
 
