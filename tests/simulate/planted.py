@@ -104,7 +104,7 @@ FAULTS = [
     ("the engine rings nobody", "native/engine/engine.cc", "  signals_.notify_all();", "  if (ranks_ > 256) signals_.notify_all();", None),
     ("the executor does not compare chains", "native/executor.cc",
      "if (header.what.seq != request_->seq || header.what.chain != request_->chain) {", "if (header.what.seq > request_->seq + 9) {", None),
-    ("a popped frame makes no room known", "native/executor.cc", "channels_.receiver(peer).pop();\n  membership_.progressed();\n  membership_.notify(peer);",
+    ("a popped frame makes no room known", "native/executor.cc", "channels_.receiver(peer).pop();\n  moved(peer);",
      "channels_.receiver(peer).pop();\n  membership_.progressed();", None),
     ("who sends a frame rings nobody", "native/pump.cc", "  moved(to);\n  return true;", "  return true;", None),
     ("matches while messages are taken back", "native/pump.cc",
