@@ -124,23 +124,17 @@ std::optional<TcpAddress> TcpAddress::parse(std::string_view text) {
   return address;
 }
 
-TcpAddress TcpAddress::local(int socket) {
+TcpAddress TcpAddress::of_end(int socket, Ask ask, std::string_view end) {
   TcpAddress address;
   address.size_ = sizeof address.storage_;
-  if (::getsockname(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0) {
-    throw system_error("cannot ask for the address of a socket", errno);
+  if (ask(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0) {
+    throw system_error(fmt::format("cannot ask for the address of {} end of a socket", end), errno);
   }
   return address;
 }
 
-TcpAddress TcpAddress::remote(int socket) {
-  TcpAddress address;
-  address.size_ = sizeof address.storage_;
-  if (::getpeername(socket, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0) {
-    throw system_error("cannot ask for the address of the other end of a socket", errno);
-  }
-  return address;
-}
+TcpAddress TcpAddress::local(int socket) { return of_end(socket, ::getsockname, "this"); }
+TcpAddress TcpAddress::remote(int socket) { return of_end(socket, ::getpeername, "the other"); }
 
 std::string TcpAddress::text() const {
   char host[NI_MAXHOST];

@@ -39,6 +39,9 @@ class TcpAddress {
   socklen_t size() const noexcept { return size_; }
 
  private:
+  using Ask = int (*)(int socket, sockaddr* address, socklen_t* size);
+  static TcpAddress of_end(int socket, Ask ask, std::string_view end);
+
   sockaddr_storage storage_{};
   socklen_t size_ = 0;
 };
