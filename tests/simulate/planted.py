@@ -58,7 +58,8 @@ FAULTS = [
      "if (parts[part].one_suffices ? stuck < parts[part].awaited.size() : stuck == 0) return true;",
      "if (stuck == 0) return true;", None),
     ("what has been done is still awaited", "control/judge/deadlock.cc",
-     "if (facts.does(next).completed >= inside) return {};", "", None),
+     "if (facts.does(next).completed >= inside) return {};", "",
+     "a rank must stop in the middle of a chain while two others are late: seed 4100464065, JudgeAwaited.NobodyWhereWhoIsAwaitedInTurnHasDoneItsPart"),
     ("nobody needs a closed line", "control/judge/standing.cc",
      "if (member != facts.rank && reads && !other.has_left_world && !other.is_lost) return true;", "static_cast<void>(reads);",
      "who closes then finds no goodbye to compare: that shows only where a group disagrees in its last operation and one member has made "
