@@ -81,7 +81,9 @@ void Messages::advance(Peer& each) {
   read_frames(each);
   matcher_.settle(each.rank);
   if (!has_room(each, kMaxUnmatchedBytes / 2)) read_taken(each);
-  if (send_rest(each) && tell_withdrawals(each) && send_content(each)) send_announcements(each);
+  // Content of which a part is out goes on whatever else has no room.
+  const bool told = send_rest(each) && tell_withdrawals(each);
+  if (send_content(each) && told) send_announcements(each);
   copy_buffered(each);
 }
 

@@ -93,6 +93,27 @@ TEST(Messages, BufferedSendsReturnBeforeTheReceive) {
   });
 }
 
+/// A part of the content is out when word of that would go.
+TEST(Messages, WhatIsTakenBackMeanwhileDoesNotStopALargeOne) {
+  on_native_ranks(2, [](NativeRank& me) {
+    Bytes large = pattern(8'000'000, 3), got(large.size());
+    if (me.rank == 1) {
+      me.recv(got, 0, 1);
+      EXPECT_EQ(got, large);
+      me.run(me.barrier());
+      return;
+    }
+    Work work = me.backend.start(me.send_of(large, 1, 1));
+    for (int i = 0; i < 20; ++i) {
+      me.timeout = std::chrono::milliseconds(1);
+      EXPECT_EQ(thrown_by([&] { me.send(Bytes(4), 1, 2); }).code(), ErrorCode::kTimeout);
+    }
+    work.wait();
+    me.timeout = std::chrono::seconds(20);
+    me.run(me.barrier());
+  });
+}
+
 TEST(Messages, OneTagNeverBlocksAnother) {
   on_native_ranks(2, [](NativeRank& me) {
     constexpr int kMany = 200;  // more than may be announced of one tag
