@@ -181,7 +181,7 @@ class Program {
       call.failure = error;
     }
     happened_.inside.erase(inside);
-    call.ended = around_.now();
+    call.ended = happened_.came_out[rank_] = around_.now();
     return call;
   }
 
@@ -472,6 +472,7 @@ class Program {
     const auto inside = happened_.inside.insert(rank_);
     wait_any(works);
     happened_.inside.erase(inside);
+    happened_.came_out[rank_] = around_.now();
     for (std::size_t i = 0; i < works.size(); ++i) all[i]->work = std::move(works[i]);
   }
 

@@ -79,6 +79,7 @@ struct Happened {
   std::set<int> joined = {};       // ranks of the world that have made it
   std::set<int> leaving = {};      // ranks of the world that may have said a goodbye
   std::multiset<int> inside = {};  // ranks of the world, once for each call they are in
+  std::map<int, Clock::time_point> came_out = {};  // rank of the world: of its last call
   std::vector<InVain> in_vain = {};
   std::vector<bool> done = {};
   std::vector<std::pair<control::Verdict, Clock::time_point>> log = {};

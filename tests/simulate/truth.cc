@@ -64,7 +64,14 @@ class Truth {
 
   std::string why_no_knot() const {
     if (verdict_.culprits.size() < 2) return "it names no two ranks";
-    return culprit([&](int rank) { return !happened_.inside.contains(rank); }, "waits for nobody");
+    // Its own time may have passed between the last look of who found it and the entry.
+    return culprit(
+        [&](int rank) {
+          const auto out = happened_.came_out.find(rank);
+          const bool was_in = out != happened_.came_out.end() && out->second >= since_;
+          return !happened_.inside.contains(rank) && !was_in;
+        },
+        "waits for nobody");
   }
 
   std::string why_had_come() const {
