@@ -192,6 +192,19 @@ TEST(JudgeGoodbye, OneThatIsStillThereIsNotCompared) {
   EXPECT_FALSE(compare_goodbyes(scene.facts)) << "it has made room, so it has compared";
 }
 
+TEST(JudgeGoodbye, OneThatLeavesForAFailureIsNotCompared) {
+  // Its host has told it of a death that the log does not have yet.
+  for (const int size : kSizes) {
+    Scene scene(size);
+    scene.all_enter(2);
+    scene.enters(size - 1, 3);
+    for (int member = 0; member < size; ++member) scene.leaves(member);
+    ASSERT_TRUE(compare_goodbyes(scene.facts));
+    scene.fails(size - 1, ErrorCode::kPeerLost, {0}, "");
+    EXPECT_FALSE(compare_goodbyes(scene.facts));
+  }
+}
+
 TEST(JudgeGoodbye, MoreCallsOfOneAreToldAsFewerOfTheOther) {
   for (const int size : kSizes)
     for (const int rank : {0, size - 1})

@@ -124,7 +124,8 @@ std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
   const LineFacts& own = facts.does(facts.rank);
   for (int member = 0; member < facts.size(); ++member) {
     const LineFacts& theirs = facts.does(member);
-    if (member == facts.rank || !has_left(theirs.state)) continue;
+    // Who was told of a failure, and leaves for it, says nothing of what it has called.
+    if (member == facts.rank || !has_left(theirs.state) || theirs.failure) continue;
     const bool same_chain = theirs.goodbye_chain == own.goodbye_chain;
     if (theirs.goodbye_seq == own.goodbye_seq && (same_chain || own.goodbye_seq == 0)) continue;
     if (const std::uint64_t seq = first_difference(facts, member); seq != 0)
