@@ -1,6 +1,7 @@
 #include "net/poller.h"
 
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -112,6 +113,18 @@ PollResult pause(nanoseconds duration, Deadline& deadline, const Interrupt& inte
   Deadline end = is_last ? deadline : Deadline::at(now + duration);
   const PollResult result = poll_one(-1, 0, end, interrupt);
   return result == PollResult::expired && !is_last ? PollResult::ready : result;
+}
+
+std::size_t poll_events(int epoll, std::span<epoll_event> happened, Clock::time_point until) {
+  using std::chrono::milliseconds;
+  // Rounded up, and at most an hour: whoever waits longer asks again.
+  const auto left =
+      std::clamp<nanoseconds>(until - Clock::now(), nanoseconds(0), std::chrono::hours(1));
+  const auto limit = std::chrono::ceil<milliseconds>(left);
+  const int count = ::epoll_wait(epoll, happened.data(), static_cast<int>(happened.size()),
+                                 static_cast<int>(limit.count()));
+  if (count < 0 && errno != EINTR) throw system_error("cannot wait for sockets", errno);
+  return count < 0 ? 0 : static_cast<std::size_t>(count);
 }
 
 bool Condition::wait(std::unique_lock<std::mutex>& lock, Deadline& deadline) {

@@ -16,6 +16,8 @@
 #include "net/fd.h"
 #include "tutti/types.h"
 
+struct epoll_event;
+
 namespace tutti::net {
 
 struct Watch {
@@ -55,6 +57,11 @@ PollResult poll_writable(int fd, Deadline& deadline, const Interrupt& interrupt 
 /// Waits for time to pass: `expired` when the deadline came first, else `ready`.
 PollResult pause(std::chrono::nanoseconds duration, Deadline& deadline,
                  const Interrupt& interrupt = {});
+
+/// Waits until something has happened that `epoll` watches, or `until` has come. Returns how much of
+/// it was put into `happened`. Survives EINTR, by returning nothing.
+std::size_t poll_events(int epoll, std::span<epoll_event> happened,
+                        Deadline::Clock::time_point until);
 
 /// A condition variable whose waits have deadlines.
 class Condition {

@@ -1,0 +1,27 @@
+// The data connections of a rank to members of its groups on other hosts.
+#pragma once
+
+#include <cstdint>
+
+#include "base/roster.h"
+#include "net/events.h"
+#include "net/fd.h"
+#include "tutti/request.h"
+
+namespace tutti::control {
+
+/// Any thread.
+class PeerSockets {
+ public:
+  virtual ~PeerSockets() = default;
+  /// The connection to `peer` for one lane of a group: connected, not blocking, known at both ends
+  /// to be that one. Empty until it is there; it is made from the first call on, by whichever end
+  /// calls first, and the bell of this rank's slot rings when there is something to take. Given
+  /// away once. Waits for nothing.
+  /// Errors  kSystem, kPeerLost: it cannot be made any more, and why.
+  virtual net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
+  /// Where it is watched; its thread runs as long as the world.
+  virtual net::Events& events() noexcept = 0;
+};
+
+}  // namespace tutti::control

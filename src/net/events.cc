@@ -1,0 +1,117 @@
+#include "net/events.h"
+
+#include <sys/epoll.h>
+
+#include <array>
+#include <cerrno>
+
+#include "net/system_error.h"
+
+namespace tutti::net {
+
+namespace {
+
+constexpr std::uint64_t kWakeup = 0;  // the id of its own wake-up
+
+Fd make_epoll() {
+  Fd epoll = Fd::open_private([] { return ::epoll_create1(EPOLL_CLOEXEC); });
+  if (!epoll) throw system_error("cannot watch sockets", errno);
+  return epoll;
+}
+
+std::uint32_t events_of(std::uint8_t wanted) noexcept {
+  const bool reads = (wanted & static_cast<std::uint8_t>(Events::Want::read)) != 0;
+  const bool writes = (wanted & static_cast<std::uint8_t>(Events::Want::write)) != 0;
+  return (reads ? EPOLLIN | EPOLLRDHUP : 0u) | (writes ? EPOLLOUT : 0u) | EPOLLONESHOT;
+}
+
+}  // namespace
+
+Events::Events() : epoll_(make_epoll()) {
+  epoll_event event{.events = EPOLLIN, .data = {.u64 = kWakeup}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wakeup_.fd(), &event) != 0)
+    throw system_error("cannot watch sockets", errno);
+}
+
+std::unique_ptr<Events::Watched> Events::watch(int fd, Call call) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t id = ++last_id_;
+  epoll_event event{.events = EPOLLONESHOT, .data = {.u64 = id}};
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    throw system_error("cannot watch a socket", errno);
+  std::unique_ptr<Watched> watched(new Watched(*this, id, fd, std::move(call)));
+  watched_.emplace(id, watched.get());
+  return watched;
+}
+
+Events::Watched::~Watched() {
+  std::unique_lock lock(events_.mutex_);
+  events_.watched_.erase(id_);
+  ::epoll_ctl(events_.epoll_.get(), EPOLL_CTL_DEL, fd_, nullptr);
+  if (events_.runner_ == std::this_thread::get_id()) return;
+  Deadline never;
+  while (events_.running_ == id_) events_.idle_.wait(lock, never);
+}
+
+void Events::Watched::arm(Want want) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto wanted = static_cast<std::uint8_t>(wanted_ | static_cast<std::uint8_t>(want));
+  if (wanted == wanted_) return;
+  wanted_ = wanted;
+  epoll_event event{.events = events_of(wanted), .data = {.u64 = id_}};
+  ::epoll_ctl(events_.epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
+}
+
+void Events::post(Call call) {
+  {
+    const std::lock_guard lock(mutex_);
+    posted_.push_back(std::move(call));
+  }
+  wakeup_.signal();
+}
+
+void Events::run(Clock::time_point until) {
+  std::array<epoll_event, 64> happened;
+  const std::size_t count = poll_events(epoll_.get(), happened, until);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (happened[i].data.u64 == kWakeup) {
+      call_posted();
+    } else {
+      call(happened[i].data.u64);
+    }
+  }
+}
+
+void Events::call(std::uint64_t id) {
+  Watched* watched = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = watched_.find(id);
+    if (found == watched_.end()) return;
+    watched = found->second;
+    running_ = id;
+    runner_ = std::this_thread::get_id();
+  }
+  {
+    const std::lock_guard lock(watched->mutex_);
+    watched->wanted_ = 0;
+  }
+  const std::shared_ptr<const Call> run = watched->call_;
+  (*run)();  // which may end what it watches
+  const std::lock_guard lock(mutex_);
+  running_ = 0;
+  runner_ = {};
+  idle_.notify_all();
+}
+
+void Events::call_posted() {
+  wakeup_.drain();
+  std::vector<Call> due;
+  {
+    const std::lock_guard lock(mutex_);
+    due.swap(posted_);
+  }
+  for (const Call& each : due) each();
+}
+
+}  // namespace tutti::net

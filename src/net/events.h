@@ -1,0 +1,79 @@
+// Many sockets under one watch: whoever wants to know what happens at one is called, once for each
+// time that it *arms* it.
+//
+// One thread runs the calls; any thread may arm, and nothing is lost between an arming and the
+// event: what is there already counts. A socket that nobody has armed costs nothing, however much
+// comes in. So a rank that reads its sockets itself, as long as it runs, arms them before it
+// sleeps.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "net/fd.h"
+#include "net/poller.h"
+#include "tutti/types.h"
+
+namespace tutti::net {
+
+class Events {
+ public:
+  using Clock = Deadline::Clock;
+  /// On the thread that runs the calls; must not block or throw.
+  using Call = std::function<void()>;
+  enum class Want : std::uint8_t { read = 1, write = 2, both = 3 };
+
+  Events();  ///< Throws kSystem.
+
+  /// A socket (or another descriptor that can be polled) that is watched as long as this lives.
+  class Watched {
+   public:
+    ~Watched();  ///< its call does not run any more when this returns, unless it is the caller
+    Watched(const Watched&) = delete;
+    Watched& operator=(const Watched&) = delete;
+    /// Calls once it can be read or written, as wanted, or is broken. Any thread; arming it again
+    /// before that adds to what is wanted. One system call, none if it is armed so already.
+    void arm(Want want) noexcept;
+
+   private:
+    friend class Events;
+    Watched(Events& events, std::uint64_t id, int fd, Call call)
+        : events_(events), id_(id), fd_(fd), call_(std::make_shared<const Call>(std::move(call))) {}
+    Events& events_;
+    const std::uint64_t id_;
+    const int fd_;
+    const std::shared_ptr<const Call> call_;  ///< runs to its end, whatever it ends
+    std::mutex mutex_;
+    std::uint8_t wanted_ = 0;  // mutex_; since the last call
+  };
+  /// `fd` must stay open for as long. Throws kSystem.
+  std::unique_ptr<Watched> watch(int fd, Call call);
+
+  /// Calls soon, in the order of posting. Any thread, signal handlers excepted.
+  void post(Call call);
+  /// Runs what is due; returns when something was, or the time has come. One thread.
+  void run(Clock::time_point until);
+
+ private:
+  void call(std::uint64_t id);
+  void call_posted();
+
+  const Fd epoll_;
+  Wakeup wakeup_;
+
+  std::mutex mutex_;  // guards what follows
+  Condition idle_;
+  std::map<std::uint64_t, Watched*> watched_;
+  std::uint64_t last_id_ = 0;
+  std::uint64_t running_ = 0;  ///< whose call runs; 0: none
+  std::thread::id runner_;
+  std::vector<Call> posted_;
+};
+
+}  // namespace tutti::net
