@@ -13,7 +13,7 @@ std::vector<WorldRank> world_ranks(const std::vector<int>& ranks) {
 }
 
 Roster Roster::of_one_host(int world_size, std::string name) {
-  HostRanks all{std::move(name), {}};
+  HostRanks all{std::move(name), {}, {}};
   for (int rank = 0; rank < world_size; ++rank) all.ranks.emplace_back(rank);
   return Roster({std::move(all)}, 0);
 }
@@ -28,6 +28,9 @@ Roster::Roster(std::vector<HostRanks> hosts, int own_host)
   std::size_t world_size = 0;
   for (const HostRanks& each : hosts_) {
     if (each.ranks.empty()) refuse(fmt::format("host {} has no ranks", each.name));
+    if (!each.pids.empty() && each.pids.size() != each.ranks.size())
+      refuse(fmt::format("host {} has {} ranks and {} processes", each.name, each.ranks.size(),
+                         each.pids.size()));
     world_size += each.ranks.size();
   }
   places_.resize(world_size);

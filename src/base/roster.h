@@ -65,6 +65,7 @@ class Roster {
   struct HostRanks {
     std::string name = {};
     std::vector<WorldRank> ranks = {};
+    std::vector<int> pids = {};  ///< of their processes, if known
   };
   /// All ranks on this host, each in the slot of its number.
   static Roster of_one_host(int world_size, std::string name);
@@ -80,6 +81,11 @@ class Roster {
   bool is_here(WorldRank rank) const noexcept { return host_of(rank) == own_host_; }
   /// On its own host, whichever that is.
   SlotIndex slot_of(WorldRank rank) const noexcept { return places_[rank.index()].slot; }
+  /// Of its process, as that itself sees it; 0: not known.
+  int pid_of(WorldRank rank) const noexcept {
+    const std::vector<int>& pids = host(host_of(rank)).pids;
+    return pids.empty() ? 0 : pids[slot_of(rank).index()];
+  }
   /// In a slot of this host.
   WorldRank rank_in(SlotIndex slot) const noexcept { return own().ranks[slot.index()]; }
 

@@ -14,8 +14,13 @@ GroupMembers::GroupMembers(const Board& board, const Roster& roster, OtherHosts*
       here_(board, roster, group, std::move(world_ranks), rank) {}
 
 MemberFacts GroupMembers::facts_of(int member) const {
-  return is_here(member) ? here_.facts_of(member)
-                         : others_->facts_of(group_, world_rank_of(member));
+  if (is_here(member)) return here_.facts_of(member);
+  MemberFacts facts = others_->facts_of(group_, world_rank_of(member));
+  if (facts.line && facts.line->failure) {
+    std::vector<int>& culprits = facts.line->failure->culprits;
+    culprits = here_.members_of(culprits);
+  }
+  return facts;
 }
 
 bool GroupMembers::all_are_here() const noexcept {

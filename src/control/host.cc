@@ -1,13 +1,9 @@
 #include "control/host.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
-#include <map>
 #include <utility>
 
 #include "base/log.h"
@@ -17,115 +13,11 @@
 #include "control/host_state.h"
 #include "control/judge/decider.h"
 #include "control/judge/standing.h"
-#include "control/memory/hand_over.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
-#include "store/watch.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
-
-namespace {
-
-std::string read_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-std::string key_of(int rank) { return fmt::format("host/{}", rank); }
-
-/// What one rank tells the others before they share anything.
-struct Introduction {
-  std::string identity;
-  std::string host_name;
-  bool agent_board = false;  ///< has one from the agent, with its slot unused
-};
-
-std::string encode(const Introduction& introduction) {
-  return introduction.identity + "\n" + introduction.host_name + "\n" +
-         (introduction.agent_board ? "1" : "0");
-}
-
-Introduction decode(const std::string& text) {
-  const std::size_t first = text.find('\n');
-  const std::size_t second = text.find('\n', first + 1);
-  if (first == std::string::npos || second == std::string::npos)
-    throw Error(ErrorCode::kInternal, "a rank introduced itself in a way this version cannot read");
-  return {text.substr(0, first), text.substr(first + 1, second - first - 1),
-          text.substr(second + 1) == "1"};
-}
-
-std::vector<Introduction> introduce(const HostOptions& options, const Introduction& own,
-                                    Deadline& deadline) {
-  options.store->set(key_of(options.rank), encode(own), store::timeout_of(deadline));
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < options.world_size; ++rank) keys.push_back(key_of(rank));
-  std::vector<Introduction> all;
-  for (const std::string& text : store::get_watching(*options.store, keys, deadline, options.look))
-    all.push_back(decode(text));
-  return all;
-}
-
-void check_one_host(const std::vector<Introduction>& all) {
-  std::map<std::string, std::vector<int>> hosts;
-  for (std::size_t rank = 0; rank < all.size(); ++rank)
-    hosts[all[rank].identity].push_back(static_cast<int>(rank));
-  if (hosts.size() == 1) return;
-  std::string text;
-  for (const auto& [identity, ranks] : hosts) {
-    text += fmt::format("{}{} ({}): {}", text.empty() ? "" : "; ",
-                        all[static_cast<std::size_t>(ranks.front())].host_name, identity,
-                        ranks_text(ranks));
-  }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("the ranks are on {} hosts, and this version works on one only: {}. "
-                          "Ranks share a host if boot id and network namespace agree; "
-                          "TUTTI_HOST_ID overrides that",
-                          hosts.size(), text));
-}
-
-net::Fd duplicate(int fd) {
-  net::Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
-  return copy;
-}
-
-/// The agent's board shows one world per process; further worlds make boards of their own. All
-/// ranks must choose alike, so all must have found their slot unused.
-net::Fd meet_at_board(const HostOptions& options, Deadline& deadline) {
-  if (options.store == nullptr && options.board_fd >= 0) return duplicate(options.board_fd);
-  if (options.world_size == 1 && options.board_fd < 0) return Board::make(1);
-  Introduction own{host_identity(options.host_id), net::own_host_name(), false};
-  net::Fd memory;
-  if (options.board_fd >= 0) {
-    memory = duplicate(options.board_fd);
-    const Board board(memory);
-    own.agent_board = options.world_size == board.world_size() &&
-                      board.slot(SlotIndex(options.rank)).state.load() == RankState::absent;
-  }
-  const std::vector<Introduction> all = introduce(options, own, deadline);
-  check_one_host(all);
-  if (std::all_of(all.begin(), all.end(), [](const Introduction& i) { return i.agent_board; }))
-    return memory;
-  memory.reset();
-  if (options.rank == 0) memory = Board::make(options.world_size);
-  std::vector<net::Fd> boards = hand_over(*options.store, "board", options.rank, options.world_size,
-                                          memory.get(), deadline, {.look = &options.look});
-  if (!boards.front())
-    throw Error(ErrorCode::kInternal, "status board: rank 0 handed over no board");
-  return std::move(boards.front());
-}
-
-}  // namespace
-
-std::string host_identity(const std::string& host_id) {
-  if (!host_id.empty()) return host_id;
-  struct stat status {};
-  if (stat("/proc/self/ns/net", &status) != 0) status.st_ino = 0;
-  return fmt::format("{}/{}", read_line("/proc/sys/kernel/random/boot_id"), status.st_ino);
-}
 
 namespace {
 
@@ -136,22 +28,21 @@ std::uint64_t next_number() noexcept {
 
 }  // namespace
 
-Host::State::State(std::shared_ptr<Process> process_in, const net::Fd& memory,
-                   const HostOptions& options)
+Host::State::State(std::shared_ptr<Process> process_in, BoardsMet met, const HostOptions& options)
     : process(std::move(process_in)),
-      shared(memory),
-      roster(options.roster ? *options.roster
-                            : Roster::of_one_host(shared.world_size(), net::own_host_name())),
-      others(options.others),
+      shared(met.memory),
+      roster(std::move(met.roster)),
+      remote(std::move(met.remote)),
+      others(remote != nullptr ? remote.get() : options.others),
       rank(options.rank),
       number(next_number()),
       first_line_after(options.first_line_after),
       // Who waits on another host is not known here.
-      deadlock(options.others == nullptr ? options.deadlock : Deadlock::off),
+      deadlock(others == nullptr ? options.deadlock : Deadlock::off),
       deadlock_after(options.deadlock_after),
       own_cores(tutti::own_cores()),
       policy(wait_policy(shared.slot_count(), own_cores.count())),
-      own(shared, roster.slot_of(rank), duplicate(memory.get())),
+      own(shared, roster.slot_of(rank), std::move(met.memory)),
       callers(*process, own),
       progress(own.slot().bell),
       log(shared, own) {
@@ -176,7 +67,11 @@ std::string Host::State::person(WorldRank of, int shown_as) const {
   const std::string elsewhere =
       of.value != shown_as ? fmt::format("world rank {}, ", of.value) : "";
   const std::string& host = roster.host(roster.host_of(of)).name;
-  if (!roster.is_here(of)) return fmt::format("rank {} ({}on {})", shown_as, elsewhere, host);
+  if (!roster.is_here(of)) {
+    const int pid = roster.pid_of(of);
+    return fmt::format("rank {} ({}{}on {})", shown_as, elsewhere,
+                       pid != 0 ? fmt::format("pid {} ", pid) : "", host);
+  }
   const SlotIndex slot = roster.slot_of(of);
   const auto exit = shared.exit_of(slot);
   const std::string how = exit ? ", " + describe_wait_status(*exit) : "";
@@ -306,6 +201,7 @@ void leave(Host::State& state) noexcept {
     state.relay->leave();
   }
   slot.state.store(RankState::left);
+  slot.news.fetch_add(1);
   slot.mark.let_go();
 }
 
@@ -353,13 +249,13 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
   }
   std::shared_ptr<Process> process = Process::get();
   Deadline deadline = Deadline::after(options.timeout);
-  const net::Fd memory = meet_at_board(options, deadline);
-  if (const Board board(memory); board.world_size() != options.world_size) {
+  BoardsMet met = meet_at_boards(options, deadline);
+  if (const Board board(met.memory); board.world_size() != options.world_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the host's status board is for {} ranks, the world has {}",
                             board.world_size(), options.world_size));
   }
-  auto state = std::make_shared<State>(process, memory, options);
+  auto state = std::make_shared<State>(process, std::move(met), options);
   bool settled = false;
   process->watch(*state, [&] { return settled = settle(*state); });
   if (!settled) {
@@ -371,6 +267,7 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
   }
   std::unique_ptr<Host> host(new Host(state));
   state->wait_for_all(deadline, options.look);
+  if (state->remote != nullptr) await_hosts(options, state->roster, deadline);
   return host;
 }
 
@@ -384,10 +281,12 @@ Host::~Host() {
   state_->progress.stop();
   state_->process->unwatch(*state_, [this] { leave(*state_); });
   state_->rouse_others();
+  if (state_->remote != nullptr) state_->remote->leave();
 }
 
 const Board& Host::board() const noexcept { return state_->shared; }
 Callers& Host::callers() const noexcept { return state_->callers; }
+PeerSockets* Host::peer_sockets() const noexcept { return state_->remote.get(); }
 
 std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
                                               const std::vector<WorldRank>& members) {

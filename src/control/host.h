@@ -24,6 +24,7 @@ namespace tutti::control {
 class Board;
 class Callers;
 class OtherHosts;
+class PeerSockets;
 
 /// What is done when the programs of ranks wait for each other in a circle.
 enum class Deadlock : std::uint8_t {
@@ -40,6 +41,9 @@ struct HostOptions {
   int rank = 0;
   int world_size = 1;
   std::string host_id;  ///< TUTTI_HOST_ID; empty: boot id and network namespace
+  /// Where ranks of other hosts can call this one, if there are any: an address of this host,
+  /// "192.0.2.7"; empty: of its loopback interface, which only hosts on one machine can reach.
+  std::string address = {};
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);           ///< for meeting
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(30);  ///< "who is awaited"
   /// Who is where, and what is known of other hosts (which must outlive the Host). Without them all
@@ -67,8 +71,7 @@ class Host {
  public:
   /// Meets the other ranks of the world through the store, finds out whether they share this host,
   /// shares the board with them and takes this rank's mark.
-  /// Errors  kUnsupported: the ranks are on several hosts (names them). kTimeout: who is missing.
-  ///         kPeerLost: who died meanwhile. kInvalidArgument: the rank is present already; used in
+  /// Errors  kTimeout: who is missing. kPeerLost: who died meanwhile. kInvalidArgument: the rank is present already; used in
   ///         a forked child.
   static std::unique_ptr<Host> join(const HostOptions& options);
   /// Leaves in order: the others see this rank as left, not as lost.
@@ -82,6 +85,8 @@ class Host {
   const Board& board() const noexcept;
   /// To be noted at every call of the program, by the thread that makes it.
   Callers& callers() const noexcept;
+  /// Connections to ranks of other hosts; null: there is one host.
+  PeerSockets* peer_sockets() const noexcept;
 
   struct State;  // host_state.h
 

@@ -17,6 +17,7 @@
 #include "control/callers.h"
 #include "control/group_members.h"
 #include "control/host.h"
+#include "control/hosts/boards_met.h"
 #include "control/judge/deadlock.h"
 #include "control/membership.h"
 #include "control/process.h"
@@ -39,7 +40,7 @@ inline constexpr std::size_t kRemembered = 1024;
 inline constexpr std::chrono::milliseconds kDeadlockLook{50};
 
 struct Host::State final : Watched {
-  State(std::shared_ptr<Process> process_in, const net::Fd& memory, const HostOptions& options);
+  State(std::shared_ptr<Process> process_in, BoardsMet met, const HostOptions& options);
 
   // Watched, on the control thread.
   void tick(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
@@ -110,7 +111,8 @@ struct Host::State final : Watched {
   const std::shared_ptr<Process> process;
   const Board shared;
   const Roster roster;
-  OtherHosts* const others;  ///< null: there is one host
+  const std::unique_ptr<RemoteHosts> remote;  ///< of this state
+  OtherHosts* const others;                   ///< null: there is one host
   const WorldRank rank;
   const std::uint64_t number;  ///< among all worlds that ranks of this process have joined
   const std::chrono::nanoseconds first_line_after;

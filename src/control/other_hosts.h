@@ -32,13 +32,16 @@ class RelayLinks {
   virtual std::optional<std::pair<int, std::string>> receive() = 0;
   /// Waits for nothing.
   virtual void send(int host, std::string frame) = 0;
+  /// Tells the others what is new of the ranks of this host; on each tick of its relay.
+  virtual void report() = 0;
 };
 
 /// Any thread, but for `links`.
 class OtherHosts {
  public:
   virtual ~OtherHosts() = default;
-  /// What is known of `rank` in `group`, with what it makes elsewhere.
+  /// What is known of `rank` in `group`, with what it makes elsewhere. The culprits of a failure
+  /// are ranks of the world.
   virtual MemberFacts facts_of(GroupId group, WorldRank rank) const = 0;
   /// Of those facts the state of its line, and whether that tells of a failure.
   virtual std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept = 0;

@@ -91,6 +91,7 @@ void Relay::take_over(Clock::time_point now) {
 
 Clock::time_point Relay::take_part(Clock::time_point now) {
   enter_chosen();  // what an earlier relay has not got to
+  others_.links().report();
   Clock::time_point next = Clock::time_point::max();
   if (!step(now, -1, nullptr, &next)) return now;
   while (auto received = others_.links().receive()) {

@@ -156,4 +156,20 @@ std::optional<VoteFrame> decode_vote_frame(std::string_view bytes, int host_coun
   return Decoder(bytes, host_count).frame();
 }
 
+VoteFrame merged(VoteFrame earlier, VoteFrame later) {
+  if (later.term < earlier.term) return earlier;
+  const auto before = [](const VoteFrame& frame) {
+    return frame.vote.number - frame.entries.size();
+  };
+  // Entries that only the earlier one tells, if the later one goes on from there.
+  const bool goes_on = before(later) <= earlier.vote.number && before(earlier) < before(later);
+  const std::uint64_t all = later.vote.number - before(earlier);
+  if (!goes_on || all > kKeptEntries) return later;
+  const auto more = static_cast<std::ptrdiff_t>(before(later) - before(earlier));
+  later.entries.insert(later.entries.begin(), earlier.entries.begin(),
+                       earlier.entries.begin() + more);
+  later.lost_before = std::move(earlier.lost_before);
+  return later;
+}
+
 }  // namespace tutti::control

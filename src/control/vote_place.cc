@@ -48,10 +48,10 @@ std::optional<HostVote> decoded(std::string_view bytes, int host_count) {
 
 }  // namespace
 
-std::optional<SlotIndex> VotePlace::relay() const noexcept {
-  const std::uint64_t word = board_.header().vote.load();
+std::optional<SlotIndex> VotePlace::relay_on(const Board& board) noexcept {
+  const std::uint64_t word = board.header().vote.load();
   const Word found = Word::unpack(word);
-  if (word == 0 || found.slot >= static_cast<std::uint32_t>(board_.slot_count()))
+  if (word == 0 || found.slot >= static_cast<std::uint32_t>(board.slot_count()))
     return std::nullopt;
   return SlotIndex(static_cast<int>(found.slot));
 }

@@ -26,7 +26,9 @@ class VotePlace {
       : board_(board), own_(own), host_count_(host_count) {}
 
   /// The relay; none: there was none yet.
-  std::optional<SlotIndex> relay() const noexcept;
+  std::optional<SlotIndex> relay() const noexcept { return relay_on(board_); }
+  /// The same for anybody.
+  static std::optional<SlotIndex> relay_on(const Board& board) noexcept;
   /// Makes this rank the relay, under the next term, and returns the vote as it stands. None:
   /// another rank was faster, or the board does not hold a vote that may stand beside a log without
   /// entry `next_entry`. Throws kSystem: an unusually large one, and there is no memory.

@@ -7,6 +7,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -34,14 +35,6 @@ void send_at_once(const Fd& socket) {
   if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) != 0) {
     throw system_error("cannot set TCP_NODELAY", errno);
   }
-}
-
-/// Why a connection that was begun has not come about; 0: it has.
-int connect_error(const Fd& socket) {
-  int error_number = 0;
-  socklen_t size = sizeof error_number;
-  if (::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error_number, &size) != 0) return errno;
-  return error_number;
 }
 
 /// Whether another try may go better: the other end may not be there yet, nor its route.
@@ -72,7 +65,7 @@ int try_once(const Fd& socket, const TcpAddress& address, Deadline& deadline,
   if (::connect(socket.get(), address.data(), address.size()) == 0) return 0;
   if (errno != EINPROGRESS && errno != EINTR) return errno;
   *polled = poll_writable(socket.get(), deadline, interrupt);
-  return *polled == PollResult::ready ? connect_error(socket) : 0;
+  return *polled == PollResult::ready ? end_connect(socket.get()) : 0;
 }
 
 /// Whatever else than "not now" is said of a connection, it is the last word.
@@ -209,6 +202,39 @@ Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& i
     polled = pause(kBetweenTries, deadline, interrupt);
     if (polled != PollResult::ready) throw not_connected(address, polled, error_number, deadline);
   }
+}
+
+Fd begin_connect(const TcpAddress& address) {
+  Fd socket = make_socket(address.family());
+  send_at_once(socket);
+  if (::connect(socket.get(), address.data(), address.size()) != 0 && errno != EINPROGRESS &&
+      errno != EINTR && !may_come(errno)) {
+    throw system_error(fmt::format("cannot connect to {}", address.text()), errno);
+  }
+  return socket;
+}
+
+int end_connect(int socket) noexcept {
+  int error_number = 0;
+  socklen_t size = sizeof error_number;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error_number, &size) != 0) return errno;
+  if (error_number != 0) return error_number;
+  // One that was refused at once has told its error already.
+  sockaddr_storage peer;
+  size = sizeof peer;
+  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? 0 : ECONNREFUSED;
+}
+
+void end_if_silent(int socket, std::chrono::milliseconds silence) {
+  const auto set = [socket](int level, int option, int value) {
+    if (::setsockopt(socket, level, option, &value, sizeof value) != 0)
+      throw system_error("cannot bound the silence of a connection", errno);
+  };
+  const int seconds = std::max(1, static_cast<int>(silence.count() / 2000));
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence.count()));
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
 }
 
 TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept {

@@ -54,6 +54,16 @@ Fd accept_tcp(int listener);
 /// what the last try met.
 Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt = {});
 
+/// Begins to connect, and waits for nothing: once the socket can be written, end_connect says how it
+/// went. Throws kSystem where nothing was begun.
+Fd begin_connect(const TcpAddress& address);
+/// 0: it is connected; else the number of the error.
+int end_connect(int socket) noexcept;
+/// The connection ends with ETIMEDOUT once the other host has acknowledged nothing for so long,
+/// though something was sent, or nothing was and it answers no probes. A process that reads nothing
+/// does not matter.
+void end_if_silent(int socket, std::chrono::milliseconds silence);
+
 /// What one call that does not block has moved.
 struct TcpMoved {
   IoResult result = IoResult::again;

@@ -22,7 +22,7 @@ Request receive_from(int peer) {
 }
 
 /// Each receives from the next, until the parent says that it has come.
-void wait_in_a_ring(Membership& world, Report& report) {
+void wait_in_a_ring(Membership& world, ChildReport& report) {
   const Request request = receive_from((world.rank() + 1) % world.group_size());
   world.enter(request);
   OpPatience patience(world, request, request.message.peer);
@@ -40,7 +40,8 @@ int code_of(ForkedRanks& ranks, int rank) { return ranks.report(rank).code.load(
 
 TEST(Deadlock, AStoppedRankHasNotLookedWhetherItCanGoOn) {
   ForkedRanks ranks(
-      2, [](Host&, Membership& world, Report& report) { wait_in_a_ring(world, report); }, 200ms);
+      2, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
+      200ms);
   ASSERT_TRUE(ranks.all_reach(1));
   usleep(100'000);  // both show their waits
   kill(ranks.pid(1), SIGSTOP);
@@ -57,7 +58,8 @@ TEST(Deadlock, AStoppedRankHasNotLookedWhetherItCanGoOn) {
 
 TEST(Deadlock, AStoppedRankThatGoesOnIsTold) {
   ForkedRanks ranks(
-      3, [](Host&, Membership& world, Report& report) { wait_in_a_ring(world, report); }, 200ms);
+      3, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
+      200ms);
   ASSERT_TRUE(ranks.all_reach(1));
   kill(ranks.pid(2), SIGSTOP);
   usleep(1'000'000);
@@ -79,7 +81,8 @@ TEST(Deadlock, AStoppedRankThatGoesOnIsTold) {
 
 TEST(Deadlock, ADeadRankIsLost) {
   ForkedRanks ranks(
-      3, [](Host&, Membership& world, Report& report) { wait_in_a_ring(world, report); }, 200ms);
+      3, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
+      200ms);
   ASSERT_TRUE(ranks.all_reach(1));
   usleep(100'000);
   ranks.kill_now(1);

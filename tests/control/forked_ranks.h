@@ -28,7 +28,7 @@
 namespace tutti::control {
 
 /// What a child says about itself.
-struct Report {
+struct ChildReport {
   std::atomic<int> stage{0};             ///< what it likes to tell
   std::atomic<int> told{0};              ///< what the parent tells it
   std::atomic<int> code{-1};             ///< ErrorCode of the failure it saw
@@ -39,18 +39,22 @@ struct Report {
 
 class ForkedRanks {
  public:
-  using Body = std::function<void(Host&, Membership&, Report&)>;
+  using Body = std::function<void(Host&, Membership&, ChildReport&)>;
 
   /// Forks `n` ranks; each joins the world and runs `body`. When that returns the rank leaves in
   /// order and exits with 0; when it throws, with 1.
   ForkedRanks(int n, const Body& body,
               std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1))
-      : board_memory_(Board::make(n)), board_(board_memory_), deadlock_after_(deadlock_after) {
-    void* page = mmap(nullptr, sizeof(Report) * static_cast<std::size_t>(n), PROT_READ | PROT_WRITE,
-                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      : ForkedRanks(n, body,
+                    [=](HostOptions& options) { options.deadlock_after = deadlock_after; }) {}
+  /// The same, where `prepare` changes what a rank joins with: without the board, say.
+  ForkedRanks(int n, const Body& body, const std::function<void(HostOptions&)>& prepare)
+      : board_memory_(Board::make(n)), board_(board_memory_), prepare_(prepare) {
+    void* page = mmap(nullptr, sizeof(ChildReport) * static_cast<std::size_t>(n),
+                      PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED) std::abort();
-    reports_ = static_cast<Report*>(page);
-    for (int rank = 0; rank < n; ++rank) new (reports_ + rank) Report;
+    reports_ = static_cast<ChildReport*>(page);
+    for (int rank = 0; rank < n; ++rank) new (reports_ + rank) ChildReport;
     const pid_t parent = getpid();
     for (int rank = 0; rank < n; ++rank) {
       const pid_t pid = fork();
@@ -68,13 +72,13 @@ class ForkedRanks {
       if (pid > 0) kill(pid, SIGKILL);
     for (const pid_t pid : pids_)
       if (pid > 0) waitpid(pid, nullptr, 0);
-    munmap(reports_, sizeof(Report) * pids_.size());
+    munmap(reports_, sizeof(ChildReport) * pids_.size());
   }
   ForkedRanks(const ForkedRanks&) = delete;
   ForkedRanks& operator=(const ForkedRanks&) = delete;
 
   const Board& board() const { return board_; }
-  Report& report(int rank) { return reports_[rank]; }
+  ChildReport& report(int rank) { return reports_[rank]; }
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
   /// Sends SIGKILL; returns when.
   std::int64_t kill_now(int rank) {
@@ -115,14 +119,14 @@ class ForkedRanks {
 
  private:
   int run(int rank, int n, const Body& body) {
-    Report& report = reports_[rank];
+    ChildReport& report = reports_[rank];
     try {
       HostOptions options;
       options.board_fd = board_memory_.get();
       options.rank = rank;
       options.world_size = n;
       options.timeout = std::chrono::seconds(20);
-      options.deadlock_after = deadlock_after_;
+      prepare_(options);
       const auto host = Host::join(options);
       const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
       world->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
@@ -145,8 +149,8 @@ class ForkedRanks {
 
   net::Fd board_memory_;
   Board board_;
-  const std::chrono::nanoseconds deadlock_after_;
-  Report* reports_ = nullptr;
+  const std::function<void(HostOptions&)> prepare_;
+  ChildReport* reports_ = nullptr;
   std::vector<pid_t> pids_;
 };
 

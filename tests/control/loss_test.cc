@@ -16,7 +16,7 @@ constexpr int kPeerLost = static_cast<int>(ErrorCode::kPeerLost);
 
 /// Enters operation #1 and waits in it until the group fails; then stays until it is killed or
 /// told.
-void wait_for_the_end(Host&, Membership& world, Report& report) {
+void wait_for_the_end(Host&, Membership& world, ChildReport& report) {
   const Request request = collective(Op::all_reduce, 1);
   world.enter(request);
   report.stage.store(1);
@@ -25,7 +25,7 @@ void wait_for_the_end(Host&, Membership& world, Report& report) {
   while (report.told.load() == 0) usleep(1000);
 }
 
-double milliseconds_until(Report& report, std::int64_t start) {
+double milliseconds_until(ChildReport& report, std::int64_t start) {
   return static_cast<double>(report.seen_at.load() - start) * 1e-6;
 }
 
@@ -43,7 +43,7 @@ TEST(Loss, AKilledRankIsKnownToAllSurvivors) {
     const std::int64_t start = ranks.kill_now(victim);
     for (int rank = 0; rank < n; ++rank) {
       if (rank == victim) continue;
-      Report& report = ranks.report(rank);
+      ChildReport& report = ranks.report(rank);
       ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; }, 2s));
       EXPECT_EQ(report.code.load(), kPeerLost);
       EXPECT_EQ(ranks.culprits(rank), std::vector<int>{victim}) << report.text.data();
@@ -81,7 +81,7 @@ TEST(Loss, TwoAtOnceAreOneVerdict) {
 }
 
 TEST(Loss, ExitWithoutGoodbyeIsADeath) {
-  ForkedRanks ranks(3, [](Host& host, Membership& world, Report& report) {
+  ForkedRanks ranks(3, [](Host& host, Membership& world, ChildReport& report) {
     if (world.rank() == 1) {
       ForkedRanks::eventually([&] { return report.told.load() == 1; });
       exit(0);
@@ -116,7 +116,7 @@ TEST(Loss, TheExitReasonIsToldWhenTheAgentKnowsIt) {
 }
 
 TEST(Loss, AStoppedRankIsNotDead) {
-  ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
+  ForkedRanks ranks(3, [](Host&, Membership& world, ChildReport& report) {
     report.stage.store(1);
     while (report.told.load() == 0) usleep(1000);
     world.close(0, 0, Deadline::after(10s));
@@ -147,7 +147,7 @@ TEST(Loss, AStoppedDeciderIsOvertaken) {
 }
 
 TEST(Loss, AForkedHelperThatHoldsEverythingHidesNothing) {
-  ForkedRanks ranks(2, [](Host& host, Membership& world, Report& report) {
+  ForkedRanks ranks(2, [](Host& host, Membership& world, ChildReport& report) {
     if (world.rank() == 1) {
       const pid_t helper = fork();
       if (helper == 0) {
@@ -168,7 +168,7 @@ TEST(Loss, AForkedHelperThatHoldsEverythingHidesNothing) {
 }
 
 TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
-  ForkedRanks ranks(3, [](Host& host, Membership& world, Report& report) {
+  ForkedRanks ranks(3, [](Host& host, Membership& world, ChildReport& report) {
     const Request request = collective(Op::barrier, 1);
     world.enter(request);
     report.stage.store(1);
@@ -196,7 +196,7 @@ TEST(Loss, SurvivorsGoOnInAGroupOfTheirOwn) {
 
 /// It still stands in the meeting that the others have left, and has not looked since.
 TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
-  ForkedRanks ranks(4, [](Host& host, Membership& world, Report& report) {
+  ForkedRanks ranks(4, [](Host& host, Membership& world, ChildReport& report) {
     report.stage.store(1);
     while (world.rank() == 3) pause();
     MembershipOptions options{11, "with it", world_ranks({0, 1, 2, 3}), world.rank()};
@@ -236,7 +236,7 @@ TEST(Loss, AMemberThatIsLateWithTheVerdictHasNotAskedForAnotherGroup) {
 /// More verdicts than the log has room for, while one rank is stopped.
 TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
   constexpr int kGroups = static_cast<int>(kLogEntries) + 40;
-  ForkedRanks ranks(4, [](Host& host, Membership& world, Report& report) {
+  ForkedRanks ranks(4, [](Host& host, Membership& world, ChildReport& report) {
     const int rank = world.rank();
     std::unique_ptr<Membership> three;
     if (rank < 3) {
@@ -281,7 +281,7 @@ TEST(Loss, ARankThatHasSleptThroughTheLogFindsTheSameCauses) {
 }
 
 TEST(Loss, WhoLeftInOrderIsNotLost) {
-  ForkedRanks ranks(3, [](Host&, Membership& world, Report& report) {
+  ForkedRanks ranks(3, [](Host&, Membership& world, ChildReport& report) {
     report.stage.store(1);
     if (world.rank() == 0) return;  // leaves, and its process ends
     while (report.told.load() == 0) usleep(1000);

@@ -42,6 +42,7 @@ struct Links final : OtherHosts, RelayLinks {
     inbox.pop_front();
     return first;
   }
+  void report() override {}
   void send(int, std::string frame) override {
     if (peer != nullptr) peer->inbox.emplace_back(host, std::move(frame));
   }

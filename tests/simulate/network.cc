@@ -96,6 +96,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     inbox.pop_front();
     return first;
   }
+  void report() override {}  // the courier does
   void send(int host, std::string frame) override {
     const std::uint64_t connection = network_.link(host, host_).connection;
     if (connection == 0) return;
@@ -268,6 +269,9 @@ void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::ti
   const int member = all.member_of(WorldRank(rank));
   if (member < 0) return;
   auto line = all.facts_of(member).line;
+  if (line && line->failure) {
+    for (int& culprit : line->failure->culprits) culprit = all.world_rank_of(culprit).value;
+  }
   auto meetings = all.meetings_of(member);
   post(from, to, kFacts,
        [this, group, rank, to, asked, line = std::move(line), meetings = std::move(meetings)] {

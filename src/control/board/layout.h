@@ -49,7 +49,7 @@ inline constexpr std::size_t kVerdictBytes = 1600;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 12;
+inline constexpr std::uint32_t kBoardVersion = 13;
 inline constexpr std::size_t kLogEntries = 256;
 /// A host's vote, encoded: the most, and what is reserved from the beginning; and how many entries
 /// a relay shows at a time.
@@ -248,6 +248,8 @@ struct alignas(64) Slot {
   std::array<Text<kSiteBytes>, kSites> sites;
   std::array<Proposal, kProposals> proposals;
   std::atomic<std::uint64_t> wish;  ///< number of the proposal; 0: none
+  std::atomic<std::uint64_t>
+      news;  ///< grows with each change that other hosts are told of unasked: see Report
   std::atomic<std::uint64_t>
       beat;  ///< of the control thread, with other hosts: grows while it runs
   std::array<PurposeText, kPurposes> purposes;

@@ -5,6 +5,53 @@
 
 namespace tutti::control {
 
+std::optional<LineFacts> read_line(const Board& board, SlotIndex slot, const Line& line,
+                                   GroupId group) {
+  LineFacts facts;
+  facts.state = line.state.load(std::memory_order_acquire);
+  facts.goodbye_seq = line.goodbye_seq.load(std::memory_order_acquire);
+  facts.goodbye_chain = line.goodbye_chain.load(std::memory_order_acquire);
+  facts.entered = line.entered.load(std::memory_order_acquire);
+  facts.completed = line.completed.load(std::memory_order_acquire);
+  facts.queued = line.queued.load(std::memory_order_acquire);
+  const Awaited awaited = Awaited::unpack(line.waiting.load(std::memory_order_acquire));
+  facts.waiting_in = awaited.seq;
+  facts.waiting_for = awaited.member;
+  facts.progress = line.progress.load(std::memory_order_acquire);
+  for (std::size_t i = 0; i < kHistory; ++i) facts.history[i] = line.history[i].read();
+  // After the state: the owner tells of a failure before it goes.
+  if (const std::uint32_t failure = line.failure.load(std::memory_order_acquire); failure != 0) {
+    facts.failure = FailureFacts{.code = failure_code(failure)};
+    for (const WorldRank rank : read_set(line.ranks, board.world_size()))
+      facts.failure->culprits.push_back(rank.value);
+    facts.failure->text = read_failure_text(board.slot(slot), group).value_or("");
+  }
+  // Its owner may have made room for another group meanwhile.
+  if (line.group.load(std::memory_order_acquire) != group) return std::nullopt;
+  return facts;
+}
+
+std::vector<MeetingFacts> read_meetings(const Board& board, SlotIndex slot, GroupId except) {
+  std::vector<MeetingFacts> meetings;
+  for (const Line& line : Lines(board, slot)) {
+    const GroupId group = line.group.load(std::memory_order_acquire);
+    if (group == 0 || group == except || line.entered.load() != 0) continue;
+    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
+    const bool meets = failure == 0 && line.state.load() == LineState::meeting;
+    const bool has_disagreed =
+        failure != 0 && failure_code(failure) == ErrorCode::kCollectiveMismatch;
+    if (!meets && !has_disagreed) continue;
+    MeetingFacts facts{.group = group,
+                       .asked_of = line.asked_of.load(std::memory_order_relaxed),
+                       .members = read_set(line.ranks, board.world_size()),
+                       .has_disagreed = !meets,
+                       .failed = Clock::time_point(Clock::duration(line.since.load())),
+                       .looks = line.progress.load(std::memory_order_acquire)};
+    if (line.group.load(std::memory_order_acquire) == group) meetings.push_back(std::move(facts));
+  }
+  return meetings;
+}
+
 BoardMembers::BoardMembers(const Board& board, const Roster& roster, GroupId group,
                            std::vector<WorldRank> world_ranks, int rank)
     : board_(board),
@@ -39,51 +86,20 @@ MemberFacts BoardMembers::facts_of(int member) const {
 std::optional<LineFacts> BoardMembers::read_line(int member) const {
   const Line* const line = line_of(member);
   if (line == nullptr) return std::nullopt;
-  LineFacts facts;
-  facts.state = line->state.load(std::memory_order_acquire);
-  facts.goodbye_seq = line->goodbye_seq.load(std::memory_order_acquire);
-  facts.goodbye_chain = line->goodbye_chain.load(std::memory_order_acquire);
-  facts.entered = line->entered.load(std::memory_order_acquire);
-  facts.completed = line->completed.load(std::memory_order_acquire);
-  facts.queued = line->queued.load(std::memory_order_acquire);
-  const Awaited awaited = Awaited::unpack(line->waiting.load(std::memory_order_acquire));
-  facts.waiting_in = awaited.seq;
-  facts.waiting_for = awaited.member;
-  facts.progress = line->progress.load(std::memory_order_acquire);
-  for (std::size_t i = 0; i < kHistory; ++i) facts.history[i] = line->history[i].read();
-  // After the state: the owner tells of a failure before it goes.
-  if (const std::uint32_t failure = line->failure.load(std::memory_order_acquire); failure != 0) {
-    facts.failure = FailureFacts{.code = failure_code(failure)};
-    for (const WorldRank rank : read_set(line->ranks, board_.world_size())) {
-      if (const int culprit = member_of(rank); culprit >= 0)
-        facts.failure->culprits.push_back(culprit);
-    }
-    facts.failure->text = read_failure_text(slot_of(member), group_).value_or("");
-  }
-  // Its owner may have made room for another group meanwhile.
-  if (line->group.load(std::memory_order_acquire) != group_) return std::nullopt;
+  auto facts = control::read_line(board_, slot_index_of(member), *line, group_);
+  if (facts && facts->failure) facts->failure->culprits = members_of(facts->failure->culprits);
   return facts;
 }
 
+std::vector<int> BoardMembers::members_of(const std::vector<int>& ranks) const {
+  std::vector<int> members;
+  for (const int rank : ranks)
+    if (const int member = member_of(WorldRank(rank)); member >= 0) members.push_back(member);
+  return members;
+}
+
 std::vector<MeetingFacts> BoardMembers::meetings_of(int member) const {
-  std::vector<MeetingFacts> meetings;
-  for (const Line& line : Lines(board_, slot_index_of(member))) {
-    const GroupId group = line.group.load(std::memory_order_acquire);
-    if (group == 0 || group == group_ || line.entered.load() != 0) continue;
-    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
-    const bool meets = failure == 0 && line.state.load() == LineState::meeting;
-    const bool has_disagreed =
-        failure != 0 && failure_code(failure) == ErrorCode::kCollectiveMismatch;
-    if (!meets && !has_disagreed) continue;
-    MeetingFacts facts{.group = group,
-                       .asked_of = line.asked_of.load(std::memory_order_relaxed),
-                       .members = read_set(line.ranks, board_.world_size()),
-                       .has_disagreed = !meets,
-                       .failed = Clock::time_point(Clock::duration(line.since.load())),
-                       .looks = line.progress.load(std::memory_order_acquire)};
-    if (line.group.load(std::memory_order_acquire) == group) meetings.push_back(std::move(facts));
-  }
-  return meetings;
+  return read_meetings(board_, slot_index_of(member), group_);
 }
 
 bool BoardMembers::shows_failure(int member) const noexcept {

@@ -10,6 +10,13 @@
 
 namespace tutti::control {
 
+/// What the owner of `slot` does in the group of `line`, whose culprits are ranks of the world here.
+/// Nothing: the line is of another group by now.
+std::optional<LineFacts> read_line(const Board& board, SlotIndex slot, const Line& line,
+                                   GroupId group);
+/// What the owner of `slot` makes beside `group`, or has failed to make.
+std::vector<MeetingFacts> read_meetings(const Board& board, SlotIndex slot, GroupId group);
+
 class BoardMembers {
  public:
   /// `world_ranks`: by rank in the group. `board` and `roster` must outlive this.
@@ -33,6 +40,8 @@ class BoardMembers {
   }
   /// -1: the rank of the world is no member.
   int member_of(WorldRank rank) const noexcept;
+  /// Of ranks of the world those that are members, by their ranks in the group.
+  std::vector<int> members_of(const std::vector<int>& ranks) const;
   SlotIndex slot_index_of(int member) const noexcept {
     return roster_.slot_of(world_rank_of(member));
   }

@@ -71,7 +71,8 @@ std::optional<OwnLine> SlotOwner::open_line(GroupId group, GroupId asked_of,
     outlive_failures(board_, index_);
     line.state.store(LineState::meeting, std::memory_order_relaxed);
     line.group.store(group, std::memory_order_seq_cst);
-    return OwnLine(line);
+    slot_.news.fetch_add(1);
+    return OwnLine(line, &slot_.news);
   }
   return std::nullopt;
 }
@@ -90,6 +91,7 @@ bool SlotOwner::add_lines() {
 void SlotOwner::free_line(OwnLine own) noexcept {
   Line& line = *own.line_;
   line.group.store(0);
+  slot_.news.fetch_add(1);
   line.state.store(LineState::free);
 }
 
@@ -100,6 +102,7 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
   write_set(line.ranks, culprits, board_.world_size());
   failures_ = std::min(failures_ + 1, kLastFailure);
   line.failure.store(failure_word(code, failures_));
+  slot_.news.fetch_add(1);
 }
 
 namespace {

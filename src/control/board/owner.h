@@ -30,10 +30,15 @@ void outlive_failures(const Board& board, SlotIndex slot) noexcept;
 /// The own line of a group. Words that several threads write take one value or the other.
 class OwnLine {
  public:
-  explicit OwnLine(Line& line) noexcept : line_(&line) {}
+  /// `news`: of the slot, or null.
+  explicit OwnLine(Line& line, std::atomic<std::uint64_t>* news = nullptr) noexcept
+      : line_(&line), news_(news) {}
 
   LineState state() const noexcept { return line_->state.load(); }
-  void set_state(LineState state) noexcept { line_->state.store(state); }
+  void set_state(LineState state) noexcept {
+    line_->state.store(state);
+    if (news_ != nullptr) news_->fetch_add(1);
+  }
   void set_site(std::uint8_t site) noexcept { line_->site.store(site, std::memory_order_release); }
   void set_times(std::uint32_t times) noexcept {
     line_->times.store(times, std::memory_order_release);
@@ -84,6 +89,7 @@ class OwnLine {
  private:
   friend class SlotOwner;
   Line* line_;
+  std::atomic<std::uint64_t>* news_;
 };
 
 /// What a process keeps beside a slot it owns: several of its threads write there.

@@ -1,0 +1,223 @@
+#include "control/hosts/boards_met.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "base/rank_list.h"
+#include "control/board/board.h"
+#include "control/memory/hand_over.h"
+#include "net/process_info.h"
+#include "net/system_error.h"
+#include "store/watch.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+/// What one rank tells the others before they share anything.
+struct Introduction {
+  std::string identity;
+  std::string host_name;
+  bool agent_board = false;  ///< has one from the agent, with its slot unused
+  int pid = 0;
+};
+
+std::string encode(const Introduction& introduction) {
+  return introduction.identity + "\n" + introduction.host_name + "\n" +
+         (introduction.agent_board ? "1\n" : "0\n") + std::to_string(introduction.pid);
+}
+
+[[noreturn]] void throw_unreadable(int rank) {
+  throw Error(ErrorCode::kInternal,
+              fmt::format("rank {} introduced itself in a way this version cannot read", rank));
+}
+
+Introduction decode_introduction(int rank, const std::string& text) {
+  std::istringstream lines(text);
+  Introduction read;
+  int agent_board = 0;
+  std::getline(lines, read.identity);
+  std::getline(lines, read.host_name);
+  lines >> agent_board >> read.pid;
+  if (!lines) throw_unreadable(rank);
+  read.agent_board = agent_board == 1;
+  return read;
+}
+
+/// Every rank says something and hears what all say, by rank.
+std::vector<std::string> tell_all(const HostOptions& options, const char* what,
+                                  const std::string& own, Deadline& deadline) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < options.world_size; ++rank)
+    keys.push_back(fmt::format("{}/{}", what, rank));
+  options.store->set(keys[static_cast<std::size_t>(options.rank)], own,
+                     store::timeout_of(deadline));
+  return store::get_watching(*options.store, keys, deadline, options.look);
+}
+
+net::Fd duplicate(int fd) {
+  net::Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
+  return copy;
+}
+
+/// Hosts in the order of their lowest ranks.
+Roster roster_of(const std::vector<Introduction>& all, int own_rank) {
+  std::vector<Roster::HostRanks> hosts;
+  std::map<std::string, std::size_t> places;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto [place, is_new] = places.emplace(all[rank].identity, hosts.size());
+    if (is_new) hosts.push_back({.name = all[rank].host_name});
+    hosts[place->second].ranks.emplace_back(static_cast<int>(rank));
+    hosts[place->second].pids.push_back(all[rank].pid);
+  }
+  const std::size_t own = places.at(all[static_cast<std::size_t>(own_rank)].identity);
+  return {std::move(hosts), static_cast<int>(own)};
+}
+
+/// Of the ranks of this host; the lowest makes it.
+net::Fd share_board(const HostOptions& options, const Roster& roster, Deadline& deadline) {
+  const auto count = static_cast<int>(roster.own().ranks.size());
+  const int slot = roster.slot_of(WorldRank(options.rank)).value;
+  net::Fd memory;
+  if (slot == 0) memory = Board::make(count, options.world_size);
+  if (count == 1) return memory;
+  // The first host's rank 0 is the world's, as where there is one host.
+  const std::string prefix =
+      roster.host_count() == 1 ? "board" : fmt::format("board/{}", roster.own_host());
+  std::vector<net::Fd> boards = hand_over(*options.store, prefix, slot, count, memory.get(),
+                                          deadline, {.look = &options.look});
+  if (!boards.front()) {
+    throw Error(ErrorCode::kInternal, fmt::format("status board: rank {} handed over no board",
+                                                  roster.rank_in(SlotIndex(0)).value));
+  }
+  return std::move(boards.front());
+}
+
+std::string encode(const DoorPlate& plate) {
+  std::string text = plate.address.text() + "\n";
+  for (const std::byte each : plate.token) text += fmt::format("{:02x}", each);
+  return text;
+}
+
+DoorPlate decode_plate(int rank, const std::string& text) {
+  const std::size_t end = text.find('\n');
+  DoorPlate plate;
+  if (end == std::string::npos || text.size() != end + 1 + 2 * plate.token.size())
+    throw_unreadable(rank);
+  const auto address = net::TcpAddress::parse(text.substr(0, end));
+  if (!address) throw_unreadable(rank);
+  plate.address = *address;
+  const char* digits = text.data() + end + 1;
+  for (std::byte& each : plate.token) {
+    std::uint8_t value = 0;
+    if (std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2) throw_unreadable(rank);
+    each = static_cast<std::byte>(value);
+    digits += 2;
+  }
+  return plate;
+}
+
+net::Fd open_door(const HostOptions& options) {
+  const std::string host = options.address.empty() ? "127.0.0.1" : options.address;
+  const bool is_v6 = host.find(':') != std::string::npos;
+  const auto address = net::TcpAddress::parse(is_v6 ? fmt::format("[{}]:0", host) : host + ":0");
+  if (!address) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no address of this host", host),
+                {.rank = options.rank});
+  }
+  return net::listen_tcp(*address);
+}
+
+std::unique_ptr<RemoteHosts> open_doors(const HostOptions& options, const net::Fd& memory,
+                                        const Roster& roster, Deadline& deadline) {
+  RemoteOptions remote{.memory = memory.duplicate(),
+                       .roster = roster,
+                       .rank = WorldRank(options.rank),
+                       .listener = open_door(options),
+                       .plates = {}};
+  DoorPlate own{.address = net::TcpAddress::local(remote.listener.get())};
+  fill_random(own.token.data(), own.token.size());
+  const std::vector<std::string> all = tell_all(options, "door", encode(own), deadline);
+  for (int rank = 0; rank < options.world_size; ++rank)
+    remote.plates.push_back(decode_plate(rank, all[static_cast<std::size_t>(rank)]));
+  return std::make_unique<RemoteHosts>(std::move(remote));
+}
+
+/// A board that is there already, with all ranks on this host unless the options say otherwise.
+BoardsMet at_board(const HostOptions& options, net::Fd memory) {
+  const int world_size = Board(memory).world_size();
+  return {std::move(memory),
+          options.roster ? *options.roster : Roster::of_one_host(world_size, net::own_host_name()),
+          nullptr};
+}
+
+}  // namespace
+
+std::string host_identity(const std::string& host_id) {
+  if (!host_id.empty()) return host_id;
+  struct stat status {};
+  if (stat("/proc/self/ns/net", &status) != 0) status.st_ino = 0;
+  return fmt::format("{}/{}", read_line("/proc/sys/kernel/random/boot_id"), status.st_ino);
+}
+
+/// The agent's board shows one world per process; further worlds make boards of their own. All
+/// ranks must choose alike, so all must have found their slot unused.
+BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
+  if (options.store == nullptr && options.board_fd >= 0)
+    return at_board(options, duplicate(options.board_fd));
+  if (options.world_size == 1 && options.board_fd < 0) return at_board(options, Board::make(1));
+  Introduction own{host_identity(options.host_id), net::own_host_name(), false, ::getpid()};
+  net::Fd memory;
+  if (options.board_fd >= 0) {
+    memory = duplicate(options.board_fd);
+    const Board board(memory);
+    own.agent_board = options.world_size == board.world_size() &&
+                      board.slot(SlotIndex(options.rank)).state.load() == RankState::absent;
+  }
+  std::vector<Introduction> all;
+  for (const std::string& text : tell_all(options, "host", encode(own), deadline))
+    all.push_back(decode_introduction(static_cast<int>(all.size()), text));
+  const Roster roster = roster_of(all, options.rank);
+  const auto has_board = [](const Introduction& each) { return each.agent_board; };
+  const bool at_agents = roster.host_count() == 1 && std::all_of(all.begin(), all.end(), has_board);
+  if (!at_agents) memory = share_board(options, roster, deadline);
+  BoardsMet met{std::move(memory), roster, nullptr};
+  if (roster.host_count() > 1) met.remote = open_doors(options, met.memory, roster, deadline);
+  return met;
+}
+
+void await_hosts(const HostOptions& options, const Roster& roster, Deadline& deadline) {
+  std::vector<std::string> keys;
+  for (int host = 0; host < roster.host_count(); ++host)
+    keys.push_back(fmt::format("host_is_there/{}", host));
+  if (roster.slot_of(WorldRank(options.rank)) == SlotIndex(0)) {
+    options.store->set(keys[static_cast<std::size_t>(roster.own_host())], "1",
+                       store::timeout_of(deadline));
+  }
+  store::get_watching(*options.store, keys, deadline, options.look);
+}
+
+}  // namespace tutti::control

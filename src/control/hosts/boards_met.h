@@ -1,0 +1,29 @@
+// How the ranks of a world find out who shares a host with whom, and get their boards.
+#pragma once
+
+#include <memory>
+
+#include "base/roster.h"
+#include "control/host.h"
+#include "control/hosts/remote_hosts.h"
+#include "net/fd.h"
+
+namespace tutti::control {
+
+struct BoardsMet {
+  net::Fd memory;  ///< of the board of this host
+  Roster roster;
+  std::unique_ptr<RemoteHosts>
+      remote;  ///< null: there is one host, or the options say who is where
+};
+
+/// Every rank says in the store on which host it is. Ranks of one host share a board, which the
+/// lowest of them makes; with several hosts every rank opens a door as well, and says where.
+/// Errors  as Host::join.
+BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline);
+
+/// With several hosts: until all ranks of all of them have taken their slots. To be called once
+/// those of this host have.
+void await_hosts(const HostOptions& options, const Roster& roster, Deadline& deadline);
+
+}  // namespace tutti::control

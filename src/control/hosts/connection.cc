@@ -1,0 +1,94 @@
+#include "control/hosts/connection.h"
+
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <span>
+#include <utility>
+
+#include "net/tcp.h"
+
+namespace tutti::control {
+
+namespace {
+
+constexpr std::size_t kReadAtATime = std::size_t{64} << 10;
+constexpr int kReadsAtATime = 16;  // then others have their turn
+
+}  // namespace
+
+Connection::Connection(net::Events& events, net::Fd socket, std::size_t most_bytes,
+                       OnFrame on_frame, OnEnd on_end)
+    : socket_(std::move(socket)),
+      on_frame_(std::move(on_frame)),
+      on_end_(std::move(on_end)),
+      decoder_(most_bytes),
+      watched_(events.watch(socket_.get(), [this] { look(); })) {
+  arm();
+}
+
+void Connection::send(const net::Frame& frame) {
+  if (has_ended_ || is_finishing_) return;
+  net::append_frame(&out_, frame);
+  flush();
+  arm();
+}
+
+void Connection::finish() {
+  is_finishing_ = true;
+  flush();
+  arm();
+}
+
+void Connection::look() {
+  flush();
+  read();
+  // What the other end has said before it went was read first.
+  if (send_error_ != 0) end(send_error_);
+  arm();
+}
+
+void Connection::arm() {
+  if (has_ended_) return;
+  const bool writes = sent_ < out_.size();
+  watched_->arm(writes ? net::Events::Want::both : net::Events::Want::read);
+}
+
+void Connection::flush() {
+  while (!has_ended_ && send_error_ == 0 && sent_ < out_.size()) {
+    const iovec part{out_.data() + sent_, out_.size() - sent_};
+    const net::TcpMoved moved = net::send_parts(socket_.get(), std::span(&part, 1));
+    if (moved.result == net::IoResult::again) return;
+    if (moved.result == net::IoResult::closed) {
+      send_error_ = moved.error_number;
+      break;
+    }
+    sent_ += moved.bytes;
+  }
+  out_.clear();
+  sent_ = 0;
+  if (is_finishing_ && !has_ended_) ::shutdown(socket_.get(), SHUT_WR);
+}
+
+void Connection::read() {
+  std::array<std::byte, kReadAtATime> bytes;
+  net::Frame frame;
+  for (int i = 0; i < kReadsAtATime && !has_ended_; ++i) {
+    const iovec part{bytes.data(), bytes.size()};
+    const net::TcpMoved moved = net::receive_parts(socket_.get(), std::span(&part, 1));
+    if (moved.result == net::IoResult::again) return;
+    if (moved.result == net::IoResult::closed) return end(moved.error_number);
+    decoder_.feed(std::span(bytes).first(moved.bytes));
+    net::FrameDecoder::Next next = decoder_.next(&frame);
+    for (; next == net::FrameDecoder::Next::frame; next = decoder_.next(&frame)) on_frame_(frame);
+    if (next == net::FrameDecoder::Next::malformed) return end(EPROTO);
+  }
+}
+
+void Connection::end(int error_number) {
+  if (std::exchange(has_ended_, true)) return;
+  on_end_(error_number);
+}
+
+}  // namespace tutti::control

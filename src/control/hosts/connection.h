@@ -1,0 +1,55 @@
+// Frames both ways over one socket, moved by the thread of net::Events.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "net/events.h"
+#include "net/fd.h"
+#include "net/frame.h"
+
+namespace tutti::control {
+
+/// Used by the thread that runs `events`, and by no other; ended by none of its own calls (which
+/// may post that).
+class Connection {
+ public:
+  using OnFrame = std::function<void(const net::Frame&)>;
+  /// Once, after the last frame: nothing comes or goes any more. 0: the other end has closed in
+  /// order; else the number of the error, EPROTO for bytes that are no frame.
+  using OnEnd = std::function<void(int error_number)>;
+
+  /// `socket` is connected and does not block.
+  Connection(net::Events& events, net::Fd socket, std::size_t most_bytes, OnFrame on_frame,
+             OnEnd on_end);
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  /// Goes out as fast as the other end takes it. None of the calls is made meanwhile.
+  void send(const net::Frame& frame);
+  /// Nothing is sent after what is pending, and the other end is told so.
+  void finish();
+  /// All is sent, and the other end has closed; or nothing goes any more.
+  bool is_over() const noexcept { return has_ended_; }
+
+ private:
+  void look();
+  void read();
+  void flush();
+  void end(int error_number);
+  void arm();
+
+  const net::Fd socket_;
+  const OnFrame on_frame_;
+  const OnEnd on_end_;
+  net::FrameDecoder decoder_;
+  std::string out_;
+  std::size_t sent_ = 0;  // of those
+  int send_error_ = 0;    // nothing can be sent any more
+  bool is_finishing_ = false, has_ended_ = false;
+  const std::unique_ptr<net::Events::Watched> watched_;  // goes before the socket
+};
+
+}  // namespace tutti::control

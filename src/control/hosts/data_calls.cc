@@ -1,0 +1,103 @@
+#include "control/hosts/data_calls.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenCalls{50};
+/// How long a call that crosses ours may take to come.
+constexpr std::chrono::seconds kCrossing{1};
+
+}  // namespace
+
+DataCalls::DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there)
+    : events_(events), rank_(rank), begin_(std::move(begin)), on_there_(std::move(on_there)) {}
+
+net::Fd DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
+  const Key key{group, peer, lane};
+  const std::lock_guard lock(mutex_);
+  const auto [place, is_new] = lines_.try_emplace(key);
+  Line& line = place->second;
+  if (line.socket) {
+    net::Fd socket = std::move(line.socket);
+    lines_.erase(place);
+    return socket;
+  }
+  if (!std::exchange(line.is_wanted, true)) events_.post([this, key] { call(key); });
+  return {};
+}
+
+void DataCalls::call(const Key& key) try {
+  const std::lock_guard lock(mutex_);
+  const auto found = lines_.find(key);
+  if (found == lines_.end() || found->second.socket || found->second.call) return;
+  const Hello hello{.role = Role::data,
+                    .token = {},
+                    .from = rank_,
+                    .to = key.peer,
+                    .group = key.group,
+                    .lane = key.lane};
+  found->second.next_call = Clock::now() + kBetweenCalls;
+  found->second.call =
+      begin_(hello, [this, key](Call::Outcome outcome) { on_outcome(key, std::move(outcome)); });
+} catch (const Error& error) {
+  log(LogLevel::error, error.what());  // for want of descriptors, say: it is tried again
+}
+
+void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {
+  const bool is_there = static_cast<bool>(outcome.socket);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = lines_.find(key);
+    if (found == lines_.end()) return;
+    Line& line = found->second;
+    drop(std::move(line.call));
+    if (outcome.answer == Answer::crossing) line.next_call = Clock::now() + kCrossing;
+    if (is_there) line.socket = std::move(outcome.socket);
+  }
+  if (is_there) on_there_();
+}
+
+Answer DataCalls::on_hello(const Hello& hello) {
+  const std::lock_guard lock(mutex_);
+  Line& line = lines_[{hello.group, hello.from, hello.lane}];
+  if (line.socket) return Answer::refused;
+  if (line.call && rank_ < hello.from) return Answer::crossing;
+  drop(std::move(line.call));
+  return Answer::welcome;
+}
+
+void DataCalls::on_guest(const Hello& hello, net::Fd socket) {
+  {
+    const std::lock_guard lock(mutex_);
+    lines_[{hello.group, hello.from, hello.lane}].socket = std::move(socket);
+  }
+  on_there_();
+}
+
+void DataCalls::sweep(Clock::time_point now) {
+  std::vector<Key> due;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, line] : lines_) {
+      const bool waits = line.is_wanted && !line.socket && !line.call;
+      if (waits && now >= line.next_call) due.push_back(key);
+    }
+  }
+  for (const Key& key : due) call(key);
+}
+
+/// Not at once: it may be the one that speaks.
+void DataCalls::drop(std::unique_ptr<Call> call) {
+  if (call == nullptr) return;
+  call->give_up();
+  events_.post([gone = std::shared_ptr<Call>(std::move(call))] {});
+}
+
+}  // namespace tutti::control

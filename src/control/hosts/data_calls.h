@@ -1,0 +1,61 @@
+// The data connections of a rank: made by whichever end wants one first.
+//
+// Both ends may call at the same time. Then the call of the lower rank counts: the lower one
+// answers the higher one's call with `crossing`, and the higher one, called by the lower, drops its
+// own. So each connection is made once, whatever comes when.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "control/hosts/door.h"
+
+namespace tutti::control {
+
+class DataCalls {
+ public:
+  /// How to call `peer`.
+  using Begin = std::function<std::unique_ptr<Call>(const Hello&, Call::OnOutcome)>;
+  /// There is a connection to take.
+  using OnThere = std::function<void()>;
+  DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there);
+
+  /// As PeerSockets says it. Any thread.
+  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane);
+
+  // ---- on the thread of `events`
+  Answer on_hello(const Hello& hello);
+  void on_guest(const Hello& hello, net::Fd socket);
+  /// Calls again whom it could not reach. Call it now and then.
+  void sweep(Clock::time_point now);
+
+ private:
+  struct Key {
+    GroupId group = 0;
+    WorldRank peer{0};
+    std::uint8_t lane = 0;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Line {
+    bool is_wanted = false;
+    std::unique_ptr<Call> call = {};
+    Clock::time_point next_call = {};
+    net::Fd socket = {};
+  };
+  void call(const Key& key);
+  void on_outcome(const Key& key, Call::Outcome outcome);
+  void drop(std::unique_ptr<Call> call);
+
+  net::Events& events_;
+  const WorldRank rank_;
+  const Begin begin_;
+  const OnThere on_there_;
+  std::mutex mutex_;
+  std::map<Key, Line> lines_;  // mutex_; those that were taken are no more
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,448 @@
+#include "control/hosts/remote_hosts.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "base/log.h"
+#include "base/signals.h"
+#include "control/vote_frame.h"
+#include "control/vote_place.h"
+#include "net/system_error.h"
+#include "tutti/error.h"
+
+namespace tutti::control {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+/// What a frame on a line is.
+enum FrameKind : std::uint32_t { kBeat, kReport, kVote, kQuestion };
+
+constexpr milliseconds kBetweenBeats{500};
+/// A host that has acknowledged nothing for so long is cut.
+constexpr milliseconds kSilence{2000};
+/// Between two looks at what takes long: while something may, and else.
+constexpr milliseconds kSweep{20}, kIdleSweep{500}, kBetweenCalls{100};
+constexpr std::chrono::seconds kLeaving{1};
+constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
+
+bool is_silence(int error_number) {
+  return error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
+         error_number == EHOSTDOWN || error_number == ENETDOWN;
+}
+
+}  // namespace
+
+RemoteHosts::RemoteHosts(RemoteOptions options)
+    : board_(options.memory),
+      roster_(std::move(options.roster)),
+      rank_(options.rank),
+      slot_(roster_.slot_of(rank_)),
+      plates_(std::move(options.plates)),
+      facts_(static_cast<std::size_t>(roster_.host_count())),
+      reporter_(board_, roster_),
+      far_(static_cast<std::size_t>(roster_.world_size())),
+      relay_of_(static_cast<std::size_t>(roster_.host_count()), -1),
+      data_(
+          events_, rank_,
+          [this](Hello hello, Call::OnOutcome on_outcome) {
+            const DoorPlate& plate = plates_[hello.to.index()];
+            hello.token = plate.token;
+            return std::make_unique<Call>(events_, plate.address, hello, milliseconds(0),
+                                          std::move(on_outcome));
+          },
+          [this] { ring(board_.slot(slot_).bell); }),
+      door_(
+          events_, std::move(options.listener), plates_[rank_.index()].token, rank_,
+          roster_.world_size(), [this](const Hello& hello) { return on_hello(hello); },
+          [this](const Hello& hello, net::Fd socket) { on_guest(hello, std::move(socket)); }) {
+  inbox_.kept.resize(facts_.size());
+  const SignalsBlocked quiet;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    throw net::no_thread_error("cannot start the thread for other hosts", failure.code().value());
+  }
+}
+
+RemoteHosts::~RemoteHosts() {
+  stops_.store(true);
+  events_.post([] {});
+  thread_.join();
+}
+
+// ---- what is known -----------------------------------------------------------------------------
+
+MemberFacts RemoteHosts::facts_of(GroupId group, WorldRank rank) const {
+  return view_.facts_of(group, rank);
+}
+
+std::optional<LineState> RemoteHosts::state_of(GroupId group, WorldRank rank) const noexcept {
+  return view_.state_of(group, rank);
+}
+
+bool RemoteHosts::shows_failure(GroupId group, WorldRank rank) const noexcept {
+  return view_.shows_failure(group, rank);
+}
+
+bool RemoteHosts::has_left(WorldRank rank) const noexcept { return view_.has_left(rank); }
+
+void RemoteHosts::ask(GroupId group, WorldRank rank) noexcept {
+  const Question question{
+      .rank = rank, .group = group, .asked = Clock::now().time_since_epoch().count()};
+  if (!view_.add_question(question)) return;
+  events_.post([this, question] {
+    const int relay = relay_of_[static_cast<std::size_t>(roster_.host_of(question.rank))];
+    if (relay >= 0)
+      far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
+  });
+}
+
+/// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
+void RemoteHosts::notify(WorldRank) noexcept {
+  const std::uint64_t news = board_.slot(slot_).news.load();
+  if (told_news_.load(std::memory_order_relaxed) == news || told_news_.exchange(news) == news)
+    return;
+  const auto relay = VotePlace::relay_on(board_);
+  rouse_control(board_, relay.value_or(slot_));
+}
+
+net::Fd RemoteHosts::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
+  return data_.try_take(group, peer, lane);
+}
+
+// ---- as the relay: on the control thread -------------------------------------------------------
+
+void RemoteHosts::open() {
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.is_relay = true;
+    for (int host = 0; host < roster_.host_count(); ++host) {
+      auto& kept = inbox_.kept[static_cast<std::size_t>(host)];
+      if (kept) inbox_.frames.emplace_back(host, encode(*kept));
+      kept.reset();
+    }
+  }
+  events_.post([this] {
+    is_relay_ = true;
+    (void)reporter_.news();  // each rank that is called is told all
+    visit_far([&](WorldRank rank, Far&) { call(rank); });
+    next_sweep_ = {};
+  });
+}
+
+void RemoteHosts::close() noexcept {
+  std::deque<std::pair<int, std::string>> unread;
+  {
+    const std::lock_guard lock(mutex_);
+    inbox_.is_relay = false;
+    unread.swap(inbox_.frames);
+  }
+  for (const auto& [host, bytes] : unread) take_vote(host, bytes);
+  events_.post([this] {
+    tell_news();
+    end_lines();
+    is_relay_ = false;
+  });
+}
+
+std::vector<HostFacts> RemoteHosts::facts() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<HostFacts> facts = facts_;
+  for (const auto& [host, frame] : inbox_.frames) {
+    HostFacts& each = facts[static_cast<std::size_t>(host)];
+    if (each.state != HostFacts::State::cut) each.state = HostFacts::State::reachable;
+  }
+  return facts;
+}
+
+std::optional<std::pair<int, std::string>> RemoteHosts::receive() {
+  const std::lock_guard lock(mutex_);
+  if (inbox_.frames.empty()) return std::nullopt;
+  auto first = std::move(inbox_.frames.front());
+  inbox_.frames.pop_front();
+  return first;
+}
+
+void RemoteHosts::send(int host, std::string frame) {
+  events_.post([this, host, frame = net::Frame{.type = kVote, .id = 0, .body = std::move(frame)}] {
+    for (const WorldRank rank : roster_.host(host).ranks)
+      if (far(rank).line) far(rank).line->send(frame);
+  });
+}
+
+void RemoteHosts::report() {
+  std::uint64_t news = 0;
+  for (const SlotIndex slot : board_.slots()) {
+    const Slot& each = board_.slot(slot);
+    news += each.news.load() + (each.mark.is_known_dead() ? 1 : 0);
+  }
+  if (std::exchange(reported_news_, news) != news) events_.post([this] { tell_news(); });
+}
+
+// ---- leaving -----------------------------------------------------------------------------------
+
+bool RemoteHosts::is_last_of_host() const noexcept {
+  for (const SlotIndex slot : board_.slots()) {
+    const Slot& other = board_.slot(slot);
+    const bool runs = other.state.load() == RankState::running && !other.mark.is_known_dead();
+    if (slot != slot_ && runs) return false;
+  }
+  return true;
+}
+
+void RemoteHosts::leave() noexcept {
+  const bool is_last = is_last_of_host();
+  events_.post([this, is_last] {
+    is_leaving_ = true;
+    if (is_last) {
+      is_relay_ = true;
+      visit_far([&](WorldRank rank, Far&) { call(rank); });
+    }
+    next_sweep_ = {};
+  });
+  Deadline deadline = Deadline::after(kLeaving);
+  std::unique_lock lock(mutex_);
+  while (!has_told_all_ && changed_.wait(lock, deadline)) {
+  }
+}
+
+// ---- the own thread ----------------------------------------------------------------------------
+
+void RemoteHosts::run() noexcept {
+  pthread_setname_np(pthread_self(), "tutti-hosts");
+  while (!stops_.load()) {
+    try {
+      events_.run(next_sweep_);
+      const auto now = Clock::now();
+      if (now >= next_sweep_) sweep(now);
+    } catch (const std::exception& error) {
+      log(LogLevel::error, error.what());
+    }
+  }
+  for (Far& other : far_) other = {};
+}
+
+template <class Visit>
+void RemoteHosts::visit_far(Visit&& visit) {
+  for (int rank = 0; rank < roster_.world_size(); ++rank)
+    if (!roster_.is_here(WorldRank(rank)))
+      visit(WorldRank(rank), far_[static_cast<std::size_t>(rank)]);
+}
+
+void RemoteHosts::sweep(Clock::time_point now) {
+  door_.sweep(now);
+  data_.sweep(now);
+  const bool beats = now >= next_beat_;
+  if (beats) next_beat_ = now + kBetweenBeats;
+  bool is_waiting = is_leaving_, has_told_all = is_leaving_;
+  visit_far([&](WorldRank rank, Far& other) {
+    if (other.line && beats) other.line->send({.type = kBeat, .id = 0, .body = {}});
+    if (other.call && other.call->is_connecting() && now >= other.call->began() + kSilence) {
+      other.call->give_up();
+      on_outcome(rank, {.error_number = ETIMEDOUT});
+    }
+    if (now >= other.next_call) call(rank);
+    is_waiting = is_waiting || other.call;
+    has_told_all = has_told_all && !is_to_be_told(other);
+  });
+  next_sweep_ = now + (is_waiting ? kSweep : kIdleSweep);
+  if (!has_told_all) return;
+  const std::lock_guard lock(mutex_);
+  has_told_all_ = true;
+  changed_.notify_all();
+}
+
+/// Whether this rank, as the relay, has something to say to it before it leaves.
+bool RemoteHosts::is_to_be_told(const Far& other) const noexcept {
+  const bool is_over = other.is_gone || (other.has_heard_last && !other.line);
+  return other.line || other.call || (is_relay_ && is_leaving_ && !is_over);
+}
+
+void RemoteHosts::call(WorldRank rank) {
+  Far& other = far(rank);
+  if (!is_relay_ || other.call || other.line || other.is_gone || other.has_heard_last) return;
+  other.next_call = Clock::now() + kBetweenCalls;
+  const Hello hello{
+      .role = Role::relay, .token = plates_[rank.index()].token, .from = rank_, .to = rank};
+  try {
+    other.call = std::make_unique<Call>(
+        events_, plates_[rank.index()].address, hello, kSilence,
+        [this, rank](Call::Outcome outcome) { on_outcome(rank, std::move(outcome)); });
+  } catch (const Error& error) {
+    log(LogLevel::error, error.what());  // it is tried again
+  }
+}
+
+void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
+  Far& other = far(rank);
+  events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
+  if (!outcome.socket) {
+    cannot_reach(other, outcome.error_number);
+  } else if (is_relay_) {
+    other.heard.reset();
+    other.line_id = ++last_line_id_;
+    other.line = std::make_unique<Connection>(
+        events_, std::move(outcome.socket), kMostFrameBytes,
+        [this, rank](const net::Frame& frame) { hear_question(rank, frame); },
+        [this, rank](int error_number) { on_line_end(rank, error_number); });
+    const auto now = Clock::now();
+    for (const Report& report : reporter_.all())
+      other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
+    other.has_heard_last = is_leaving_;
+    if (is_leaving_) other.line->finish();
+  }
+  update_facts();
+}
+
+void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
+  Far& other = far(rank);
+  drop(std::move(other.line));
+  other.line_id = 0;
+  if (error_number != 0) cannot_reach(other, error_number);
+  call(rank);
+  update_facts();
+}
+
+void RemoteHosts::cannot_reach(Far& other, int error_number) {
+  if (error_number == ECONNREFUSED) other.is_gone = true;
+  if (is_silence(error_number) && !other.heard) other.heard = Clock::now() - kSilence;
+}
+
+/// Not at once: it may be the one that speaks.
+void RemoteHosts::drop(std::unique_ptr<Connection> connection) {
+  events_.post([gone = std::shared_ptr<Connection>(std::move(connection))] {});
+}
+
+// ---- who calls ---------------------------------------------------------------------------------
+
+Answer RemoteHosts::on_hello(const Hello& hello) {
+  if (roster_.is_here(hello.from)) return Answer::refused;
+  return hello.role == Role::relay ? Answer::welcome : data_.on_hello(hello);
+}
+
+void RemoteHosts::on_guest(const Hello& hello, net::Fd socket) {
+  if (hello.role == Role::data) return data_.on_guest(hello, std::move(socket));
+  const WorldRank rank = hello.from;
+  Far& other = far(rank);
+  net::end_if_silent(socket.get(), kSilence);
+  if (other.from) drop(std::move(other.from));
+  const int host = roster_.host_of(rank);
+  relay_of_[static_cast<std::size_t>(host)] = rank.value;
+  other.from = std::make_unique<Connection>(
+      events_, std::move(socket), kMostFrameBytes,
+      [this, rank](const net::Frame& frame) { hear_relay(rank, frame); },
+      [this, rank](int) { on_relay_end(rank); });
+  ask_again(host);
+  update_facts();
+}
+
+void RemoteHosts::on_relay_end(WorldRank rank) {
+  drop(std::move(far(rank).from));
+  int& relay = relay_of_[static_cast<std::size_t>(roster_.host_of(rank))];
+  if (relay == rank.value) relay = -1;
+  update_facts();
+}
+
+/// What the relay of a host was asked that is no more is asked of the next one.
+void RemoteHosts::ask_again(int host) {
+  const int relay = relay_of_[static_cast<std::size_t>(host)];
+  for (const Question& question : view_.open_questions(roster_.host(host).ranks))
+    far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
+}
+
+void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
+  const int host = roster_.host_of(rank);
+  if (frame.type == kVote) {
+    take_vote(host, frame.body);
+    return rouse();
+  }
+  if (frame.type != kReport) return;
+  std::optional<Report> report = decode_report(frame.body, roster_.world_size());
+  if (!report || roster_.host_of(report->rank) != host) {
+    return log(LogLevel::error, "rank " + std::to_string(rank.value) + " on " +
+                                    roster_.host(host).name + " sent what is no report: dropped");
+  }
+  view_.take(*std::move(report));
+  ring(board_.slot(slot_).bell);
+}
+
+void RemoteHosts::hear_question(WorldRank rank, const net::Frame& frame) {
+  if (frame.type != kQuestion || !far(rank).line) return;
+  const std::optional<Question> question = decode_question(frame.body, roster_.world_size());
+  if (!question || !roster_.is_here(question->rank)) return;
+  far(rank).line->send(
+      {.type = kReport, .id = 0, .body = encode(reporter_.answer(*question), Clock::now())});
+}
+
+/// Any thread.
+void RemoteHosts::take_vote(int host, const std::string& bytes) {
+  const std::lock_guard lock(mutex_);
+  if (inbox_.is_relay) {
+    inbox_.frames.emplace_back(host, bytes);
+    return;
+  }
+  auto frame = decode_vote_frame(bytes, roster_.host_count());
+  if (!frame) return;
+  auto& kept = inbox_.kept[static_cast<std::size_t>(host)];
+  kept = kept ? merged(*std::move(kept), *std::move(frame)) : std::move(frame);
+}
+
+// ---- as the relay ------------------------------------------------------------------------------
+
+void RemoteHosts::tell_news() {
+  if (!is_relay_) return;
+  const std::vector<Report> news = reporter_.news();
+  const auto now = Clock::now();
+  visit_far([&](WorldRank, Far& other) {
+    if (!other.line) return;
+    for (const Report& report : news)
+      other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
+  });
+}
+
+void RemoteHosts::end_lines() {
+  visit_far([&](WorldRank, Far& other) {
+    if (other.call) {
+      other.call->give_up();
+      events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
+    }
+    if (other.line) other.line->finish();
+  });
+}
+
+void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }
+
+HostFacts RemoteHosts::facts_of_host(int host) {
+  HostFacts facts;
+  const int relay = relay_of_[static_cast<std::size_t>(host)];
+  if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
+  bool is_reachable = false, is_gone = true, has_left = true;
+  for (const WorldRank rank : roster_.host(host).ranks) {
+    const Far& other = far(rank);
+    // What it has said may still have to be read.
+    is_reachable = is_reachable || other.line || other.from || (!other.is_gone && !other.heard);
+    is_gone = is_gone && other.is_gone;
+    has_left = has_left && view_.has_left(rank);
+    if (other.heard) facts.heard = std::max(facts.heard, *other.heard);
+  }
+  if (is_reachable) return facts;
+  facts.state = HostFacts::State::cut;
+  if (is_gone) facts.state = has_left ? HostFacts::State::left : HostFacts::State::dead;
+  return facts;
+}
+
+void RemoteHosts::update_facts() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (int host = 0; host < roster_.host_count(); ++host)
+      if (host != roster_.own_host()) facts_[static_cast<std::size_t>(host)] = facts_of_host(host);
+  }
+  if (is_relay_) rouse();
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,166 @@
+// The other hosts of a world, over TCP.
+//
+// Every rank has a *door*, where those of other hosts call it. The relay of a host calls every rank
+// on every other host and keeps a *line* to each: on it go its reports and its votes, and back come
+// questions. So each rank hears the relays of all other hosts, and whoever becomes the relay next
+// finds the doors of all others. A line says nothing for long only if its host is silent: a byte
+// goes every 500 ms, and the kernel of the other host acknowledges it, whatever the process does.
+//
+// Votes go to all ranks of a host, of which one is its relay. The others keep what came last, so
+// that the next relay need not ask for what an earlier one has not got to: who sent it may have
+// left.
+//
+// A rank is *gone* when its line has ended and nobody listens at its door. A host is dead, or has
+// left, when all its ranks are gone and all that came from it has been read; it is *cut* when none
+// of those left can be reached.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/roster.h"
+#include "control/board/board.h"
+#include "control/hosts/connection.h"
+#include "control/hosts/data_calls.h"
+#include "control/hosts/door.h"
+#include "control/hosts/reporter.h"
+#include "control/hosts/view.h"
+#include "control/other_hosts.h"
+#include "control/peer_sockets.h"
+#include "net/tcp.h"
+
+namespace tutti::control {
+
+/// Where a rank can be called.
+struct DoorPlate {
+  net::TcpAddress address;
+  Token token = {};
+};
+
+struct RemoteOptions {
+  net::Fd memory;  ///< of the board of this host
+  Roster roster;
+  WorldRank rank{0};
+  net::Fd listener;               ///< the own door
+  std::vector<DoorPlate> plates;  ///< by rank of the world
+};
+
+class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLinks {
+ public:
+  /// Throws kSystem.
+  explicit RemoteHosts(RemoteOptions options);
+  ~RemoteHosts() override;
+
+  /// After this rank has left the board in order. The last rank of its host tells the others that
+  /// all have left; returns when they have heard it, or after a second.
+  void leave() noexcept;
+
+  // OtherHosts
+  MemberFacts facts_of(GroupId group, WorldRank rank) const override;
+  std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override;
+  bool shows_failure(GroupId group, WorldRank rank) const noexcept override;
+  bool has_left(WorldRank rank) const noexcept override;
+  void ask(GroupId group, WorldRank rank) noexcept override;
+  void notify(WorldRank rank) noexcept override;
+  RelayLinks& links() noexcept override { return *this; }
+
+  // PeerSockets
+  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
+  net::Events& events() noexcept override { return events_; }
+
+ private:
+  /// A rank of another host.
+  struct Far {
+    // Of this rank as the relay of its host:
+    std::unique_ptr<Call> call = {};
+    std::unique_ptr<Connection> line = {};
+    std::uint64_t line_id = 0;  ///< 0: there is none
+    Clock::time_point next_call = {};
+    bool is_gone = false;
+    std::optional<Clock::time_point> heard = {};  ///< last; while it cannot be reached
+    bool has_heard_last = false;                  ///< that this rank has left
+    // Of that one as the relay of its:
+    std::unique_ptr<Connection> from = {};
+  };
+  /// What came from another host's relay and waits for this host's.
+  struct Inbox {
+    std::deque<std::pair<int, std::string>> frames;
+    std::vector<std::optional<VoteFrame>> kept;  ///< by host, while this rank is not the relay
+    bool is_relay = false;
+  };
+
+  // RelayLinks, on the control thread
+  void open() override;
+  void close() noexcept override;
+  std::vector<HostFacts> facts() const override;
+  std::optional<std::pair<int, std::string>> receive() override;
+  void send(int host, std::string frame) override;
+  void report() override;
+
+  // ---- on the own thread
+  void run() noexcept;
+  void sweep(Clock::time_point now);
+  void call(WorldRank rank);
+  void on_outcome(WorldRank rank, Call::Outcome outcome);
+  void on_line_end(WorldRank rank, int error_number);
+  void cannot_reach(Far& far, int error_number);
+  Answer on_hello(const Hello& hello);
+  void on_guest(const Hello& hello, net::Fd socket);
+  void on_relay_end(WorldRank rank);
+  void hear_relay(WorldRank rank, const net::Frame& frame);
+  void hear_question(WorldRank rank, const net::Frame& frame);
+  void take_vote(int host, const std::string& bytes);
+  void ask_again(int host);
+  void tell_news();
+  void end_lines();
+  bool is_to_be_told(const Far& other) const noexcept;
+  void drop(std::unique_ptr<Connection> connection);
+  void update_facts();
+  HostFacts facts_of_host(int host);
+
+  Far& far(WorldRank rank) noexcept { return far_[rank.index()]; }
+  template <class Visit>
+  void visit_far(Visit&& visit);
+  void rouse() noexcept;
+  bool is_last_of_host() const noexcept;
+
+  const Board board_;
+  const Roster roster_;
+  const WorldRank rank_;
+  const SlotIndex slot_;
+  const std::vector<DoorPlate> plates_;
+  net::Events events_;
+  View view_;
+  std::atomic<std::uint64_t> told_news_{0};
+  std::uint64_t reported_news_ = 0;  // on the control thread
+
+  mutable std::mutex mutex_;
+  net::Condition changed_;
+  Inbox inbox_;                   // mutex_
+  std::vector<HostFacts> facts_;  // mutex_; by host
+  bool has_told_all_ = false;     // mutex_
+
+  // On the own thread.
+  bool is_relay_ = false, is_leaving_ = false;
+  Reporter reporter_;
+  std::vector<Far> far_;       ///< by rank of the world
+  std::vector<int> relay_of_;  ///< by host: the rank that called last as its relay, or -1
+  std::uint64_t last_line_id_ = 0;
+  Clock::time_point next_beat_ = {}, next_sweep_ = {};
+  DataCalls data_;
+  Door door_;
+
+  std::atomic<bool> stops_{false};
+  std::thread thread_;
+};
+
+}  // namespace tutti::control

@@ -1,0 +1,216 @@
+#include "control/hosts/report.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "net/frame.h"
+
+namespace tutti::control {
+
+namespace {
+
+constexpr std::uint32_t kHasLeft = 1, kHasLine = 2, kHasFailure = 4;
+constexpr std::size_t kMostText = 4096;
+constexpr std::uint32_t kMostMeetings = 1024;
+
+std::uint32_t flags_of(const Report& report) {
+  return (report.has_left ? kHasLeft : 0u) | (report.line ? kHasLine : 0u) |
+         (report.line && report.line->failure ? kHasFailure : 0u);
+}
+
+class Writer {
+ public:
+  explicit Writer(std::string* bytes) : out_(bytes) {}
+  void ranks(const std::vector<int>& ranks) {
+    out_.u32(static_cast<std::uint32_t>(ranks.size()));
+    for (const int rank : ranks) out_.u32(static_cast<std::uint32_t>(rank));
+  }
+  void shown(const Shown& shown) {
+    out_.u64(shown.seq);
+    out_.u64(shown.chain);
+    out_.u64(shown.count);
+    out_.u64(std::bit_cast<std::uint64_t>(shown.factor));
+    out_.u32(std::uint32_t{shown.op} | std::uint32_t{shown.dtype} << 8 |
+             std::uint32_t{shown.reduce} << 16 | std::uint32_t{shown.site} << 24);
+    out_.u32(static_cast<std::uint32_t>(shown.root_or_peer));
+  }
+  void line(const LineFacts& line) {
+    out_.u32(static_cast<std::uint32_t>(line.state));
+    for (const std::uint64_t word : {line.entered, line.completed, line.queued, line.goodbye_seq,
+                                     line.goodbye_chain, line.progress})
+      out_.u64(word);
+    out_.u32(line.waiting_in);
+    out_.u32(static_cast<std::uint32_t>(line.waiting_for));
+    const auto count = std::count_if(line.history.begin(), line.history.end(),
+                                     [](const auto& each) { return each.has_value(); });
+    out_.u32(static_cast<std::uint32_t>(count));
+    for (const auto& each : line.history)
+      if (each) shown(*each);
+    if (line.failure) failure(*line.failure);
+  }
+  void failure(const FailureFacts& failure) {
+    out_.u32(static_cast<std::uint32_t>(failure.code));
+    ranks(failure.culprits);
+    out_.bytes(std::string_view(failure.text).substr(0, kMostText));
+  }
+  void meeting(const MeetingFacts& meeting, Clock::time_point now) {
+    out_.u64(meeting.group);
+    out_.u64(meeting.asked_of);
+    std::vector<int> members;
+    for (const WorldRank rank : meeting.members) members.push_back(rank.value);
+    ranks(members);
+    out_.u32(meeting.has_disagreed ? 1 : 0);
+    out_.i64((now - meeting.failed).count());
+    out_.u64(meeting.looks);
+  }
+  net::ByteWriter& out() { return out_; }
+
+ private:
+  net::ByteWriter out_;
+};
+
+class Reader {
+ public:
+  Reader(std::string_view bytes, int world_size) : in_(bytes), world_size_(world_size) {}
+  net::ByteReader& in() { return in_; }
+  bool is_good() const { return good_ && in_.ok(); }
+  void need(bool holds) { good_ = good_ && holds; }
+
+  WorldRank rank() {
+    const std::uint32_t rank = in_.u32();
+    need(rank < static_cast<std::uint32_t>(world_size_));
+    return WorldRank(is_good() ? static_cast<int>(rank) : 0);
+  }
+  std::vector<int> ranks() {
+    std::vector<int> found;
+    const std::uint32_t count = in_.u32();
+    need(count <= static_cast<std::uint32_t>(world_size_));
+    for (std::uint32_t i = 0; is_good() && i < count; ++i) found.push_back(rank().value);
+    return found;
+  }
+  Shown shown() {
+    Shown shown;
+    shown.seq = in_.u64();
+    shown.chain = in_.u64();
+    shown.count = in_.u64();
+    shown.factor = std::bit_cast<double>(in_.u64());
+    const std::uint32_t packed = in_.u32();
+    shown.op = static_cast<std::uint8_t>(packed);
+    shown.dtype = static_cast<std::uint8_t>(packed >> 8);
+    shown.reduce = static_cast<std::uint8_t>(packed >> 16);
+    shown.site = static_cast<std::uint8_t>(packed >> 24);
+    shown.root_or_peer = static_cast<std::int32_t>(in_.u32());
+    need(shown.seq != 0);
+    return shown;
+  }
+  LineFacts line() {
+    LineFacts line;
+    const std::uint32_t state = in_.u32();
+    need(state <= static_cast<std::uint32_t>(LineState::unmade));
+    if (is_good()) line.state = static_cast<LineState>(state);
+    for (std::uint64_t* word : {&line.entered, &line.completed, &line.queued, &line.goodbye_seq,
+                                &line.goodbye_chain, &line.progress})
+      *word = in_.u64();
+    line.waiting_in = in_.u32();
+    line.waiting_for = static_cast<std::int32_t>(in_.u32());
+    need(line.waiting_for >= -1 && line.waiting_for < world_size_);
+    const std::uint32_t count = in_.u32();
+    need(count <= kHistory);
+    for (std::uint32_t i = 0; is_good() && i < count; ++i) {
+      const Shown each = shown();
+      line.history[each.seq % kHistory] = each;
+    }
+    return line;
+  }
+  FailureFacts failure() {
+    FailureFacts failure;
+    const std::uint32_t code = in_.u32();
+    need(code <= static_cast<std::uint32_t>(ErrorCode::kCancelled));
+    if (is_good()) failure.code = static_cast<ErrorCode>(code);
+    failure.culprits = ranks();
+    failure.text = in_.bytes(kMostText);
+    return failure;
+  }
+  MeetingFacts meeting(std::int64_t asked) {
+    MeetingFacts meeting;
+    meeting.group = in_.u64();
+    meeting.asked_of = in_.u64();
+    meeting.members = world_ranks(ranks());
+    const std::uint32_t disagreed = in_.u32();
+    need(disagreed <= 1);
+    meeting.has_disagreed = disagreed == 1;
+    const std::int64_t age = in_.i64();
+    // It had that age when it was read, which was after the question.
+    if (asked != 0 && age >= 0 && age < asked)
+      meeting.failed = Clock::time_point(Clock::duration(asked - age));
+    meeting.looks = in_.u64();
+    return meeting;
+  }
+
+ private:
+  net::ByteReader in_;
+  const int world_size_;
+  bool good_ = true;
+};
+
+}  // namespace
+
+std::string encode(const Report& report, Clock::time_point now) {
+  std::string bytes;
+  Writer writer(&bytes);
+  net::ByteWriter& out = writer.out();
+  out.u32(static_cast<std::uint32_t>(report.rank.value));
+  out.u64(report.stamp);
+  out.u32(flags_of(report));
+  out.u64(report.group);
+  out.i64(report.asked);
+  if (report.line) writer.line(*report.line);
+  const auto count = std::min<std::size_t>(report.meetings.size(), kMostMeetings);
+  out.u32(static_cast<std::uint32_t>(count));
+  for (std::size_t i = 0; i < count; ++i) writer.meeting(report.meetings[i], now);
+  return bytes;
+}
+
+std::string encode(const Question& question) {
+  std::string bytes;
+  net::ByteWriter out(&bytes);
+  out.u32(static_cast<std::uint32_t>(question.rank.value));
+  out.u64(question.group);
+  out.i64(question.asked);
+  return bytes;
+}
+
+std::optional<Report> decode_report(std::string_view bytes, int world_size) {
+  Reader reader(bytes, world_size);
+  Report report;
+  report.rank = reader.rank();
+  report.stamp = reader.in().u64();
+  const std::uint32_t flags = reader.in().u32();
+  report.has_left = (flags & kHasLeft) != 0;
+  report.group = reader.in().u64();
+  report.asked = reader.in().i64();
+  const bool fails = (flags & kHasFailure) != 0, has_line = (flags & kHasLine) != 0;
+  reader.need(flags <= (kHasLeft | kHasLine | kHasFailure) && (has_line || !fails));
+  reader.need(report.group != 0 || !has_line);
+  if (reader.is_good() && has_line) report.line = reader.line();
+  if (reader.is_good() && fails) report.line->failure = reader.failure();
+  const std::uint32_t meetings = reader.in().u32();
+  reader.need(meetings <= kMostMeetings);
+  for (std::uint32_t i = 0; reader.is_good() && i < meetings; ++i)
+    report.meetings.push_back(reader.meeting(report.asked));
+  if (!reader.is_good() || !reader.in().at_end()) return std::nullopt;
+  return report;
+}
+
+std::optional<Question> decode_question(std::string_view bytes, int world_size) {
+  Reader reader(bytes, world_size);
+  Question question;
+  question.rank = reader.rank();
+  question.group = reader.in().u64();
+  question.asked = reader.in().i64();
+  if (!reader.is_good() || !reader.in().at_end()) return std::nullopt;
+  return question;
+}
+
+}  // namespace tutti::control

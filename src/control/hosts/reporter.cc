@@ -1,0 +1,88 @@
+#include "control/hosts/reporter.h"
+
+#include <utility>
+
+#include "control/board/members.h"
+
+namespace tutti::control {
+
+namespace {
+
+std::uint64_t stamp_now() noexcept {
+  return static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
+}
+
+}  // namespace
+
+Reporter::Reporter(const Board& board, const Roster& roster)
+    : board_(board), roster_(roster), places_(static_cast<std::size_t>(board.slot_count())) {}
+
+Report Reporter::report_of(SlotIndex slot, const Line& line, GroupId group) const {
+  Report report{.rank = roster_.rank_in(slot), .stamp = stamp_now(), .group = group};
+  report.line = read_line(board_, slot, line, group);
+  return report;
+}
+
+Report Reporter::that_it_has_left(SlotIndex slot) const {
+  return {.rank = roster_.rank_in(slot), .stamp = stamp_now(), .has_left = true};
+}
+
+std::vector<Report> Reporter::news() {
+  std::vector<Report> reports;
+  for (const SlotIndex slot : board_.slots()) {
+    Place& place = places_[slot.index()];
+    // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
+    const std::uint64_t news = board_.slot(slot).news.load();
+    if (std::exchange(place.news, news) != news) add_news(slot, place, reports);
+    if (place.has_left || !has_left(board_, slot)) continue;
+    place.has_left = true;
+    reports.push_back(that_it_has_left(slot));
+  }
+  return reports;
+}
+
+void Reporter::add_news(SlotIndex slot, Place& place, std::vector<Report>& reports) {
+  std::map<GroupId, Told> lines;
+  for (const Line& line : Lines(board_, slot)) {
+    const GroupId group = line.group.load(std::memory_order_acquire);
+    if (group == 0) continue;
+    const Told now{.state = line.state.load(), .fails = line.failure.load() != 0};
+    const auto told = place.lines.find(group);
+    lines.emplace(group, now);
+    if (told == place.lines.end() || told->second != now)
+      reports.push_back(report_of(slot, line, group));
+  }
+  for (const auto& [group, told] : place.lines) {
+    if (lines.contains(group)) continue;
+    reports.push_back(
+        {.rank = roster_.rank_in(slot), .stamp = stamp_now(), .group = group});  // it is gone
+  }
+  place.lines = std::move(lines);
+}
+
+std::vector<Report> Reporter::all() const {
+  std::vector<Report> reports;
+  for (const SlotIndex slot : board_.slots()) {
+    for (const Line& line : Lines(board_, slot)) {
+      const GroupId group = line.group.load(std::memory_order_acquire);
+      if (group != 0) reports.push_back(report_of(slot, line, group));
+    }
+    if (has_left(board_, slot)) reports.push_back(that_it_has_left(slot));
+  }
+  return reports;
+}
+
+Report Reporter::answer(const Question& question) const {
+  const SlotIndex slot = roster_.slot_of(question.rank);
+  Report report{.rank = question.rank,
+                .stamp = stamp_now(),
+                .has_left = has_left(board_, slot),
+                .group = question.group,
+                .asked = question.asked};
+  if (const Line* const line = board_.find_line(slot, question.group))
+    report.line = read_line(board_, slot, *line, question.group);
+  report.meetings = read_meetings(board_, slot, question.group);
+  return report;
+}
+
+}  // namespace tutti::control

@@ -1,0 +1,87 @@
+#include "control/hosts/view.h"
+
+#include <algorithm>
+
+namespace tutti::control {
+
+namespace {
+
+constexpr std::int64_t kBetweenQuestions =
+    std::chrono::duration_cast<Clock::duration>(std::chrono::milliseconds(1)).count();
+
+}  // namespace
+
+void View::take(Report report) {
+  const std::lock_guard lock(mutex_);
+  if (report.has_left) left_.insert(report.rank);
+  if (report.group == 0) return;
+  const auto [place, is_new] = lines_.try_emplace({report.rank, report.group});
+  Line& known = place->second;
+  known.asked = std::max(known.asked, report.asked);
+  if (known.waiting <= known.asked) known.waiting = 0;
+  if (report.stamp > known.stamp) {
+    known.facts = std::move(report.line);
+    known.stamp = report.stamp;
+  }
+  // What it makes elsewhere is told with whatever was asked: unasked it is not known for sure.
+  Meetings& meets = meetings_[report.rank];
+  if (report.asked != 0 && report.stamp > meets.stamp)
+    meets = {std::move(report.meetings), report.stamp};
+  // Of a group that is gone there and that nobody asks for nothing is kept.
+  if (!known.facts && report.asked == 0 && known.waiting == 0) lines_.erase(place);
+}
+
+MemberFacts View::facts_of(GroupId group, WorldRank rank) const {
+  const std::lock_guard lock(mutex_);
+  MemberFacts facts{.has_left_world = left_.contains(rank), .asked = {}};
+  if (const auto line = lines_.find({rank, group}); line != lines_.end()) {
+    facts.line = line->second.facts;
+    facts.asked = Clock::time_point(Clock::duration(line->second.asked));
+  }
+  if (const auto meets = meetings_.find(rank); meets != meetings_.end())
+    facts.meetings = meets->second.facts;
+  return facts;
+}
+
+const LineFacts* View::find(GroupId group, WorldRank rank) const {
+  const auto line = lines_.find({rank, group});
+  return line != lines_.end() && line->second.facts ? &*line->second.facts : nullptr;
+}
+
+std::optional<LineState> View::state_of(GroupId group, WorldRank rank) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const LineFacts* const line = find(group, rank);
+  return line != nullptr ? std::optional(line->state) : std::nullopt;
+}
+
+bool View::shows_failure(GroupId group, WorldRank rank) const noexcept {
+  const std::lock_guard lock(mutex_);
+  const LineFacts* const line = find(group, rank);
+  return line != nullptr && line->failure;
+}
+
+bool View::has_left(WorldRank rank) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return left_.contains(rank);
+}
+
+bool View::add_question(const Question& question) {
+  const std::lock_guard lock(mutex_);
+  Line& line = lines_[{question.rank, question.group}];
+  if (line.put != 0 && question.asked < line.put + kBetweenQuestions) return false;
+  line.put = line.waiting = question.asked;
+  return true;
+}
+
+std::vector<Question> View::open_questions(const std::vector<WorldRank>& of) const {
+  const std::lock_guard lock(mutex_);
+  std::vector<Question> open;
+  for (const auto& [key, line] : lines_) {
+    const auto& [rank, group] = key;
+    if (line.waiting == 0 || std::find(of.begin(), of.end(), rank) == of.end()) continue;
+    open.push_back({.rank = rank, .group = group, .asked = line.waiting});
+  }
+  return open;
+}
+
+}  // namespace tutti::control

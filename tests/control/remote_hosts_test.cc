@@ -1,0 +1,181 @@
+// Ranks on several hosts, which know of each other by what their relays say over TCP: threads of
+// one process that take themselves for hosts of their own.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "control/host.h"
+#include "control/peer_sockets.h"
+#include "op_patience.h"
+#include "thread_ranks.h"
+#include "tutti/error.h"
+#include "tutti/store.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+using Body = std::function<void(Host&, Membership&)>;
+
+/// `host_of`: by rank.
+void on_hosts(const std::vector<int>& host_of, const Body& body) {
+  const auto store = make_memory_store();
+  const auto n = static_cast<int>(host_of.size());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < n; ++rank)
+    threads.emplace_back([&, rank] {
+      HostOptions options;
+      options.store = store;
+      options.rank = rank;
+      options.world_size = n;
+      options.host_id = "host-" + std::to_string(host_of[static_cast<std::size_t>(rank)]);
+      options.timeout = 20s;
+      try {
+        const auto host = Host::join(options);
+        const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
+        world->meet(nullptr, Where::current(), Deadline::after(20s));
+        body(*host, *world);
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+/// Enters and waits until the group fails.
+void wait_in(Membership& world, const Request& request) {
+  world.enter(request);
+  OpPatience patience(world, request, -1);
+  wait(world.waiter(), patience, [] { return false; });
+}
+
+const std::vector<std::vector<int>> kLayouts = {
+    {0, 1}, {0, 0, 1, 1}, {0, 1, 1, 1}, {0, 1, 0, 1}, {0, 0, 0, 1, 1, 2}};
+
+TEST(RemoteHosts, RanksMeetAndCloseInOrder) {
+  for (const auto& layout : kLayouts) {
+    on_hosts(layout, [](Host& host, Membership& world) {
+      EXPECT_NE(host.peer_sockets(), nullptr);
+      world.close(0, 0, Deadline::after(20s), Where::current());
+      EXPECT_FALSE(world.cause());
+    });
+  }
+}
+
+TEST(RemoteHosts, AGroupOfOneHostHasNoSocketsToOthers) {
+  on_hosts({0, 0}, [](Host& host, Membership& world) {
+    EXPECT_EQ(host.peer_sockets(), nullptr);
+    world.close(0, 0, Deadline::after(20s), Where::current());
+  });
+}
+
+TEST(RemoteHosts, WhoComesLateIsNamed) {
+  for (const auto& layout : kLayouts) {
+    const auto late = static_cast<int>(layout.size()) - 1;
+    on_hosts(layout, [late](Host&, Membership& world) {
+      if (world.rank() == late) {
+        while (!world.cause()) std::this_thread::sleep_for(1ms);
+      } else {
+        Request request = collective(Op::all_reduce, 1);
+        request.arrive = Deadline::after(300ms);
+        wait_in(world, request);
+      }
+      ASSERT_TRUE(world.cause());
+      EXPECT_EQ(world.cause()->code, ErrorCode::kTimeout);
+      EXPECT_EQ(world.cause()->culprits, std::vector<int>{late}) << world.cause()->text;
+    });
+  }
+}
+
+TEST(RemoteHosts, WhoCallsAnotherOperationIsFound) {
+  for (const auto& layout : kLayouts) {
+    const auto other = static_cast<int>(layout.size()) - 1;
+    on_hosts(layout, [other](Host&, Membership& world) {
+      wait_in(world, collective(Op::all_reduce, 1, world.rank() == other ? 7 : 1000));
+      ASSERT_TRUE(world.cause());
+      EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch) << world.cause()->text;
+    });
+  }
+}
+
+TEST(RemoteHosts, AllAreToldOfOneCause) {
+  for (const auto& layout : kLayouts) {
+    std::vector<std::string> texts(layout.size());
+    std::atomic<std::size_t> have_met{0};
+    on_hosts(layout, [&](Host&, Membership& world) {
+      have_met.fetch_add(1);
+      while (have_met.load() < layout.size()) std::this_thread::yield();
+      // All at once: one of them counts.
+      world.fail(
+          {ErrorCode::kAborted, "rank " + std::to_string(world.rank()) + " aborted", {}, {}});
+      const auto end = Clock::now() + 20s;
+      while (!world.cause() && Clock::now() < end) std::this_thread::sleep_for(1ms);
+      ASSERT_TRUE(world.cause());
+      texts[static_cast<std::size_t>(world.rank())] = world.cause()->text;
+    });
+    for (const std::string& text : texts) EXPECT_EQ(text, texts[0]);
+  }
+}
+
+TEST(RemoteHosts, WhoLeavesIsNotLost) {
+  for (const auto& layout : kLayouts) {
+    on_hosts(layout, [](Host&, Membership& world) {
+      if (world.rank() % 2 == 1) {
+        try {
+          world.close(0, 0, Deadline::after(0ms), Where::current());
+        } catch (const Error& error) {  // who has not left yet
+          EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+        }
+        return;
+      }
+      // Its goodbye comes as well, and nothing else.
+      world.close(0, 0, Deadline::after(20s), Where::current());
+      EXPECT_FALSE(world.cause());
+    });
+  }
+}
+
+TEST(RemoteHosts, ALaneIsOneConnectionWhoeverCallsFirst) {
+  constexpr int lanes = 40;
+  on_hosts({0, 1}, [](Host& host, Membership& world) {
+    const int rank = world.rank(), peer = 1 - rank;
+    std::vector<net::Fd> sockets(static_cast<std::size_t>(lanes));
+    const auto end = Clock::now() + 20s;
+    for (int taken = 0; taken < lanes && Clock::now() < end;) {
+      for (int lane = 0; lane < lanes; ++lane) {
+        net::Fd& socket = sockets[static_cast<std::size_t>(lane)];
+        // Some are wanted at one end first.
+        if (socket || (lane % 3 == rank && Clock::now() + 19800ms < end)) continue;
+        socket =
+            host.peer_sockets()->try_take(kWorld, WorldRank(peer), static_cast<std::uint8_t>(lane));
+        if (socket) ++taken;
+      }
+      std::this_thread::sleep_for(1ms);
+    }
+    for (int lane = 0; lane < lanes; ++lane) {
+      const auto& socket = sockets[static_cast<std::size_t>(lane)];
+      ASSERT_TRUE(socket) << lane;
+      const char own = static_cast<char>(lane);
+      ASSERT_EQ(::send(socket.get(), &own, 1, MSG_NOSIGNAL), 1);
+    }
+    for (int lane = 0; lane < lanes; ++lane) {
+      const auto& socket = sockets[static_cast<std::size_t>(lane)];
+      Deadline deadline = Deadline::after(20s);
+      ASSERT_EQ(net::poll_readable(socket.get(), deadline), net::PollResult::ready);
+      char theirs = -1;
+      ASSERT_EQ(::recv(socket.get(), &theirs, 1, 0), 1);
+      EXPECT_EQ(theirs, lane);
+    }
+    world.close(0, 0, Deadline::after(20s), Where::current());
+  });
+}
+
+}  // namespace
+}  // namespace tutti::control

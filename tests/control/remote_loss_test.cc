@@ -1,0 +1,137 @@
+// A rank that dies on one host is known to all survivors on all hosts, who name the same culprits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "control/forked_ranks.h"
+#include "net/unix_socket.h"
+#include "op_patience.h"
+#include "store/client.h"
+#include "store/server.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kPeerLost = static_cast<int>(ErrorCode::kPeerLost);
+
+void wait_for_the_end(Host&, Membership& world, ChildReport& report) {
+  const Request request = collective(Op::all_reduce, 1);
+  world.enter(request);
+  report.stage.store(1);
+  OpPatience patience(world, request, -1);
+  wait(world.waiter(), patience, [] { return false; });
+  while (report.told.load() == 0) usleep(1000);
+}
+
+/// Ranks that are processes, on hosts by rank.
+struct ForkedHosts {
+  ForkedHosts(const std::vector<int>& host_of, const ForkedRanks::Body& body)
+      : server({.listener = net::listen(address)}),
+        ranks(static_cast<int>(host_of.size()), body, [this, host_of](HostOptions& options) {
+          options.board_fd = -1;
+          options.host_id =
+              "host-" + std::to_string(host_of[static_cast<std::size_t>(options.rank)]);
+          options.store = store::connect_store(address, {}, Deadline::after(20s)).store;
+        }) {}
+  const std::string address = net::random_address("tutti-test");
+  store::Server server;
+  ForkedRanks ranks;
+};
+
+/// All but the victims name them, soon.
+void expect_told(ForkedRanks& ranks, int n, const std::vector<int>& victims, std::int64_t start) {
+  double most = 0;
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < n; ++rank) pids.push_back(ranks.pid(rank));
+  for (int rank = 0; rank < n; ++rank) {
+    if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
+    ChildReport& report = ranks.report(rank);
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; })) << rank;
+    EXPECT_EQ(report.code.load(), kPeerLost) << report.text.data();
+    EXPECT_EQ(ranks.culprits(rank), victims) << "rank " << rank << ": " << report.text.data();
+    for (const int victim : victims) {
+      const std::string pid = "(pid " + std::to_string(pids[static_cast<std::size_t>(victim)]);
+      EXPECT_NE(std::string(report.text.data()).find(pid), std::string::npos) << report.text.data();
+    }
+    most = std::max(most, static_cast<double>(report.seen_at.load() - start) * 1e-6);
+  }
+  EXPECT_LT(most, 1000.0);
+  for (int rank = 0; rank < n; ++rank) {
+    if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
+    ranks.report(rank).told.store(1);
+    EXPECT_EQ(ranks.reap(rank), 0) << rank;
+  }
+}
+
+TEST(RemoteLoss, AKilledRankIsKnownOnAllHosts) {
+  const std::vector<std::vector<int>> layouts = {{0, 1}, {0, 0, 1, 1}, {0, 1, 1}, {0, 1, 0, 1, 2}};
+  for (const auto& layout : layouts) {
+    const auto n = static_cast<int>(layout.size());
+    for (int victim = 0; victim < n; ++victim) {
+      SCOPED_TRACE("n " + std::to_string(n) + " victim " + std::to_string(victim));
+      ForkedHosts hosts(layout, wait_for_the_end);
+      ASSERT_TRUE(hosts.ranks.all_reach(1));
+      const std::int64_t start = hosts.ranks.kill_now(victim);
+      expect_told(hosts.ranks, n, {victim}, start);
+    }
+  }
+}
+
+TEST(RemoteLoss, AHostOfWhichNobodyIsLeftIsKnown) {
+  const std::vector<std::pair<std::vector<int>, std::vector<int>>> cases = {
+      {{0, 0, 1, 1}, {0, 1}},
+      {{0, 0, 1, 1}, {2, 3}},
+      {{0, 1, 0, 1, 2}, {1, 3}},
+      {{0, 1, 2}, {0, 2}}};
+  for (const auto& [layout, victims] : cases) {
+    const auto n = static_cast<int>(layout.size());
+    SCOPED_TRACE("n " + std::to_string(n) + " first victim " + std::to_string(victims[0]));
+    ForkedHosts hosts(layout, wait_for_the_end);
+    ASSERT_TRUE(hosts.ranks.all_reach(1));
+    std::int64_t start = 0;
+    for (const int victim : victims) start = hosts.ranks.kill_now(victim);
+    expect_told(hosts.ranks, n, victims, start);
+  }
+}
+
+TEST(RemoteLoss, AStoppedRelayIsTakenOver) {
+  // Rank 0 speaks for its host, until rank 1 does.
+  ForkedHosts hosts({0, 0, 1, 1}, wait_for_the_end);
+  ForkedRanks& ranks = hosts.ranks;
+  ASSERT_TRUE(ranks.all_reach(1));
+  ::kill(ranks.pid(0), SIGSTOP);
+  usleep(100'000);
+  const std::int64_t start = ranks.kill_now(3);
+  for (const int rank : {1, 2}) {
+    ChildReport& report = ranks.report(rank);
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; })) << rank;
+    EXPECT_EQ(ranks.culprits(rank), std::vector<int>{3}) << report.text.data();
+    EXPECT_LT(static_cast<double>(report.seen_at.load() - start) * 1e-6, 2000.0);
+  }
+  ::kill(ranks.pid(0), SIGCONT);
+  expect_told(ranks, 4, {3}, Clock::now().time_since_epoch().count());
+}
+
+TEST(RemoteLoss, AStoppedHostIsNotLost) {
+  ForkedHosts hosts({0, 1, 1}, [](Host&, Membership& world, ChildReport& report) {
+    report.stage.store(1);
+    while (report.told.load() == 0) usleep(1000);
+    world.close(0, 0, Deadline::after(20s), Where::current());
+  });
+  ForkedRanks& ranks = hosts.ranks;
+  ASSERT_TRUE(ranks.all_reach(1));
+  for (const int rank : {1, 2}) ::kill(ranks.pid(rank), SIGSTOP);
+  usleep(4'000'000);
+  for (const int rank : {1, 2}) ::kill(ranks.pid(rank), SIGCONT);
+  for (int rank = 0; rank < 3; ++rank) ranks.report(rank).told.store(1);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(ranks.reap(rank), 0);
+    EXPECT_EQ(ranks.report(rank).code.load(), -1) << ranks.report(rank).text.data();
+  }
+}
+
+}  // namespace
+}  // namespace tutti::control

@@ -1,0 +1,219 @@
+// What relays say to each other, as values and bytes, without a socket.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <random>
+#include <string>
+
+#include "control/hosts/hello.h"
+#include "control/hosts/report.h"
+#include "control/hosts/view.h"
+#include "control/vote_frame.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kWorldSize = 8;
+
+Report full_report() {
+  LineFacts line{.state = LineState::closing, .entered = 9, .completed = 8};
+  line.queued = 7;
+  line.waiting_in = 6;
+  line.waiting_for = 2;
+  line.goodbye_seq = 5;
+  line.goodbye_chain = ~std::uint64_t{0};
+  line.progress = 4;
+  Shown shown;
+  shown.seq = 9;
+  shown.chain = 77;
+  shown.count = 1000;
+  shown.root_or_peer = -1;
+  shown.factor = 0.5;
+  line.history[9 % kHistory] = shown;
+  line.failure = FailureFacts{ErrorCode::kAborted, {1, 7}, "why"};
+  return {.rank = WorldRank(3),
+          .stamp = 12,
+          .has_left = true,
+          .group = 0xabc,
+          .line = line,
+          .meetings = {{.group = 5,
+                        .asked_of = 6,
+                        .members = world_ranks({0, 7}),
+                        .has_disagreed = true,
+                        .failed = Clock::time_point(40s),
+                        .looks = 3}},
+          .asked = std::chrono::nanoseconds(100s).count()};
+}
+
+TEST(RemoteValues, AReportComesAsItWent) {
+  const Report report = full_report();
+  const auto come = decode_report(encode(report, Clock::time_point(50s)), kWorldSize);
+  ASSERT_TRUE(come);
+  EXPECT_EQ(come->rank, report.rank);
+  EXPECT_EQ(come->stamp, report.stamp);
+  EXPECT_TRUE(come->has_left);
+  EXPECT_EQ(come->group, report.group);
+  EXPECT_EQ(come->asked, report.asked);
+  ASSERT_TRUE(come->line);
+  const LineFacts &line = *come->line, &was = *report.line;
+  EXPECT_EQ(line.state, was.state);
+  EXPECT_EQ(line.entered, was.entered);
+  EXPECT_EQ(line.completed, was.completed);
+  EXPECT_EQ(line.queued, was.queued);
+  EXPECT_EQ(line.waiting_in, was.waiting_in);
+  EXPECT_EQ(line.waiting_for, was.waiting_for);
+  EXPECT_EQ(line.goodbye_seq, was.goodbye_seq);
+  EXPECT_EQ(line.goodbye_chain, was.goodbye_chain);
+  EXPECT_EQ(line.progress, was.progress);
+  ASSERT_TRUE(line.history[1]);
+  EXPECT_FALSE(line.history[0]);
+  EXPECT_EQ(line.history[1]->chain, 77u);
+  EXPECT_EQ(line.history[1]->factor, 0.5);
+  EXPECT_EQ(line.history[1]->root_or_peer, -1);
+  ASSERT_TRUE(line.failure);
+  EXPECT_EQ(line.failure->code, ErrorCode::kAborted);
+  EXPECT_EQ(line.failure->culprits, (std::vector<int>{1, 7}));
+  EXPECT_EQ(line.failure->text, "why");
+  ASSERT_EQ(come->meetings.size(), 1u);
+  EXPECT_EQ(come->meetings[0].members, world_ranks({0, 7}));
+  EXPECT_TRUE(come->meetings[0].has_disagreed);
+  // Ten seconds old there, so no older here than when the question was put.
+  EXPECT_EQ(come->meetings[0].failed, Clock::time_point(90s));
+}
+
+TEST(RemoteValues, AReportThatIsCutOrWrongIsNone) {
+  const std::string bytes = encode(full_report(), Clock::time_point(50s));
+  for (std::size_t end = 0; end < bytes.size(); ++end)
+    EXPECT_FALSE(decode_report(bytes.substr(0, end), kWorldSize)) << end;
+  EXPECT_FALSE(decode_report(bytes + '\0', kWorldSize));
+  EXPECT_FALSE(decode_report(bytes, 7)) << "no rank 7 there";
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  for (int i = 0; i < 20000; ++i) {
+    std::string wrong = bytes;
+    for (unsigned j = 0; j <= random() % 4; ++j)
+      wrong[random() % wrong.size()] = static_cast<char>(random());
+    const auto come = decode_report(wrong, kWorldSize);
+    if (!come) continue;
+    EXPECT_LT(come->rank.value, kWorldSize) << "seed " << seed;
+    if (!come->line) continue;
+    EXPECT_LE(come->line->state, LineState::unmade);
+    EXPECT_LT(come->line->waiting_for, kWorldSize);
+  }
+}
+
+TEST(RemoteValues, AQuestionComesAsItWent) {
+  const Question question{.rank = WorldRank(7), .group = 5, .asked = 9};
+  const std::string bytes = encode(question);
+  const auto come = decode_question(bytes, kWorldSize);
+  ASSERT_TRUE(come);
+  EXPECT_EQ(come->rank, question.rank);
+  EXPECT_EQ(come->group, question.group);
+  EXPECT_EQ(come->asked, question.asked);
+  EXPECT_FALSE(decode_question(bytes, 7));
+  EXPECT_FALSE(decode_question(bytes.substr(1), kWorldSize));
+}
+
+TEST(RemoteValues, AHelloComesAsItWent) {
+  Hello hello{.role = Role::data, .from = WorldRank(7), .to = WorldRank(2), .group = 9, .lane = 1};
+  hello.token[15] = std::byte{0xfe};
+  const HelloBytes bytes = encode(hello);
+  const auto come = decode_hello(bytes, kWorldSize);
+  ASSERT_TRUE(come);
+  EXPECT_EQ(come->role, Role::data);
+  EXPECT_EQ(come->token, hello.token);
+  EXPECT_EQ(come->from, hello.from);
+  EXPECT_EQ(come->to, hello.to);
+  EXPECT_EQ(come->group, 9u);
+  EXPECT_EQ(come->lane, 1);
+  EXPECT_FALSE(decode_hello(bytes, 7));
+  for (std::size_t i = 0; i < 16; ++i) {  // magic, version, role
+    HelloBytes wrong = bytes;
+    wrong[i] ^= std::byte{0x40};
+    EXPECT_FALSE(decode_hello(wrong, kWorldSize)) << i;
+  }
+  for (const Answer answer : {Answer::welcome, Answer::crossing, Answer::refused})
+    EXPECT_EQ(decode_answer(encode(answer)), answer);
+  AnswerBytes none = encode(Answer::refused);
+  none[12] = std::byte{3};
+  EXPECT_FALSE(decode_answer(none));
+}
+
+Report at(std::uint64_t stamp, LineState state, std::int64_t asked = 0) {
+  return {.rank = WorldRank(1),
+          .stamp = stamp,
+          .group = 5,
+          .line = LineFacts{.state = state},
+          .asked = asked};
+}
+
+TEST(View, TheReportThatWasReadLaterCounts) {
+  View view;
+  EXPECT_FALSE(view.state_of(5, WorldRank(1)));
+  view.take(at(20, LineState::open));
+  view.take(at(10, LineState::meeting));
+  EXPECT_EQ(view.state_of(5, WorldRank(1)), LineState::open);
+  view.take({.rank = WorldRank(1), .stamp = 15, .group = 5});
+  EXPECT_EQ(view.state_of(5, WorldRank(1)), LineState::open);
+  view.take({.rank = WorldRank(1), .stamp = 30, .group = 5});
+  EXPECT_FALSE(view.state_of(5, WorldRank(1))) << "it is gone";
+}
+
+TEST(View, AnAnswerSaysWhenItWasAskedFor) {
+  View view;
+  const auto asked = [&] {
+    return view.facts_of(5, WorldRank(1)).asked.time_since_epoch().count();
+  };
+  EXPECT_TRUE(view.add_question({.rank = WorldRank(1), .group = 5, .asked = 5'000'000}));
+  EXPECT_FALSE(view.add_question({.rank = WorldRank(1), .group = 5, .asked = 5'500'000}));
+  EXPECT_EQ(view.open_questions(world_ranks({0, 1})).size(), 1u);
+  EXPECT_TRUE(view.open_questions(world_ranks({0, 2})).empty());
+  view.take(at(10, LineState::open));
+  EXPECT_EQ(asked(), 0) << "that came unasked";
+  EXPECT_EQ(view.open_questions(world_ranks({1})).size(), 1u);
+  view.take(at(5, LineState::open, 5'000'000));
+  EXPECT_EQ(asked(), 5'000'000) << "what is known was read after the answer";
+  EXPECT_TRUE(view.open_questions(world_ranks({1})).empty());
+}
+
+TEST(View, WhoHasLeftStaysSo) {
+  View view;
+  view.take({.rank = WorldRank(1), .stamp = 5, .has_left = true});
+  view.take(at(10, LineState::gone));
+  EXPECT_TRUE(view.has_left(WorldRank(1)));
+  EXPECT_TRUE(view.facts_of(5, WorldRank(1)).has_left_world);
+  EXPECT_FALSE(view.has_left(WorldRank(2)));
+}
+
+VoteFrame frame_of(std::uint64_t number, std::vector<int> entries, std::uint64_t term = 1) {
+  VoteFrame frame;
+  frame.term = term;
+  frame.vote.number = number;
+  for (const int entry : entries)
+    frame.entries.push_back({.verdict = {.groups = {static_cast<GroupId>(entry)}}, .out = {}});
+  return frame;
+}
+
+std::vector<int> entries_of(const VoteFrame& frame) {
+  std::vector<int> entries;
+  for (const Entry& entry : frame.entries)
+    entries.push_back(static_cast<int>(entry.verdict.groups.at(0)));
+  return entries;
+}
+
+TEST(VoteFrame, TwoInOneTellWhatBothHaveTold) {
+  const VoteFrame both = merged(frame_of(3, {2, 3}), frame_of(5, {4, 5}));
+  EXPECT_EQ(both.vote.number, 5u);
+  EXPECT_EQ(entries_of(both), (std::vector<int>{2, 3, 4, 5}));
+  EXPECT_EQ(entries_of(merged(frame_of(3, {2, 3}), frame_of(3, {}))), (std::vector<int>{2, 3}));
+  EXPECT_EQ(entries_of(merged(frame_of(3, {2, 3}), frame_of(4, {1, 2, 3, 4}))),
+            (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(entries_of(merged(frame_of(3, {2, 3}), frame_of(6, {6}))), std::vector<int>{6})
+      << "there is a gap";
+  EXPECT_EQ(merged(frame_of(3, {3}, 2), frame_of(9, {9}, 1)).vote.number, 3u) << "an older term";
+}
+
+}  // namespace
+}  // namespace tutti::control
