@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "net/tcp.h"
+
 namespace tutti::net {
 namespace {
 
@@ -28,7 +30,8 @@ void Entrance::take_turn(const Welcome& welcome) {
   nanoseconds now = begin;
   nanoseconds in_vain(0);
   while (listener_ && now - begin < kTurn) {
-    Accepted accepted = accept(listener_.get());
+    Accepted accepted =
+        kind_ == Kind::tcp ? accept_tcp_peer(listener_.get()) : accept(listener_.get());
     if (!accepted.socket && !accepted.refused) break;
     const bool is_ours = accepted.socket && welcome(std::move(accepted.socket), accepted.peer);
     const nanoseconds later = thread_time();

@@ -1,12 +1,14 @@
 // A listener whose queue cannot become all that its thread works for.
 //
-// Any process of the machine may connect to an abstract socket, as often as it likes. An *entrance*
-// takes connections in turns of bounded processor time, and rests after each for several times as
-// long as those took whom nobody knows: however full the queue is, most of the thread is left for
-// those who are in already. Whoever finds the queue full waits for room in connect().
+// Any process of the machine may connect to an abstract socket, any of the network to a TCP port,
+// as often as it likes. An *entrance* takes connections in turns of bounded processor time, and
+// rests after each for several times as long as those took whom nobody knows: however full the
+// queue is, most of the thread is left for those who are in already. Whoever finds the queue full
+// waits for room in connect().
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 
 #include "net/fd.h"
@@ -18,11 +20,13 @@ namespace tutti::net {
 class Entrance {
  public:
   using Clock = Deadline::Clock;
-  /// Receives a connection whose other end is trusted; says whether it has turned out to be one of
-  /// ours.
+  /// Receives a connection whose other end is trusted, or anybody's over TCP; says whether it has
+  /// turned out to be one of ours.
   using Welcome = std::function<bool(Fd, const Peer&)>;
 
-  explicit Entrance(Fd listener) noexcept : listener_(std::move(listener)) {}
+  enum class Kind : std::uint8_t { local, tcp };
+  explicit Entrance(Fd listener, Kind kind = Kind::local) noexcept
+      : listener_(std::move(listener)), kind_(kind) {}
 
   /// The listener, to be polled for reading; -1 while it rests.
   int watched(Clock::time_point now) const noexcept {
@@ -39,6 +43,7 @@ class Entrance {
 
  private:
   Fd listener_;
+  Kind kind_;
   Clock::time_point rest_until_ = {};
 };
 

@@ -2,6 +2,7 @@
 
 #include <arpa/inet.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -68,6 +69,24 @@ int try_once(const Fd& socket, const TcpAddress& address, Deadline& deadline,
   return *polled == PollResult::ready ? end_connect(socket.get()) : 0;
 }
 
+/// Whether this host has such addresses at all; IPv6 may be switched off.
+bool has_family(int family) {
+  return static_cast<bool>(Fd::open_private([&] {
+           return ::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, IPPROTO_TCP);
+         })) ||
+         errno != EAFNOSUPPORT;
+}
+
+/// Where nobody listens at a port of this host, the kernel may give that very port to who connects
+/// there: then both ends are one socket.
+bool is_connected_to_itself(const Fd& socket) {
+  try {
+    return TcpAddress::local(socket.get()).text() == TcpAddress::remote(socket.get()).text();
+  } catch (const Error&) {  // the other end has gone again; the first byte will tell
+    return false;
+  }
+}
+
 /// Whatever else than "not now" is said of a connection, it is the last word.
 template <class Call>
 TcpMoved move(std::span<const iovec> parts, Call&& call) noexcept {
@@ -117,6 +136,19 @@ std::optional<TcpAddress> TcpAddress::parse(std::string_view text) {
   return address;
 }
 
+TcpAddress TcpAddress::of(const sockaddr* address, socklen_t size) {
+  TcpAddress result;
+  const bool is_known = address->sa_family == AF_INET || address->sa_family == AF_INET6;
+  if (!is_known || size > sizeof result.storage_) {
+    throw Error(
+        ErrorCode::kInternal,
+        fmt::format("an address of family {} where IPv4 or IPv6 was expected", address->sa_family));
+  }
+  std::memcpy(&result.storage_, address, size);
+  result.size_ = size;
+  return result;
+}
+
 TcpAddress TcpAddress::of_end(int socket, Ask ask, std::string_view end) {
   TcpAddress address;
   address.size_ = sizeof address.storage_;
@@ -129,18 +161,31 @@ TcpAddress TcpAddress::of_end(int socket, Ask ask, std::string_view end) {
 TcpAddress TcpAddress::local(int socket) { return of_end(socket, ::getsockname, "this"); }
 TcpAddress TcpAddress::remote(int socket) { return of_end(socket, ::getpeername, "the other"); }
 
-std::string TcpAddress::text() const {
+std::string TcpAddress::host() const {
   char host[NI_MAXHOST];
   if (::getnameinfo(data(), size_, host, sizeof host, nullptr, 0, NI_NUMERICHOST) != 0) {
     return "an address of no known kind";
   }
-  return family() == AF_INET6 ? fmt::format("[{}]:{}", host, port())
-                              : fmt::format("{}:{}", host, port());
+  return host;
+}
+
+std::string TcpAddress::text() const {
+  return family() == AF_INET6 ? fmt::format("[{}]:{}", host(), port())
+                              : fmt::format("{}:{}", host(), port());
 }
 
 int TcpAddress::port() const noexcept {
   return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6&>(storage_).sin6_port
                                     : reinterpret_cast<const sockaddr_in&>(storage_).sin_port);
+}
+
+void TcpAddress::set_port(int port) noexcept {
+  const in_port_t ordered = htons(static_cast<std::uint16_t>(port));
+  if (family() == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(storage_).sin6_port = ordered;
+  } else {
+    reinterpret_cast<sockaddr_in&>(storage_).sin_port = ordered;
+  }
 }
 
 bool TcpAddress::is_wildcard() const noexcept {
@@ -150,12 +195,25 @@ bool TcpAddress::is_wildcard() const noexcept {
   return reinterpret_cast<const sockaddr_in&>(storage_).sin_addr.s_addr == htonl(INADDR_ANY);
 }
 
-Fd listen_tcp(const TcpAddress& address) {
+bool TcpAddress::is_loopback() const noexcept {
+  if (family() == AF_INET6) {
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(storage_).sin6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&v6) || (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+  }
+  const in_addr v4 = reinterpret_cast<const sockaddr_in&>(storage_).sin_addr;
+  return (ntohl(v4.s_addr) >> 24) == 127;
+}
+
+std::optional<Fd> try_listen_tcp(const TcpAddress& address, int* error_number) {
   if (address.is_wildcard()) {
     throw Error(ErrorCode::kInternal,
                 fmt::format("a listener at {} would answer on every interface of the host; give "
                             "the address of one. Please report this",
                             address.text()));
+  }
+  if (!has_family(address.family())) {
+    *error_number = EAFNOSUPPORT;
+    return std::nullopt;
   }
   Fd socket = make_socket(address.family());
   const int on = 1;
@@ -164,9 +222,46 @@ Fd listen_tcp(const TcpAddress& address) {
   }
   if (::bind(socket.get(), address.data(), address.size()) != 0 ||
       ::listen(socket.get(), kBacklog) != 0) {
+    *error_number = errno;
+    if (errno == EADDRINUSE || errno == EADDRNOTAVAIL) return std::nullopt;
     throw system_error(fmt::format("cannot listen at {}", address.text()), errno);
   }
   return socket;
+}
+
+Fd listen_tcp(const TcpAddress& address) {
+  int error_number = 0;
+  std::optional<Fd> socket = try_listen_tcp(address, &error_number);
+  if (!socket) throw system_error(fmt::format("cannot listen at {}", address.text()), error_number);
+  return std::move(*socket);
+}
+
+bool is_of_this_host(const TcpAddress& address) {
+  if (address.is_wildcard() || !has_family(address.family())) return false;
+  TcpAddress any_port = address;
+  any_port.set_port(0);
+  const Fd socket = make_socket(address.family());
+  return ::bind(socket.get(), any_port.data(), any_port.size()) == 0;
+}
+
+std::string addresses_of_this_host() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return "(unknown)";
+  std::string text;
+  for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
+    const sockaddr* address = entry->ifa_addr;
+    if (address == nullptr) continue;
+    const bool is_v6 = address->sa_family == AF_INET6;
+    if (!is_v6 && address->sa_family != AF_INET) continue;
+    const TcpAddress known =
+        TcpAddress::of(address, is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
+    const bool is_local_to_link =
+        is_v6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+    if (known.is_loopback() || is_local_to_link) continue;
+    text += (text.empty() ? "" : ", ") + known.host();
+  }
+  ::freeifaddrs(all);
+  return text.empty() ? "none but loopback" : text;
 }
 
 Fd accept_tcp(int listener) {
@@ -183,6 +278,58 @@ Fd accept_tcp(int listener) {
                          errno == ENOPROTOOPT || errno == EHOSTDOWN || errno == ENONET ||
                          errno == EHOSTUNREACH || errno == EOPNOTSUPP || errno == ENETUNREACH;
     if (errno != EINTR && !is_gone) throw system_error("cannot accept", errno);
+  }
+}
+
+Accepted accept_tcp_peer(int listener) {
+  Accepted accepted;
+  accepted.socket = accept_tcp(listener);
+  if (!accepted.socket) return accepted;
+  try {
+    accepted.peer.uid = static_cast<uid_t>(-1);
+    accepted.peer.address = TcpAddress::remote(accepted.socket.get()).text();
+    watch_for_lost_host(accepted.socket.get());
+  } catch (const Error&) {  // it has gone again
+    accepted.socket.reset();
+    accepted.refused = true;
+  }
+  return accepted;
+}
+
+std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline, std::string* why) {
+  if (!has_family(address.family())) {
+    *why = std::strerror(EAFNOSUPPORT);
+    return std::nullopt;
+  }
+  Fd socket = make_socket(address.family());
+  PollResult polled = PollResult::ready;
+  const int error_number = try_once(socket, address, deadline, {}, &polled);
+  if (polled != PollResult::ready) {
+    *why = "no answer";
+    return std::nullopt;
+  }
+  if (error_number != 0) {
+    if (!may_come(error_number)) {
+      throw system_error(fmt::format("cannot connect to {}", address.text()), error_number);
+    }
+    *why = std::strerror(error_number);
+    return std::nullopt;
+  }
+  if (is_connected_to_itself(socket)) {
+    *why = std::strerror(ECONNREFUSED);
+    return std::nullopt;
+  }
+  send_at_once(socket);
+  return socket;
+}
+
+void watch_for_lost_host(int socket) {
+  const int on = 1, idle = 4, interval = 1, probes = 6;  // seconds, but for the last
+  if (::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) != 0 ||
+      ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle) != 0 ||
+      ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval) != 0 ||
+      ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes) != 0) {
+    throw system_error("cannot have a connection watched", errno);
   }
 }
 

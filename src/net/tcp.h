@@ -25,16 +25,22 @@ class TcpAddress {
   /// "192.0.2.1:29500" or "[2001:db8::1]:29500", with "%interface" where a link-local one needs it.
   /// Empty for anything else: names are not looked up.
   static std::optional<TcpAddress> parse(std::string_view text);
+  /// Of the system's form; it must be IPv4 or IPv6.
+  static TcpAddress of(const sockaddr* address, socklen_t size);
   /// This end of a socket.
   static TcpAddress local(int socket);
   /// The other end. Throws kSystem if there is none.
   static TcpAddress remote(int socket);
 
-  std::string text() const;
+  std::string text() const;  ///< with the port, as parse() takes it
+  std::string host() const;  ///< without port and brackets
   int port() const noexcept;
+  void set_port(int port) noexcept;
   int family() const noexcept { return storage_.ss_family; }
   /// All addresses of a host at once.
   bool is_wildcard() const noexcept;
+  /// Of this host alone: 127.0.0.0/8 or ::1.
+  bool is_loopback() const noexcept;
   const sockaddr* data() const noexcept { return reinterpret_cast<const sockaddr*>(&storage_); }
   socklen_t size() const noexcept { return size_; }
 
@@ -48,11 +54,28 @@ class TcpAddress {
 
 /// Listens at that address, which is never a wildcard; port 0: one that is free. Throws kSystem.
 Fd listen_tcp(const TcpAddress& address);
+/// The same; empty, with the error number, if the address is somebody's already (EADDRINUSE), not
+/// of this host (EADDRNOTAVAIL), or of a family that this host does not have (EAFNOSUPPORT).
+std::optional<Fd> try_listen_tcp(const TcpAddress& address, int* error_number);
+/// Whether it is an address of this host.
+bool is_of_this_host(const TcpAddress& address);
+/// "192.0.2.2, fd00::2": where other hosts may reach this one, for messages.
+std::string addresses_of_this_host();
 /// Takes one waiting connection without blocking; empty if there is none.
 Fd accept_tcp(int listener);
+/// The same, with the address of the other end, whose host is watched. Nothing is known of who that
+/// is.
+Accepted accept_tcp_peer(int listener);
 /// Connects, trying again for as long as nobody listens there. kTimeout after the deadline, with
 /// what the last try met.
 Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt = {});
+
+/// One try; empty if it came to nothing that another may not mend: *why says what ("Connection
+/// refused"), also where no answer has come until the deadline.
+std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline, std::string* why);
+/// The kernel asks a silent other end whether its host is still there, and ends the connection if
+/// no answer comes for some ten seconds. A process that is stopped is there.
+void watch_for_lost_host(int socket);
 
 /// Begins to connect, and waits for nothing: once the socket can be written, end_connect says how it
 /// went. Throws kSystem where nothing was begun.

@@ -59,7 +59,9 @@ Error interrupted(std::string_view what, PollResult result, const Deadline& dead
 }
 
 bool is_gone(int error_number) {
-  return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN;
+  return error_number == EPIPE || error_number == ECONNRESET || error_number == ENOTCONN ||
+         error_number == ETIMEDOUT ||
+         error_number == EHOSTUNREACH;  // TCP's, of a host that is gone
 }
 
 void set_blocking(const Fd& socket, bool blocking) {
@@ -121,7 +123,14 @@ void take_descriptors(msghdr& message, std::vector<Fd>* descriptors, std::size_t
 
 }  // namespace
 
-bool is_trusted(const Peer& peer) noexcept { return peer.uid == ::geteuid() || peer.uid == 0; }
+bool is_trusted(const Peer& peer) noexcept {
+  return peer.address.empty() && (peer.uid == ::geteuid() || peer.uid == 0);
+}
+
+std::string describe(const Peer& peer) {
+  return peer.address.empty() ? describe_process(peer.pid)
+                              : fmt::format("a process at {}", peer.address);
+}
 
 Peer peer_of(int socket) {
   ucred credentials{};
@@ -129,7 +138,7 @@ Peer peer_of(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
     throw system_error("cannot ask who is at the other end of a socket", errno);
   }
-  return {credentials.pid, credentials.uid};
+  return {credentials.pid, credentials.uid, {}};
 }
 
 std::string random_address(std::string_view prefix) {

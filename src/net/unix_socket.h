@@ -24,10 +24,13 @@ namespace tutti::net {
 struct Peer {
   pid_t pid = 0;
   uid_t uid = 0;
+  std::string address = {};  ///< of a TCP connection; then pid and uid are not known
 };
 
 /// Whether we talk to that user: ourselves or root.
 bool is_trusted(const Peer& peer) noexcept;
+/// "pid 4711 (train)", "a process at 192.0.2.1:4711".
+std::string describe(const Peer& peer);
 Peer peer_of(int socket);
 
 /// "@<prefix>-<128 random bits>".

@@ -2,9 +2,15 @@
 #include "net/tcp.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <fstream>
 #include <thread>
 
+#include "net/port_holder.h"
+#include "net/process_info.h"
+#include "net/resolve.h"
 #include "tutti/error.h"
 
 namespace tutti::net {
@@ -54,6 +60,94 @@ TEST(TcpAddress, IsEmptyForAnythingElse) {
                            "127.0.0.1:99999999999999999999",
                            "[:1"}) {
     EXPECT_FALSE(TcpAddress::parse(text)) << text;
+  }
+}
+
+TEST(TcpAddress, KnowsLoopbackAndTakesPorts) {
+  for (const char* text : {"127.0.0.1:1", "127.255.0.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"}) {
+    EXPECT_TRUE(address(text).is_loopback()) << text;
+  }
+  for (const char* text : {"126.0.0.1:1", "[::2]:1", "[::ffff:10.0.0.1]:1", "0.0.0.0:1"}) {
+    EXPECT_FALSE(address(text).is_loopback()) << text;
+  }
+  for (const char* text : {"10.0.0.1:1", "[fd00::1]:1"}) {
+    TcpAddress changed = address(text);
+    changed.set_port(65535);
+    EXPECT_EQ(changed.port(), 65535);
+    EXPECT_EQ(changed.host(), address(text).host());
+    EXPECT_EQ(TcpAddress::of(changed.data(), changed.size()).text(), changed.text());
+  }
+}
+
+TEST(Tcp, SaysWhyItCannotListenAndWhoHasThePort) {
+  for (const char* text : {"127.0.0.1:0", "[::1]:0"}) {
+    const Fd taken = listen_tcp(address(text));
+    const TcpAddress there = TcpAddress::local(taken.get());
+    int problem = 0;
+    EXPECT_FALSE(try_listen_tcp(there, &problem));
+    EXPECT_EQ(problem, EADDRINUSE);
+    EXPECT_EQ(holder_of(there), describe_process(::getpid()));
+  }
+  int problem = 0;
+  EXPECT_FALSE(try_listen_tcp(address("198.51.100.7:0"), &problem));
+  EXPECT_EQ(problem, EADDRNOTAVAIL);
+  EXPECT_TRUE(is_of_this_host(address("127.0.0.1:1")));
+  EXPECT_FALSE(is_of_this_host(address("198.51.100.7:1")));
+  EXPECT_FALSE(is_of_this_host(address("0.0.0.0:1")));
+  Fd gone = listen_tcp(address("127.0.0.1:0"));
+  const TcpAddress free = TcpAddress::local(gone.get());
+  gone.reset();
+  EXPECT_EQ(holder_of(free), "");
+}
+
+TEST(Tcp, OneTryThatComesToNothingSaysWhy) {
+  TcpAddress nobody;
+  {
+    const Fd listener = listen_tcp(address("127.0.0.1:0"));
+    nobody = TcpAddress::local(listener.get());
+  }
+  Deadline deadline = Deadline::after(5s);
+  std::string why;
+  EXPECT_FALSE(try_connect_tcp(nobody, deadline, &why));
+  EXPECT_EQ(why, "Connection refused");
+}
+
+TEST(Tcp, ThePortOneIsGivenOneselfIsNobodys) {
+  // Where nobody listens at a port of the range from which the kernel gives ports to who connects,
+  // one try of some ten thousand is given that very port, and would meet itself there.
+  int low = 0, high = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> low >> high;
+  ASSERT_LT(low, high);
+  TcpAddress nobody = address("127.0.0.1:0");
+  nobody.set_port(low + (high - low) / 4 * 2);  // who connects is given every second port first
+  std::string why;
+  for (int i = 0; i < high - low; ++i) {
+    Deadline deadline = Deadline::after(5s);
+    ASSERT_FALSE(try_connect_tcp(nobody, deadline, &why)) << "try " << i;
+  }
+  EXPECT_EQ(why, "Connection refused");
+}
+
+TEST(Resolve, NumbersNeedNoLookUp) {
+  Deadline past = Deadline::at(Deadline::Clock::now());
+  for (const char* host : {"192.0.2.1", "2001:db8::1", "[2001:db8::1]"}) {
+    const std::vector<TcpAddress> found = resolve(host, 29500, past);
+    ASSERT_EQ(found.size(), 1u) << host;
+    EXPECT_EQ(found[0].port(), 29500);
+  }
+  EXPECT_EQ(resolve("[2001:db8::1]", 1, past)[0].text(), "[2001:db8::1]:1");
+}
+
+TEST(Resolve, ANameIsLookedUpAndOneThatIsNotThereIsNamed) {
+  Deadline deadline = Deadline::after(20s);
+  for (const TcpAddress& found : resolve("localhost", 7, deadline)) {
+    EXPECT_TRUE(found.is_loopback()) << found.text();
+  }
+  try {
+    resolve("no-such-host.invalid", 7, deadline);
+    ADD_FAILURE() << "found";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'no-such-host.invalid'"), std::string::npos);
   }
 }
 

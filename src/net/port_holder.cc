@@ -1,0 +1,115 @@
+#include "net/port_holder.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "net/process_info.h"
+
+namespace tutti::net {
+namespace {
+
+struct Close {
+  void operator()(DIR* folder) const { ::closedir(folder); }
+};
+using Folder = std::unique_ptr<DIR, Close>;
+
+constexpr std::string_view kListening = "0A";
+
+/// An address as /proc/net/tcp writes it: words of 32 bits, each as this machine reads it.
+std::string in_hex(const void* bytes, std::size_t byte_count) {
+  std::string text;
+  for (std::size_t at = 0; at < byte_count; at += sizeof(std::uint32_t)) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, static_cast<const char*>(bytes) + at, sizeof word);
+    text += fmt::format("{:08X}", word);
+  }
+  return text;
+}
+
+/// All that stands in the way of `address`: itself, and all addresses of the host at once.
+std::vector<std::string> in_the_way(const TcpAddress& address) {
+  const std::string port = fmt::format(":{:04X}", address.port());
+  std::vector<std::string> taken = {std::string(8, '0') + port, std::string(32, '0') + port};
+  if (address.family() == AF_INET6) {
+    const auto& v6 = *reinterpret_cast<const sockaddr_in6*>(address.data());
+    taken.push_back(in_hex(&v6.sin6_addr, sizeof v6.sin6_addr) + port);
+  } else {
+    const auto& v4 = *reinterpret_cast<const sockaddr_in*>(address.data());
+    const std::string own = in_hex(&v4.sin_addr, sizeof v4.sin_addr) + port;
+    taken.push_back(own);
+    const std::array<unsigned char, 12> mapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    taken.push_back(in_hex(mapped.data(), mapped.size()) + own);
+  }
+  return taken;
+}
+
+/// The inode of the socket there, one that listens before others; empty if none is seen.
+std::string find_inode(const TcpAddress& address) {
+  const std::vector<std::string> taken = in_the_way(address);
+  std::string inode;
+  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(table);
+    std::string line;
+    std::getline(file, line);  // the heading
+    while (std::getline(file, line)) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, queues, timer, again, user, timeout, its_inode;
+      words >> number >> local >> remote >> state >> queues >> timer >> again >> user >> timeout >>
+          its_inode;
+      if (std::find(taken.begin(), taken.end(), local) == taken.end()) continue;
+      if (its_inode.empty() || its_inode == "0") continue;  // its process has ended
+      if (state == kListening) return its_inode;
+      inode = its_inode;
+    }
+  }
+  return inode;
+}
+
+bool has_open(pid_t pid, const std::string& link) {
+  const std::string path = fmt::format("/proc/{}/fd", pid);
+  const Folder folder(::opendir(path.c_str()));
+  if (!folder) return false;
+  for (const dirent* entry = ::readdir(folder.get()); entry; entry = ::readdir(folder.get())) {
+    std::array<char, 64> target{};
+    const std::string name = path + "/" + entry->d_name;
+    const ssize_t length = ::readlink(name.c_str(), target.data(), target.size());
+    if (length > 0 && std::string_view(target.data(), static_cast<std::size_t>(length)) == link) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string holder_of(const TcpAddress& address) {
+  const std::string inode = find_inode(address);
+  if (inode.empty()) return {};
+  const std::string link = fmt::format("socket:[{}]", inode);
+  const Folder processes(::opendir("/proc"));
+  if (!processes) return {};
+  for (const dirent* entry = ::readdir(processes.get()); entry;
+       entry = ::readdir(processes.get())) {
+    const std::string_view name = entry->d_name;
+    pid_t pid = 0;
+    const auto [stop, problem] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (problem != std::errc() || stop != name.data() + name.size()) continue;
+    if (has_open(pid, link)) return describe_process(pid);
+  }
+  return {};
+}
+
+}  // namespace tutti::net
