@@ -12,7 +12,7 @@ constexpr std::uint32_t kLastErrorCode = static_cast<std::uint32_t>(ErrorCode::k
 
 bool is_command(std::uint32_t type) {
   return type >= static_cast<std::uint32_t>(Command::set) &&
-         type <= static_cast<std::uint32_t>(Command::append);
+         type <= static_cast<std::uint32_t>(Command::will);
 }
 
 void put_list(net::ByteWriter& writer, std::span<const std::string> list) {
@@ -64,8 +64,24 @@ std::string_view name_of(Command command) noexcept {
       return "num_keys";
     case Command::append:
       return "append";
+    case Command::will:
+      return "will";
   }
   return "?";
+}
+
+Call call_of(const Will& will) {
+  Call call{Command::will, {will.key}, {will.value, will.text}};
+  call.keys.insert(call.keys.end(), will.absent.begin(), will.absent.end());
+  return call;
+}
+
+std::optional<Will> will_of(const Call& call) {
+  if (call.command != Command::will || call.keys.size() < 2 || call.values.size() != 2) {
+    return std::nullopt;
+  }
+  return Will{
+      call.keys[0], call.values[0], {call.keys.begin() + 1, call.keys.end()}, call.values[1]};
 }
 
 void check_limits(const Call& call) {

@@ -35,6 +35,7 @@ enum class Command : std::uint32_t {
   erase = 8,        ///< one key; answers 1 if it was there
   num_keys = 9,     ///< answers with a number
   append = 10,      ///< one key, one value
+  will = 11,        ///< for when the connection has ended (Will); without keys: there is none
 };
 inline constexpr bool is_waiting(Command command) {
   return command == Command::get || command == Command::wait;
@@ -48,6 +49,18 @@ struct Call {
   std::int64_t number = 0;
 };
 
+/// What the server does for a client whose connection has ended: if the value of `key` is `value`
+/// and the first of `absent` does not exist, those of them that do not exist become `text`.
+struct Will {
+  std::string key = {};
+  std::string value = {};
+  std::vector<std::string> absent = {};
+  std::string text = {};
+};
+Call call_of(const Will& will);
+/// Empty when the call is not of that form.
+std::optional<Will> will_of(const Call& call);
+
 struct Answer {
   std::vector<std::string> values = {};
   std::int64_t number = 0;
@@ -58,7 +71,8 @@ struct Answer {
 void check_limits(const Call& call);
 
 /// Types of frames: commands go up with an id, these come down with the same one.
-inline constexpr std::uint32_t kFrameHello = 100;    ///< {magic, version, rank, world size, job}
+inline constexpr std::uint32_t kFrameHello =
+    100;  ///< {magic, version, rank, world size, job, world}
 inline constexpr std::uint32_t kFrameWelcome = 101;  ///< {magic, version, code, flags, text}
 inline constexpr std::uint32_t kFrameCancel = 102;   ///< gives up waiting; empty body
 inline constexpr std::uint32_t kFrameAnswer = 103;   ///< an Answer

@@ -26,8 +26,12 @@ using Clock = Deadline::Clock;
 /// How long a server may take to say which keys are missing, beyond the deadline.
 constexpr std::chrono::milliseconds kCancelTime{250};
 constexpr std::size_t kMaxWelcomeBytes = 4096;
+/// Of one try over TCP: others are to be made meanwhile, at the local socket or another address.
+constexpr std::chrono::seconds kConnectTime{1};
+/// A process may listen there that is no store and says nothing.
+constexpr std::chrono::seconds kWelcomeTime{5};
 
-class SocketStore final : public CallStore {
+class SocketStore final : public RemoteStore {
  public:
   SocketStore(net::Fd socket, std::string place)
       : socket_(std::move(socket)), place_(std::move(place)) {}
@@ -218,8 +222,8 @@ void check_welcome(const net::Frame& welcome) {
 }
 
 /// Says hello; empty if the server has dropped the connection before it knew whose it was.
-std::optional<Connected> greet(net::Fd socket, const std::string& place, const Hello& hello,
-                               Deadline& deadline) {
+std::optional<Connected> greet(net::Fd socket, net::Peer server, const std::string& place,
+                               const Hello& hello, Deadline& deadline) {
   std::string bytes;
   net::append_frame(&bytes, encode(hello));
   std::vector<net::Fd> descriptors;
@@ -235,9 +239,11 @@ std::optional<Connected> greet(net::Fd socket, const std::string& place, const H
   if (!welcome) return std::nullopt;
   check_welcome(*welcome);
   Connected connected;
-  connected.server = net::peer_of(socket.get());
+  connected.server = std::move(server);
   if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
-  connected.store = std::make_shared<SocketStore>(std::move(socket), place);
+  const auto made = std::make_shared<SocketStore>(std::move(socket), place);
+  connected.remote = made.get();
+  connected.store = made;
   return connected;
 }
 
@@ -250,10 +256,12 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
   for (bool is_dropped = false;;) {
     std::optional<net::Fd> socket = net::try_connect(address, deadline);
     if (!socket) return std::nullopt;
-    const std::string place = fmt::format("store at {} of {}", address,
-                                          net::describe_process(net::peer_of(socket->get()).pid));
+    const net::Peer server = net::peer_of(socket->get());
+    const std::string place = fmt::format("store at {} of {}", address, net::describe(server));
     try {
-      if (auto connected = greet(std::move(*socket), place, hello, deadline)) return connected;
+      if (auto connected = greet(std::move(*socket), server, place, hello, deadline)) {
+        return connected;
+      }
       is_dropped = true;  // as the oldest of very many that are silent, or because the server ends
     } catch (const Error& error) {
       if (!is_dropped || error.code() != ErrorCode::kTimeout) throw;
@@ -267,6 +275,54 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
     backoff = std::min<std::chrono::nanoseconds>(backoff * 2, std::chrono::milliseconds(20));
   }
 }
+
+namespace {
+
+std::optional<Connected> try_one(const net::TcpAddress& address, const Hello& hello,
+                                 Deadline& deadline, std::string* why) {
+  const auto at_most = [&](std::chrono::nanoseconds longest) {
+    const Clock::time_point now = Clock::now();
+    return Deadline::at(now + std::min(deadline.left(now), longest));
+  };
+  Deadline connecting = at_most(kConnectTime);
+  std::optional<net::Fd> socket = net::try_connect_tcp(address, connecting, why);
+  if (!socket) return std::nullopt;
+  net::watch_for_lost_host(socket->get());
+  const std::string place = fmt::format("store at {}", address.text());
+  Deadline greeting = at_most(kWelcomeTime);
+  *why = "who listens there closes the connection";
+  return greet(std::move(*socket), {0, static_cast<uid_t>(-1), address.text()}, place, hello,
+               greeting);
+}
+
+}  // namespace
+
+std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> addresses,
+                                               const Hello& hello, Deadline deadline,
+                                               std::string* why) {
+  deadline.start(Clock::now());
+  std::string all;
+  for (const net::TcpAddress& address : addresses) {
+    try {
+      if (auto connected = try_one(address, hello, deadline, why)) return connected;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kSystem && error.code() != ErrorCode::kTimeout) throw;
+      *why =
+          error.code() == ErrorCode::kTimeout ? "who listens there does not answer" : error.what();
+    }
+    all += fmt::format("{}{}: {}", all.empty() ? "" : ", ", address.text(), *why);
+  }
+  *why = std::move(all);
+  return std::nullopt;
+}
+
+void RemoteStore::leave_will(const Will& will, Timeout timeout) {
+  const Call call = call_of(will);
+  check_limits(call);
+  perform(call, timeout);
+}
+
+void RemoteStore::take_back_will(Timeout timeout) { perform({Command::will}, timeout); }
 
 Connected connect_store(std::string_view address, const Hello& hello, Deadline deadline) {
   std::optional<Connected> connected = try_connect_store(address, hello, deadline);

@@ -3,19 +3,31 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "net/fd.h"
+#include "net/tcp.h"
 #include "net/unix_socket.h"
+#include "store/call_store.h"
 #include "store/session.h"
 #include "tutti/store.h"
 
 namespace tutti::store {
 
+/// A store at the other end of a connection.
+class RemoteStore : public CallStore {
+ public:
+  /// What the server is to do once this connection has ended; in place of what was left before.
+  void leave_will(const Will& will, Timeout timeout);
+  void take_back_will(Timeout timeout);
+};
+
 struct Connected {
   std::shared_ptr<Store> store;
-  net::Fd descriptor;  ///< what came with the welcome; may be empty
+  RemoteStore* remote = nullptr;  ///< the same
+  net::Fd descriptor;             ///< what came with the welcome; may be empty
   net::Peer server;
 };
 
@@ -29,5 +41,13 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
                                            Deadline deadline);
 /// The same, and kSystem if nobody listens.
 Connected connect_store(std::string_view address, const Hello& hello, Deadline deadline);
+
+/// Tries each of the addresses once, each for a second at most. Empty if none leads to a store, or
+/// to one that does not answer now: *why says what was met.
+///
+/// Errors  What the server refuses us with. kUnauthenticated: who listens there is no store.
+std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> addresses,
+                                               const Hello& hello, Deadline deadline,
+                                               std::string* why);
 
 }  // namespace tutti::store

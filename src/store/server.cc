@@ -95,6 +95,7 @@ class Server::Loop {
 
   ServerOptions options_;
   net::Entrance entrance_{std::move(options_.listener)};
+  net::Entrance tcp_entrance_{std::move(options_.tcp_listener), net::Entrance::Kind::tcp};
   Hall hall_;
   Connections connections_;
   std::atomic<std::size_t> client_count_{0};
@@ -121,7 +122,7 @@ void Server::Loop::run() noexcept {
       turn(Deadline());
     } catch (const std::exception&) {
       // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
-      entrance_.rest(kAcceptPause);
+      for (net::Entrance* entrance : {&entrance_, &tcp_entrance_}) entrance->rest(kAcceptPause);
     }
   }
   try {
@@ -138,6 +139,7 @@ void Server::Loop::take_orders() {
   adopted_.clear();
   if (is_listener_unwanted_ && !is_listener_closed_) {
     entrance_.close();
+    tcp_entrance_.close();
     is_listener_closed_ = true;
     changed_.notify_all();
   }
@@ -150,9 +152,10 @@ void Server::Loop::turn(Deadline deadline) {
   const Clock::time_point now = Clock::now();
   Clock::time_point next =
       now + std::min<std::chrono::nanoseconds>(deadline.left(now), std::chrono::hours(1));
-  next = std::min(next, entrance_.next_look(now));
+  next = std::min({next, entrance_.next_look(now), tcp_entrance_.next_look(now)});
   std::vector<net::Watch> watches;
   watches.push_back({.fd = entrance_.watched(now), .want_read = true});
+  watches.push_back({.fd = tcp_entrance_.watched(now), .want_read = true});
   for (Connection& connection : connections_) {
     watches.push_back({.fd = connection.socket.get(),
                        .want_read = connection.guest.wants_more(),
@@ -162,17 +165,18 @@ void Server::Loop::turn(Deadline deadline) {
   Deadline end = Deadline::at(next);
   net::poll_any(watches, end, {.wakeup = &wakeup_});
   const Clock::time_point later = Clock::now();
-  auto watch = watches.begin() + 1;
+  auto watch = watches.begin() + 2;
   for (auto connection = connections_.begin(); connection != connections_.end(); ++watch) {
     const bool is_late = !connection->guest.hello() && later >= connection->greet_before;
     const bool keep =
         is_late ? is_greeted_at_last(*connection) : serve(*connection, watch->readable);
     connection = keep ? std::next(connection) : connections_.erase(connection);
   }
-  if (watches[0].readable) {
-    entrance_.take_turn(
-        [this](net::Fd socket, const net::Peer& peer) { return take_in(std::move(socket), peer); });
-  }
+  const auto welcome = [this](net::Fd socket, const net::Peer& peer) {
+    return take_in(std::move(socket), peer);
+  };
+  if (watches[0].readable) entrance_.take_turn(welcome);
+  if (watches[1].readable) tcp_entrance_.take_turn(welcome);
   client_count_.store(hall_.guest_count());
 }
 
@@ -214,7 +218,8 @@ bool Server::Loop::greet(Connection& connection) {
   if (!refusal && options_.admit) {
     refusal = options_.admit(*connection.guest.hello(), connection.peer);
   }
-  const bool with_descriptor = !refusal && options_.descriptor >= 0;
+  const bool is_local = connection.peer.address.empty();
+  const bool with_descriptor = !refusal && options_.descriptor >= 0 && is_local;
   std::string bytes;
   net::append_frame(&bytes, encode_welcome(refusal, with_descriptor));
   // The queue is empty and the socket's buffer, too: a welcome always fits.
@@ -256,7 +261,9 @@ void Server::Loop::limit_ungreeted() {
 
 void Server::Loop::say_last_words() {
   take_orders();
+  hall_.close();
   entrance_.close();
+  tcp_entrance_.close();
   Deadline end = Deadline::after(kLastWords);
   for (;;) {
     std::vector<net::Watch> watches;

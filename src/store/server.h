@@ -1,9 +1,10 @@
-// A store served to other processes over an abstract unix socket.
+// A store served to other processes over an abstract unix socket, over TCP, or both.
 //
-// One thread polls, greets and serves. Whoever connects must be the same user or root, must say
-// hello within two seconds, and is then *admitted* or refused by a hook; the welcome may carry a
-// descriptor. The server can stop listening and keep its connections, and can be told to fail
-// everybody with one reason.
+// One thread polls, greets and serves. Whoever connects to the local socket must be the same user
+// or root; of who connects over TCP nothing is known. Both must say hello within two seconds, and
+// are then *admitted* or refused by a hook; the welcome may carry a descriptor to a local client.
+// The server can stop listening and keep its connections, and can be told to fail everybody with
+// one reason.
 #pragma once
 
 #include <functional>
@@ -24,9 +25,10 @@ inline constexpr std::chrono::seconds kGreetingTime{2};
 using Admit = std::function<std::optional<Error>(const Hello&, const net::Peer&)>;
 
 struct ServerOptions {
-  net::Fd listener = {};  ///< may be empty: then only adopt() brings clients
-  Admit admit = {};       ///< empty: everybody who is trusted
-  int descriptor = -1;    ///< handed to whoever is admitted; borrowed
+  net::Fd listener = {};      ///< may be empty: then only adopt() brings clients
+  net::Fd tcp_listener = {};  ///< may be empty
+  Admit admit = {};           ///< empty: everybody who is trusted, and all who come over TCP
+  int descriptor = -1;        ///< handed to whoever is admitted at `listener`; borrowed
 };
 
 /// Threads   All calls may be made from any thread.
@@ -40,7 +42,7 @@ class Server {
 
   /// Serves a connection that was accepted elsewhere; its hello is still to come.
   void adopt(net::Fd connection, const net::Peer& peer);
-  /// Returns once nobody can connect any more and the address is free.
+  /// Returns once nobody can connect any more and the addresses are free.
   void stop_listening();
   /// Those who wait, and all calls from now on, fail with `reason`; connections stay open.
   void fail(const Error& reason);

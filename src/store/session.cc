@@ -13,6 +13,7 @@ net::Frame encode(const Hello& hello) {
   writer.u32(static_cast<std::uint32_t>(hello.rank));
   writer.u32(static_cast<std::uint32_t>(hello.world_size));
   writer.u64(hello.job);
+  writer.u64(hello.world);
   return frame;
 }
 
@@ -38,6 +39,11 @@ net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descrip
 Guest::~Guest() {
   for (const auto& [id, wait] : waits_) hall_.forget(*this, id, wait.key());
   hall_.guests_.erase(this);
+  if (!will_ || hall_.is_closing_) return;
+  try {
+    hall_.execute(*will_);
+  } catch (const std::exception&) {  // no memory: the others find out by their own deadlines
+  }
 }
 
 bool Guest::receive(std::span<const std::byte> bytes) {
@@ -67,6 +73,7 @@ bool Guest::take_greeting(const net::Frame& frame) {
     hello.rank = static_cast<int>(reader.u32());
     hello.world_size = static_cast<int>(reader.u32());
     hello.job = reader.u64();
+    hello.world = reader.u64();
     if (!reader.at_end()) return false;
   }
   hello_ = hello;
@@ -112,6 +119,10 @@ void Hall::perform(Guest& guest, Call call, std::uint64_t id) {
     return;
   }
   try {
+    if (call.command == Command::will) {
+      guest.queue_.push(encode(take_will(guest, call), id));
+      return;
+    }
     if (std::optional<Answer> answer = table_.apply(call)) {
       guest.queue_.push(encode(*answer, id));
       const bool may_create = call.command == Command::set || call.command == Command::add ||
@@ -132,6 +143,28 @@ void Hall::perform(Guest& guest, Call call, std::uint64_t id) {
   }
   const std::size_t lacks = table_.first_missing(call.keys);
   keep(guest, id, {std::move(call), lacks});
+}
+
+Answer Hall::take_will(Guest& guest, const Call& call) {
+  check_limits(call);
+  std::optional<Will> will = will_of(call);
+  if (!will && !call.keys.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "store will: a malformed one");
+  }
+  guest.will_ = std::move(will);
+  return {};
+}
+
+void Hall::execute(const Will& will) {
+  const auto value_of = [&](const std::string& key) {
+    return table_.apply({Command::try_get, {key}})->values;
+  };
+  const std::vector<std::string> now = value_of(will.key);
+  if (now.empty() || now[0] != will.value || !value_of(will.absent[0]).empty()) return;
+  for (const std::string& key : will.absent) {
+    table_.apply({Command::compare_set, {key}, {"", will.text}});
+  }
+  wake(will.absent);
 }
 
 void Hall::keep(Guest& guest, std::uint64_t id, Guest::Wait wait) {

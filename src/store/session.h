@@ -2,7 +2,8 @@
 //
 // A *hall* is one table and everybody who speaks with it. A *guest* is one connection: a decoder
 // for what comes, a queue for what goes, and its *waits*, the calls that have no answer yet. A wait
-// is kept below one key that it lacks; when that key is set, the wait looks for the next.
+// is kept below one key that it lacks; when that key is set, the wait looks for the next. A guest
+// may leave a *will*: what the hall writes once the guest has gone.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 namespace tutti::store {
 
 inline constexpr std::uint32_t kGreetingMagic = 0x53545554;  // "TUTS"
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kMaxGreetingBytes = 64;
 inline constexpr std::size_t kMaxWaits = 1024;  ///< of one guest
 /// Guests who do not take their answers are not listened to beyond this.
@@ -33,7 +34,8 @@ inline constexpr std::size_t kMaxUnsentBytes = 2 * kMaxCallBytes;
 struct Hello {
   int rank = -1;  ///< -1: not a rank
   int world_size = 0;
-  std::uint64_t job = 0;  ///< hash of the job's name where the launcher gives one, else 0
+  std::uint64_t job = 0;    ///< hash of the job's name where the launcher gives one, else 0
+  std::uint64_t world = 0;  ///< hash of the world's name, 0: it has none
   std::uint32_t version = kProtocolVersion;
 };
 /// kUnsupported when the client speaks another version of the protocol.
@@ -82,6 +84,7 @@ class Guest {
   std::optional<Hello> hello_;
   bool is_welcome_ = false;
   std::map<std::uint64_t, Wait> waits_;
+  std::optional<Will> will_;
 };
 
 class Hall {
@@ -89,6 +92,8 @@ class Hall {
   /// From now on every call fails with `reason`; those who wait are answered so at once.
   void fail(const Error& reason);
   std::size_t guest_count() const noexcept { return guests_.size(); }
+  /// From now on guests go because the hall closes: their wills are void.
+  void close() noexcept { is_closing_ = true; }
 
  private:
   friend class Guest;
@@ -100,11 +105,14 @@ class Hall {
   /// Looks again at those who lack one of `keys`.
   void wake(std::span<const std::string> keys);
   void forget(Guest& guest, std::uint64_t id, const std::string& key);
+  Answer take_will(Guest& guest, const Call& call);
+  void execute(const Will& will);
 
   Table table_;
   std::unordered_map<std::string, std::vector<Waiting>> lacking_;
   std::unordered_set<Guest*> guests_;
   std::optional<Error> failure_;
+  bool is_closing_ = false;
 };
 
 }  // namespace tutti::store

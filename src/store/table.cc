@@ -31,6 +31,7 @@ void check_shape(const Call& call) {
     case Command::get:
     case Command::wait:
     case Command::check:
+    case Command::will:
       keys = call.keys.size();
       break;
     case Command::num_keys:
@@ -146,6 +147,8 @@ std::optional<Answer> Table::apply(const Call& call) {
       entries_.erase(found);
       return Answer{{}, 1};
     }
+    case Command::will:
+      throw Error(ErrorCode::kInternal, "a will is kept by the server, not by a table");
     case Command::num_keys:
       return Answer{{}, static_cast<std::int64_t>(entries_.size())};
     case Command::append: {

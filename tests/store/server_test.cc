@@ -173,6 +173,95 @@ TEST(StoreServer, StopsListeningAndKeepsItsClients) {
   EXPECT_TRUE(net::try_listen(under_test.address()).has_value());  // free for the next job
 }
 
+TEST(StoreServer, AWillIsExecutedOnceItsClientHasGone) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  store->set("claim", "mine");
+  const auto leave = [&](const store::Will& will) {
+    auto connected = store::connect_store(under_test.address(), {}, soon());
+    connected.remote->leave_will(will, 20s);
+    connected.store.reset();
+    while (under_test.server().client_count() > 1) std::this_thread::yield();  // has gone
+  };
+  const store::Will good{"claim", "mine", {"failure", "verdict"}, "lost"};
+  leave({"claim", "another's", {"failure", "verdict"}, "of another claim"});
+  leave({"no claim", "", {"failure", "verdict"}, "of no claim"});
+  {
+    const auto connected = store::connect_store(under_test.address(), {}, soon());
+    connected.remote->leave_will(good, 20s);
+    connected.remote->take_back_will(20s);
+  }
+  leave(good);
+  EXPECT_EQ(store->get("failure", 20s), "lost");  // whoever waits for it is woken
+  EXPECT_EQ(store->get("verdict"), "lost");
+  leave({"claim", "mine", {"failure", "later"}, "a second loss"});
+  store->erase("failure");
+  store->set("verdict", "ok");
+  leave(good);
+  EXPECT_EQ(store->get("failure", 20s), "lost");
+  EXPECT_EQ(store->get("verdict"), "ok");
+  EXPECT_EQ(store->try_get("later"), std::nullopt);  // the first loss counted
+}
+
+TEST(StoreServer, AMalformedWillIsRefused) {
+  test::ServerUnderTest under_test;
+  const auto connected = store::connect_store(under_test.address(), {}, soon());
+  EXPECT_EQ(thrown_by([&] {
+              connected.remote->leave_will({"claim", "", {}, ""}, 20s);
+            }).code(),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(thrown_by([&] {
+              connected.remote->leave_will({"claim", "", {""}, ""}, 20s);
+            }).code(),
+            ErrorCode::kInvalidArgument);
+  under_test.at(0)->set("still", "here");
+}
+
+TEST(StoreServer, WillsAreVoidWhenTheServerEnds) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  store->set("claim", "mine");
+  const auto connected = store::connect_store(under_test.address(), {}, soon());
+  connected.remote->leave_will({"claim", "mine", {"failure"}, "lost"}, 20s);
+  std::thread other([&] {
+    EXPECT_EQ(thrown_by([&] { store->get("failure", 20s); }).code(), ErrorCode::kSystem);
+  });
+  under_test.stop();
+  other.join();
+}
+
+TEST(StoreServer, ServesALocalSocketAndTcpAtOnce) {
+  const std::string address = net::random_address("tutti-test");
+  net::Fd tcp = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  const std::vector<net::TcpAddress> addresses = {net::TcpAddress::local(tcp.get())};
+  std::vector<net::Peer> seen;
+  store::Server server({.listener = net::listen(address),
+                        .tcp_listener = std::move(tcp),
+                        .admit =
+                            [&](const store::Hello&, const net::Peer& peer) {
+                              seen.push_back(peer);
+                              return std::optional<Error>();
+                            },
+                        .descriptor = STDERR_FILENO});
+  std::string why;
+  const auto near = store::connect_store(address, {}, soon());
+  const auto far = store::try_connect_tcp_store(addresses, {}, soon(), &why);
+  ASSERT_TRUE(far) << why;
+  near.store->set("k", "v");
+  EXPECT_EQ(far->store->get("k"), "v");
+  EXPECT_TRUE(near.descriptor);
+  EXPECT_FALSE(far->descriptor);  // cannot travel
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].pid, ::getpid());
+  EXPECT_EQ(seen[1].pid, 0);
+  EXPECT_TRUE(seen[1].address.starts_with("127.0.0.1:"));
+  EXPECT_FALSE(net::is_trusted(seen[1]));
+  server.stop_listening();
+  EXPECT_FALSE(store::try_connect_tcp_store(addresses, {}, soon(), &why));
+  expect_text(Error(ErrorCode::kSystem, why), addresses[0].text() + ": Connection refused");
+  EXPECT_EQ(far->store->get("k"), "v");
+}
+
 TEST(StoreServer, FailReachesThoseWhoWaitAndThoseWhoComeLater) {
   test::ServerUnderTest under_test;
   const auto store = under_test.at(0);
