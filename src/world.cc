@@ -28,6 +28,7 @@
 #include "native/native.h"
 #include "net/fd.h"
 #include "rendezvous/identity.h"
+#include "rendezvous/init_method.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/mpi_choice.h"
 #include "store/watch.h"
@@ -100,6 +101,27 @@ void refuse_insecure(const BackendInfo& backend, const std::string& security) {
                           backend.name, security));
 }
 
+/// The store over TCP proves and hides nothing yet.
+void refuse_unprotected(const std::string& place, const Identity& identity,
+                        const std::string& security) {
+  const bool is_allowed = security == "none" || security == "opportunistic";
+  if (is_allowed && identity.rank != 0) return;
+  if (is_allowed) {
+    return log(LogLevel::warn,
+               fmt::format("ranks meet at {} over TCP: what goes between hosts is neither "
+                           "authenticated nor encrypted in this version, so use a network that "
+                           "you trust",
+                           place));
+  }
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("ranks meet at {} over TCP, which is neither authenticated nor encrypted "
+                  "in this version, and TUTTI_SECURITY={} asks for that: start all ranks on "
+                  "one host, where no port is opened (tutti run, or MASTER_ADDR=127.0.0.1), "
+                  "or give up the protection with TUTTI_SECURITY=none",
+                  place, security));
+}
+
 MakeBackend find_backend(const Config& config, const Identity& identity) {
   const std::string& name = config.text(Setting::backend);
   if (name == "native") return native::make_native;
@@ -144,14 +166,27 @@ Settings settings_of(const InitOptions& options) {
   return settings;
 }
 
-/// Rank and size come from the program (options before TUTTI_*), else from the launcher.
+/// A number of the program: an option, or one in its init_method.
+std::optional<int> given_number(const char* name, const Settings& settings, std::int64_t option,
+                                std::optional<int> in_method, const std::string& init_method) {
+  if (!settings.contains(name)) return in_method;
+  if (in_method && *in_method != option) {
+    throw_invalid(fmt::format("{} is given twice: {} among the options, {} in init_method '{}'",
+                              name, option, *in_method, init_method));
+  }
+  return static_cast<int>(option);
+}
+
+/// Rank and size come from the program (options and init_method before TUTTI_*), else from the
+/// launcher.
 Identity find_identity(const InitOptions& options, const Settings& settings, const Config& config,
                        const Environment& environment) {
+  const std::string& text = config.text(Setting::init_method);
+  const rendezvous::InitMethod method = rendezvous::parse_init_method(text);
   rendezvous::Explicit given;
-  if (settings.contains("rank")) given.rank = static_cast<int>(config.number(Setting::rank));
-  if (settings.contains("world_size")) {
-    given.world_size = static_cast<int>(config.number(Setting::world_size));
-  }
+  given.rank = given_number("rank", settings, config.number(Setting::rank), method.rank, text);
+  given.world_size = given_number("world_size", settings, config.number(Setting::world_size),
+                                  method.world_size, text);
   if (options.store && (!given.rank || !given.world_size)) {
     throw_invalid("a store is given, so the launcher is not asked: give rank and world_size, too");
   }
@@ -250,6 +285,9 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
       return ranks_ended(board, world_size);
     };
   }
+  meeting.before_tcp = [&](const std::string& place) {
+    refuse_unprotected(place, identity, config.text(Setting::security));
+  };
   return rendezvous::meet(identity, meeting);
 }
 

@@ -79,6 +79,30 @@ Company::Company(std::shared_ptr<Store> store, std::string prefix, int round, Cl
       period_(std::max(kPeriod, options_.world_size * kPeriodPerRank)),
       next_known_(static_cast<std::size_t>(options_.rank)) {}
 
+Company::~Company() {
+  if (!has_will_) return;
+  try {
+    options_.remote->take_back_will(kAside);
+  } catch (const Error&) {  // the store is gone, and nobody reads there any more
+  }
+}
+
+std::string Company::own_name() const {
+  return options_.is_spread ? describe_with_host(own_) : describe(own_);
+}
+
+/// It counts only while this rank holds its number, and before anything else has failed.
+void Company::leave_will(Deadline& deadline) {
+  if (options_.remote == nullptr) return;
+  const Error loss = lost(options_.rank, fmt::format("rank {} ({})", options_.rank, own_name()));
+  options_.remote->leave_will({.key = key(fmt::format("rank/{}", options_.rank)),
+                               .value = encode(own_),
+                               .absent = {key("failure"), key("verdict")},
+                               .text = encode_failure(loss)},
+                              store::timeout_of(deadline));
+  has_will_ = true;
+}
+
 std::string Company::key(std::string_view what) const {
   return fmt::format("{}/{}", prefix_, what);
 }
@@ -86,6 +110,7 @@ std::string Company::key(std::string_view what) const {
 void Company::enlist(Deadline& deadline) {
   store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)),
                  store::timeout_of(deadline));
+  leave_will(deadline);
   read_roster(store::timeout_of(deadline));
   for (const Known& known : known_) {
     if (is_dead(known.claim, own_)) past_.insert(known.claim.nonce);
@@ -111,7 +136,10 @@ void Company::read_roster(milliseconds timeout) {
 std::string Company::name_of_rank(int rank, const std::string& how) const {
   const auto known = std::find_if(known_.rbegin(), known_.rend(),
                                   [&](const Known& other) { return other.rank == rank; });
-  std::string facts = known != known_.rend() ? describe(known->claim) : "";
+  std::string facts =
+      known != known_.rend()
+          ? (options_.is_spread ? describe_with_host(known->claim) : describe(known->claim))
+          : "";
   if (!how.empty()) facts += (facts.empty() ? "" : ", ") + how;
   return facts.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, facts);
 }
@@ -127,6 +155,9 @@ Error Company::lost(int rank, const std::string& who) const {
 std::optional<Error> Company::find_end_of_store(const Error& error) {
   if (error.code() == ErrorCode::kTimeout) return std::nullopt;
   if (error.code() == ErrorCode::kPeerLost && !error.context().culprits.empty()) return error;
+  if (!options_.server.empty() && error.code() == ErrorCode::kSystem) {
+    return lost(0, name_of_rank(0, fmt::format("at {}", options_.server)));
+  }
   if (options_.server_pid == 0 || options_.server_pid == own_.pid) return std::nullopt;
   if (!net::has_ended(options_.server_pid, 0)) return std::nullopt;
   return lost(0, fmt::format("rank 0 ({})", server_));
@@ -205,7 +236,7 @@ Error Company::blame(const Error& error) {
     if (error.code() != ErrorCode::kTimeout) culprits.push_back(options_.rank);
     fail(Error(error.code(),
                fmt::format("init: rank {} ({}) could not join the world: {}", options_.rank,
-                           describe(own_), error.what()),
+                           own_name(), error.what()),
                {.culprits = std::move(culprits)}));
   }
   if (options_.linger) options_.linger();

@@ -5,7 +5,9 @@
 // died, or whether the round has a *failure*. The first failure counts: who finds a death writes it
 // down unless there is one already, and throws what stands there, so that all name the same ranks.
 // A rank that holds a claim and cannot go on writes that down, too. What was dead before one's own
-// arrival is no failure: somebody else may still take its place.
+// arrival is no failure: somebody else may still take its place. Who dies on another host cannot be
+// looked at: whoever comes to the store over TCP leaves its death there as a *will*, which the
+// server writes down when the connection has ended.
 #pragma once
 
 #include <chrono>
@@ -17,6 +19,7 @@
 #include <vector>
 
 #include "rendezvous/claim.h"
+#include "store/client.h"
 #include "tutti/store.h"
 #include "tutti/types.h"
 
@@ -33,6 +36,12 @@ struct CompanyOptions {
   int world_size = 1;
   /// The process of rank 0 if that serves the store and is not ours; 0: it does not.
   int server_pid = 0;
+  /// Where rank 0 serves the store, if this rank has come there over TCP; then its pid is not
+  /// known.
+  std::string server = {};
+  /// The connection to that store; lives as long as the company's.
+  store::RemoteStore* remote = nullptr;
+  bool is_spread = false;  ///< over hosts: what is written for others names the host
   /// Asks the launcher; may be empty.
   std::function<std::vector<Ended>()> ended = {};
   /// Keeps the store alive for a moment, so that all can read why we go; may be empty.
@@ -43,9 +52,17 @@ class Company {
  public:
   Company(std::shared_ptr<Store> store, std::string prefix, int round, Claim own,
           CompanyOptions options);
+  /// From now on the board shows who dies: a will is taken back.
+  ~Company();
+  Company(const Company&) = delete;
+  Company& operator=(const Company&) = delete;
 
   int round() const noexcept { return round_; }
   const Claim& own() const noexcept { return own_; }
+  /// This process, as the others are to read of it.
+  std::string own_name() const;
+  /// Another one, for messages of this rank.
+  std::string name_of(const Claim& claim) const { return describe_for(own_, claim); }
 
   /// Writes this rank on the roster. To be called before it claims its number.
   void enlist(Deadline& deadline);
@@ -71,6 +88,7 @@ class Company {
   };
   std::string key(std::string_view what) const;
   void read_roster(std::chrono::milliseconds timeout);
+  void leave_will(Deadline& deadline);
   std::optional<Error> find_failure();
   std::optional<Error> find_death();
   std::optional<Error> find_end_of_store(const Error& error);
@@ -86,6 +104,7 @@ class Company {
   const std::string server_;  // for people, while it can still be asked
   const std::chrono::milliseconds period_;
   bool has_claim_ = false;
+  bool has_will_ = false;
   std::size_t roster_read_ = 0;  // bytes
   std::vector<Known> known_;     // the others
   std::size_t next_known_;       // to be looked at; each begins with others

@@ -1,12 +1,12 @@
 // Where the ranks of a job meet, and how they agree that they are all there.
 //
 // A *place* is where a store is served: the agent's address, a local address made from MASTER_PORT
-// or from an MPI launcher's name of the job (both served by rank 0), or the store the program
-// brings. In a place, worlds are numbered as they are met (*round*). A rank *claims* its number
-// with a record of what process it is; the rank that comes last is the *judge*: it looks once more
-// at all claims and sets the *verdict*, which everybody waits for. A rank that dies or gives up
-// after its claim fails the round on all who wait (company.h); a claim that was dead before one
-// came may be taken over.
+// or from an MPI launcher's name of the job, and with it a TCP address that other hosts reach (all
+// of these served by rank 0, place.h), or the store the program brings. In a place, worlds are
+// numbered as they are met (*round*). A rank *claims* its number with a record of what process it
+// is; the rank that comes last is the *judge*: it looks once more at all claims and sets the
+// *verdict*, which everybody waits for. A rank that dies or gives up after its claim fails the
+// round on all who wait (company.h); a claim that was dead before one came may be taken over.
 #pragma once
 
 #include <chrono>
@@ -31,6 +31,8 @@ struct MeetingOptions {
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);  ///< "waiting 12 s: ..."
   /// Which ranks have ended, read off the agent's board.
   std::function<std::vector<Ended>(const net::Fd& board)> ended = {};
+  /// Called before anything is sent over TCP, with the place; what it throws ends the meeting.
+  std::function<void(const std::string& place)> before_tcp = {};
 };
 
 struct Meeting {
@@ -47,7 +49,8 @@ struct Meeting {
 /// Errors  kTimeout: which ranks are missing (also in context().culprits). kPeerLost: who died
 ///         while others waited. kInvalidArgument: unequal world sizes, a rank that is present
 ///         already, a second job at this place, no MASTER_PORT: on everybody who can know, showing
-///         both sides. kUnsupported: several hosts. What another rank gave up with, naming it.
+///         both sides; an address that rank 0 cannot have, a malformed init_method. kUnsupported:
+///         more ranks than a host holds. What another rank gave up with, naming it.
 Meeting meet(const Identity& identity, const MeetingOptions& options = {});
 
 }  // namespace tutti::rendezvous

@@ -114,13 +114,13 @@ void Round::refuse_twice(const Claim& other) {
       ErrorCode::kInvalidArgument,
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
                   "we are {} with world size {}. {}",
-                  identity_.rank, options_.place, describe(other), other.world_size, describe(own_),
-                  identity_.world_size, advice_when_twice(identity_)));
+                  identity_.rank, options_.place, company_.name_of(other), other.world_size,
+                  describe(own_), identity_.world_size, advice_when_twice(identity_)));
 }
 
 void Round::compare_sizes() {
   const std::string mine =
-      fmt::format("{} rank {} ({})", identity_.world_size, identity_.rank, describe(own_));
+      fmt::format("{} rank {} ({})", identity_.world_size, identity_.rank, company_.own_name());
   const std::string first = store_.compare_set(key("size"), "", mine, timeout_of(deadline_));
   int size_there = 0;
   std::from_chars(first.data(), first.data() + first.size(), size_there);
@@ -131,7 +131,7 @@ void Round::compare_sizes() {
       fmt::format("ranks disagree about the size of the world: {} says {}, rank {} ({}) says {} "
                   "(at {})",
                   space == std::string::npos ? "?" : first.substr(space + 1), size_there,
-                  identity_.rank, describe(own_), identity_.world_size, options_.place));
+                  identity_.rank, company_.own_name(), identity_.world_size, options_.place));
   throw company_.fail(error);
 }
 
@@ -151,6 +151,7 @@ void Round::judge() {
 std::optional<Error> Round::find_mixture() {
   const std::string texts = store_.try_get(key("intruders"), timeout_of(deadline_)).value_or("");
   const std::optional<Claim> host = claim_of(0);
+  const auto name = options_.company.is_spread ? describe_with_host : describe;
   for (std::size_t begin = 0; begin < texts.size();) {
     const std::size_t end = std::min(texts.find('\n', begin), texts.size());
     const std::optional<Claim> intruder = decode_claim(texts.substr(begin, end - begin));
@@ -163,8 +164,7 @@ std::optional<Error> Round::find_mixture() {
           fmt::format("two jobs are meeting at {}: beside rank 0 ({}) there is {}, and nothing "
                       "tells to which of them rank {} ({}) belongs. Give each job its own "
                       "MASTER_PORT and start them again",
-                      options_.place, describe(*host), describe(*intruder), rank,
-                      describe(*claim)));
+                      options_.place, name(*host), name(*intruder), rank, name(*claim)));
     }
   }
   return std::nullopt;
@@ -192,8 +192,8 @@ std::string Round::say_missing() try {
   if (error.code() != ErrorCode::kTimeout) throw;
   return fmt::format(
       "the store does not answer (at {}): the process that serves it is stopped or "
-      "overloaded",
-      options_.place);
+      "overloaded{}",
+      options_.place, options_.company.server.empty() ? "" : ", or its host cannot be reached");
 }
 
 void Round::throw_timeout() {
@@ -204,9 +204,9 @@ void Round::throw_timeout() {
   if (who.find("missing") != std::string::npos) context.culprits = missing();
   throw Error(ErrorCode::kTimeout,
               fmt::format("init (rank {}): {}. Were they started, with this WORLD_SIZE and "
-                          "this meeting point? A longer timeout is given by "
+                          "this meeting point?{}{} A longer timeout is given by "
                           "InitOptions::timeout or TUTTI_TIMEOUT",
-                          identity_.rank, who),
+                          identity_.rank, who, options_.advice.empty() ? "" : " ", options_.advice),
               context);
 }
 

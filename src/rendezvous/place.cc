@@ -1,0 +1,196 @@
+#include "rendezvous/place.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/hash.h"
+#include "net/poller.h"
+#include "net/resolve.h"
+#include "rendezvous/pmi.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+/// Where a name begins to exist with its host, the others' look-ups may come before it does.
+constexpr std::chrono::seconds kNameTime{30};
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
+}
+
+/// What the ranks were told.
+struct Told {
+  std::string host;
+  int port = 0;
+  std::string address_name;  ///< "MASTER_ADDR=10.0.0.1"
+  std::string port_name;     ///< "MASTER_PORT"
+};
+
+Told told_by(const Identity& identity, const InitMethod& method) {
+  if (method.kind == InitMethod::Kind::tcp) {
+    return {method.host, method.port, fmt::format("the host of init_method, {},", method.host),
+            "port in init_method"};
+  }
+  return {identity.master_addr, identity.master_port,
+          fmt::format("MASTER_ADDR={}", identity.master_addr), "MASTER_PORT"};
+}
+
+/// An MPI says how many of its ranks are on this host; by hand nobody does.
+bool is_on_several_hosts(const Identity& identity) {
+  const bool is_mpi =
+      identity.launcher == Launcher::open_mpi || identity.launcher == Launcher::mpich;
+  return is_mpi && !identity.is_one_host;
+}
+
+void check_told(const Identity& identity, const Told& told) {
+  if (told.port == 0) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("MASTER_PORT is not set: rank {} of {} ({}) does not know where to meet "
+                    "the others. {}",
+                    identity.rank, identity.world_size, identity.source,
+                    is_on_several_hosts(identity)
+                        ? "They are on several hosts: set MASTER_ADDR to an address of rank 0's "
+                          "host that the others reach, and one MASTER_PORT that is free there, "
+                          "for all ranks"
+                        : fmt::format("Start the job with `tutti run -n {}`, or set MASTER_ADDR="
+                                      "127.0.0.1 and one free MASTER_PORT for all ranks",
+                                      identity.world_size)));
+  }
+  if (identity.is_one_host || !told.host.empty()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("MASTER_ADDR is not set (rank {} of {}, {}): give 127.0.0.1 if all ranks "
+                  "are on this host, else an address of rank 0's host that the others reach",
+                  identity.rank, identity.world_size, identity.source));
+}
+
+std::string local_address(std::string_view kind, const MeetingOptions& options) {
+  std::string address = fmt::format("@tutti-{}-{}", ::geteuid(), kind);
+  if (!options.name.empty()) address += fmt::format("-{:016x}", hash_text(options.name));
+  return address;
+}
+
+/// Looks the name up; all but rank 0, whose own name must be known to it, try again for a while.
+std::vector<net::TcpAddress> look_up(const Identity& identity, const Told& told, Deadline& deadline,
+                                     WaitingLines& lines) {
+  Deadline patience = Deadline::after(kNameTime);
+  patience.start(Clock::now());
+  for (;;) {
+    try {
+      return net::resolve(told.host, told.port, deadline);
+    } catch (const Error& error) {
+      const auto why = [&] { return fmt::format("{}: {}", told.address_name, error.what()); };
+      const bool is_over = identity.rank == 0 || error.code() == ErrorCode::kTimeout ||
+                           patience.expired(Clock::now());
+      if (is_over || net::pause(milliseconds(200), deadline) == net::PollResult::expired) {
+        throw Error(error.code(), fmt::format("init (rank {}): {}", identity.rank, why()));
+      }
+      lines.look(Clock::now(), why);
+    }
+  }
+}
+
+/// Adds the place's TCP side, unless all that the name means is this host.
+void look_beyond(const Identity& identity, const Told& told, Deadline& deadline,
+                 WaitingLines& lines, Place* place) {
+  std::vector<std::string> own;
+  for (net::TcpAddress& address : look_up(identity, told, deadline, lines)) {
+    if (address.is_wildcard()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("init (rank {}): {} is all addresses of a host: give the one at "
+                              "which the other ranks reach rank 0, such as one of {}",
+                              identity.rank, told.address_name, net::addresses_of_this_host()));
+    }
+    if (address.is_loopback()) {
+      own.push_back(address.host());
+    } else {
+      place->tcp.push_back(address);
+    }
+  }
+  if (place->tcp.empty()) {
+    place->advice = fmt::format(
+        "{} means {} here (see /etc/hosts), which is this host alone: if ranks are on other hosts, "
+        "give an address of the network.",
+        told.address_name, fmt::join(own, ", "));
+    return;
+  }
+  place->may_be_here = std::any_of(place->tcp.begin(), place->tcp.end(), net::is_of_this_host);
+  place->description = told.port_name == "MASTER_PORT"
+                           ? fmt::format("MASTER_ADDR={} MASTER_PORT={}", told.host, told.port)
+                           : fmt::format("tcp://{}:{}", told.host, told.port);
+  place->advice = fmt::format(
+      "Ranks on other hosts must reach {}: does a firewall let the port through, and is {} an "
+      "address of the network that all of them share?",
+      place->tcp[0].text(), told.host);
+}
+
+Place place_by_port(const Identity& identity, const MeetingOptions& options, const Told& told,
+                    Deadline& deadline, WaitingLines& lines) {
+  check_told(identity, told);
+  Place place;
+  place.address = local_address(std::to_string(told.port), options);
+  place.description = told.port_name == "MASTER_PORT"
+                          ? fmt::format("MASTER_PORT {} ({})", told.port, place.address)
+                          : fmt::format("tcp://{}:{} ({})", told.host, told.port, place.address);
+  place.given = told.address_name;
+  place.port_name = told.port_name;
+  place.is_open = identity.job.empty();
+  place.job = identity.job.empty() ? 0 : hash_text(identity.job);
+  if (identity.is_one_host) return place;
+  if (is_loopback(told.host)) {
+    place.advice = fmt::format(
+        "{} is this host alone: if ranks are on other hosts, give all of them an address of rank "
+        "0's host.",
+        told.address_name);
+    return place;
+  }
+  look_beyond(identity, told, deadline, lines, &place);
+  if (place.tcp.empty()) return place;
+  if (identity.launcher == Launcher::open_mpi) {  // its names of the job differ between hosts
+    place.is_open = true;
+    place.job = 0;
+  }
+  if (options.before_tcp) options.before_tcp(place.description);
+  return place;
+}
+
+/// The place of a job that its launcher tells from all others of this host.
+Place place_of_job(std::uint64_t job, std::string_view kind, const Identity& identity,
+                   const MeetingOptions& options) {
+  Place place;
+  place.address = local_address(fmt::format("{}-{:016x}", kind, job), options);
+  place.description = fmt::format("{}'s job ({})", name_of(identity.launcher), place.address);
+  place.job = job;
+  return place;
+}
+
+}  // namespace
+
+Place find_place(const Identity& identity, const MeetingOptions& options, const InitMethod& method,
+                 Deadline& deadline, WaitingLines& lines) {
+  const Told told = told_by(identity, method);
+  if (method.kind == InitMethod::Kind::tcp || !identity.is_one_host) {
+    return place_by_port(identity, options, told, deadline, lines);
+  }
+  if (identity.launcher == Launcher::open_mpi && !identity.job.empty()) {
+    return place_of_job(hash_text(identity.job), "ompi", identity, options);
+  }
+  if (identity.launcher == Launcher::mpich && identity.pmi_fd >= 0) {
+    try {
+      return place_of_job(hash_text(pmi_job(identity.pmi_fd)), "pmi", identity, options);
+    } catch (const Error&) {  // a wrapper has closed it: then a port will do, if there is one
+      if (identity.master_port == 0) throw;
+    }
+  }
+  return place_by_port(identity, options, told, deadline, lines);
+}
+
+}  // namespace tutti::rendezvous

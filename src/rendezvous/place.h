@@ -1,0 +1,39 @@
+// Where the ranks of a job meet when rank 0 serves the store.
+//
+// Always at a *local socket*, which its launcher's name of the job or a port names. If the address
+// that all ranks were given may be another host, also at that address over TCP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "net/tcp.h"
+#include "rendezvous/identity.h"
+#include "rendezvous/init_method.h"
+#include "rendezvous/meeting.h"
+#include "rendezvous/round.h"
+#include "tutti/types.h"
+
+namespace tutti::rendezvous {
+
+struct Place {
+  std::string address;      ///< of the local socket
+  std::string description;  ///< for people
+  bool is_open = false;     ///< nothing but a port tells two jobs of this user apart
+  std::uint64_t job = 0;
+  std::vector<net::TcpAddress> tcp = {};  ///< one of them, too; empty: no port is opened
+  bool may_be_here = true;                ///< rank 0 may be on this host, at the local socket
+  std::string given = {};                 ///< "MASTER_ADDR=10.0.0.1", as the ranks were told
+  std::string port_name = {};             ///< what to change when the port is taken
+  std::string advice = {};                ///< when ranks do not come; may be empty
+};
+
+/// Looks up the name of rank 0's host if it may be another one.
+///
+/// Errors  kInvalidArgument: no MASTER_ADDR or MASTER_PORT, a name that does not exist. kSystem,
+///         kTimeout: the name could not be looked up. What MeetingOptions::before_tcp throws.
+Place find_place(const Identity& identity, const MeetingOptions& options, const InitMethod& method,
+                 Deadline& deadline, WaitingLines& lines);
+
+}  // namespace tutti::rendezvous

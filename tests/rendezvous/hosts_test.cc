@@ -1,0 +1,665 @@
+// Ranks that may be on several hosts: at an address of this host, and in network namespaces.
+#include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <mutex>
+
+#include "children.h"
+#include "meetings.h"
+#include "namespaces.h"
+#include "net/port_holder.h"
+#include "net/process_info.h"
+#include "net/tcp.h"
+#include "ranks.h"
+#include "rendezvous/claim.h"
+#include "rendezvous/company.h"
+#include "rendezvous/meeting.h"
+#include "rendezvous/round.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "tutti/init.h"
+#include "tutti/log.h"
+
+namespace tutti::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using test::Child;
+using test::expect_has;
+using test::meet_and_greet;
+using test::Namespaces;
+
+/// An address at which other hosts could reach this one; empty: it has none.
+std::string own_address() {
+  const std::string all = net::addresses_of_this_host();
+  const std::string first = all.substr(0, all.find(','));
+  return net::TcpAddress::parse(first + ":0") ? first : std::string();
+}
+
+net::TcpAddress at(const std::string& host, int port) {
+  const bool is_v6 = host.find(':') != std::string::npos;
+  const std::string text = (is_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+  return *net::TcpAddress::parse(text);
+}
+
+/// Free a moment ago.
+int free_port(const std::string& host) {
+  const net::Fd socket = net::listen_tcp(at(host, 0));
+  return net::TcpAddress::local(socket.get()).port();
+}
+
+Identity rank_of(int rank, int world_size, const std::string& host, int port) {
+  Identity identity = test::by_hand(rank, world_size, port);
+  identity.master_addr = host;
+  return identity;
+}
+
+class Hosts : public testing::Test {
+ protected:
+  void SetUp() override {
+    host_ = own_address();
+    if (host_.empty()) GTEST_SKIP() << "this host has no IPv4 address but loopback";
+    port_ = free_port(host_);
+  }
+  Child start(int rank, int world_size, const MeetingOptions& options = {.timeout = 20s}) {
+    const Identity identity = rank_of(rank, world_size, host_, port_);
+    return Child([=] { return meet_and_greet(identity, options); });
+  }
+  /// Connected over TCP, as a rank on another host is.
+  std::shared_ptr<Store> connect(store::Connected* connected) {
+    const std::vector<net::TcpAddress> addresses = {at(host_, port_)};
+    Deadline deadline = Deadline::after(20s);
+    std::string why;
+    for (;;) {
+      auto found = store::try_connect_tcp_store(addresses, {}, deadline, &why);
+      if (found) {
+        *connected = std::move(*found);
+        return connected->store;
+      }
+      if (net::pause(1ms, deadline) == net::PollResult::expired) throw std::runtime_error(why);
+    }
+  }
+  std::string host_;
+  int port_ = 0;
+};
+
+TEST_F(Hosts, MeetAtAnAddressOfThisHostInAnyOrder) {
+  for (const auto& order : {std::vector{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}}) {
+    std::vector<Child> ranks;
+    for (const int rank : order) ranks.push_back(start(rank, 4));
+    for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
+  }
+}
+
+TEST_F(Hosts, MeetOverTcpAlone) {
+  // Whoever is another user looks for another local socket: only TCP is left.
+  if (::geteuid() != 0) GTEST_SKIP() << "not root: cannot become another user";
+  Child zero = start(0, 3);
+  std::vector<Child> others;
+  for (int rank = 1; rank < 3; ++rank) {
+    const Identity identity = rank_of(rank, 3, host_, port_);
+    others.emplace_back([=] {
+      if (::setuid(65534) != 0) return std::string("cannot become another user");
+      return meet_and_greet(identity, {.timeout = 20s});
+    });
+  }
+  EXPECT_EQ(zero.result(), "met in round 1");
+  for (Child& other : others) EXPECT_EQ(other.result(), "met in round 1");
+}
+
+TEST_F(Hosts, TheSameProcessesMeetAgainAndAgain) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    const Identity identity = rank_of(rank, 3, host_, port_);
+    ranks.emplace_back([=] {
+      std::vector<Meeting> alive;
+      for (int world = 0; world < 10; ++world) {
+        const MeetingOptions options{.timeout = 20s, .name = world % 2 == 0 ? "a" : "b"};
+        alive.push_back(meet(identity, options));
+        alive.back().store->set("world", std::to_string(world));
+        alive.back().store->barrier("together", 3, 20s);
+        if (alive.back().store->get("world") != std::to_string(world)) return "mixed";
+      }
+      alive.back().store->barrier("end", 3, 20s);
+      return "ten worlds";
+    });
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.result(), "ten worlds");
+}
+
+TEST_F(Hosts, WorldsOfDifferentNamesTakeTurnsAtOnePort) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    const Identity identity = rank_of(rank, 2, host_, port_);
+    ranks.emplace_back([=] {
+      std::string results[2];
+      std::thread other(
+          [&] { results[0] = meet_and_greet(identity, {.timeout = 20s, .name = "a"}); });
+      results[1] = meet_and_greet(identity, {.timeout = 20s, .name = "b"});
+      other.join();
+      return results[0] + ", " + results[1];
+    });
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1, met in round 1");
+}
+
+TEST_F(Hosts, APortIsOpenOnlyWhereItMustBeAndUntilAllAreThere) {
+  const net::TcpAddress address = at(host_, port_);
+  Child zero = start(0, 2);
+  store::Connected connected;
+  connect(&connected);
+  EXPECT_EQ(net::holder_of(address), net::describe_process(zero.pid()));
+  EXPECT_EQ(net::holder_of(at("127.0.0.1", port_)), "");  // the address given, never the wildcard
+  const Identity identity = rank_of(1, 2, host_, port_);
+  Child one([=] {
+    const Meeting meeting = meet(identity, {.timeout = 20s});
+    meeting.store->set("here/1", "", 20s);
+    meeting.store->get("here/0", 20s);  // rank 0 has met, too
+    int problem = 0;
+    const bool is_free = net::try_listen_tcp(address, &problem).has_value();
+    meeting.store->set("gone/1", "", 20s);
+    return std::string(is_free ? "free" : "taken");
+  });
+  EXPECT_EQ(zero.result(), "met in round 1");
+  EXPECT_EQ(one.result(), "free");
+}
+
+TEST_F(Hosts, NoPortIsOpenedForOneHost) {
+  Identity loopback = rank_of(0, 2, "127.0.0.1", port_);
+  Identity one_host = rank_of(0, 2, host_, free_port(host_));
+  one_host.is_one_host = true;
+  for (const Identity& identity : {loopback, one_host}) {
+    Child zero([=] { return meet_and_greet(identity, {.timeout = 20s}); });
+    test::await_claim(identity.master_port, 0);
+    EXPECT_EQ(net::holder_of(at(host_, identity.master_port)), "");
+    EXPECT_EQ(net::holder_of(at("127.0.0.1", identity.master_port)), "");
+    Identity other = identity;
+    other.rank = 1;
+    Child one([=] { return meet_and_greet(other, {.timeout = 20s}); });
+    EXPECT_EQ(zero.result(), "met in round 1");
+    EXPECT_EQ(one.result(), "met in round 1");
+  }
+}
+
+TEST_F(Hosts, ABusyPortNamesItsHolder) {
+  const net::Fd holder = net::listen_tcp(at(host_, port_));
+  const std::string text = start(0, 2).result();
+  expect_has(text, "kInvalidArgument: init (rank 0): port " + std::to_string(port_) + " of " +
+                       host_ + " is taken by " + net::describe_process(::getpid()) +
+                       ". Give all ranks another MASTER_PORT");
+}
+
+TEST_F(Hosts, WhoAnswersThereMayBeNoStore) {
+  const net::Fd listener = net::listen_tcp(at(host_, port_));
+  const Identity identity = rank_of(1, 2, host_, port_);
+  Child one([=] { return meet_and_greet(identity, {.timeout = 20s}); });
+  Deadline deadline = Deadline::after(20s);
+  ASSERT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+  const net::Fd socket = net::accept_tcp(listener.get());
+  const std::string_view banner = "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u7\r\n";
+  net::send_all(socket.get(), std::as_bytes(std::span(banner)), deadline);
+  expect_has(one.result(), "this is no store of Tutti");
+}
+
+TEST_F(Hosts, AnotherVersionIsToldByBothSides) {
+  Child zero = start(0, 2);
+  store::Connected connected;
+  connect(&connected);
+  const std::vector<net::TcpAddress> addresses = {at(host_, port_)};
+  std::string why;
+  const Error refused = thrown_by([&] {
+    store::try_connect_tcp_store(addresses, {.version = store::kProtocolVersion + 1},
+                                 Deadline::after(20s), &why);
+  });
+  EXPECT_EQ(refused.code(), ErrorCode::kUnsupported);
+  expect_text(refused, "use one version of Tutti for the whole job");
+}
+
+TEST_F(Hosts, AServerOfAnotherVersionIsSaidToBeThat) {
+  const net::Fd listener = net::listen_tcp(at(host_, port_));
+  const Identity identity = rank_of(1, 2, host_, port_);
+  Child one([=] { return meet_and_greet(identity, {.timeout = 20s}); });
+  Deadline deadline = Deadline::after(20s);
+  ASSERT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+  const net::Fd socket = net::accept_tcp(listener.get());
+  net::Frame welcome = store::encode_welcome(std::nullopt, false);
+  welcome.body[4] = static_cast<char>(store::kProtocolVersion + 1);
+  std::string bytes;
+  net::append_frame(&bytes, welcome);
+  net::send_all(socket.get(), std::as_bytes(std::span(bytes)), deadline);
+  const std::string text = one.result();
+  expect_has(text, "kUnsupported");
+  expect_has(text, "version 4 of the store's protocol, we speak 3: use one version of Tutti");
+}
+
+TEST_F(Hosts, WhoIsNobodysAddressIsTold) {
+  const Error error =
+      thrown_by([&] { meet(rank_of(0, 2, "198.51.100.7", port_), {.timeout = 20s}); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "MASTER_ADDR=198.51.100.7 (198.51.100.7) is not an address of this host");
+  expect_text(error, host_);
+  expect_text(error, "rank 0 must run where it points");
+}
+
+TEST_F(Hosts, AWildcardIsNoPlace) {
+  for (const char* wildcard : {"0.0.0.0", "::"}) {
+    const Error error = thrown_by([&] { meet(rank_of(0, 2, wildcard, port_), {.timeout = 20s}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "is all addresses of a host");
+  }
+}
+
+TEST_F(Hosts, ANameThatDoesNotExistIsToldRank0AtOnceAndOthersAfterAWhile) {
+  const auto begin = Clock::now();
+  const Error zero =
+      thrown_by([&] { meet(rank_of(0, 2, "no-such-host.invalid", port_), {.timeout = 60s}); });
+  expect_text(zero, "MASTER_ADDR=no-such-host.invalid");
+  expect_text(zero, "An address in numbers");
+  EXPECT_LT(Clock::now() - begin, 30s);
+  const auto later = Clock::now();
+  const Error one =
+      thrown_by([&] { meet(rank_of(1, 2, "no-such-host.invalid", port_), {.timeout = 500ms}); });
+  expect_text(one, "init (rank 1): MASTER_ADDR=no-such-host.invalid");
+  EXPECT_LT(Clock::now() - later, 20s);
+}
+
+/// Gives this process a file of its own in place of `path`; whether that is allowed.
+bool use_file(const char* path, const std::string& text) {
+  std::string made = "/tmp/tutti-file-XXXXXX";
+  const net::Fd fd(::mkstemp(made.data()));
+  const bool is_used = ::write(fd.get(), text.data(), text.size()) > 0 &&
+                       ::fchmod(fd.get(), 0644) == 0 && ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount(made.c_str(), path, nullptr, MS_BIND, nullptr) == 0;
+  ::unlink(made.c_str());
+  return is_used;
+}
+bool use_hosts(const std::string& lines) { return use_file("/etc/hosts", lines); }
+
+TEST_F(Hosts, ANameServerThatDoesNotAnswerHoldsNobodyUpBeyondTheDeadline) {
+  const Identity identity = rank_of(1, 2, "node-a.test", port_);
+  const auto begin = Clock::now();
+  const std::string text =
+      Child([=] {
+        if (!use_file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:30\n") ||
+            ::unshare(CLONE_NEWNET) != 0 || std::system("ip link set lo up") != 0) {
+          return std::string("no");
+        }
+        const net::Fd silent(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+        const net::TcpAddress name_server = at("127.0.0.1", 53);
+        if (::bind(silent.get(), name_server.data(), name_server.size()) != 0) {
+          return std::string("no");
+        }
+        return meet_and_greet(identity, {.timeout = 500ms});
+      }).result();
+  if (text == "no") GTEST_SKIP() << "no namespaces here";
+  expect_has(text,
+             "kTimeout: init (rank 1): MASTER_ADDR=node-a.test: looking up the name of host "
+             "'node-a.test': no answer for 0.5 s");
+  EXPECT_LT(Clock::now() - begin, 15s);
+}
+
+TEST_F(Hosts, ANameOfThisHostAloneIsSaidToBeThat) {
+  const Identity identity = rank_of(0, 2, "node-a.test", port_);
+  const std::string text = Child([=] {
+                             if (!use_hosts("127.0.1.1 node-a.test\n")) return std::string("no");
+                             return meet_and_greet(identity, {.timeout = 300ms});
+                           }).result();
+  if (text == "no") GTEST_SKIP() << "no mount namespaces here";
+  expect_has(text, "kTimeout: init (rank 0): 1 of 2 ranks missing: 1");
+  expect_has(text,
+             "MASTER_ADDR=node-a.test means 127.0.1.1 here (see /etc/hosts), which is this "
+             "host alone");
+}
+
+TEST_F(Hosts, MeetByName) {
+  std::vector<Child> ranks;
+  for (const int rank : {1, 0}) {
+    const Identity identity = rank_of(rank, 2, "node-a.test", port_);
+    ranks.emplace_back([=, host = host_] {
+      // The first address is nobody's: both go on to the next.
+      if (!use_hosts("198.51.100.7 node-a.test\n" + host + " node-a.test\n")) {
+        return std::string("no");
+      }
+      return meet_and_greet(identity, {.timeout = 20s});
+    });
+  }
+  for (Child& rank : ranks) {
+    const std::string text = rank.result();
+    if (text == "no") GTEST_SKIP() << "no mount namespaces here";
+    EXPECT_EQ(text, "met in round 1");
+  }
+}
+
+TEST_F(Hosts, WhoWaitsForNobodyIsToldWhatToCheck) {
+  const Error away = thrown_by([&] { meet(rank_of(1, 2, host_, port_), {.timeout = 300ms}); });
+  EXPECT_EQ(away.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(away.context().culprits, std::vector<int>{0});
+  expect_text(away, "rank 0 of 2 is missing (" + host_ + ":" + std::to_string(port_) +
+                        ": Connection refused)");
+  expect_text(away, "One that was given 127.0.0.1");
+  expect_text(away, "does a firewall let the port through");
+  const Error here =
+      thrown_by([&] { meet(rank_of(0, 2, "127.0.0.1", port_), {.timeout = 300ms}); });
+  expect_text(here,
+              "MASTER_ADDR=127.0.0.1 is this host alone: if ranks are on other hosts, give "
+              "all of them an address of rank 0's host");
+}
+
+TEST_F(Hosts, WhatIsForbiddenOverTcpIsForbiddenBeforeAPortIsOpen) {
+  MeetingOptions options{.timeout = 20s};
+  options.before_tcp = [](const std::string& place) {
+    throw Error(ErrorCode::kUnsupported, "not at " + place);
+  };
+  const Error error = thrown_by([&] { meet(rank_of(0, 2, host_, port_), options); });
+  expect_text(error, "not at MASTER_ADDR=" + host_ + " MASTER_PORT=" + std::to_string(port_));
+  const Error local = thrown_by([&] {
+    MeetingOptions short_one = options;
+    short_one.timeout = 100ms;
+    meet(rank_of(0, 2, "127.0.0.1", port_), short_one);
+  });
+  EXPECT_EQ(local.code(), ErrorCode::kTimeout);  // nobody was asked
+}
+
+/// A claim of a process that nobody here can look at.
+Claim claim_from_elsewhere(int world_size) {
+  Claim claim = claim_of_this_process(world_size);
+  claim.where = "another-boot/pid:[1]";
+  claim.host = "elsewhere";
+  claim.pid = 1;  // lives here, and means nothing
+  return claim;
+}
+
+TEST_F(Hosts, AConnectionThatEndsFailsTheRoundOnAll) {
+  Child zero = start(0, 4);
+  Child two = start(2, 4);
+  for (const int rank : {0, 2}) test::await_claim(port_, rank);
+  const auto begin = Clock::now();
+  Child one([&]() -> std::string {
+    store::Connected connected;
+    connect(&connected);
+    CompanyOptions options{.rank = 1, .world_size = 4};
+    options.remote = connected.remote;
+    options.is_spread = true;
+    const Claim claim = claim_from_elsewhere(4);
+    Company company(connected.store, round_prefix("", 1), 1, claim, options);
+    Deadline deadline = Deadline::after(20s);
+    company.enlist(deadline);
+    connected.store->set("world//1/rank/1", encode(claim));
+    ::_exit(0);  // without a word
+  });
+  for (Child* child : {&zero, &two}) {
+    EXPECT_EQ(child->result(), "kPeerLost: init: rank 1 (pid 1 (" + net::program_of(::getpid()) +
+                                   ") on elsewhere) was lost before the world of 4 ranks was "
+                                   "complete. See why it ended, then start the job again "
+                                   "(culprits: 1)");
+  }
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+TEST_F(Hosts, AWillThatWasTakenBackSaysNothing) {
+  Child zero = start(0, 3);
+  test::await_claim(port_, 0);
+  Child one([&]() -> std::string {
+    store::Connected connected;
+    connect(&connected);
+    CompanyOptions options{.rank = 1, .world_size = 3};
+    options.remote = connected.remote;
+    const Claim claim = claim_from_elsewhere(3);
+    {
+      Company company(connected.store, round_prefix("", 1), 1, claim, options);
+      Deadline deadline = Deadline::after(20s);
+      company.enlist(deadline);
+      connected.store->set("world//1/rank/1", encode(claim));
+    }
+    ::_exit(0);
+  });
+  EXPECT_EQ(one.result(), "");
+  EXPECT_EQ(zero.result(1000ms), "(still running)");
+}
+
+TEST(Claims, OfAnotherHostAreNeitherKinNorDead) {
+  const Claim own = claim_of_this_process(2);
+  Claim other = claim_from_elsewhere(2);
+  other.pid = own.pid;
+  other.group = own.group;
+  other.parent = own.parent;
+  other.start_time = own.start_time + 1;  // here, that would be another process by now
+  EXPECT_FALSE(is_kin(own, other));
+  EXPECT_FALSE(is_dead(other, own));
+  Claim same = other;
+  same.where = own.where;
+  same.host = own.host;
+  EXPECT_TRUE(is_kin(own, same));
+  EXPECT_TRUE(is_dead(same, own));
+  EXPECT_EQ(describe_for(own, other), describe(own) + " on elsewhere");
+  EXPECT_EQ(describe_for(own, same), describe(own));
+  const auto decoded = decode_claim(encode(other));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(encode(*decoded), encode(other));
+  EXPECT_EQ(decoded->host, "elsewhere");
+}
+
+TEST_F(Hosts, StrangersAtThePortDoNotDisturb) {
+  Child zero = start(0, 2);
+  store::Connected connected;
+  connect(&connected);
+  const net::TcpAddress address = at(host_, port_);
+  std::vector<net::Fd> strangers;
+  Deadline deadline = Deadline::after(20s);
+  for (int i = 0; i < 600; ++i) {
+    std::string why;
+    if (auto socket = net::try_connect_tcp(address, deadline, &why)) {
+      if (i % 2 == 0) {  // half of them say nothing, the others announce a frame of 2 GiB
+        const std::string_view garbage = "\xff\xff\xff\x7f and more than a hello may have of it";
+        std::size_t moved = 0;
+        net::send_some(socket->get(), std::as_bytes(std::span(garbage)), &moved);
+      }
+      strangers.push_back(std::move(*socket));
+    }
+  }
+  EXPECT_EQ(strangers.size(), 600u);
+  Child one = start(1, 2);
+  EXPECT_EQ(zero.result(), "met in round 1");
+  EXPECT_EQ(one.result(), "met in round 1");
+}
+
+TEST_F(Hosts, AStrangerThatSaysNothingIsDroppedAfterTwoSeconds) {
+  Child zero = start(0, 2);
+  store::Connected connected;
+  connect(&connected);
+  Deadline deadline = Deadline::after(20s);
+  std::string why;
+  const auto begin = Clock::now();
+  const auto socket = net::try_connect_tcp(at(host_, port_), deadline, &why);
+  ASSERT_TRUE(socket) << why;
+  ASSERT_EQ(net::poll_readable(socket->get(), deadline), net::PollResult::ready);
+  std::array<std::byte, 1> byte;
+  std::size_t moved = 0;
+  EXPECT_EQ(net::receive_some(socket->get(), byte, &moved), net::IoResult::closed);
+  EXPECT_GE(Clock::now() - begin, 1900ms);
+}
+
+// Worlds, from the variables on.
+
+/// What a rank started by hand says in the end; "sum 3.0" if it has combined something.
+std::string whole_rank(int rank, int world_size, const std::string& host, int port,
+                       const Settings& settings = {}) {
+  ::setenv("RANK", std::to_string(rank).c_str(), 1);
+  ::setenv("WORLD_SIZE", std::to_string(world_size).c_str(), 1);
+  ::setenv("MASTER_ADDR", host.c_str(), 1);
+  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+  static std::mutex mutex;
+  static std::string lines;
+  set_log_callback([](LogLevel level, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    if (level == LogLevel::warn) lines += std::string(line) + "\n";
+  });
+  ProcessGroup world = init_process_group({.timeout = 20s, .settings = settings});
+  std::vector<double> one = {1.0 + world.rank()};
+  world.all_reduce(one);
+  world.close();
+  const std::lock_guard lock(mutex);
+  return "sum " + std::to_string(one[0]) + "\n" + lines;
+}
+
+TEST_F(Hosts, AWorldOfOneHostWorksFromEndToEnd) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([=, host = host_, port = port_] { return whole_rank(rank, 2, host, port); });
+  }
+  const std::string zero = ranks[0].result();
+  expect_has(zero, "sum 3.0");
+  expect_has(zero, "ranks meet at MASTER_ADDR=" + host_ + " MASTER_PORT=" + std::to_string(port_) +
+                       " over TCP: what goes between hosts is neither authenticated nor "
+                       "encrypted in this version");
+  EXPECT_EQ(std::count(zero.begin(), zero.end(), '\n'), 2) << zero;  // the sum and one line
+  EXPECT_EQ(ranks[1].result(), "sum 3.000000\n");
+}
+
+TEST_F(Hosts, ProtectionThatIsNotThereIsRefused) {
+  for (const char* security : {"auth", "integrity", "encrypt"}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Child refused([=, host = host_, port = port_] {
+        return whole_rank(rank, 2, host, port, {{"security", security}});
+      });
+      const std::string text = refused.result();
+      expect_has(text, "kUnsupported: ");
+      expect_has(text, "neither authenticated nor encrypted in this version");
+      expect_has(text, "TUTTI_SECURITY=" + std::string(security));
+      expect_has(text, "TUTTI_SECURITY=none");
+    }
+  }
+  std::vector<Child> local;  // no port, nothing to protect
+  for (int rank = 0; rank < 2; ++rank) {
+    local.emplace_back([=, port = port_] {
+      return whole_rank(rank, 2, "127.0.0.1", port, {{"security", "auth"}});
+    });
+  }
+  for (Child& rank : local) EXPECT_EQ(rank.result(), "sum 3.000000\n");
+}
+
+TEST_F(Hosts, TheInitMethodSaysWhereAndWho) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([=, host = host_, port = port_] {
+      for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+        ::unsetenv(name);
+      }
+      ProcessGroup world =
+          init_process_group({.init_method = "tcp://" + host + ":" + std::to_string(port) +
+                                             "?rank=" + std::to_string(rank) + "&world_size=2",
+                              .timeout = 20s});
+      std::vector<double> one = {1.0 + world.rank()};
+      world.all_reduce(one);
+      world.close();
+      return "rank " + std::to_string(rank) + " sum " + std::to_string(one[0]);
+    });
+  }
+  EXPECT_EQ(ranks[0].result(), "rank 0 sum 3.000000");
+  EXPECT_EQ(ranks[1].result(), "rank 1 sum 3.000000");
+}
+
+TEST_F(Hosts, AnOptionAndAnInitMethodThatDifferAreBothNamed) {
+  const std::string url = "tcp://" + host_ + ":29500?rank=1&world_size=2";
+  const Error rank = thrown_by([&] { init_process_group({.init_method = url, .rank = 0}); });
+  EXPECT_EQ(rank.code(), ErrorCode::kInvalidArgument);
+  expect_text(rank, "rank is given twice: 0 among the options, 1 in init_method '" + url + "'");
+  const Error size = thrown_by([&] { init_process_group({.init_method = url, .world_size = 3}); });
+  expect_text(size, "world_size is given twice: 3 among the options, 2 in init_method");
+}
+
+TEST_F(Hosts, RanksThatSayTheyAreOnTwoHostsComeAsFarAsTheirHost) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([=, host = host_, port = port_] {
+      return whole_rank(rank, 2, host, port, {{"host_id", "host-" + std::to_string(rank)}});
+    });
+  }
+  // They have met: whatever they say after that is of control::Host.
+  for (Child& rank : ranks) {
+    const std::string text = rank.result();
+    EXPECT_TRUE(text.starts_with("kUnsupported: ") || text.starts_with("sum 3.0")) << text;
+    if (text.starts_with("kUnsupported")) expect_has(text, "the ranks are on 2 hosts");
+  }
+}
+
+// Real processes of several hosts, each with a network, pids and a name of its own.
+
+struct InNamespaces : testing::Test {
+  void SetUp() override {
+    if (!spaces.why_not().empty()) GTEST_SKIP() << spaces.why_not();
+  }
+  Child start(int rank, int world_size, int host, const std::string& master,
+              std::chrono::milliseconds timeout = 20s) const {
+    return spaces.on_host(host, [=] {
+      return meet_and_greet(rank_of(rank, world_size, master, 29500), {.timeout = timeout});
+    });
+  }
+  Namespaces spaces{3};
+};
+
+TEST_F(InNamespaces, RanksOfThreeHostsMeet) {
+  for (const std::string& master : {Namespaces::address(0), Namespaces::address_v6(0)}) {
+    std::vector<Child> ranks;
+    for (const int rank : {4, 0, 2, 5, 1, 3}) ranks.push_back(start(rank, 6, rank % 3, master));
+    for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
+  }
+}
+
+TEST_F(InNamespaces, ARankKilledOnAnotherHostIsNamedWithinASecond) {
+  Child zero = start(0, 4, 0, Namespaces::address(0));
+  Child one = start(1, 4, 1, Namespaces::address(0));
+  Child two = start(2, 4, 2, Namespaces::address(0));
+  EXPECT_EQ(two.result(1000ms), "(still running)");
+  one.kill();  // and with it, as the parent of its pid namespace's first, the rank
+  const auto begin = Clock::now();
+  for (Child* child : {&zero, &two}) {
+    const std::string text = child->result();
+    expect_has(text, "kPeerLost: init: rank 1 (pid 1 (");
+    expect_has(text, ") on host-1) was lost before the world of 4 ranks was complete");
+    expect_has(text, "(culprits: 1)");
+  }
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {
+  Child zero = start(0, 3, 0, Namespaces::address(0));
+  Child one = start(1, 3, 1, Namespaces::address(0));
+  EXPECT_EQ(one.result(1000ms), "(still running)");
+  zero.kill();
+  const std::string text = one.result();
+  expect_has(text, "kPeerLost: init: rank 0 (pid 1 (");
+  expect_has(text, ") on host-0, at 10.77.0.1:29500) was lost before the world of 3 ranks");
+  expect_has(text, "(culprits: 0)");
+}
+
+TEST_F(InNamespaces, ARankThatGivesUpTellsTheOthers) {
+  Child zero = start(0, 3, 0, Namespaces::address(0));
+  Child one = start(1, 3, 1, Namespaces::address(0));
+  EXPECT_EQ(one.result(500ms), "(still running)");
+  Child late = start(1, 3, 2, Namespaces::address(0));
+  const std::string text = late.result();
+  expect_has(text, "kInvalidArgument: rank 1 is already present at MASTER_ADDR=10.77.0.1");
+  expect_has(text, ") on host-1 is meeting there");
+  Child two = start(2, 4, 2, Namespaces::address(0));
+  for (Child* child : {&zero, &one, &two}) {
+    const std::string disagreed = child->result();
+    expect_has(disagreed, "ranks disagree about the size of the world");
+    expect_has(disagreed, "on host-2) says 4");
+  }
+}
+
+TEST_F(InNamespaces, Rank0AtItsLoopbackIsMissedWithAdvice) {
+  Child zero = start(0, 2, 0, "127.0.0.1", 1000ms);
+  Child one = start(1, 2, 1, Namespaces::address(0), 1000ms);
+  expect_has(one.result(), "(10.77.0.1:29500: Connection refused)");
+  expect_has(zero.result(), "MASTER_ADDR=127.0.0.1 is this host alone");
+}
+
+}  // namespace
+}  // namespace tutti::rendezvous
