@@ -75,4 +75,28 @@ TUTTI_API std::shared_ptr<Store> make_memory_store();
 /// A view of `base` in which every key begins with `prefix` + '/'. num_keys counts the whole base.
 TUTTI_API std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
 
+/// A store that one process serves to others over TCP, as torch's TCPStore.
+struct TcpStoreOptions {
+  std::string host = {};  ///< of the process that serves it: a name or an address, never a wildcard
+  int port = 29500;       ///< 1 to 65535
+  bool is_server = false;  ///< this process serves it, for as long as it has the store
+  /// Who serves it waits until so many have come, itself included. 0: for nobody.
+  int world_size = 0;
+  Store::Timeout timeout = Store::kDefaultTimeout;  ///< for this, not for the calls of the store
+};
+
+/// Serves it or connects, trying until somebody serves it.
+///
+///     auto store = tutti::make_tcp_store({.host = "node-1", .port = 29500, .is_server = rank == 0,
+///                                         .world_size = n});
+///
+/// What goes over TCP is neither authenticated nor encrypted in this version: use a network that
+/// you trust. TUTTI_SECURITY=auth and above refuse it.
+///
+/// Lifetime  The server ends with its store; calls of the others are kSystem then.
+/// Errors    kInvalidArgument: a port out of range; the server's host is not its own, or has no
+///           such name; its port is taken (by whom). kTimeout: nobody serves it, or who has not
+///           come. kUnsupported: TUTTI_SECURITY asks for more.
+TUTTI_API std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options);
+
 }  // namespace tutti

@@ -74,6 +74,16 @@ void check_size(const Identity& identity) {
                           identity.rank, identity.world_size, identity.source, kMaxRanksOfHost));
 }
 
+/// The program's store may be served to several hosts, too.
+CompanyOptions company_in(const Identity& identity, Store& store) {
+  CompanyOptions company = company_of(identity);
+  auto* const remote = dynamic_cast<store::RemoteStore*>(&store);
+  if (remote == nullptr || !remote->is_over_tcp()) return company;
+  company.remote = remote;
+  company.is_spread = true;
+  return company;
+}
+
 /// Who meets at a store of rank 0, as one comes to it.
 CompanyOptions company_at(const Identity& identity, const Place& place, Served& served) {
   CompanyOptions company = company_of(identity);
@@ -127,7 +137,7 @@ Meeting meet(const Identity& identity, const MeetingOptions& options) {
   const InitMethod method = parse_init_method(options.init_method);
   if (options.store != nullptr) {
     return meet_in_store(identity, options, options.store, "the program's store",
-                         company_of(identity), deadline);
+                         company_in(identity, *options.store), deadline);
   }
   const store::Hello hello{.rank = identity.rank, .world_size = identity.world_size};
   const bool is_env = method.kind == InitMethod::Kind::env;

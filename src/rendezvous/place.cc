@@ -35,7 +35,7 @@ struct Told {
 
 Told told_by(const Identity& identity, const InitMethod& method) {
   if (method.kind == InitMethod::Kind::tcp) {
-    return {method.host, method.port, fmt::format("the host of init_method, {},", method.host),
+    return {method.host, method.port, fmt::format("the host of init_method, {}", method.host),
             "port in init_method"};
   }
   return {identity.master_addr, identity.master_port,

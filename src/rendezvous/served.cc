@@ -4,13 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <utility>
 
+#include "net/listen.h"
 #include "net/poller.h"
-#include "net/port_holder.h"
 #include "net/process_info.h"
 
 namespace tutti::rendezvous {
@@ -22,48 +21,19 @@ using std::chrono::milliseconds;
 /// Who holds the port may be the same rank of the job before, about to end.
 constexpr std::chrono::seconds kBusyTime{2};
 
-[[noreturn]] void refuse_port(const Identity& identity, const Place& place,
-                              const net::TcpAddress& address, const std::string& holder) {
-  const bool is_torchrun = identity.launcher == Launcher::torchrun;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("init (rank {}): port {} of {} is taken by {}. {}", identity.rank, address.port(),
-                  address.host(),
-                  holder.empty() ? "a process that is not shown to us (`ss -ltnp` as root shows it)"
-                                 : holder,
-                  is_torchrun
-                      ? "torchrun itself listens at MASTER_PORT: give all ranks another place "
-                        "by init_method tcp://HOST:PORT"
-                      : fmt::format("Give all ranks another {}", place.port_name)));
-}
-
-/// Listens at the first of the addresses that is of this host.
 net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
-  Deadline patience = Deadline::after(kBusyTime);
-  patience.start(Clock::now());
-  for (bool is_busy = true; is_busy;) {
-    is_busy = false;
-    for (const net::TcpAddress& address : place.tcp) {
-      int problem = 0;
-      if (std::optional<net::Fd> socket = net::try_listen_tcp(address, &problem)) {
-        return std::move(*socket);
-      }
-      if (problem != EADDRINUSE) continue;
-      is_busy = true;
-      const std::string holder = net::holder_of(address);
-      // Another thread of ours meets another world there: its port is free when that has met.
-      const bool is_ours = holder == net::describe_process(::getpid());
-      Deadline& limit = is_ours ? deadline : patience;
-      if (net::pause(milliseconds(20), limit) == net::PollResult::expired) {
-        refuse_port(identity, place, address, holder);
-      }
-    }
+  net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline);
+  if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
+  std::string remedy = "rank 0 must run where it points";
+  if (result.status == net::ListenResult::Status::taken) {
+    remedy = identity.launcher == Launcher::torchrun
+                 ? "torchrun itself listens at MASTER_PORT: give all ranks another place by "
+                   "init_method tcp://HOST:PORT"
+                 : fmt::format("give all ranks another {}", place.port_name);
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("init (rank {}): {} ({}) is not an address of this host, which has {}: "
-                  "rank 0 must run where it points",
-                  identity.rank, place.given, place.tcp[0].host(), net::addresses_of_this_host()));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("init (rank {}): {}: {}: {}", identity.rank, place.given,
+                          net::describe_failure(result), remedy));
 }
 
 store::Admit admission(const Place& place, const store::Hello& own) {

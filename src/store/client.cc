@@ -33,8 +33,9 @@ constexpr std::chrono::seconds kWelcomeTime{5};
 
 class SocketStore final : public RemoteStore {
  public:
-  SocketStore(net::Fd socket, std::string place)
-      : socket_(std::move(socket)), place_(std::move(place)) {}
+  SocketStore(net::Fd socket, std::string place, bool is_over_tcp)
+      : socket_(std::move(socket)), place_(std::move(place)), is_over_tcp_(is_over_tcp) {}
+  bool is_over_tcp() const noexcept override { return is_over_tcp_; }
 
  private:
   struct Slot {
@@ -52,6 +53,7 @@ class SocketStore final : public RemoteStore {
 
   const net::Fd socket_;
   const std::string place_;  // "store at @x of pid 12 (train)"
+  const bool is_over_tcp_;
   net::Wakeup wakeup_;
 
   std::mutex mutex_;  // guards what follows
@@ -241,7 +243,8 @@ std::optional<Connected> greet(net::Fd socket, net::Peer server, const std::stri
   Connected connected;
   connected.server = std::move(server);
   if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
-  const auto made = std::make_shared<SocketStore>(std::move(socket), place);
+  const auto made =
+      std::make_shared<SocketStore>(std::move(socket), place, !connected.server.address.empty());
   connected.remote = made.get();
   connected.store = made;
   return connected;

@@ -22,6 +22,8 @@ class RemoteStore : public CallStore {
   /// What the server is to do once this connection has ended; in place of what was left before.
   void leave_will(const Will& will, Timeout timeout);
   void take_back_will(Timeout timeout);
+  /// Perhaps from another host.
+  virtual bool is_over_tcp() const noexcept = 0;
 };
 
 struct Connected {

@@ -188,9 +188,9 @@ TEST_F(Hosts, NoPortIsOpenedForOneHost) {
 TEST_F(Hosts, ABusyPortNamesItsHolder) {
   const net::Fd holder = net::listen_tcp(at(host_, port_));
   const std::string text = start(0, 2).result();
-  expect_has(text, "kInvalidArgument: init (rank 0): port " + std::to_string(port_) + " of " +
-                       host_ + " is taken by " + net::describe_process(::getpid()) +
-                       ". Give all ranks another MASTER_PORT");
+  expect_has(text, "kInvalidArgument: init (rank 0): MASTER_ADDR=" + host_ + ": port " +
+                       std::to_string(port_) + " of " + host_ + " is taken by " +
+                       net::describe_process(::getpid()) + ": give all ranks another MASTER_PORT");
 }
 
 TEST_F(Hosts, WhoAnswersThereMayBeNoStore) {
@@ -240,7 +240,8 @@ TEST_F(Hosts, WhoIsNobodysAddressIsTold) {
   const Error error =
       thrown_by([&] { meet(rank_of(0, 2, "198.51.100.7", port_), {.timeout = 20s}); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  expect_text(error, "MASTER_ADDR=198.51.100.7 (198.51.100.7) is not an address of this host");
+  expect_text(error,
+              "MASTER_ADDR=198.51.100.7: 198.51.100.7 is not an address of this host, which has ");
   expect_text(error, host_);
   expect_text(error, "rank 0 must run where it points");
 }

@@ -85,6 +85,28 @@ class SharedConnectionUnderTest final : public StoreUnderTest {
   ServerUnderTest base_;
 };
 
+/// A port of the loopback address that was free a moment ago.
+inline int free_port() {
+  const net::Fd socket = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  return net::TcpAddress::local(socket.get()).port();
+}
+
+/// The public one: rank 0 serves it, every rank has a connection of its own.
+class TcpUnderTest final : public StoreUnderTest {
+ public:
+  std::shared_ptr<Store> at(int rank) override {
+    auto& store = stores_.at(static_cast<std::size_t>(rank));
+    if (!store) {
+      store = make_tcp_store({.host = "127.0.0.1", .port = port_, .is_server = rank == 0});
+    }
+    return store;
+  }
+
+ private:
+  const int port_ = free_port();
+  std::vector<std::shared_ptr<Store>> stores_{64};
+};
+
 template <class Base>
 class PrefixUnderTest final : public StoreUnderTest {
  public:

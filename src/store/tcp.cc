@@ -1,0 +1,139 @@
+// The store over TCP that a program makes itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/config.h"
+#include "base/log.h"
+#include "net/listen.h"
+#include "net/poller.h"
+#include "net/resolve.h"
+#include "store/client.h"
+#include "store/server.h"
+#include "tutti/store.h"
+
+namespace tutti {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+
+/// Who holds the port may be the server before, about to end.
+constexpr std::chrono::seconds kBusyTime{2};
+
+/// A client, and what serves it if that is this process.
+struct Made {
+  std::unique_ptr<store::Server> server;  // ends after the client
+  std::shared_ptr<Store> client;
+};
+
+void check(const TcpStoreOptions& options) {
+  const auto reject = [&](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "make_tcp_store: " + why);
+  };
+  if (options.host.empty()) reject("no host is given: that of the process that serves the store");
+  if (options.port < 1 || options.port > 65535) {
+    reject(fmt::format("port {} is out of range, from 1 to 65535", options.port));
+  }
+  if (options.world_size < 0) {
+    reject(fmt::format("a world_size of {}: give 0 to wait for nobody", options.world_size));
+  }
+  if (options.timeout < milliseconds(0)) {
+    reject(fmt::format("a timeout of {} ms", options.timeout.count()));
+  }
+  const Config config({}, read_environment());
+  const std::string& security = config.text(Setting::security);
+  if (security == "none" || security == "opportunistic") return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("make_tcp_store at {}:{}: the store over TCP is neither authenticated nor "
+                  "encrypted in this version, and TUTTI_SECURITY={} asks for that: let "
+                  "tutti run or a launcher bring the ranks together on one host, or give "
+                  "up the protection with TUTTI_SECURITY=none",
+                  options.host, options.port, security));
+}
+
+net::Fd listen(const TcpStoreOptions& options, const std::vector<net::TcpAddress>& addresses,
+               Deadline& deadline) {
+  for (const net::TcpAddress& address : addresses) {
+    if (!address.is_wildcard()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("make_tcp_store: {} is all addresses of a host: give the one at which "
+                            "the others reach this process, such as one of {}",
+                            options.host, net::addresses_of_this_host()));
+  }
+  net::ListenResult result = net::listen_at_one_of(addresses, kBusyTime, deadline);
+  if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
+  const bool is_taken = result.status == net::ListenResult::Status::taken;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("make_tcp_store: {}: {}", net::describe_failure(result),
+                          is_taken ? "give another port to all who use it"
+                                   : "the server must run where the host points"));
+}
+
+std::shared_ptr<Store> connect(const TcpStoreOptions& options,
+                               const std::vector<net::TcpAddress>& addresses, Deadline& deadline) {
+  const store::Hello hello{.world_size = options.world_size};
+  milliseconds backoff(1);
+  for (std::string why;;) {
+    if (auto connected = store::try_connect_tcp_store(addresses, hello, deadline, &why)) {
+      return connected->store;
+    }
+    if (net::pause(backoff, deadline) == net::PollResult::expired) {
+      throw Error(
+          ErrorCode::kTimeout,
+          fmt::format("make_tcp_store: nobody serves it at {}:{} for {:.3g} s ({}). Was the "
+                      "process with is_server started, with this host and port?",
+                      options.host, options.port,
+                      std::chrono::duration<double>(options.timeout).count(), why));
+    }
+    backoff = std::min(backoff * 2, milliseconds(50));
+  }
+}
+
+void await_clients(const store::Server& server, const TcpStoreOptions& options,
+                   Deadline& deadline) {
+  const auto wanted = static_cast<std::size_t>(options.world_size);
+  while (server.client_count() < wanted) {
+    if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
+    throw Error(
+        ErrorCode::kTimeout,
+        fmt::format("make_tcp_store: {} of {} have connected to {}:{} within {:.3g} s. Were "
+                    "the others started, with this host and port?",
+                    server.client_count(), options.world_size, options.host, options.port,
+                    std::chrono::duration<double>(options.timeout).count()));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options) {
+  check(options);
+  Deadline deadline = Deadline::after(options.timeout);
+  deadline.start(Clock::now());
+  const std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
+  const auto made = std::make_shared<Made>();
+  if (options.is_server) {
+    made->server = std::make_unique<store::Server>(
+        store::ServerOptions{.tcp_listener = listen(options, addresses, deadline)});
+    const bool is_far = std::none_of(addresses.begin(), addresses.end(),
+                                     [](const net::TcpAddress& a) { return a.is_loopback(); });
+    if (is_far) {
+      log(LogLevel::warn,
+          fmt::format(
+              "a store is served at {}:{}: what goes to it over the network is neither "
+              "authenticated nor encrypted in this version, so use a network that you trust",
+              options.host, options.port));
+    }
+  }
+  made->client = connect(options, addresses, deadline);
+  if (made->server) await_clients(*made->server, options, deadline);
+  Store* const client = made->client.get();
+  return {made, client};
+}
+
+}  // namespace tutti

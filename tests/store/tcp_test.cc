@@ -1,0 +1,113 @@
+// The store over TCP that a program makes: who serves it, who comes, and what is wrong.
+#include "net/tcp.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "net/process_info.h"
+#include "ranks.h"
+#include "stores.h"
+#include "tutti/log.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+TEST(TcpStore, WhoServesItWaitsForAll) {
+  const int port = test::free_port();
+  std::vector<std::thread> threads;
+  for (const int rank : {2, 0, 1}) {
+    threads.emplace_back([=] {
+      const auto store = make_tcp_store({.host = "127.0.0.1",
+                                         .port = port,
+                                         .is_server = rank == 0,
+                                         .world_size = 3,
+                                         .timeout = 20s});
+      store->set(std::to_string(rank), "here");
+      store->barrier("all", 3, 20s);
+      for (const char* key : {"0", "1", "2"}) EXPECT_EQ(store->get(key, 20s), "here");
+      if (rank != 0) return store->set("gone/" + std::to_string(rank), "", 20s);
+      const std::vector<std::string> others = {"gone/1", "gone/2"};
+      store->wait(others, 20s);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TcpStore, ATimeoutSaysWhoHasNotCome) {
+  const int port = test::free_port();
+  const Error server = thrown_by([&] {
+    make_tcp_store(
+        {.host = "127.0.0.1", .port = port, .is_server = true, .world_size = 3, .timeout = 100ms});
+  });
+  EXPECT_EQ(server.code(), ErrorCode::kTimeout);
+  expect_text(server, "1 of 3 have connected to 127.0.0.1:" + std::to_string(port));
+  const Error client =
+      thrown_by([&] { make_tcp_store({.host = "127.0.0.1", .port = port, .timeout = 100ms}); });
+  EXPECT_EQ(client.code(), ErrorCode::kTimeout);
+  expect_text(client, "nobody serves it at 127.0.0.1:" + std::to_string(port));
+  expect_text(client, "Connection refused");
+}
+
+TEST(TcpStore, ThePortIsFreeOnceTheServerHasGone) {
+  const int port = test::free_port();
+  for (int round = 0; round < 3; ++round) {
+    auto server = make_tcp_store({.host = "127.0.0.1", .port = port, .is_server = true});
+    const auto client = make_tcp_store({.host = "127.0.0.1", .port = port});
+    client->set("k", "v");
+    server.reset();
+    EXPECT_EQ(thrown_by([&] { client->get("k"); }).code(), ErrorCode::kSystem);
+  }
+}
+
+TEST(TcpStore, WhatCannotBeIsRefusedWithTheValue) {
+  const auto refused = [](const TcpStoreOptions& options) {
+    const Error error = thrown_by([&] { make_tcp_store(options); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    return error;
+  };
+  expect_text(refused({}), "no host is given");
+  expect_text(refused({.host = "127.0.0.1", .port = 0}), "port 0 is out of range");
+  expect_text(refused({.host = "127.0.0.1", .port = 65536}), "port 65536 is out of range");
+  expect_text(refused({.host = "127.0.0.1", .world_size = -1}), "a world_size of -1");
+  expect_text(refused({.host = "127.0.0.1", .timeout = -5ms}), "a timeout of -5 ms");
+  expect_text(refused({.host = "0.0.0.0", .is_server = true}), "is all addresses of a host");
+  expect_text(refused({.host = "198.51.100.7", .is_server = true}),
+              "198.51.100.7 is not an address of this host");
+  const net::Fd holder = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  const int port = net::TcpAddress::local(holder.get()).port();
+  expect_text(refused({.host = "127.0.0.1", .port = port, .is_server = true, .timeout = 100ms}),
+              "port " + std::to_string(port) + " of 127.0.0.1 is taken by " +
+                  net::describe_process(::getpid()) + ": give another port to all who use it");
+}
+
+TEST(TcpStore, ANameThatDoesNotExistIsNamed) {
+  const Error error =
+      thrown_by([&] { make_tcp_store({.host = "no-such-host.invalid", .timeout = 20s}); });
+  expect_text(error, "no-such-host.invalid");
+}
+
+TEST(TcpStore, ProtectionThatIsNotThereIsRefused) {
+  for (const char* security : {"auth", "integrity", "encrypt"}) {
+    ::setenv("TUTTI_SECURITY", security, 1);
+    for (const bool is_server : {true, false}) {
+      const Error error = thrown_by([&] {
+        make_tcp_store({.host = "127.0.0.1", .port = test::free_port(), .is_server = is_server});
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+      expect_text(error, "neither authenticated nor encrypted in this version");
+      expect_text(error, std::string("TUTTI_SECURITY=") + security);
+    }
+    ::unsetenv("TUTTI_SECURITY");
+  }
+}
+
+}  // namespace
+}  // namespace tutti
