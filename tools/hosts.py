@@ -1,0 +1,235 @@
+#!/usr/bin/env python3
+"""Hosts on one machine: network namespaces joined by a bridge, and ranks started by hand in them.
+
+    tools/hosts.py 2 --ranks 2 --rate 100mbit -- ./program args
+
+Every rank gets RANK, WORLD_SIZE, MASTER_ADDR (an address of the first host), MASTER_PORT, OMP_NUM_THREADS=1 and OMP_WAIT_POLICY=PASSIVE.
+The bridge is in a namespace of its own, so that nothing of it is seen outside. Needs root and iproute2.
+"""
+import argparse
+import ctypes
+import fcntl
+import os
+import pathlib
+import re
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+PREFIX = "tutti-hosts-"
+LOCKS = pathlib.Path(tempfile.gettempdir())
+# What makes a process a rank of another launcher.
+OF_LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*|OMPI_.*|PMIX?_.*"
+                          r"|MPI_LOCAL.*|SLURM_.*|TUTTI_(AGENT|RANK|WORLD_SIZE|INIT_METHOD|HOST_ID))$")
+PR_SET_PDEATHSIG = 1
+NOT_PERMITTED = 77
+
+
+class Failed(Exception):
+    pass
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *words], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise Failed(f"ip {' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class Network:
+    """The namespaces. Their names hold a random tag, which is locked for as long as this process lives."""
+
+    def __init__(self):
+        self.tag = secrets.token_hex(4)
+        self.lock = (LOCKS / f"{PREFIX}{self.tag}.lock").open("w")
+        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self.made = []
+
+    def name(self, what):
+        return f"{PREFIX}{self.tag}-{what}"
+
+    def add(self, what):
+        ip("netns", "add", self.name(what))
+        self.made.append(self.name(what))
+        return self.name(what)
+
+    def build(self, hosts, rate):
+        hub = self.add("hub")
+        ip("-n", hub, "link", "add", "hub", "type", "bridge")
+        ip("-n", hub, "link", "set", "hub", "up")
+        for host in range(hosts):
+            space = self.add(host)
+            ip("-n", hub, "link", "add", f"p{host}", "type", "veth", "peer", "name", "eth0", "netns", space)
+            ip("-n", hub, "link", "set", f"p{host}", "master", "hub", "up")
+            ip("-n", space, "addr", "add", f"{address(host)}/16", "dev", "eth0")
+            ip("-n", space, "-6", "addr", "add", f"fd77::{host + 1:x}/64", "dev", "eth0", "nodad")
+            ip("-n", space, "link", "set", "eth0", "up")
+            ip("-n", space, "link", "set", "lo", "up")
+            if rate:
+                done = subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb",
+                                       "latency", "50ms"], capture_output=True, text=True)
+                if done.returncode != 0:
+                    raise Failed(f"--rate {rate}: {done.stderr.strip()} (as `tc` writes it: 100mbit, 1gbit)")
+
+    def take_down(self):
+        while self.made:
+            remove(self.made.pop())
+        pathlib.Path(self.lock.name).unlink(missing_ok=True)
+        self.lock.close()
+
+
+def address(host):
+    return f"10.77.{(host + 1) // 256}.{(host + 1) % 256}"
+
+
+def remove(space):
+    """Ends all that is in a namespace of ours, grandchildren included, and the namespace."""
+    for _ in range(100):
+        pids = subprocess.run(["ip", "netns", "pids", space], capture_output=True, text=True).stdout.split()
+        if not pids:
+            break
+        for pid in pids:
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
+    subprocess.run(["ip", "netns", "del", space], capture_output=True)
+
+
+def remove_stale():
+    """What one that was killed has left: nobody holds its lock."""
+    for path in LOCKS.glob(f"{PREFIX}*.lock"):
+        try:
+            with path.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                tag = path.name.removeprefix(PREFIX).removesuffix(".lock")
+                for line in ip("netns", "list").splitlines():
+                    if line.startswith(f"{PREFIX}{tag}-"):
+                        remove(line.split()[0])
+                path.unlink(missing_ok=True)
+        except OSError:  # held, or another user's
+            continue
+
+
+class Ranks:
+    def __init__(self, network, options):
+        self.printing = threading.Lock()
+        self.processes = []
+        self.readers = []
+        size = options.hosts * options.ranks
+        for rank in range(size):
+            self.start(network.name(rank // options.ranks), rank, size, options)
+
+    def start(self, space, rank, size, options):
+        env = {name: value for name, value in os.environ.items() if not OF_LAUNCHERS.match(name)}
+        env.update(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR=address(0), MASTER_PORT=str(options.port),
+                   OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+        libc = ctypes.CDLL(None)
+        process = subprocess.Popen(["ip", "netns", "exec", space, *options.command], env=env, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                   preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL))
+        self.processes.append(process)
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr)):
+            reader = threading.Thread(target=self.copy, args=(rank, source, target.buffer), daemon=True)
+            reader.start()
+            self.readers.append(reader)
+
+    def copy(self, rank, source, target):
+        for line in source:
+            with self.printing:
+                target.write(f"[{rank}] ".encode() + line + (b"" if line.endswith(b"\n") else b"\n"))
+                target.flush()
+
+    def wait(self, grace):
+        """The exit code of the first that fails; the others have some time to end by themselves then."""
+        code, until = 0, None
+        while running := [process for process in self.processes if process.poll() is None]:
+            code = code or self.first_failure()
+            if code and until is None:
+                until = time.monotonic() + grace
+            if until is not None and time.monotonic() > until:
+                print(f"hosts: {len(running)} ranks still ran {grace:g} s after the first had failed: ended", file=sys.stderr)
+                break
+            time.sleep(0.01)
+        code = code or self.first_failure()
+        self.end()
+        return code
+
+    def first_failure(self):
+        for process in self.processes:
+            if process.poll() not in (None, 0):
+                return process.returncode if process.returncode > 0 else 128 - process.returncode
+        return 0
+
+    def end(self):
+        for number, patience in ((signal.SIGTERM, 2), (signal.SIGKILL, 5)):
+            running = [process for process in self.processes if process.poll() is None]
+            for process in running:
+                process.send_signal(number)  # of a process that is not reaped yet: its pid is nobody else's
+            until = time.monotonic() + patience
+            while any(process.poll() is None for process in running) and time.monotonic() < until:
+                time.sleep(0.01)
+        for reader in self.readers:
+            reader.join(1)
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="./dev hosts", usage="./dev hosts N [--ranks M] [--rate R] [--port P] [--grace S] -- CMD",
+                                     description="N hosts on this machine (network namespaces), M ranks in each")
+    parser.add_argument("hosts", type=int, metavar="N")
+    parser.add_argument("--ranks", type=int, default=1, metavar="M", help="on each host (1)")
+    parser.add_argument("--rate", default="", metavar="R", help="what each host can send: 100mbit, 1gbit (as fast as it goes)")
+    parser.add_argument("--port", type=int, default=29500, metavar="P", help="MASTER_PORT (29500)")
+    parser.add_argument("--grace", type=float, default=10, metavar="S", help="seconds for the others when one has failed (10)")
+    own, command = sys.argv[1:], []
+    if "--" in own:
+        own, command = own[:own.index("--")], own[own.index("--") + 1:]
+    options = parser.parse_args(own)
+    options.command = command
+    if not command:
+        parser.error("no command: ./dev hosts N -- CMD")
+    if not 1 <= options.hosts <= 1000 or options.ranks < 1:
+        parser.error(f"{options.hosts} hosts with {options.ranks} ranks each: from 1 to 1000 hosts, at least one rank")
+    return options
+
+
+def interrupt(number, _frame):
+    raise SystemExit(128 + number)
+
+
+def main():
+    options = parse()
+    if os.geteuid() != 0:
+        print("hosts: network namespaces need root: sudo ./dev hosts ...", file=sys.stderr)
+        return NOT_PERMITTED
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    network, ranks = None, None
+    try:
+        remove_stale()
+        network = Network()
+        network.build(options.hosts, options.rate)
+        ranks = Ranks(network, options)
+        return ranks.wait(options.grace)
+    except Failed as failure:
+        print(f"hosts: {failure}", file=sys.stderr)
+        return 2 if "--rate" in str(failure) else NOT_PERMITTED
+    except FileNotFoundError as missing:
+        print(f"hosts: {missing.filename} is not installed: apt-get install iproute2", file=sys.stderr)
+        return NOT_PERMITTED
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # what was made is taken down, whatever comes now
+        if ranks:
+            ranks.end()
+        if network:
+            network.take_down()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
