@@ -101,18 +101,16 @@ void refuse_insecure(const BackendInfo& backend, const std::string& security) {
                           backend.name, security));
 }
 
+void warn_of_unprotected(const std::string& place) {
+  log(LogLevel::warn, fmt::format("ranks meet at {} over TCP: what goes between hosts is neither "
+                                  "authenticated nor encrypted in this version, so use a network "
+                                  "that you trust",
+                                  place));
+}
+
 /// The store over TCP proves and hides nothing yet.
-void refuse_unprotected(const std::string& place, const Identity& identity,
-                        const std::string& security) {
-  const bool is_allowed = security == "none" || security == "opportunistic";
-  if (is_allowed && identity.rank != 0) return;
-  if (is_allowed) {
-    return log(LogLevel::warn,
-               fmt::format("ranks meet at {} over TCP: what goes between hosts is neither "
-                           "authenticated nor encrypted in this version, so use a network that "
-                           "you trust",
-                           place));
-  }
+void refuse_unprotected(const std::string& place, const std::string& security) {
+  if (security == "none" || security == "opportunistic") return;
   throw Error(
       ErrorCode::kUnsupported,
       fmt::format("ranks meet at {} over TCP, which is neither authenticated nor encrypted "
@@ -187,10 +185,26 @@ Identity find_identity(const InitOptions& options, const Settings& settings, con
   given.rank = given_number("rank", settings, config.number(Setting::rank), method.rank, text);
   given.world_size = given_number("world_size", settings, config.number(Setting::world_size),
                                   method.world_size, text);
+  if (method.is_rank_auto) {
+    if (given.rank) {
+      throw_invalid(
+          fmt::format("rank is given twice: {} among the options, auto in init_method '{}'",
+                      *given.rank, text));
+    }
+    if (!given.world_size) {
+      throw_invalid(
+          fmt::format("init_method '{}': rank=auto needs the world_size, too: add "
+                      "&world_size=N, or give it among the options",
+                      text));
+    }
+    given.rank = 0;  // until the meeting gives one
+  }
   if (options.store && (!given.rank || !given.world_size)) {
     throw_invalid("a store is given, so the launcher is not asked: give rank and world_size, too");
   }
-  return rendezvous::identify(environment, given);
+  Identity identity = rendezvous::identify(environment, given);
+  identity.is_rank_auto = method.is_rank_auto && options.store == nullptr;
+  return identity;
 }
 
 void log_beginning(const Identity& identity, const Environment& environment) {
@@ -285,10 +299,16 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
       return ranks_ended(board, world_size);
     };
   }
+  std::string over_tcp;
   meeting.before_tcp = [&](const std::string& place) {
-    refuse_unprotected(place, identity, config.text(Setting::security));
+    refuse_unprotected(place, config.text(Setting::security));
+    over_tcp = place;
+    if (identity.rank == 0 && !identity.is_rank_auto) warn_of_unprotected(place);
   };
-  return rendezvous::meet(identity, meeting);
+  Meeting met = rendezvous::meet(identity, meeting);
+  set_log_rank(met.rank);
+  if (identity.is_rank_auto && met.rank == 0 && !over_tcp.empty()) warn_of_unprotected(over_tcp);
+  return met;
 }
 
 /// The agent is to know what this process leaves untold, of whatever world, and that it goes on
@@ -372,12 +392,13 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (environment.contains("TUTTI_AGENT")) install_last_words();
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
-  const Identity identity = find_identity(options, settings, config, environment);
+  Identity identity = find_identity(options, settings, config, environment);
   const MakeBackend make_backend = find_backend(config, identity);
-  set_log_rank(identity.rank);
+  if (!identity.is_rank_auto) set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   const Meeting meeting = meet(options, identity, config);
+  identity.rank = meeting.rank;
   show_agent(meeting, identity);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
   log_world(world, identity, meeting);

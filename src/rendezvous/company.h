@@ -58,6 +58,7 @@ class Company {
   Company& operator=(const Company&) = delete;
 
   int round() const noexcept { return round_; }
+  int rank() const noexcept { return options_.rank; }
   const Claim& own() const noexcept { return own_; }
   /// This process, as the others are to read of it.
   std::string own_name() const;

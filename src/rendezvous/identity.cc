@@ -272,6 +272,10 @@ std::string_view name_of(Launcher launcher) noexcept {
   return "?";
 }
 
+std::string init_of(const Identity& identity) {
+  return identity.is_rank_auto ? "init (rank=auto)" : fmt::format("init (rank {})", identity.rank);
+}
+
 Identity identify(const Environment& variables, const Explicit& given) {
   // With both numbers from the program, what launchers say in their variables may be nonsense.
   Identity identity;

@@ -33,6 +33,7 @@ std::string_view name_of(Launcher launcher) noexcept;  ///< "tutti run"
 struct Identity {
   int rank = 0;
   int world_size = 1;
+  bool is_rank_auto = false;  ///< the meeting gives the rank: `rank` says nothing before
   int local_rank = -1;        ///< -1: not known
   int local_world_size = -1;  ///< -1: not known
   Launcher launcher = Launcher::none;
@@ -48,6 +49,9 @@ struct Identity {
                         ///< with the job of another launcher
   std::vector<std::string> notes;  ///< what was ignored and why, for `tutti env`
 };
+
+/// "init (rank 3)", for messages.
+std::string init_of(const Identity& identity);
 
 /// What the program says itself. It wins over every variable.
 struct Explicit {

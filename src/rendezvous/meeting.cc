@@ -12,6 +12,7 @@
 #include "rendezvous/round.h"
 #include "rendezvous/served.h"
 #include "store/client.h"
+#include "store/watch.h"
 
 namespace tutti::rendezvous {
 namespace {
@@ -23,6 +24,7 @@ Meeting below_round(std::shared_ptr<Store> base, const MeetingOptions& options,
                     std::shared_ptr<Company> company, std::string place) {
   Meeting meeting;
   meeting.round = company->round();
+  meeting.rank = company->rank();
   meeting.store = make_prefix_store(std::move(base), round_prefix(options.name, meeting.round));
   meeting.company = std::move(company);
   meeting.place = std::move(place);
@@ -84,6 +86,21 @@ CompanyOptions company_in(const Identity& identity, Store& store) {
   return company;
 }
 
+/// The number of who comes without one: who serves the store is rank 0, the others follow in the
+/// order of arrival.
+int take_number(const Identity& identity, const MeetingOptions& options, const Place& place,
+                const Served& served, Deadline& deadline) {
+  if (served.server) return 0;
+  const std::string key = round_prefix(options.name, 1) + "/numbers";
+  const std::int64_t number = served.store->add(key, 1, store::timeout_of(deadline));
+  if (number < identity.world_size) return static_cast<int>(number);
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("init: {} processes have come to {} before this one, and its world has {} "
+                  "ranks: start no more than that, or give each job a port of its own",
+                  number, place.description, identity.world_size));
+}
+
 /// Who meets at a store of rank 0, as one comes to it.
 CompanyOptions company_at(const Identity& identity, const Place& place, Served& served) {
   CompanyOptions company = company_of(identity);
@@ -114,8 +131,10 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                              .company = {}};
   for (;;) {
     auto served = std::make_shared<Served>(find_store(identity, place, hello, deadline, lines));
-    round_options.company = company_at(identity, place, *served);
-    std::shared_ptr<Company> company = join_round(served->store, identity, round_options, deadline);
+    Identity who = identity;
+    if (who.is_rank_auto) who.rank = take_number(who, options, place, *served, deadline);
+    round_options.company = company_at(who, place, *served);
+    std::shared_ptr<Company> company = join_round(served->store, who, round_options, deadline);
     if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
       throw Error(ErrorCode::kTimeout, fmt::format("init (rank {}): {} still serves another world",

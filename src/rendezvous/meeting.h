@@ -40,6 +40,7 @@ struct Meeting {
   std::shared_ptr<net::Fd> board;  ///< from the agent; else null or empty
   std::string place;               ///< for people: "the agent at @tutti-..."
   int round = 1;
+  int rank = 0;  ///< Identity::rank, or what the meeting has given
   /// Those who meet here: to be looked at, and told of an error, until the board shows who lives.
   std::shared_ptr<Company> company;
 };

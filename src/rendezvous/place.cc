@@ -91,7 +91,7 @@ std::vector<net::TcpAddress> look_up(const Identity& identity, const Told& told,
       const bool is_over = identity.rank == 0 || error.code() == ErrorCode::kTimeout ||
                            patience.expired(Clock::now());
       if (is_over || net::pause(milliseconds(200), deadline) == net::PollResult::expired) {
-        throw Error(error.code(), fmt::format("init (rank {}): {}", identity.rank, why()));
+        throw Error(error.code(), fmt::format("{}: {}", init_of(identity), why()));
       }
       lines.look(Clock::now(), why);
     }
@@ -105,9 +105,9 @@ void look_beyond(const Identity& identity, const Told& told, Deadline& deadline,
   for (net::TcpAddress& address : look_up(identity, told, deadline, lines)) {
     if (address.is_wildcard()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("init (rank {}): {} is all addresses of a host: give the one at "
+                  fmt::format("{}: {} is all addresses of a host: give the one at "
                               "which the other ranks reach rank 0, such as one of {}",
-                              identity.rank, told.address_name, net::addresses_of_this_host()));
+                              init_of(identity), told.address_name, net::addresses_of_this_host()));
     }
     if (address.is_loopback()) {
       own.push_back(address.host());

@@ -32,7 +32,7 @@ net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadli
                  : fmt::format("give all ranks another {}", place.port_name);
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("init (rank {}): {}: {}: {}", identity.rank, place.given,
+              fmt::format("{}: {}: {}: {}", init_of(identity), place.given,
                           net::describe_failure(result), remedy));
 }
 
@@ -96,7 +96,7 @@ std::optional<store::Connected> come(const Place& place, const store::Hello& hel
                               "given 127.0.0.1 or another address of its host alone serves "
                               "nobody on other hosts.");
   throw Error(ErrorCode::kTimeout,
-              fmt::format("init (rank {}): {}. {}{}{}", identity.rank, missing, remedy,
+              fmt::format("{}: {}. {}{}{}", init_of(identity), missing, remedy,
                           place.advice.empty() ? "" : " ", place.advice),
               context);
 }
@@ -114,7 +114,8 @@ Served find_store(const Identity& identity, const Place& place, const store::Hel
                   Deadline& deadline, WaitingLines& lines) {
   milliseconds backoff(1);
   for (std::string why;;) {
-    if (identity.rank == 0) {
+    // Of ranks without a number whoever is first on the host of the address serves.
+    if (identity.is_rank_auto ? place.may_be_here : identity.rank == 0) {
       if (std::optional<Served> served = serve(identity, place, hello, deadline)) {
         return std::move(*served);
       }

@@ -5,7 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <mutex>
+#include <set>
 
 #include "children.h"
 #include "meetings.h"
@@ -565,6 +567,53 @@ TEST_F(Hosts, TheInitMethodSaysWhereAndWho) {
   EXPECT_EQ(ranks[1].result(), "rank 1 sum 3.000000");
 }
 
+std::string numbered_rank(const std::string& host, int port, int world_size) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+  ProcessGroup world =
+      init_process_group({.init_method = "tcp://" + host + ":" + std::to_string(port) +
+                                         "?rank=auto&world_size=" + std::to_string(world_size),
+                          .timeout = 20s});
+  std::vector<double> one = {1.0};
+  world.all_reduce(one);
+  const std::string result = std::to_string(world.rank()) + " of " + std::to_string(one[0]);
+  world.close();
+  return result;
+}
+
+TEST_F(Hosts, NumbersAreGivenInTheOrderOfArrival) {
+  for (const std::string& host : {host_, std::string("127.0.0.1")}) {
+    for (int world = 0; world < 2; ++world) {  // of each world anew
+      std::vector<Child> ranks;
+      for (int i = 0; i < 4; ++i) {
+        ranks.emplace_back([=, port = port_] { return numbered_rank(host, port, 4); });
+      }
+      std::set<std::string> results;
+      for (Child& rank : ranks) results.insert(rank.result());
+      EXPECT_EQ(results, (std::set<std::string>{"0 of 4.000000", "1 of 4.000000", "2 of 4.000000",
+                                                "3 of 4.000000"}));
+    }
+  }
+}
+
+TEST_F(Hosts, OneTooManyIsToldSoAndTheOthersMeet) {
+  Child zero([&] { return numbered_rank(host_, port_, 3); });
+  store::Connected connected;
+  connect(&connected);
+  connected.store->set("world//1/numbers", "2");  // as if one more were about to claim its own
+  Child refused([&] { return numbered_rank(host_, port_, 3); });
+  expect_has(refused.result(), "kInvalidArgument: init: 3 processes have come to tcp://" + host_);
+  EXPECT_EQ(zero.result(500ms), "(still running)");
+}
+
+TEST_F(Hosts, ANumberGivenTwiceOrWithoutASizeIsRefused) {
+  const std::string url = "tcp://" + host_ + ":29500?rank=auto";
+  expect_text(thrown_by([&] { init_process_group({.init_method = url}); }),
+              "rank=auto needs the world_size");
+  const Error both =
+      thrown_by([&] { init_process_group({.init_method = url, .rank = 1, .world_size = 2}); });
+  expect_text(both, "rank is given twice: 1 among the options, auto in init_method '" + url + "'");
+}
+
 TEST_F(Hosts, AnOptionAndAnInitMethodThatDifferAreBothNamed) {
   const std::string url = "tcp://" + host_ + ":29500?rank=1&world_size=2";
   const Error rank = thrown_by([&] { init_process_group({.init_method = url, .rank = 0}); });
@@ -653,6 +702,44 @@ TEST_F(InNamespaces, ARankThatGivesUpTellsTheOthers) {
     expect_has(disagreed, "ranks disagree about the size of the world");
     expect_has(disagreed, "on host-2) says 4");
   }
+}
+
+TEST_F(InNamespaces, NumbersAreGivenToAllHosts) {
+  std::vector<Child> ranks;
+  for (const int host : {1, 2, 0, 0}) {
+    ranks.push_back(spaces.on_host(host, [] {
+      Identity identity = rank_of(0, 4, "", 0);
+      identity.is_rank_auto = true;
+      const Meeting meeting =
+          meet(identity,
+               {.timeout = 20s, .init_method = "tcp://10.77.0.1:29500?rank=auto&world_size=4"});
+      test::greet(meeting, 4);
+      return std::to_string(meeting.rank);
+    }));
+  }
+  std::vector<std::string> results;
+  for (Child& rank : ranks) results.push_back(rank.result());
+  EXPECT_TRUE(results[2] == "0" || results[3] == "0") << "rank 0 is on the host of the address";
+  std::sort(results.begin(), results.end());
+  EXPECT_EQ(results, (std::vector<std::string>{"0", "1", "2", "3"}));
+}
+
+TEST_F(InNamespaces, InTheProgramsTcpStoreADeathIsSeen) {
+  const auto start_in_store = [&](int rank) {
+    return spaces.on_host(rank, [=] {
+      MeetingOptions options{.timeout = 20s};
+      options.store =
+          make_tcp_store({.host = Namespaces::address(0), .is_server = rank == 0, .timeout = 20s});
+      return meet_and_greet(rank_of(rank, 3, "", 0), options);
+    });
+  };
+  Child zero = start_in_store(0);
+  Child one = start_in_store(1);
+  EXPECT_EQ(one.result(1000ms), "(still running)");
+  one.kill();
+  const std::string text = zero.result();
+  expect_has(text, "kPeerLost: init: rank 1 (pid 1 (");
+  expect_has(text, ") on host-1) was lost before the world of 3 ranks was complete");
 }
 
 TEST_F(InNamespaces, Rank0AtItsLoopbackIsMissedWithAdvice) {

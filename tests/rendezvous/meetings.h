@@ -44,25 +44,29 @@ inline std::string address_of(int port) {
   return "@tutti-" + std::to_string(::geteuid()) + "-" + std::to_string(port);
 }
 
-/// Meets, then makes sure that everybody sees everybody: "met in round 1".
-inline std::string meet_and_greet(const Identity& identity, const MeetingOptions& options = {}) {
-  const Meeting meeting = meet(identity, options);
-  meeting.store->set("here/" + std::to_string(identity.rank), "", 20s);
+/// Makes sure that everybody sees everybody: "met in round 1".
+inline std::string greet(const Meeting& meeting, int world_size) {
+  const int rank = meeting.rank;
+  meeting.store->set("here/" + std::to_string(rank), "", 20s);
   std::vector<std::string> all;
-  for (int r = 0; r < identity.world_size; ++r) all.push_back("here/" + std::to_string(r));
+  for (int r = 0; r < world_size; ++r) all.push_back("here/" + std::to_string(r));
   meeting.store->wait(all, 20s);
   // Whoever serves the store goes last; the others need no answer any more.
   const std::string gone = "gone/";
-  if (identity.rank != 0) {
+  if (rank != 0) {
     try {
-      meeting.store->set(gone + std::to_string(identity.rank), "", 20s);
+      meeting.store->set(gone + std::to_string(rank), "", 20s);
     } catch (const Error&) {
     }
   }
-  for (int r = 1; identity.rank == 0 && r < identity.world_size; ++r) {
+  for (int r = 1; rank == 0 && r < world_size; ++r) {
     meeting.store->get(gone + std::to_string(r), 20s);
   }
   return "met in round " + std::to_string(meeting.round);
+}
+
+inline std::string meet_and_greet(const Identity& identity, const MeetingOptions& options = {}) {
+  return greet(meet(identity, options), identity.world_size);
 }
 
 /// Returns once somebody listens there.
