@@ -22,7 +22,9 @@ struct InitOptions {
   /// exception to what is said of failures: in its default mode a rank lost while all are inside
   /// MPI ends the process, with one line and code 1.
   std::string backend = {};
-  std::string init_method = {};  ///< "env://" (default)
+  /// "env://" (default), "tcp://HOST:PORT", "tcp://HOST:PORT?rank=R&world_size=N" (IPv6 addresses
+  /// in brackets), or with "rank=auto": numbers in the order of arrival. Rank 0 is on that host.
+  std::string init_method = {};
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   Timeout timeout = {};  ///< for meeting, and the default `arrive` deadline; 30 min if empty
@@ -40,8 +42,10 @@ struct InitOptions {
 /// Lifetime  The world must outlive the groups made from it.
 /// Threads   Several worlds may live in one process; ranks may be threads.
 /// Errors    kInvalidArgument: two launchers give the process different identities, rank out of
-///           range, unknown backend or setting. kTimeout: who is missing. kSystem: no meeting
-///           point.
+///           range, unknown backend or setting, a malformed init_method, a number in it that an
+///           option contradicts, an address that rank 0 cannot have or whose port is taken.
+///           kTimeout: who is missing. kPeerLost: who died before all were there. kSystem: no
+///           meeting point. kUnsupported: TUTTI_SECURITY asks for what a meeting over TCP has not.
 TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
                                           Where where = Where::current());
 template <class Name>

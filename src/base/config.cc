@@ -52,7 +52,8 @@ constexpr Row kRows[] = {
     {Setting::host_id, "host_id", Kind::text, "", "", false,
      "ranks with equal ids try to share memory; empty: boot id and network namespace"},
     {Setting::init_method, "init_method", Kind::text, "env://", "", false,
-     "where ranks meet, where the program does not say"},
+     "where ranks meet, where the program does not say: env://, tcp://HOST:PORT, "
+     "tcp://HOST:PORT?rank=R&world_size=N, or rank=auto for numbers in the order of arrival"},
     {Setting::log, "log", Kind::word, "warn", "error|warn|info|debug", false,
      "how much is written to standard error"},
     {Setting::mpi, "mpi", Kind::word, "auto", "auto|openmpi|mpich", true,
@@ -65,8 +66,8 @@ constexpr Row kRows[] = {
      "rank of this process; -1: from the launcher"},
     {Setting::security, "security", Kind::word, "opportunistic",
      "none|opportunistic|auth|integrity|encrypt", true,
-     "what connections must have; on one host native opens none, and backends that do not protect "
-     "theirs are refused from auth on"},
+     "what connections must have; on one host native opens none; from auth on what protects "
+     "nothing is refused: meetings over TCP, and backends whose connections are their own"},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,
