@@ -335,6 +335,7 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
   host.rank = identity.rank;
   host.world_size = identity.world_size;
   host.host_id = config.text(Setting::host_id);
+  host.address = meeting.address;
   host.timeout = config.duration(Setting::timeout);
   host.deadlock = deadlock_of(config.text(Setting::deadlock));
   host.deadlock_after = config.duration(Setting::deadlock_after);

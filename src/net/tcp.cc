@@ -264,6 +264,16 @@ std::string addresses_of_this_host() {
   return text.empty() ? "none but loopback" : text;
 }
 
+std::optional<TcpAddress> address_toward(const TcpAddress& other) {
+  // Nothing is sent: a connected datagram socket only looks up the way.
+  const Fd socket = Fd::open_private(
+      [&] { return ::socket(other.family(), SOCK_DGRAM | SOCK_CLOEXEC, IPPROTO_UDP); });
+  if (!socket || ::connect(socket.get(), other.data(), other.size()) != 0) return std::nullopt;
+  TcpAddress own = TcpAddress::local(socket.get());
+  own.set_port(0);
+  return own;
+}
+
 Fd accept_tcp(int listener) {
   for (;;) {
     Fd socket = Fd::open_private(

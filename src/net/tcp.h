@@ -61,6 +61,9 @@ std::optional<Fd> try_listen_tcp(const TcpAddress& address, int* error_number);
 bool is_of_this_host(const TcpAddress& address);
 /// "192.0.2.2, fd00::2": where other hosts may reach this one, for messages.
 std::string addresses_of_this_host();
+/// The address of this host from which it would speak with that one, with port 0; empty: there is
+/// no way.
+std::optional<TcpAddress> address_toward(const TcpAddress& other);
 /// Takes one waiting connection without blocking; empty if there is none.
 Fd accept_tcp(int listener);
 /// The same, with the address of the other end, whose host is watched. Nothing is known of who that

@@ -101,6 +101,13 @@ int take_number(const Identity& identity, const MeetingOptions& options, const P
                   number, place.description, identity.world_size));
 }
 
+/// From which other hosts that come to the place are spoken with.
+std::string own_address(const Place& place) {
+  for (const net::TcpAddress& address : place.tcp)
+    if (const auto own = net::address_toward(address)) return own->host();
+  return {};
+}
+
 /// Who meets at a store of rank 0, as one comes to it.
 CompanyOptions company_at(const Identity& identity, const Place& place, Served& served) {
   CompanyOptions company = company_of(identity);
@@ -143,8 +150,10 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
     // Before anybody can finish init: whoever comes to this place from now on begins a new world.
     if (served->server) served->server->stop_listening();
     Store* const store = served->store.get();
-    return below_round(std::shared_ptr<Store>(std::move(served), store), options,
-                       std::move(company), place.description);
+    Meeting meeting = below_round(std::shared_ptr<Store>(std::move(served), store), options,
+                                  std::move(company), place.description);
+    meeting.address = own_address(place);
+    return meeting;
   }
 }
 

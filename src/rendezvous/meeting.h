@@ -39,6 +39,9 @@ struct Meeting {
   std::shared_ptr<Store> store;  ///< this world's own keys; rank 0 by hand serves it while it lives
   std::shared_ptr<net::Fd> board;  ///< from the agent; else null or empty
   std::string place;               ///< for people: "the agent at @tutti-..."
+  /// Of this host, from which it speaks with the place: "192.0.2.7"; empty: the place is not on a
+  /// network.
+  std::string address;
   int round = 1;
   int rank = 0;  ///< Identity::rank, or what the meeting has given
   /// Those who meet here: to be looked at, and told of an error, until the board shows who lives.

@@ -189,6 +189,31 @@ TEST(Tcp, ConnectsAndMovesBytes) {
   }
 }
 
+TEST(Tcp, AnAddressIsChosenByTheWayToAnother) {
+  const auto own = address_toward(address("127.0.0.1:29500"));
+  ASSERT_TRUE(own);
+  EXPECT_EQ(own->text(), "127.0.0.1:0");
+  EXPECT_TRUE(is_of_this_host(*own));
+}
+
+TEST(Tcp, WhatWasBegunSaysHowItWent) {
+  const Fd listener = listen_tcp(address("127.0.0.1:0"));
+  Deadline deadline = Deadline::after(20s);
+  const Fd socket = begin_connect(TcpAddress::local(listener.get()));
+  ASSERT_EQ(poll_writable(socket.get(), deadline), PollResult::ready);
+  EXPECT_EQ(end_connect(socket.get()), 0);
+  end_if_silent(socket.get(), 2000ms);
+
+  TcpAddress nobody;
+  {
+    const Fd gone = listen_tcp(address("127.0.0.1:0"));
+    nobody = TcpAddress::local(gone.get());
+  }
+  const Fd refused = begin_connect(nobody);
+  ASSERT_EQ(poll_writable(refused.get(), deadline), PollResult::ready);
+  EXPECT_EQ(end_connect(refused.get()), ECONNREFUSED);
+}
+
 TEST(Tcp, NeverListensEverywhere) {
   for (const char* text : {"0.0.0.0:0", "[::]:0"}) {
     EXPECT_THROW(listen_tcp(address(text)), Error) << text;
