@@ -129,7 +129,10 @@ class SlowWait {
       place_->listen();
       if (&place_->bell(*waiter_.bell) != &bell) return false;  // the lookout by now
     }
-    if (look_()) return true;
+    Alarm* const alarm = &bell == waiter_.bell ? waiter_.alarm : nullptr;
+    do {
+      if (look_()) return true;
+    } while (alarm != nullptr && alarm->arm());
     if (!aborted(waiter_)) futex_wait(bell.rings, seen, next_ask_);
     return false;
   }

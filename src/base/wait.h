@@ -24,6 +24,12 @@
 // order of all seq_cst operations either the writer sees the sleeper, or the sleeper's last look
 // sees the store. So what `ready` looks at must be stored and loaded seq_cst (the load costs
 // nothing on x86).
+//
+// What comes over a socket stores nothing here. A waiter that awaits such may have an *alarm*, which
+// the sleeper *arms* after each of its last looks, until that finds nothing to arm: what the very
+// last look has found empty was armed before it. An alarm that is armed rings once something is
+// there, even if it came before; it is disarmed first. So either it is disarmed, and rings, after the
+// sleeper has added itself, or the sleeper finds it disarmed, arms it, and looks again.
 #pragma once
 
 #include <atomic>
@@ -125,6 +131,16 @@ class WaitPlan {
   Answer lingers_ = Answer::not_asked;
 };
 
+/// What else than other ranks may end a sleep.
+class Alarm {
+ public:
+  virtual ~Alarm() = default;
+  /// From now on, until it has done so once, whatever the looks so far have found empty rings the
+  /// bell as soon as it is not; what is there by now counts. False: all of it was armed so already.
+  /// Must not block.
+  virtual bool arm() noexcept = 0;
+};
+
 class Crowd;
 
 /// Whatever one thread needs to wait in a group.
@@ -133,6 +149,7 @@ struct Waiter {
   Doorbell* bell = nullptr;
   WaitPolicy policy;
   WaitAccount* account = nullptr;
+  Alarm* alarm = nullptr;  ///< null: all that is awaited is stored by other ranks
 };
 
 /// One instruction that tells the core that this is a spin loop.

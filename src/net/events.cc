@@ -53,13 +53,14 @@ Events::Watched::~Watched() {
   while (events_.running_ == id_) events_.idle_.wait(lock, never);
 }
 
-void Events::Watched::arm(Want want) noexcept {
+bool Events::Watched::arm(Want want) noexcept {
   const std::lock_guard lock(mutex_);
   const auto wanted = static_cast<std::uint8_t>(wanted_ | static_cast<std::uint8_t>(want));
-  if (wanted == wanted_) return;
+  if (wanted == wanted_) return false;
   wanted_ = wanted;
   epoll_event event{.events = events_of(wanted), .data = {.u64 = id_}};
   ::epoll_ctl(events_.epoll_.get(), EPOLL_CTL_MOD, fd_, &event);
+  return true;
 }
 
 void Events::post(Call call) {

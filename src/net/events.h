@@ -38,8 +38,8 @@ class Events {
     Watched(const Watched&) = delete;
     Watched& operator=(const Watched&) = delete;
     /// Calls once it can be read or written, as wanted, or is broken. Any thread; arming it again
-    /// before that adds to what is wanted. One system call, none if it is armed so already.
-    void arm(Want want) noexcept;
+    /// before that adds to what is wanted. One system call, none if it is armed so already: false.
+    bool arm(Want want) noexcept;
 
    private:
     friend class Events;
