@@ -34,6 +34,7 @@ Host::State::State(std::shared_ptr<Process> process_in, BoardsMet met, const Hos
       roster(std::move(met.roster)),
       remote(std::move(met.remote)),
       others(remote != nullptr ? remote.get() : options.others),
+      sockets(remote != nullptr ? remote.get() : options.sockets),
       rank(options.rank),
       number(next_number()),
       first_line_after(options.first_line_after),
@@ -286,7 +287,7 @@ Host::~Host() {
 
 const Board& Host::board() const noexcept { return state_->shared; }
 Callers& Host::callers() const noexcept { return state_->callers; }
-PeerSockets* Host::peer_sockets() const noexcept { return state_->remote.get(); }
+PeerSockets* Host::sockets() const noexcept { return state_->sockets; }
 
 std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
                                               const std::vector<WorldRank>& members) {

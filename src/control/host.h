@@ -50,6 +50,8 @@ struct HostOptions {
   /// ranks are on this host.
   std::optional<Roster> roster = {};
   OtherHosts* others = nullptr;
+  /// The data connections to them; outlives the Host as well.
+  PeerSockets* sockets = nullptr;
   Deadlock deadlock = Deadlock::fail;
   std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1);  ///< how long it must last
   /// Called now and then while others are awaited who have no mark yet: throws why they will not
@@ -86,7 +88,7 @@ class Host {
   /// To be noted at every call of the program, by the thread that makes it.
   Callers& callers() const noexcept;
   /// Connections to ranks of other hosts; null: there is one host.
-  PeerSockets* peer_sockets() const noexcept;
+  PeerSockets* sockets() const noexcept;
 
   struct State;  // host_state.h
 

@@ -113,6 +113,7 @@ struct Host::State final : Watched {
   const Roster roster;
   const std::unique_ptr<RemoteHosts> remote;  ///< of this state
   OtherHosts* const others;                   ///< null: there is one host
+  PeerSockets* const sockets;                 ///< the same
   const WorldRank rank;
   const std::uint64_t number;  ///< among all worlds that ranks of this process have joined
   const std::chrono::nanoseconds first_line_after;

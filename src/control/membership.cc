@@ -74,6 +74,11 @@ Membership::~Membership() {
 int Membership::rank() const noexcept { return state_->rank; }
 int Membership::group_size() const noexcept { return state_->size(); }
 GroupId Membership::id() const noexcept { return state_->id; }
+int Membership::host_of(int member) const noexcept {
+  return state_->host->roster.host_of(state_->members.world_rank_of(member));
+}
+bool Membership::is_here(int member) const noexcept { return state_->members.is_here(member); }
+std::string Membership::person(int member) const { return state_->person(member); }
 
 void Membership::enter(const Request& request) noexcept {
   State& state = *state_;

@@ -33,6 +33,11 @@ class Membership {
   int rank() const noexcept;
   int group_size() const noexcept;
   GroupId id() const noexcept;
+  /// The host on which `member` is, among those of the world; whether that is this one.
+  int host_of(int member) const noexcept;
+  bool is_here(int member) const noexcept;
+  /// "rank 3 (on host-b)", with what else is known.
+  std::string person(int member) const;
 
   /// Waits until all members have made this group; the first thing to do with it. Fails when
   /// `ends_with` (or null) does.

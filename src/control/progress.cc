@@ -101,10 +101,24 @@ void ProgressThread::loop() noexcept {
     ProgressThread& owner_;
   };
 
+  class ArmAll final : public Alarm {
+   public:
+    explicit ArmAll(ProgressThread& owner) noexcept : owner_(owner) {}
+    bool arm() noexcept override {
+      bool has_armed = false;
+      owner_.visit_all([&](Driver& driver) { has_armed = driver.arm() || has_armed; });
+      return has_armed;
+    }
+
+   private:
+    ProgressThread& owner_;
+  };
+
   // The rank's doorbell is only slept on while something is under way: a sleeper there costs every
   // peer that rings a system call.
   WaitAccount account;
-  const Waiter waiter{nullptr, &bell_, kNoSpinning, &account};
+  ArmAll alarm(*this);
+  const Waiter waiter{nullptr, &bell_, kNoSpinning, &account, &alarm};
   while (!stopping_.load()) {
     const std::uint64_t woken = woken_.load();
     Driver::Step step = step_all();
@@ -112,7 +126,9 @@ void ProgressThread::loop() noexcept {
     const auto disturbed = [&] { return stopping_.load() || woken_.load() != woken; };
     if (step == Driver::Step::moved) continue;
     if (step == Driver::Step::idle) {
-      wait_until(idle_bell_, Deadline::Clock::time_point::max(), disturbed);
+      auto due = Deadline::Clock::time_point::max();
+      visit_all([&](const Driver& driver) { due = std::min(due, driver.due()); });
+      wait_until(idle_bell_, due, disturbed);
     } else {
       AskAll patience(*this);
       wait(waiter, patience, [&] {

@@ -27,6 +27,12 @@ class Driver {
   /// Asked when nothing has moved for long, like Patience::ask; the answer is carried out by the
   /// driver itself.
   virtual void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept = 0;
+  /// Before the thread sleeps while something is under way: as Alarm::arm.
+  virtual bool arm() noexcept { return false; }
+  /// When it wants to be stepped although nothing is under way.
+  virtual Deadline::Clock::time_point due() const noexcept {
+    return Deadline::Clock::time_point::max();
+  }
 };
 
 class ProgressThread {

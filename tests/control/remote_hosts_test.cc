@@ -62,7 +62,7 @@ const std::vector<std::vector<int>> kLayouts = {
 TEST(RemoteHosts, RanksMeetAndCloseInOrder) {
   for (const auto& layout : kLayouts) {
     on_hosts(layout, [](Host& host, Membership& world) {
-      EXPECT_NE(host.peer_sockets(), nullptr);
+      EXPECT_NE(host.sockets(), nullptr);
       world.close(0, 0, Deadline::after(20s), Where::current());
       EXPECT_FALSE(world.cause());
     });
@@ -71,7 +71,7 @@ TEST(RemoteHosts, RanksMeetAndCloseInOrder) {
 
 TEST(RemoteHosts, AGroupOfOneHostHasNoSocketsToOthers) {
   on_hosts({0, 0}, [](Host& host, Membership& world) {
-    EXPECT_EQ(host.peer_sockets(), nullptr);
+    EXPECT_EQ(host.sockets(), nullptr);
     world.close(0, 0, Deadline::after(20s), Where::current());
   });
 }
@@ -154,7 +154,7 @@ TEST(RemoteHosts, ALaneIsOneConnectionWhoeverCallsFirst) {
         // Some are wanted at one end first.
         if (socket || (lane % 3 == rank && Clock::now() + 19800ms < end)) continue;
         socket =
-            host.peer_sockets()->try_take(kWorld, WorldRank(peer), static_cast<std::uint8_t>(lane));
+            host.sockets()->try_take(kWorld, WorldRank(peer), static_cast<std::uint8_t>(lane));
         if (socket) ++taken;
       }
       std::this_thread::sleep_for(1ms);

@@ -88,7 +88,8 @@ class Judge {
   /// has buffered.
   bool has_gone(int member) const noexcept {
     const bool is_closing = facts_.does(member).state == LineState::closing;
-    return facts_.has_gone(member) && !(is_closing && (clock_.matched || clock_.more_comes));
+    const bool may_send = is_closing && (clock_.matched || clock_.more_comes);
+    return facts_.has_gone(member) && !clock_.in_flight && !may_send;
   }
 
   int find_left() const {

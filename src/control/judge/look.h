@@ -21,6 +21,7 @@ struct WaitClock {
   std::chrono::nanoseconds backoff{5'000'000};
   bool matched = false;     ///< messages: the peer is there; from now on `stall` counts
   bool more_comes = false;  ///< messages: who may have left still holds some for this rank
+  bool in_flight = false;   ///< messages: who may have left has sent what has yet to be read here
   bool peer_left = false;   ///< seen once: look at the data again before saying so
   Clock::time_point due = Clock::time_point::max();  ///< since when somebody could be named
 
