@@ -25,11 +25,11 @@
 // sees the store. So what `ready` looks at must be stored and loaded seq_cst (the load costs
 // nothing on x86).
 //
-// What comes over a socket stores nothing here. A waiter that awaits such may have an *alarm*, which
-// the sleeper *arms* after each of its last looks, until that finds nothing to arm: what the very
-// last look has found empty was armed before it. An alarm that is armed rings once something is
-// there, even if it came before; it is disarmed first. So either it is disarmed, and rings, after the
-// sleeper has added itself, or the sleeper finds it disarmed, arms it, and looks again.
+// What comes over a socket stores nothing here. A waiter that awaits such may have an *alarm*,
+// which the sleeper *arms* after each of its last looks, until that finds nothing to arm: what the
+// very last look has found empty was armed before it. An alarm that is armed rings once something
+// is there, even if it came before; it is disarmed first. So either it is disarmed, and rings,
+// after the sleeper has added itself, or the sleeper finds it disarmed, arms it, and looks again.
 #pragma once
 
 #include <atomic>
@@ -136,8 +136,8 @@ class Alarm {
  public:
   virtual ~Alarm() = default;
   /// From now on, until it has done so once, whatever the looks so far have found empty rings the
-  /// bell as soon as it is not; what is there by now counts. False: all of it was armed so already.
-  /// Must not block.
+  /// bell as soon as it is not; what is there by now counts. False: all of it was armed so
+  /// already. Must not block.
   virtual bool arm() noexcept = 0;
 };
 

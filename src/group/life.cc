@@ -46,6 +46,7 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
     membership.on_failure(std::move(callback));
   };
   spec.membership = &membership;
+  spec.sockets = parts.host->sockets();
   const auto blame = [&](const Error& error) {
     const Error cause = membership.blame(error, ends_with);
     control::Untold::of_process().told(parts.id, parts.rank, cause.code());

@@ -1,24 +1,25 @@
 // What native is told about a group, and no plugin.
 #pragma once
 
+#include <vector>
+
 #include "tutti/backend.h"
 
 namespace tutti {
 
 namespace control {
 class Membership;
-}
-
-namespace native {
-class Links;
-}
+class PeerSockets;
+}  // namespace control
 
 namespace group {
 
 /// The group hands one to every backend it makes, as the GroupSpec that it is.
 struct NativeSpec final : GroupSpec {
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
-  native::Links* links = nullptr;             ///< to members that share no memory; null: all do
+  control::PeerSockets* sockets = nullptr;    ///< to members on other hosts; null: there are none
+  /// By member: its host, where that is another than the membership says (tests); else empty.
+  std::vector<int> hosts;
 };
 
 inline control::Membership& membership_of(const GroupSpec& spec) noexcept {

@@ -1,9 +1,14 @@
 #include "native/arena.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
+#include <numeric>
+#include <utility>
 
 #include "base/of_rank.h"
+#include "base/rank_list.h"
 #include "control/board/limits.h"
 #include "control/membership.h"
 #include "control/memory/hand_over.h"
@@ -52,16 +57,37 @@ std::size_t ArenaLayout::channel_offset(int peer, Lane lane) const noexcept {
 }
 
 std::unique_ptr<Arena> Arena::make(const GroupSpec& spec) {
-  const int group_size = static_cast<int>(spec.world_ranks.size());
+  std::vector<int> all(spec.world_ranks.size());
+  std::iota(all.begin(), all.end(), 0);
+  return make(spec, all);
+}
+
+std::unique_ptr<Arena> Arena::make(const GroupSpec& spec, const std::vector<int>& here) {
+  const bool all_are_here = here.size() == spec.world_ranks.size();
+  const auto group_size = static_cast<int>(here.size());
+  const auto own = static_cast<int>(std::find(here.begin(), here.end(), spec.rank) - here.begin());
   std::unique_ptr<Arena> arena(
-      new Arena(spec.rank, group_size, control::make_memory("tutti-arena", kArenaBytes)));
+      new Arena(own, group_size, control::make_memory("tutti-arena", kArenaBytes)));
   const auto take = [&](int rank, net::Fd memory) {
-    if (rank == spec.rank) return;
+    if (rank == own) return;
     of_rank(arena->mappings_, rank) = control::map_shared(memory, kArenaBytes, false);
   };
   const net::Interrupt interrupt{&group::membership_of(spec).abort_word()};
-  control::hand_over(*spec.store, "arena", spec.rank, group_size, arena->memory_.get(),
-                     Deadline::after(spec.timeout), take, interrupt);
+  const std::string prefix = all_are_here ? "arena" : fmt::format("arena/{}", here.front());
+  try {
+    control::hand_over(*spec.store, prefix, own, group_size, arena->memory_.get(),
+                       Deadline::after(spec.timeout), take, interrupt);
+  } catch (const Error& error) {
+    if (all_are_here) throw;
+    // It has counted the members of this host.
+    ErrorContext context = error.context();
+    for (int& culprit : context.culprits) culprit = of_rank(here, culprit);
+    throw Error(error.code(),
+                fmt::format("{} (ranks as they are counted among those of the group that are on "
+                            "this host: {})",
+                            error.what(), format_ranks(here)),
+                std::move(context));
+  }
   return arena;
 }
 
@@ -114,27 +140,31 @@ std::span<const std::byte> Arena::View::channel_ring(int reader, Lane lane) cons
   return {base_ + layout_->channel_offset(reader, lane), layout_->channel_bytes};
 }
 
+PeerLink shm_link(Arena& arena, int peer, Lane lane) {
+  const int rank = arena.rank();
+  ChannelCounters& own = arena.counters(peer, lane);
+  const ChannelCounters& theirs = arena.peer(peer).counters(rank, lane);
+  return {.receiver = std::make_unique<ShmReceiver>(arena.peer(peer).channel_ring(rank, lane),
+                                                    theirs.produced, own.consumed),
+          .open_sender =
+              [&arena, peer, lane, &own, &theirs] {
+                return std::make_unique<ShmSender>(arena.channel_ring(peer, lane), own.produced,
+                                                   theirs.consumed);
+              },
+          .own_words = {&own.withdrawn, &own.matching, &own.taken, &own.held},
+          .words_of_peer = {&theirs.withdrawn, &theirs.matching, &theirs.taken, &theirs.held}};
+}
+
+std::size_t shm_max_payload(int group_size) {
+  return ShmSender::max_payload_of(ArenaLayout(group_size).channel_bytes);
+}
+
 Channels shm_channels(Arena* arena, Lane lane) {
   // A message to oneself needs no channel, but is cut alike.
   constexpr std::size_t kPayloadAlone = std::size_t{64} << 10;
   if (arena == nullptr) return Channels(1, 0, kPayloadAlone, {});
-  const int rank = arena->rank();
-  return Channels(
-      arena->group_size(), rank, ShmSender::max_payload_of(arena->layout().channel_bytes),
-      [=](int peer) {
-        ChannelCounters& own = arena->counters(peer, lane);
-        const ChannelCounters& theirs = arena->peer(peer).counters(rank, lane);
-        return PeerLink{
-            .receiver = std::make_unique<ShmReceiver>(arena->peer(peer).channel_ring(rank, lane),
-                                                      theirs.produced, own.consumed),
-            .open_sender =
-                [arena, peer, lane, &own, &theirs] {
-                  return std::make_unique<ShmSender>(arena->channel_ring(peer, lane), own.produced,
-                                                     theirs.consumed);
-                },
-            .own_words = {&own.withdrawn, &own.matching, &own.taken, &own.held},
-            .words_of_peer = {&theirs.withdrawn, &theirs.matching, &theirs.taken, &theirs.held}};
-      });
+  return Channels(arena->group_size(), arena->rank(), shm_max_payload(arena->group_size()),
+                  [=](int peer) { return shm_link(*arena, peer, lane); });
 }
 
 }  // namespace tutti::native

@@ -55,8 +55,14 @@ class Arena;
 /// The channels of a lane over the arenas of a group; null in a group of one, which has no peers.
 /// Their memory is reserved when a channel is first used: kSystem if there is none.
 Channels shm_channels(Arena* arena, Lane lane);
+/// The same to one peer, by its number among those that have arenas.
+PeerLink shm_link(Arena& arena, int peer, Lane lane);
+/// The largest payload of a channel between ranks of which so many share memory.
+std::size_t shm_max_payload(int group_size);
 
-/// The arenas of a group as one of its ranks sees them: its own to write, the others' to read.
+/// The arenas of a group as one of its ranks sees them: its own to write, the others' to read. If
+/// the group has members on other hosts, those of this host alone have them, and count as a group
+/// of their own here.
 ///
 /// Lifetime  Mappings of peers outlive their owners: what was written can still be read.
 /// Threads   Const members from any thread; each region belongs to one writer at a time.
@@ -65,6 +71,8 @@ class Arena {
  public:
   /// Makes the own arena and exchanges it with the other members; waits for all of them.
   static std::unique_ptr<Arena> make(const GroupSpec& spec);
+  /// `here`: the members that are on this host, ascending.
+  static std::unique_ptr<Arena> make(const GroupSpec& spec, const std::vector<int>& here);
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 

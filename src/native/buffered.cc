@@ -5,6 +5,8 @@
 #include <memory>
 #include <new>
 
+#include "control/judge/clock.h"
+#include "native/channel/tcp.h"
 #include "native/messages.h"
 
 namespace tutti::native {
@@ -77,6 +79,7 @@ void Messages::copy_buffered(Peer& to) {
 /// False: there is no room.
 bool Messages::copy(Peer& to, Transfer& send) {
   const bool is_own = to.rank == membership_.rank();
+  if (send.recall_.load() != Transfer::Recall::none) return false;  // it may be returned
   // Of one that is announced its place in the table has been counted, but for the own one's.
   const bool is_queued = send.state.load() == State::queued;
   const std::size_t cost = send.byte_count() + (is_queued || is_own ? kKeptBytes : 0);
@@ -124,13 +127,16 @@ void Messages::owe() noexcept {
 /// What this rank has sent is there before this says that nothing more comes.
 void Messages::set_held(Peer& to, std::uint64_t held) noexcept {
   to.held = held;
-  if (to.rank == membership_.rank()) return;
+  if (to.rank == membership_.rank() || to.connection != nullptr) return;
   channels_.own_words(to.rank).held->store(held);
 }
 
 /// Buffered messages that have been matched since take no room any more.
 void Messages::read_taken(Peer& to) {
-  const std::uint64_t taken = channels_.words_of(to.rank).taken->load();
+  if (to.connection == nullptr) count_taken(to, channels_.words_of(to.rank).taken->load());
+}
+
+void Messages::count_taken(Peer& to, std::uint64_t taken) {
   if (taken - to.taken_read > to.announced_bytes) {
     throw_broken(to.rank, "matched buffered messages that were not announced");
   }
@@ -145,9 +151,56 @@ bool Messages::more_comes(const Transfer& transfer) noexcept {
   const int from = transfer.awaited();
   for (const Peer& each : peers_) {
     if (each.rank == membership_.rank() || (from != kAnyRank && from != each.rank)) continue;
+    if (each.connection != nullptr) continue;  // see is_in_flight
     if (channels_.words_of(each.rank).held->load() > 0) return true;
   }
   return false;
+}
+
+/// Whether something may come to this transfer over a connection that was sent before its peer
+/// left: that is told on other ways, and may be told sooner. A connection that is not there is
+/// asked for: then it comes, and the last frame, unless there is nobody who would give it.
+bool Messages::is_in_flight(const Transfer& transfer, Deadline::Clock::time_point now) {
+  const int from = transfer.awaited();
+  for (Peer& each : peers_) {
+    TcpConnection* const connection = each.connection;
+    if (connection == nullptr || (from != kAnyRank && from != each.rank)) continue;
+    if (each.read_last || connection->end()) continue;
+    if (connection->socket_to_send() >= 0) return true;
+    if (each.wanted == Deadline::Clock::time_point{}) each.wanted = now;
+    if (now < each.wanted + control::kAnswerComes) return true;
+  }
+  return false;
+}
+
+/// What the peer is told of all messages is told once for many.
+void Messages::tell_all_summaries() {
+  has_summaries_ = false;
+  for (Peer& each : peers_)
+    if (each.connection != nullptr) tell_summaries(each);
+}
+
+void Messages::tell_summaries(Peer& to) {
+  FrameHeader header;
+  if (to.taken != to.taken_told) {
+    header.type = FrameType::taken;
+    header.what.count = to.taken;
+    if (tell(to, kTaken, header)) to.taken_told = to.taken;
+  }
+  if (to.told_last || !closing_.load() || to.held > 0 || !to.connection->is_open()) return;
+  header = {};
+  header.type = FrameType::last;
+  to.told_last = tell(to, kLast, header);
+}
+
+/// What has no room is owed.
+bool Messages::tell(Peer& to, Summary summary, const FrameHeader& header) {
+  const bool told = to.connection->end() || try_send(to, header, nullptr);
+  if (told == to.owes[summary]) {
+    to.owes[summary] = !told;
+    told ? static_cast<void>(owed_.fetch_sub(1)) : owe();
+  }
+  return told;
 }
 
 void Messages::stand_in(PostedStreams& stream, Transfer& transfer) noexcept {

@@ -14,7 +14,8 @@ namespace tutti::native {
 /// The collectives of one rank in one group, one at a time.
 class Collectives final : public EngineSignals {
  public:
-  /// `arena` is null in a group of one: then every operation is a schedule that moves nothing.
+  /// `arena`: of all members; null in a group of one, and where some are on another host. Then
+  /// every operation is a schedule.
   Collectives(Arena* arena, Channels& channels, control::Membership& membership);
   ~Collectives();
 
@@ -36,7 +37,7 @@ class Collectives final : public EngineSignals {
   const Request* shown_ = nullptr;
   Executor executor_;
   std::vector<const std::byte*> heads_, rings_;  // of all ranks, for the engine
-  std::unique_ptr<EngineOperation> engine_;      // null in a group of one
+  std::unique_ptr<EngineOperation> engine_;      // null without arenas of all
   /// By operation and in place or not; then by root, or one.
   std::array<std::array<std::vector<std::unique_ptr<Schedule>>, 2>, kOpCount> schedules_;
 };

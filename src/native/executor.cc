@@ -264,10 +264,10 @@ void Executor::drop(int peer) {
   moved(peer);
 }
 
-/// Something has changed that the peer may wait for.
+/// Something has changed that the peer may wait for; what went over a connection wakes it there.
 void Executor::moved(int peer) {
   membership_.progressed();
-  membership_.notify(peer);
+  if (channels_.connection(peer) == nullptr) membership_.notify(peer);
 }
 
 }  // namespace tutti::native

@@ -44,7 +44,7 @@ bool help(Driven& driven, control::Membership& membership, Deadline::Clock::time
     return done();
   };
   for (;;) {
-    switch (wait_among(driven.crowd(), membership.waiter(), patience, look, done)) {
+    switch (wait_among(driven.crowd(), driven.waiter(), patience, look, done)) {
       case WaitResult::ready:
         return true;
       case WaitResult::gave_up:

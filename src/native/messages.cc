@@ -38,10 +38,14 @@ class Messages::TransferPatience final : public Patience {
 Messages::Messages(Channels& channels, control::Membership& membership)
     : channels_(channels),
       membership_(membership),
+      waiter_(waiter_with(membership, channels.alarm())),
       eager_bytes_(std::min(kEagerBytes, channels.max_payload())),
       peers_(static_cast<std::size_t>(membership.group_size())),
       matcher_(membership.group_size(), kEagerBytes, *this) {
-  for (int rank = 0; rank < membership.group_size(); ++rank) peer(rank).rank = rank;
+  for (int rank = 0; rank < membership.group_size(); ++rank) {
+    peer(rank).rank = rank;
+    peer(rank).connection = channels.connection(rank);
+  }
 }
 
 void Messages::run(const Request& request, group::Match* match) {
@@ -52,10 +56,12 @@ void Messages::run(const Request& request, group::Match* match) {
   TransferPatience patience(transfer);
   for (;;) {
     switch (wait_among(
-        crowd_, membership_.waiter(), patience, [&] { return transfer.step(); },
+        crowd_, waiter_, patience, [&] { return transfer.step(); },
         [&] { return transfer.ended(); })) {
       case WaitResult::ready:
-        return leave(transfer);
+        leave(transfer);
+        if (transfer.was_returned()) membership_.throw_gave_up(request, transfer.held_back_);
+        return;
       case WaitResult::aborted:
         if (withdraw(transfer, true)) membership_.throw_cause(request);
         break;
@@ -169,9 +175,8 @@ Patience::Verdict Messages::ask(Transfer& transfer, Deadline::Clock::time_point 
   pump();
   Patience::Verdict verdict = Patience::Verdict::keep_waiting;
   if (!transfer.ended()) {
-    transfer.clock_.matched = transfer.matched();
-    transfer.clock_.more_comes = more_comes(transfer);
     guarded([&] {
+      read_clock(transfer, now);
       verdict = membership_.ask(*transfer.request_, transfer.awaited(), transfer.clock_, now, next,
                                 &program);
     });
@@ -194,6 +199,12 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
   give_token();
 }
 
+void Messages::read_clock(Transfer& transfer, Deadline::Clock::time_point now) {
+  transfer.clock_.matched = transfer.matched() || transfer.is_recalled();  // its peer has to act
+  transfer.clock_.more_comes = more_comes(transfer);
+  transfer.clock_.in_flight = is_in_flight(transfer, now);
+}
+
 void Messages::look_at_all(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) {
   std::optional<control::GroupFacts> facts;  // one reading for all: there may be thousands
   std::vector<int> to_freeze;
@@ -203,19 +214,21 @@ void Messages::look_at_all(Deadline::Clock::time_point now, Deadline::Clock::tim
       return;
     }
     auto wanted = Deadline::Clock::time_point::max();
-    transfer.clock_.matched = transfer.matched();
-    transfer.clock_.more_comes = more_comes(transfer);
+    read_clock(transfer, now);
     if (!facts) facts = membership_.read_facts();
     const Patience::Verdict verdict = membership_.ask(
         *transfer.request_, transfer.awaited(), transfer.clock_, now, &wanted, nullptr, &*facts);
     transfer.next_look_ = wanted;
     *next = std::min(*next, wanted);
     if (verdict == Patience::Verdict::keep_waiting || transfer.matched()) return;
-    if (is_announced(transfer)) {
+    if (is_announced(transfer) && peer(transfer.awaited()).connection == nullptr) {
       to_freeze.push_back(transfer.awaited());
       return;
     }
     transfer.held_back_ = held_back(transfer);
+    if (is_announced(transfer)) {
+      return recall(peer(transfer.awaited()), transfer, std::make_unique<Error>(gave_up(transfer)));
+    }
     const Error failure = gave_up(transfer);
     forget(transfer);
     fail(transfer, failure);

@@ -12,7 +12,13 @@
 //
 // A *buffered* send ends at once: when its message was announced with all its bytes, else when it
 // was copied. It needs nothing of its receiver, nor that of it: who takes a message that has ended
-// adds to a counter, which has room always, and copies go out when there is room.
+// adds to a counter, and copies go out when there is room.
+//
+// Where the ends share no memory frames tell what counters do elsewhere, and what has no room is
+// *owed*. Nobody waits for the peer to read while that waits for this rank: a frame is read whether
+// or not anything can be sent, since what follows from it is owed at worst, or is a match, which is
+// made only where its frame has room. So of two full streams each is read by its receiver's driver,
+// and has room then; and a rank has a driver as long as its group stands.
 //
 // A message of another backend has an envelope only: both ends learn of their match, its content
 // moves elsewhere.
@@ -22,7 +28,9 @@
 // driver token moves all transfers of the rank, not only its own.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -57,6 +65,9 @@ class Transfer : public Operation, public Posted {
   int awaited() const noexcept override { return peer; }
   bool matched() const noexcept override { return state.load() >= State::matched; }
   bool ended() const noexcept { return state.load() == State::ended; }
+  /// Its peer was asked for it, and has not said yet whether it has matched it; has given it back.
+  bool is_recalled() const noexcept { return recall_.load() == Recall::asked && !matched(); }
+  bool was_returned() const noexcept { return recall_.load() == Recall::returned; }
 
  protected:
   /// Ended well. The last thing that is done to a transfer, which may be gone when this returns.
@@ -69,6 +80,7 @@ class Transfer : public Operation, public Posted {
 
  private:
   friend class Messages;
+  enum class Recall : std::uint8_t { none, asked, returned };
   bool is_send() const noexcept { return request_->op == Op::send; }
   bool is_buffered() const noexcept { return request_->message.buffered; }
   virtual bool is_copy() const noexcept { return false; }
@@ -87,6 +99,8 @@ class Transfer : public Operation, public Posted {
   PostedStreams* stream_ = nullptr;  // where it stands: its content moves, or it is to be copied
   Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one
   control::WaitClock clock_;
+  std::atomic<Recall> recall_{Recall::none};
+  std::unique_ptr<Error> failure_;  // of an asynchronous one that is recalled: if it is returned
 };
 
 /// Threads   Any number; transfers of one (peer, tag, direction) by one at a time.
@@ -122,19 +136,23 @@ class Messages final : private Taker {
   void submit(Transfer& transfer);
   /// Those who wait for any of them.
   Crowd& crowd() noexcept { return crowd_; }
+  const Waiter& waiter() const noexcept { return waiter_; }
   /// Moves whatever can move. `own`: the caller looks at this one itself and need not be woken.
   /// False: another thread does.
   bool drive(Transfer* own = nullptr) noexcept;
   /// Takes a transfer out of its line. False: it has ended, or (unless `by_force`) been matched or
-  /// is just about to be.
+  /// is just about to be; or it is recalled, and ends or is matched when its peer has answered.
   bool withdraw(Transfer& transfer, bool by_force);
-  /// Withdraws an asynchronous one and ends it with `failure`. False: as above.
+  /// Withdraws an asynchronous one and ends it with `failure`; waits for the answer if its peer is
+  /// asked. False: it has ended or been matched.
   bool cancel(Transfer& transfer, const Error& failure);
   /// Whether peers are still to get something for which nobody waits: word of what was withdrawn,
   /// copies of buffered messages.
   bool owes() const noexcept { return owed_.load() > 0; }
   /// Whether that has come to be so since this was last asked.
   bool has_come_to_owe() noexcept { return came_to_owe_.load() && came_to_owe_.exchange(false); }
+  /// No send comes any more: tells those peers that would not see it otherwise.
+  void set_closing() noexcept { closing_.store(true); }
 
   /// Asynchronous transfers under way.
   std::size_t pending() const noexcept { return pending_.load(); }
@@ -159,12 +177,18 @@ class Messages final : private Taker {
     Tag* next = nullptr;
     bool idle() const noexcept { return sends.first == nullptr && announced == 0 && !ready; }
   };
-  struct Withdrawal {
+  /// What the peer is to be told of one message.
+  struct Note {
+    FrameType type;
     std::uint64_t id;
     std::int32_t tag;
   };
+  /// What it is told of all, over a connection.
+  enum Summary : std::uint8_t { kTaken, kLast };
+  static constexpr std::size_t kSummaries = 2;
   struct Peer {
     int rank = 0;
+    TcpConnection* connection = nullptr;  ///< null: it shares memory
     TagTable<Tag> tags;
     Tag *first_ready = nullptr, *last_ready = nullptr;  // have something to announce and may
     std::size_t plain_heads = 0;       // tags where what is to be announced next is not buffered
@@ -176,8 +200,12 @@ class Messages final : private Taker {
     std::uint64_t held = 0;        // of those copies, not announced
     std::uint64_t taken = 0;       // bytes of its buffered messages that have ended
     std::uint64_t taken_read = 0;  // of ours
-    std::vector<Withdrawal> withdrawn;  // to be told to the peer; the first ones are told
-    std::size_t told_withdrawals = 0;
+    std::uint64_t taken_told = 0;
+    std::array<bool, kSummaries> owes = {};  // what is to be told
+    bool told_last = false, read_last = false;
+    Deadline::Clock::time_point wanted = {};  // since when its connection is
+    std::vector<Note> notes;                  // to be told to the peer; the first ones are told
+    std::size_t told_notes = 0;
     std::uint64_t withdrawals = 0;       // that we have made
     std::uint64_t withdrawals_read = 0;  // of theirs
     bool has_begun = false;              // a small frame, of which a part is out:
@@ -203,6 +231,9 @@ class Messages final : private Taker {
   void on_match(Peer& peer, const FrameHeader& header);
   bool on_content(Peer& peer, const Frame& frame);
   void on_withdraw(Peer& peer, const FrameHeader& header);
+  void on_word(Peer& peer, const FrameHeader& header);
+  void on_recall(Peer& peer, const FrameHeader& header);
+  void on_returned(Peer& peer, const FrameHeader& header);
   bool send_content(Peer& peer);
   void send_announcements(Peer& peer);
   enum class Room : std::uint8_t { is_there, none_here, none_there };
@@ -224,14 +255,24 @@ class Messages final : private Taker {
   void owe() noexcept;
   void set_held(Peer& peer, std::uint64_t held) noexcept;
   void read_taken(Peer& peer);
+  void count_taken(Peer& peer, std::uint64_t taken);
+  void tell_summaries(Peer& peer);
+  void tell_all_summaries();
+  bool tell(Peer& peer, Summary summary, const FrameHeader& header);
   bool more_comes(const Transfer& transfer) noexcept;
+  bool is_in_flight(const Transfer& transfer, Deadline::Clock::time_point now);
+  void read_clock(Transfer& transfer, Deadline::Clock::time_point now);
   static void stand_in(PostedStreams& stream, Transfer& transfer) noexcept;
   static void stand_out(Transfer& transfer) noexcept;
 
   bool freeze(Peer& peer);
   void thaw(Peer& peer) noexcept;
-  bool tell_withdrawals(Peer& peer);
-  bool take_back(Transfer& transfer);
+  bool tell_notes(Peer& peer);
+  void note(Peer& peer, FrameType type, std::uint64_t id, std::int32_t tag);
+  void recall(Peer& peer, Transfer& transfer, std::unique_ptr<Error> failure);
+  bool await_answer(Transfer& transfer);
+  static void give_back_place(Peer& peer, Tag& tag, const Transfer& send) noexcept;
+  bool take_back(Transfer& transfer, const Error* failure);
   bool is_announced(const Transfer& transfer) const noexcept;
   void take_back_announced(Peer& peer, Transfer& send);
   void forget(Transfer& transfer) noexcept;
@@ -271,10 +312,12 @@ class Messages final : private Taker {
 
   Channels& channels_;
   control::Membership& membership_;
+  const Waiter waiter_;
   const std::size_t eager_bytes_;
   std::atomic<std::size_t> pending_{0};
   std::atomic<std::size_t> owed_{0};
   std::atomic<bool> came_to_owe_{false};
+  std::atomic<bool> closing_{false};
 
   Crowd crowd_;
 
@@ -288,6 +331,7 @@ class Messages final : private Taker {
   PostedLine unplaced_;      // there was no memory: the group has failed
   Transfer* own_ = nullptr;  // see drive
   bool others_ended_ = false;
+  bool has_summaries_ = false;  // for some peer, since it was last told
 };
 
 }  // namespace tutti::native

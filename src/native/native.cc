@@ -13,6 +13,7 @@
 #include "group/under_way.h"
 #include "native/helping.h"
 #include "native/messages.h"
+#include "native/neighbours.h"
 #include "native/queue.h"
 #include "tutti/version.h"
 
@@ -84,31 +85,18 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
   std::shared_ptr<MessageWork> self_;
 };
 
-Links* links_of(const GroupSpec& spec) noexcept {
-  return static_cast<const group::NativeSpec&>(spec).links;
-}
-
-bool shares_memory(const GroupSpec& spec) noexcept {
-  return spec.world_ranks.size() > 1 && links_of(spec) == nullptr;
-}
-
-Channels channels(const GroupSpec& spec, Arena* arena, Lane lane) {
-  Links* const links = links_of(spec);
-  if (links == nullptr) return shm_channels(arena, lane);
-  return Channels(static_cast<int>(spec.world_ranks.size()), spec.rank, links->max_payload(),
-                  [=](int peer) { return links->link(peer, lane); });
-}
-
 class Native final : public Backend, private control::Driver {
  public:
   explicit Native(const GroupSpec& spec)
       : membership_(group::membership_of(spec)),
-        arena_(shares_memory(spec) ? Arena::make(spec) : nullptr),
-        collective_channels_(channels(spec, arena_.get(), Lane::collective)),
-        message_channels_(channels(spec, arena_.get(), Lane::message)),
-        collectives_(arena_.get(), collective_channels_, membership_),
-        queue_(collectives_, membership_),
-        messages_(message_channels_, membership_) {}
+        neighbours_(static_cast<const group::NativeSpec&>(spec)),
+        collective_channels_(neighbours_.channels(Lane::collective)),
+        message_channels_(neighbours_.channels(Lane::message)),
+        collectives_(neighbours_.arena_of_all(), collective_channels_, membership_),
+        queue_(collectives_, membership_, collective_channels_.alarm()),
+        messages_(message_channels_, membership_) {
+    if (neighbours_.links() != nullptr) ensure_driver();
+  }
 
   ~Native() override {
     if (has_driver_) membership_.remove_driver(*this);
@@ -149,12 +137,15 @@ class Native final : public Backend, private control::Driver {
     return work;
   }
   void run_message(const Request& request, group::Match* match) {
+    note_use();
     try {
       messages_.run(request, match);
     } catch (const Error&) {
+      note_use();
       drive_owed();
       throw;
     }
+    note_use();
     if (!drive_owed()) membership_.throw_cause(request);
   }
   Work start_message(Request request, group::Match* match) {
@@ -190,6 +181,8 @@ class Native final : public Backend, private control::Driver {
     help(messages_, membership_, until, [this] { return messages_.pending() == 0; });
     const std::size_t pending = queue_.pending() + messages_.pending();
     if (pending > 0) throw group::still_under_way(membership_.rank(), pending);
+    messages_.set_closing();
+    if (neighbours_.links() != nullptr) membership_.wake_driver();
   }
 
   BackendInfo info() const override {
@@ -198,6 +191,11 @@ class Native final : public Backend, private control::Driver {
   }
 
  private:
+  /// How long the program has not used messages when the progress thread begins to listen, and how
+  /// often it looks for connections that others have made: they ring the bell of those who wait.
+  static constexpr std::chrono::milliseconds kQuiet{5};
+  static constexpr std::chrono::milliseconds kLookForConnections{100};
+
   bool is_busy() const noexcept { return queue_.pending() > 0 || messages_.pending() > 0; }
   void ensure_driver() {
     if (has_driver_.load()) return;
@@ -222,31 +220,78 @@ class Native final : public Backend, private control::Driver {
     if (is_busy() || messages_.has_come_to_owe()) membership_.wake_driver();
   }
 
+  bool is_under_way() const noexcept { return is_busy() || messages_.owes(); }
+
   Step step() noexcept override {
-    if (!is_busy() && !messages_.owes()) return Step::idle;
+    TcpLinks* const links = neighbours_.links();
+    const bool was_under_way = is_under_way();  // others may end it meanwhile
+    if (!was_under_way && links == nullptr) return Step::idle;
+    due_ = Clock::time_point::max();
     if (membership_.abort_word().load() != 0) {
       queue_.fail_pending();
       messages_.fail_pending();
       return Step::idle;
     }
-    queue_.drive();
-    if (messages_.pending() > 0 || messages_.owes()) messages_.drive();
-    return is_busy() || messages_.owes() ? Step::waiting : Step::idle;
+    if (!was_under_way) {
+      listen(*links);
+    } else {
+      queue_.drive();
+      if (links != nullptr || messages_.pending() > 0 || messages_.owes()) messages_.drive();
+      if (links != nullptr) due_ = Clock::now() + kQuiet;  // to listen, if that was all
+    }
+    if (links != nullptr && links->has_ends()) links->look_at_ends(Clock::now(), &due_);
+    return is_under_way() ? Step::waiting : Step::idle;
   }
+
+  /// With links: while the program neither sends nor receives what comes is read all the same. One
+  /// that does reads by itself, and so does this thread now and then.
+  void listen(TcpLinks& links) noexcept {
+    const std::uint64_t uses = uses_.load();
+    if (std::exchange(seen_uses_, uses) != uses) {
+      links.stop_listening();
+      due_ = Clock::now() + kQuiet;
+      return;
+    }
+    links.start_listening();
+    bool has_read = false;
+    do {
+      has_read = messages_.drive();
+    } while (has_read && message_channels_.alarm()->arm());
+    if (!has_read) due_ = Clock::now() + kQuiet;
+    if (has_read && links.awaits_connections()) due_ = Clock::now() + kLookForConnections;
+  }
+  void note_use() noexcept {
+    TcpLinks* const links = neighbours_.links();
+    if (links == nullptr) return;
+    uses_.fetch_add(1);
+    if (links->stop_listening()) membership_.wake_driver();
+  }
+
+  bool arm() noexcept override {
+    if (neighbours_.links() == nullptr) return false;
+    const bool has_armed = collective_channels_.alarm()->arm();
+    return message_channels_.alarm()->arm() || has_armed;
+  }
+  Clock::time_point due() const noexcept override { return due_; }
 
   void ask(Clock::time_point now, Clock::time_point* next) noexcept override {
     queue_.ask(now, next);
     messages_.ask(now, next);
+    if (!is_under_way()) *next = std::min(*next, due_);
   }
 
   control::Membership& membership_;
-  const std::unique_ptr<Arena> arena_;  // null in a group of one
+  Neighbours neighbours_;
   Channels collective_channels_, message_channels_;
   Collectives collectives_;
   Queue queue_;
   Messages messages_;
   std::mutex driver_mutex_;
   std::atomic<bool> has_driver_{false};
+  std::atomic<std::uint64_t> uses_{0};  // of messages by the program; where there are links
+  // By the progress thread:
+  std::uint64_t seen_uses_ = 0;
+  Clock::time_point due_ = Clock::time_point::max();
 };
 
 /// What native does beside another backend.

@@ -49,11 +49,11 @@ void fail_with_thrown(control::Membership& membership) noexcept {
 }
 
 void run_blocking(Operation& operation, const Request& request, const Request& moved,
-                  control::Membership& membership) {
+                  control::Membership& membership, const Waiter& waiter) {
   StepPatience patience(membership, request, moved, operation);
   WaitResult result = WaitResult::aborted;
   try {
-    result = step_to_end(operation, membership.waiter(), patience);
+    result = step_to_end(operation, waiter, patience);
   } catch (const std::exception&) {  // the others must not wait for this rank
     fail_with_thrown(membership);
     membership.throw_cause(request);  // which may be another one by now

@@ -53,7 +53,18 @@ void fail_with_thrown(control::Membership& membership) noexcept;
 
 /// Steps `operation`, which carries `moved` out on behalf of `request`, in the caller's thread
 /// until it is done. Throws what the group failed with. `enter` and `leave` are the caller's.
+/// `waiter`: how it waits for the group, if not as for members that share memory.
 void run_blocking(Operation& operation, const Request& request, const Request& moved,
-                  control::Membership& membership);
+                  control::Membership& membership, const Waiter& waiter);
+inline void run_blocking(Operation& operation, const Request& request, const Request& moved,
+                         control::Membership& membership) {
+  run_blocking(operation, request, moved, membership, membership.waiter());
+}
+/// The waiter of a group, for those who wait for what comes over some channels.
+inline Waiter waiter_with(const control::Membership& membership, Alarm* alarm) noexcept {
+  Waiter waiter = membership.waiter();
+  waiter.alarm = alarm;
+  return waiter;
+}
 
 }  // namespace tutti::native

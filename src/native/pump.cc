@@ -69,6 +69,7 @@ void Messages::pump() noexcept {
   guarded([&] {
     for (Peer& each : peers_) advance(each);
     if (matcher_.has_unsettled_any()) matcher_.settle_any();
+    if (has_summaries_) tell_all_summaries();
   });
 }
 
@@ -82,7 +83,8 @@ void Messages::advance(Peer& each) {
   matcher_.settle(each.rank);
   if (!has_room(each, kMaxUnmatchedBytes / 2)) read_taken(each);
   // Content of which a part is out goes on whatever else has no room.
-  const bool told = send_rest(each) && tell_withdrawals(each);
+  const bool told = send_rest(each) && tell_notes(each);
+  if (each.connection != nullptr) tell_summaries(each);
   if (send_content(each) && told) send_announcements(each);
   copy_buffered(each);
 }
@@ -102,6 +104,12 @@ void Messages::read_frames(Peer& from) {
         break;
       case FrameType::withdraw:
         on_withdraw(from, frame->header);
+        break;
+      case FrameType::recall:
+      case FrameType::returned:
+      case FrameType::taken:
+      case FrameType::last:
+        on_word(from, frame->header);
         break;
       case FrameType::content:
         if (!on_content(from, *frame)) return;
@@ -142,7 +150,9 @@ bool Messages::take(int from, Posted& posted, const Offer& offer) {
 bool Messages::claim(Peer& from, const FrameHeader& announced) {
   const auto& words = channels_.own_words(from.rank);
   if (announced.type == FrameType::buffered) {
-    words.taken->store(from.taken += Matcher::cost_of(announced));
+    from.taken += Matcher::cost_of(announced);
+    if (from.connection != nullptr) return has_summaries_ = true;
+    words.taken->store(from.taken);
     moved(from);
     return true;
   }
@@ -151,6 +161,7 @@ bool Messages::claim(Peer& from, const FrameHeader& announced) {
   header.id = announced.id;
   header.tag = announced.tag;
   header.what.count = Matcher::cost_of(announced);
+  if (from.connection != nullptr) return try_send(from, header, nullptr);
   words.matching->store(1);
   const bool mine = channels_.words_of(from.rank).withdrawn->load() == from.withdrawals_read &&
                     try_send(from, header, nullptr);
@@ -247,6 +258,7 @@ void Messages::on_match(Peer& to, const FrameHeader& header) {
   }
   Transfer& send = transfer_of(*posted);
   tell_sender(send);
+  if (send.is_recalled()) others_ended_ = true;  // who wants it back need wait no longer
   if (send.carried_ || has_envelope_only(send)) return complete(send);
   send.state.store(State::matched);
   stand_out(send);
@@ -275,10 +287,22 @@ bool Messages::on_content(Peer& from, const Frame& frame) {
 }
 
 void Messages::on_withdraw(Peer& from, const FrameHeader& header) {
-  if (!matcher_.take_back(from.rank, header.tag, header.id)) {
+  if (from.connection != nullptr || !matcher_.take_back(from.rank, header.tag, header.id)) {
     throw_broken(from.rank, fmt::format("took back message {}, which is not here", header.id));
   }
   ++from.withdrawals_read;
+}
+
+/// What words in shared memory tell otherwise.
+void Messages::on_word(Peer& from, const FrameHeader& header) {
+  if (from.connection == nullptr) {
+    throw_broken(from.rank, fmt::format("sent a frame of type {} through shared memory",
+                                        static_cast<int>(header.type)));
+  }
+  if (header.type == FrameType::recall) on_recall(from, header);
+  if (header.type == FrameType::returned) on_returned(from, header);
+  if (header.type == FrameType::taken) count_taken(from, header.what.count);
+  if (header.type == FrameType::last) from.read_last = true;
 }
 
 /// Sends a frame of at most kWholeBytes. True: it is out, or will be without the caller.
@@ -308,10 +332,10 @@ bool Messages::send_rest(Peer& to) {
   return true;
 }
 
-/// Something has changed that the peer may wait for.
+/// Something has changed that the peer may wait for; what went over a connection wakes it there.
 void Messages::moved(const Peer& other) noexcept {
   membership_.progressed();
-  membership_.notify(other.rank);
+  if (other.connection == nullptr) membership_.notify(other.rank);
 }
 
 bool Messages::send_content(Peer& to) {

@@ -59,7 +59,7 @@ void Queue::run(const Request& request, const Request& moved) {
     if (!drain(Clock::time_point::max(), &call)) membership_.throw_cause(request);
   }
   membership_.enter(request);
-  run_blocking(collectives_.begin(moved, request), request, moved, membership_);
+  run_blocking(collectives_.begin(moved, request), request, moved, membership_, waiter_);
   if (&moved == &request) membership_.leave(request);
 }
 

@@ -22,8 +22,11 @@ namespace tutti::native {
 /// Threads   run and start: one thread at a time. Everything else: any thread.
 class Queue {
  public:
-  Queue(Collectives& collectives, control::Membership& membership) noexcept
-      : collectives_(collectives), membership_(membership) {}
+  /// `alarm`: of the collectives' connections, or null.
+  Queue(Collectives& collectives, control::Membership& membership, Alarm* alarm) noexcept
+      : collectives_(collectives),
+        membership_(membership),
+        waiter_(waiter_with(membership, alarm)) {}
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
@@ -38,6 +41,7 @@ class Queue {
   std::size_t pending() const noexcept { return pending_.load(); }
   /// Those who wait for any of them.
   Crowd& crowd() noexcept { return crowd_; }
+  const Waiter& waiter() const noexcept { return waiter_; }
   /// Steps the head as far as it goes, unless somebody else does.
   /// False: somebody does.
   bool drive() noexcept;
@@ -60,6 +64,7 @@ class Queue {
 
   Collectives& collectives_;
   control::Membership& membership_;
+  const Waiter waiter_;
   std::atomic<std::size_t> pending_{0}, with_own_timeout_{0};
 
   Crowd crowd_;

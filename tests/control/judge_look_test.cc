@@ -344,6 +344,21 @@ TEST(JudgeLook, OneThatSaysGoodbyeMayStillSendWhatItHolds) {
     }
 }
 
+TEST(JudgeLook, WhatWasSentBeforeAGoodbyeMayComeAfterIt) {
+  for (const Op op : {Op::recv, Op::send})
+    for (const LineState state : {LineState::closing, LineState::closed, LineState::gone}) {
+      Scene scene(2);
+      scene.leaves(1, state);
+      Wait wait(message_of(op, 1), 1);
+      wait.clock.in_flight = true;
+      for (int look = 5; look < 8; ++look)
+        EXPECT_FALSE(wait.look_after(std::chrono::milliseconds(look), scene).finding);
+      wait.clock.in_flight = false;
+      EXPECT_FALSE(wait.look_after(8ms, scene).finding) << "its last may just have come";
+      EXPECT_NE(as<LeftUnmatched>(wait.look_after(9ms, scene).finding), nullptr);
+    }
+}
+
 TEST(JudgeLook, AMessageThatIsHeldHasItsTime) {
   Scene scene(2);
   scene.leaves(1);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -14,15 +15,16 @@
 #include "group/native_spec.h"
 #include "native/channels.h"
 #include "native/native.h"
+#include "wires.h"
 
 namespace tutti::native {
 
 inline constexpr GroupId kTestGroup = 0x7e57;
 
-/// Makes the links of all ranks of a group of n, by rank, where its tests run without shared memory
-/// (streams.cc); null: they share it.
-using MakeLinks = std::vector<std::unique_ptr<Links>> (*)(int n);
-inline MakeLinks make_links = nullptr;
+/// On which host each of n ranks is, where tests run on several (streams.cc); null: on one. They
+/// share a board all the same, but neither memory nor bells where they move data.
+using HostsOf = std::vector<int> (*)(int n);
+inline HostsOf hosts_of = nullptr;
 
 /// One rank of a test: what the ProcessGroup would be.
 class NativeRank {
@@ -113,7 +115,7 @@ class NativeRank {
 /// Makes rank `rank` of n a member of the test's group and runs `body`.
 inline void on_native_member(int rank, int n, int board, const std::shared_ptr<Store>& store,
                              const std::function<void(const group::NativeSpec&)>& body,
-                             Links* links = nullptr) {
+                             Wires* wires = nullptr) {
   control::HostOptions options;
   options.board_fd = board;
   options.rank = rank;
@@ -130,34 +132,40 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   spec.world_ranks = ranks;
   spec.store = store;
   spec.membership = membership.get();
-  spec.links = links;
+  std::optional<WireSockets> sockets;
+  if (wires != nullptr) {
+    spec.sockets = &sockets.emplace(*wires, rank);
+    spec.hosts = wires->hosts();
+  }
   spec.timeout = std::chrono::seconds(20);
   body(spec);
 }
 
 /// The same with a backend.
 inline void be_native_rank(int rank, int n, int board, const std::shared_ptr<Store>& store,
-                           const std::function<void(NativeRank&)>& body, Links* links = nullptr) {
+                           const std::function<void(NativeRank&)>& body, Wires* wires = nullptr) {
   const auto live = [&](const group::NativeSpec& spec) {
     const auto backend = make_native(spec);
     NativeRank me(*backend, *spec.membership);
     body(me);
   };
-  on_native_member(rank, n, board, store, live, links);
+  on_native_member(rank, n, board, store, live, wires);
 }
 
 /// Runs `body` on n threads. Failures that `body` lets out are the test's.
-inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body) {
+inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body,
+                            Wires* wires = nullptr) {
   const std::shared_ptr<Store> store = make_memory_store();
-  const net::Fd board = control::Board::make(n);
-  std::vector<std::unique_ptr<Links>> links(static_cast<std::size_t>(n));
-  if (make_links != nullptr && n > 1) links = make_links(n);
+  std::optional<Wires> own_wires;
+  if (wires == nullptr && hosts_of != nullptr && n > 1) wires = &own_wires.emplace(hosts_of(n));
+  net::Fd own_board;
+  if (wires == nullptr) own_board = control::Board::make(n);
+  const int board = wires != nullptr ? wires->board_fd() : own_board.get();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        be_native_rank(rank, n, board.get(), store, body,
-                       links[static_cast<std::size_t>(rank)].get());
+        be_native_rank(rank, n, board, store, body, wires);
       } catch (const std::exception& error) {
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }

@@ -128,7 +128,7 @@ FAULTS = [
     ("a driver goes while it is stepped", "control/progress.cc",
      "  wait_until(visit_bell_, Deadline::Clock::time_point::max(), is_over);", "", None),
     ("a wait does not see that its group has failed", "base/wait.cc", "      if (aborted(waiter_)) return WaitResult::aborted;\n", "", None),
-    ("no look between counting as a sleeper and sleep", "base/wait.cc", "    if (look_()) return true;\n    if (!aborted", "    if (!aborted", None),
+    ("no look between counting as a sleeper and sleep", "base/wait.cc", "      if (look_()) return true;\n    } while (alarm", "    } while (alarm", None),
     ("nobody looks out any more", "base/crowd.cc", "  ring(next->own_);", "", None),
     # Worlds of several hosts.
     ("entered before it is chosen", "control/relay.cc", "    vote_ = std::move(after);",

@@ -29,9 +29,14 @@ enum class FrameType : std::uint8_t {
   content,   ///< of a message that was matched: the next bytes
   withdraw,  ///< of a message that was not matched: its sender has taken it back
   buffered,  ///< of a message that has ended at its sender: what it is, with its bytes
+  // Where the ends share no memory, see LinkWords:
+  recall,    ///< of a message: its sender wants it back
+  returned,  ///< of a message that was wanted back: nothing had matched it, and nothing will
+  taken,     ///< of buffered messages: the bytes (`count`) of all that have been matched so far
+  last,      ///< no message comes after this: the sender has closed the group
 };
 
-inline constexpr FrameType kLastFrameType = FrameType::buffered;
+inline constexpr FrameType kLastFrameType = FrameType::last;
 
 /// Little-endian, fixed size; every field is checked before it is used.
 struct alignas(64) FrameHeader {

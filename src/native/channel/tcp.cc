@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "tutti/error.h"
 
@@ -42,7 +44,41 @@ class Parts {
 
 }  // namespace
 
+void TcpConnection::set_end(int error_number) noexcept {
+  int stands = kStands;
+  if (end_.compare_exchange_strong(stands, error_number) && origin_.on_end) origin_.on_end();
+}
+
+std::string TcpConnection::why_ended() const {
+  const int error = end().value_or(0);
+  const std::lock_guard lock(mutex_);
+  if (!unmade_.empty()) return ": " + unmade_;
+  return error == 0 ? "" : ": " + std::generic_category().message(error);
+}
+
+int TcpConnection::take(bool makes) {
+  if (end()) return -1;
+  std::string unmade;
+  try {
+    const std::lock_guard lock(mutex_);
+    if (socket_ || !origin_.take) return socket_.get();
+    socket_ = origin_.take(makes);
+    descriptor_.store(socket_.get());
+    return socket_.get();
+  } catch (const Error& error) {
+    unmade = error.what();
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    unmade_ = std::move(unmade);
+  }
+  set_end(ENOTCONN);
+  return -1;
+}
+
 Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
+  const int socket = connection_->socket_to_send();
+  if (socket < 0) return Sent::nothing;
   const WireHeader encoded = encode(header);
   if (sent_ > 0 && encoded != under_way_) return Sent::nothing;
   const std::size_t padding = padding_after(header.payload_bytes);
@@ -51,10 +87,11 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   parts.add(encoded.data(), encoded.size());
   parts.add(payload, header.payload_bytes);
   parts.add(kZeros.data(), padding);
-  const net::TcpMoved moved = net::send_parts(connection_->socket(), parts.get());
+  const net::TcpMoved moved = net::send_parts(socket, parts.get());
   if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
-  if (moved.bytes == 0) return Sent::nothing;
   sent_ += moved.bytes;
+  connection_->found_full(sent_ < whole);
+  if (moved.bytes == 0) return Sent::nothing;
   if (sent_ == whole) {
     sent_ = 0;
     return Sent::whole;
@@ -82,11 +119,9 @@ bool TcpReceiver::begin_frame() {
   const std::span<const std::byte, kWireHeaderBytes> encoded(buffer() + begin_, kWireHeaderBytes);
   const std::optional<FrameHeader> header = decode(encoded);
   if (!header || header->payload_bytes > kMaxTcpPayload) {
-    throw Error(ErrorCode::kInternal,
-                fmt::format("what came over a connection is no frame at byte {}{}", position_,
-                            header ? fmt::format(": a payload of {} bytes, at most {} may come",
-                                                 header->payload_bytes, kMaxTcpPayload)
-                                   : ""));
+    throw_broken(header ? fmt::format(": a payload of {} bytes, at most {} may come",
+                                      header->payload_bytes, kMaxTcpPayload)
+                        : "");
   }
   if (header->payload_bytes <= kWholeBytes) {
     const std::size_t whole = kWireHeaderBytes + header->payload_bytes;
@@ -98,6 +133,14 @@ bool TcpReceiver::begin_frame() {
   frame_.taken = 0;
   has_frame_ = true;
   return true;
+}
+
+void TcpReceiver::throw_broken(const std::string& what) const {
+  const int peer = connection_->peer();
+  throw Error(ErrorCode::kInternal,
+              fmt::format("what came over a connection{} is no frame at byte {}{}",
+                          peer >= 0 ? fmt::format(" from rank {}", peer) : "", position_, what),
+              {.culprits = peer >= 0 ? std::vector<int>{peer} : std::vector<int>{}});
 }
 
 /// What lies here of the payload; never less than an element of it.
@@ -161,8 +204,13 @@ void TcpReceiver::receive_into(std::byte* target) {
 }
 
 std::size_t TcpReceiver::receive(std::span<const iovec> parts) {
-  const net::TcpMoved moved = net::receive_parts(connection_->socket(), parts);
+  const int socket = connection_->socket_to_receive();
+  if (socket < 0) return 0;
+  const net::TcpMoved moved = net::receive_parts(socket, parts);
   if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
+  std::size_t room = 0;
+  for (const iovec& part : parts) room += part.iov_len;
+  if (moved.bytes < room) connection_->found_read_out();
   return moved.bytes;
 }
 

@@ -9,9 +9,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 
 #include "native/channel/channel.h"
 #include "native/channel/wire.h"
@@ -25,9 +28,24 @@ inline constexpr std::size_t kMaxTcpPayload = std::size_t{1} << 20;
 /// Both ends of it use one of these each; sender and receiver may be used at the same time.
 class TcpConnection {
  public:
-  /// `socket` is connected and does not block.
-  explicit TcpConnection(net::Fd socket) noexcept : socket_(std::move(socket)) {}
-  int socket() const noexcept { return socket_.get(); }
+  /// How this end comes to its socket, connected and not blocking; empty while there is none.
+  struct Origin {
+    int peer = -1;
+    /// `makes`: one is made if none has come. Throws if there will be none.
+    std::function<net::Fd(bool makes)> take;
+    bool reader_makes = true;  ///< else one is made only for what is to be sent
+    std::function<void()> on_end = [] {};
+  };
+  explicit TcpConnection(Origin origin) : origin_(std::move(origin)) {}
+  explicit TcpConnection(net::Fd socket) : socket_(std::move(socket)), descriptor_(socket_.get()) {}
+
+  /// Of the group, for messages; -1: not known.
+  int peer() const noexcept { return origin_.peer; }
+  bool is_open() const noexcept { return descriptor_.load() >= 0; }
+  /// The socket, or -1 while there is none.
+  int socket() const noexcept { return descriptor_.load(); }
+  int socket_to_send() { return is_open() ? socket() : take(true); }
+  int socket_to_receive() { return is_open() ? socket() : take(origin_.reader_makes); }
 
   /// Whether nothing comes or goes any more: empty while it stands, 0 when the other end has closed
   /// in order, else the number of the error. What came before it is still received.
@@ -36,15 +54,31 @@ class TcpConnection {
     return end == kStands ? std::nullopt : std::optional(end);
   }
   /// The first one counts.
-  void set_end(int error_number) noexcept {
-    int stands = kStands;
-    end_.compare_exchange_strong(stands, error_number);
-  }
+  void set_end(int error_number) noexcept;
+  /// ": connection reset by peer", or why there was none; "" if the other end has closed in order.
+  std::string why_ended() const;
+
+  // What is worth an alarm: that something has come where all was read, or that there is room where
+  // there was none; until it has rung, and then again when that was found to be so once more.
+  bool is_read_out() const noexcept { return read_out_.load() == alarms_.load(); }
+  bool is_full() const noexcept { return full_.load() == alarms_.load(); }
+  void found_read_out() noexcept { read_out_.store(alarms_.load()); }
+  void found_full(bool full) noexcept { full_.store(full ? alarms_.load() : 0); }
+  /// Before the bell is rung.
+  void has_rung() noexcept { alarms_.fetch_add(1); }
 
  private:
   static constexpr int kStands = -1;
-  const net::Fd socket_;
+  int take(bool makes);
+
+  const Origin origin_;
+  mutable std::mutex mutex_;
+  net::Fd socket_;      // mutex_, until it is open
+  std::string unmade_;  // mutex_; why there will be no socket
+  std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
+  std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
+  std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
 };
 
 class TcpSender final : public Sender {
@@ -78,6 +112,7 @@ class TcpReceiver final : public Receiver {
   std::size_t buffered() const noexcept { return end_ - begin_; }
   std::size_t left() const noexcept { return frame_.header.payload_bytes - frame_.taken; }
   bool begin_frame();
+  [[noreturn]] void throw_broken(const std::string& what) const;
   void show() noexcept;
   void skip(std::size_t byte_count) noexcept;
   void fill(std::size_t most);

@@ -1,0 +1,138 @@
+#include "native/tcp_links.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "native/operation.h"
+
+namespace tutti::native {
+namespace {
+
+/// Time is counted in looks: this process may have been stopped meanwhile, with the thread that
+/// learns what has become of others.
+constexpr std::chrono::milliseconds kLookAgain{20};
+constexpr int kLooks = static_cast<int>(TcpLinks::kExplained / kLookAgain);
+
+/// What the peer has sent goes on its way before this end closes: what lies here unread would make
+/// that a reset, which discards what is under way.
+void end_in_order(const TcpConnection& connection) noexcept {
+  if (!connection.is_open() || connection.end()) return;
+  ::shutdown(connection.socket(), SHUT_WR);
+  std::array<std::byte, 4096> unread;
+  const iovec part{unread.data(), unread.size()};
+  while (net::receive_parts(connection.socket(), {&part, 1}).bytes > 0) {
+  }
+}
+
+}  // namespace
+
+TcpLinks::TcpLinks(control::PeerSockets& sockets, control::Membership& membership,
+                   const std::vector<int>& world_ranks)
+    : sockets_(sockets), membership_(membership), world_ranks_(tutti::world_ranks(world_ranks)) {}
+
+TcpLinks::~TcpLinks() {
+  for (LaneEnds& lane : lanes_) {
+    for (const auto& each : lane.ends) {
+      each->watched.reset();
+      end_in_order(*each->connection);
+    }
+  }
+}
+
+PeerLink TcpLinks::link(int peer, Lane lane) {
+  auto& end = *lane_at(lane).ends.emplace_back(std::make_unique<End>());
+  end.peer = peer;
+  const auto take = [this, lane, rank = world_ranks_[static_cast<std::size_t>(peer)]](bool makes) {
+    const GroupId group = membership_.id();
+    const auto number = static_cast<std::uint8_t>(lane);
+    if (!makes && !sockets_.has_come(group, rank, number)) return net::Fd();
+    return sockets_.try_take(group, rank, number);
+  };
+  const auto on_end = [this] {
+    ends_.fetch_add(1);
+    membership_.wake_driver();
+  };
+  // Who receives a message need not make the connection: its sender does.
+  end.connection = std::make_shared<TcpConnection>(
+      TcpConnection::Origin{peer, take, lane == Lane::collective, on_end});
+  return {.receiver = std::make_unique<TcpReceiver>(end.connection),
+          .open_sender = [of = end.connection] { return std::make_unique<TcpSender>(of); },
+          .connection = end.connection};
+}
+
+bool TcpLinks::arm(Lane lane) noexcept {
+  bool has_armed = false;
+  try {
+    for (const auto& each : lane_at(lane).ends) has_armed = arm(*each, lane) || has_armed;
+  } catch (...) {
+    fail_with_thrown(membership_);
+  }
+  return has_armed;
+}
+
+bool TcpLinks::arm(End& end, Lane lane) {
+  using Want = net::Events::Want;
+  const TcpConnection& connection = *end.connection;
+  if (!connection.is_open() || connection.end()) return false;
+  const bool reads = connection.is_read_out();
+  const bool writes = connection.is_full();
+  if (!reads && !writes) return false;
+  const std::lock_guard lock(mutex_);
+  if (end.watched == nullptr) {
+    const auto call = [this, &end, lane] { has_happened(end, lane); };
+    end.watched = sockets_.events().watch(connection.socket(), call);
+  }
+  return end.watched->arm(!writes ? Want::read : !reads ? Want::write : Want::both);
+}
+
+void TcpLinks::has_happened(End& end, Lane lane) noexcept {
+  end.connection->has_rung();
+  ring(*membership_.waiter().bell);
+  if (lane == Lane::message && listening_.load()) membership_.wake_driver();
+}
+
+bool TcpLinks::awaits_connections() const noexcept {
+  const auto& ends = lane_at(Lane::message).ends;
+  return std::any_of(ends.begin(), ends.end(), [](const auto& each) {
+    return !each->connection->is_open() && !each->connection->end();
+  });
+}
+
+void TcpLinks::look_at_ends(Clock::time_point now, Clock::time_point* next) noexcept {
+  if (membership_.abort_word().load() != 0) return;
+  try {
+    const control::GroupFacts facts = membership_.read_facts();
+    for (LaneEnds& lane : lanes_) {
+      for (const auto& each : lane.ends) {
+        if (each->connection->end() && !each->is_settled) look_at(*each, facts, now, next);
+      }
+    }
+  } catch (...) {
+    fail_with_thrown(membership_);
+  }
+}
+
+void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_point now,
+                       Clock::time_point* next) {
+  if (facts.has_gone(end.peer) || facts.of(end.peer).is_lost) {
+    end.is_settled = true;
+    ends_.fetch_sub(1);
+    return;
+  }
+  if (now >= end.next_look) {
+    end.next_look = now + kLookAgain;
+    ++end.looks;
+  }
+  *next = std::min(*next, end.next_look);
+  if (end.looks <= kLooks) return;
+  membership_.fail({ErrorCode::kSystem,
+                    fmt::format("the connection to {} has ended{}", membership_.person(end.peer),
+                                end.connection->why_ended()),
+                    {end.peer},
+                    {}});
+}
+
+}  // namespace tutti::native

@@ -1,0 +1,493 @@
+// Groups with members on several hosts: what comes over connections, what they tell each other by
+// frames alone, who sleeps and who is woken, and how a connection ends.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include <algorithm>
+#include <barrier>
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+
+#include "native/tcp_links.h"
+#include "native_ranks.h"
+
+namespace tutti::native {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = Deadline::Clock;
+using Ints = std::vector<int>;
+
+constexpr auto kMessages = static_cast<std::uint8_t>(Lane::message);
+constexpr auto kCollectives = static_cast<std::uint8_t>(Lane::collective);
+
+const std::vector<std::vector<int>> kLayouts = {
+    {0, 1, 2, 3}, {0, 0, 1, 1}, {0, 1, 1, 1}, {0, 1, 0, 1}};
+
+void on_hosts(const std::vector<int>& hosts, const std::function<void(NativeRank&)>& body,
+              Wires::Kind kind = Wires::Kind::narrow) {
+  Wires wires(hosts, kind);
+  on_native_ranks(static_cast<int>(hosts.size()), body, &wires);
+}
+
+/// A program that computes, as far as the library can see.
+void compute(std::chrono::nanoseconds time) { std::this_thread::sleep_for(time); }
+
+std::chrono::nanoseconds cpu_time(clockid_t of) {
+  timespec time{};
+  ::clock_gettime(of, &time);
+  return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+}
+
+// ---- who reaches whom ---------------------------------------------------------------------------
+
+TEST(Links, EveryPairInEveryLayout) {
+  for (const Wires::Kind kind : {Wires::Kind::narrow, Wires::Kind::tcp}) {
+    for (const auto& hosts : kLayouts) {
+      on_hosts(
+          hosts,
+          [](NativeRank& me) {
+            for (const std::size_t count : {1, 1000, 300'000}) {
+              std::vector<Work> works;
+              std::vector<Ints> in(4, Ints(count)), out(4);
+              for (int peer = 0; peer < me.n; ++peer) {
+                of_rank(out, peer).assign(count, me.rank * 10 + peer);
+                if (peer == me.rank) continue;
+                works.push_back(me.backend.start(me.recv_of(of_rank(in, peer), peer)));
+                works.push_back(me.backend.start(me.send_of(of_rank(out, peer), peer)));
+              }
+              for (Work& work : works) work.wait();
+              for (int peer = 0; peer < me.n; ++peer) {
+                if (peer == me.rank) continue;
+                EXPECT_EQ(of_rank(in, peer), Ints(count, peer * 10 + me.rank));
+              }
+              Ints sum(count, me.rank + 1);
+              me.run(me.next(Op::all_reduce, count, sum.data(), sum.data()));
+              EXPECT_EQ(sum, Ints(count, 10));
+            }
+            me.close();
+          },
+          kind);
+    }
+  }
+}
+
+TEST(Links, AConnectionIsMadeWhenItIsFirstUsed) {
+  Wires wires({0, 1, 2, 3});
+  std::barrier all_have_looked(4);
+  on_native_ranks(
+      4,
+      [&](NativeRank& me) {
+        Ints data(10, 7);
+        if (me.rank == 2) me.send(data, 3);
+        if (me.rank == 3) me.recv(data, 2);
+        compute(150ms);  // longer than it takes to look for those that others have made
+        EXPECT_EQ(wires.count(), 1);
+        all_have_looked.arrive_and_wait();
+        me.run(me.barrier());
+        me.close();
+      },
+      &wires);
+}
+
+TEST(Links, NobodyIsReachedOverAConnectionOnItsOwnHost) {
+  Wires wires({0, 0, 0});
+  on_native_ranks(
+      3,
+      [&](NativeRank& me) {
+        Ints sum(1000, 1);
+        me.run(me.next(Op::all_reduce, sum.size(), sum.data(), sum.data()));
+        EXPECT_EQ(sum, Ints(1000, 3));
+        me.close();
+      },
+      &wires);
+  EXPECT_EQ(wires.count(), 0);
+}
+
+// ---- taking back --------------------------------------------------------------------------------
+
+TEST(Links, ARankThatComputesGivesBackWhatItHasNotMatched) {
+  for (const bool has_met : {false, true}) {
+    on_hosts({0, 1}, [&](NativeRank& me) {
+      Ints data(10, 7);
+      if (has_met) me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
+      if (me.rank == 0) {
+        Request request = me.send_of(data, 1);
+        request.arrive = Deadline::after(20ms);
+        const auto began = Clock::now();
+        EXPECT_EQ(thrown_by([&] { me.run(request); }).code(), ErrorCode::kTimeout);
+        Work late = me.backend.start(request);
+        EXPECT_EQ(thrown_by([&] { late.wait(); }).code(), ErrorCode::kTimeout);
+        request.arrive = Deadline::after(20s);
+        Work work = me.backend.start(request);
+        EXPECT_TRUE(work.cancel());
+        EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kCancelled);
+        EXPECT_LT(Clock::now() - began, 1500ms) << "by whoever reads for the program";
+      } else {
+        compute(2s);
+      }
+      me.run(me.barrier());
+      data.assign(10, 8);
+      if (me.rank == 0) me.send(data, 1);
+      Ints got(10);
+      if (me.rank == 1) {
+        me.recv(got, 0);
+        EXPECT_EQ(got, data) << "none of those that were taken back";
+      }
+      me.close();
+    });
+  }
+}
+
+/// What one thread of each rank does: sends numbers that it takes back at some time, and says which
+/// went.
+Ints send_and_cancel(NativeRank& me, int count, unsigned seed) {
+  std::mt19937 random(seed);
+  Ints went;
+  for (int i = 0; i < count; ++i) {
+    const Ints data(i % 5 == 0 ? 3000 : 3, i);
+    Work work = me.backend.start(me.send_of(data, 1 - me.rank, i % 3));
+    for (unsigned spins = random() % 400; spins > 0; --spins) pause_core();
+    const bool is_back = work.cancel();
+    try {
+      work.wait();
+      EXPECT_FALSE(is_back) << "it was received";
+      went.push_back(i);
+    } catch (const Error& error) {
+      EXPECT_TRUE(is_back);
+      EXPECT_EQ(error.code(), ErrorCode::kCancelled) << error.what();
+    }
+  }
+  for (int tag = 0; tag < 3; ++tag) me.send(Ints(3, -1), 1 - me.rank, tag);
+  return went;
+}
+
+Ints receive_all(NativeRank& me, int tag, unsigned seed) {
+  std::mt19937 random(seed);
+  Ints got;
+  for (;;) {
+    Ints data;
+    Request request = me.recv_of(data, 1 - me.rank, tag);
+    request.message.room_context = &data;
+    request.message.make_room = [](void* context, std::size_t count) -> void* {
+      Ints& room = *static_cast<Ints*>(context);
+      room.assign(count, -2);
+      return room.data();
+    };
+    me.run(request);
+    EXPECT_EQ(data, Ints(data.size(), data.front()));
+    if (data.front() < 0) return got;
+    got.push_back(data.front());
+    for (unsigned spins = random() % 200; spins > 0; --spins) pause_core();
+  }
+}
+
+TEST(Links, EachOfTenThousandIsTakenBackOrReceivedAndBothEndsSayTheSame) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  constexpr int kEach = 5000;  // both ways at once
+  std::array<Ints, 2> went, got;
+  on_hosts({0, 1}, [&](NativeRank& me) {
+    const auto base = seed + static_cast<unsigned>(me.rank) * 16;
+    std::mutex mutex;
+    std::vector<std::thread> threads;
+    for (int tag = 0; tag < 3; ++tag) {
+      threads.emplace_back([&, tag] {
+        const Ints part = receive_all(me, tag, base + static_cast<unsigned>(tag));
+        EXPECT_TRUE(std::is_sorted(part.begin(), part.end()));
+        const std::lock_guard lock(mutex);
+        Ints& all = of_rank(got, me.rank);
+        all.insert(all.end(), part.begin(), part.end());
+      });
+    }
+    of_rank(went, me.rank) = send_and_cancel(me, kEach, base + 8);
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_FALSE(me.membership.cause());
+    me.close();
+  });
+  for (const int rank : {0, 1}) {
+    std::sort(of_rank(got, 1 - rank).begin(), of_rank(got, 1 - rank).end());
+    EXPECT_EQ(of_rank(got, 1 - rank), of_rank(went, rank));
+    EXPECT_GT(of_rank(went, rank).size(), 0u);
+    EXPECT_LT(of_rank(went, rank).size(), static_cast<std::size_t>(kEach));
+  }
+}
+
+TEST(Links, WhoDoesNotAnswerARecallFailsTheGroupInTime) {
+  Wires wires({0, 1});
+  wires.withhold(1);
+  on_native_ranks(
+      2,
+      [](NativeRank& me) {
+        if (me.rank == 1) {
+          while (!me.membership.cause()) compute(5ms);
+          return;
+        }
+        const Ints data(3, 1);
+        Request request = me.send_of(data, 1);
+        request.arrive = Deadline::after(50ms);
+        request.stall = Deadline::after(200ms);
+        const Error error = thrown_by([&] { me.run(request); });
+        EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+        ASSERT_TRUE(me.membership.cause()) << "nobody knows whether it was received";
+        EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+      },
+      &wires);
+}
+
+TEST(Links, WhoWaitsForAnAnswerHearsOfTheFailureOfTheGroup) {
+  Wires wires({0, 1});
+  wires.withhold(1);
+  on_native_ranks(
+      2,
+      [](NativeRank& me) {
+        if (me.rank == 1) {
+          compute(200ms);
+          me.membership.fail({ErrorCode::kAborted, "somebody aborted the group", {1}, {}});
+          return;
+        }
+        const Ints data(3, 1);
+        Work work = me.backend.start(me.send_of(data, 1));
+        compute(50ms);  // it is announced
+        EXPECT_FALSE(work.cancel());
+        EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kAborted);
+      },
+      &wires);
+}
+
+// ---- buffered sends -----------------------------------------------------------------------------
+
+TEST(Links, HundredsOfBufferedMessagesBothWays) {
+  on_hosts({0, 1}, [](NativeRank& me) {
+    constexpr int kMany = 400;
+    const auto byte_count = [](int i) { return static_cast<std::size_t>(i % 7 == 0 ? 60'000 : i); };
+    for (int round = 0; round < 3; ++round) {
+      for (int i = 0; i < kMany; ++i)
+        me.send(std::vector<std::int8_t>(byte_count(i), static_cast<std::int8_t>(i)), 1 - me.rank,
+                i % 4, true);
+      for (int i = 0; i < kMany; ++i) {
+        std::vector<std::int8_t> got(byte_count(i));
+        me.recv(got, 1 - me.rank, i % 4);
+        EXPECT_EQ(got, std::vector<std::int8_t>(byte_count(i), static_cast<std::int8_t>(i)));
+      }
+    }
+    me.close();
+  });
+}
+
+/// More than may be unmatched at a time: the rest goes when the peer has said what it has taken.
+TEST(Links, MoreBytesThanMayWaitGoOnceTheyAreTaken) {
+  on_hosts({0, 1}, [](NativeRank& me) {
+    constexpr int kMany = 24;
+    constexpr std::size_t kCount = 1 << 20;
+    std::thread receiver([&] {
+      for (int i = 0; i < kMany; ++i) {
+        Ints got(kCount);
+        me.recv(got, 1 - me.rank, 1);
+        EXPECT_EQ(got.back(), i);
+      }
+    });
+    for (int i = 0; i < kMany; ++i) me.send(Ints(kCount, i), 1 - me.rank, 1, true);
+    receiver.join();
+    // And small ones, which have ended when they are announced.
+    constexpr int kSmall = 40'000;
+    std::thread small_receiver([&] {
+      Ints got(1000);
+      for (int i = 0; i < kSmall; ++i) me.recv(got, 1 - me.rank, 2);
+      EXPECT_EQ(got.back(), kSmall - 1);
+    });
+    for (int i = 0; i < kSmall; ++i) me.send(Ints(1000, i), 1 - me.rank, 2, true);
+    small_receiver.join();
+    me.close();
+  });
+}
+
+TEST(Links, WhatWasBufferedBeforeItsSenderClosedComesAndNothingAfterIt) {
+  on_hosts({0, 1}, [](NativeRank& me) {
+    if (me.rank == 0) {
+      for (int i = 0; i < 200; ++i) me.send(Ints(1000, i), 1, 0, true);
+      EXPECT_THROW(me.close(), Error) << "the other one has failed";
+      return;
+    }
+    compute(100ms);
+    Ints got(1000);
+    for (int i = 0; i < 200; ++i) {
+      me.recv(got, 0);
+      EXPECT_EQ(got, Ints(1000, i));
+    }
+    const Error error = thrown_by([&] { me.recv(got, 0); });
+    EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
+  });
+}
+
+TEST(Links, WhoHasNeverSentAndClosesIsNotAwaited) {
+  on_hosts({0, 1}, [](NativeRank& me) {
+    if (me.rank == 0) {
+      EXPECT_THROW(me.close(), Error);
+      return;
+    }
+    Ints got(10);
+    const auto began = Clock::now();
+    EXPECT_EQ(thrown_by([&] { me.recv(got, 0); }).code(), ErrorCode::kClosed);
+    EXPECT_LT(Clock::now() - began, 3s);
+  });
+}
+
+// ---- sleeping -----------------------------------------------------------------------------------
+
+TEST(Links, WhoWaitsLongSleeps) {
+  on_hosts({0, 1, 2}, [](NativeRank& me) {
+    Ints data(5000, 1), got(15'000);
+    me.run(me.barrier());
+    if (me.rank == 1) {
+      compute(600ms);
+      me.send(data, 0);
+    }
+    if (me.rank == 0) {
+      const auto before = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+      me.recv(data, 1);
+      EXPECT_LT(cpu_time(CLOCK_THREAD_CPUTIME_ID) - before, 200ms);
+    }
+    me.run(me.barrier());
+    // What has come meanwhile, and is for a later round, wakes nobody again and again.
+    if (me.rank == 1) compute(600ms);
+    const auto before = cpu_time(CLOCK_THREAD_CPUTIME_ID);
+    const auto all_before = cpu_time(CLOCK_PROCESS_CPUTIME_ID);
+    me.run(me.next(Op::all_gather, data.size(), data.data(), got.data()));
+    if (me.rank != 1) {
+      EXPECT_LT(cpu_time(CLOCK_THREAD_CPUTIME_ID) - before, 200ms);
+      EXPECT_LT(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - all_before, 400ms);
+    }
+    me.close();
+  });
+}
+
+TEST(Links, WhoIsIdleCostsNothing) {
+  on_hosts({0, 1}, [](NativeRank& me) {
+    Ints data(10);
+    me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
+    compute(100ms);
+    const auto before = cpu_time(CLOCK_PROCESS_CPUTIME_ID);
+    compute(500ms);
+    EXPECT_LT(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - before, 100ms);
+    me.close();
+  });
+}
+
+/// Each message finds its receiver asleep, or about to fall asleep.
+TEST(Links, NoArrivalIsLost) {
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  on_hosts({0, 1}, [&](NativeRank& me) {
+    std::mt19937 random(seed + static_cast<unsigned>(me.rank));
+    me.timeout = 5s;  // a wake that is lost shows as one that fails
+    Ints data(1);
+    for (int i = 0; i < 1500; ++i) {
+      const auto until = Clock::now() + std::chrono::microseconds(random() % 300);
+      while (Clock::now() < until) pause_core();
+      if (i % 3 == 0) {
+        me.run(me.barrier());
+      } else if ((i + me.rank) % 2 == 0) {
+        me.send(Ints(1, i), 1 - me.rank, 0, i % 5 == 0);
+      } else {
+        me.recv(data, 1 - me.rank);
+        EXPECT_EQ(data.front(), i);
+      }
+    }
+    me.close();
+  });
+}
+
+// ---- how a connection ends ----------------------------------------------------------------------
+
+TEST(Links, AConnectionThatEndsFailsTheGroup) {
+  for (const std::uint8_t lane : {kMessages, kCollectives}) {
+    Wires wires({0, 1, 2});
+    on_native_ranks(
+        3,
+        [&](NativeRank& me) {
+          Ints data(10);
+          if (me.rank == 0) me.send(data, 1);
+          if (me.rank == 1) me.recv(data, 0);
+          me.run(me.next(Op::all_to_all, 1, Ints(3).data(), Ints(3).data()));
+          if (me.rank == 0) {
+            EXPECT_EQ(::shutdown(wires.end_of(kTestGroup, 0, 1, lane), SHUT_RDWR), 0);
+          }
+          const auto began = Clock::now();
+          const Error error = thrown_by([&] {
+            Ints all(3);
+            if (me.rank < 2 && lane == kCollectives)
+              return me.run(me.next(Op::all_to_all, 1, Ints(3).data(), all.data()));
+            while (!me.membership.cause() && Clock::now() < began + 15s) compute(5ms);
+            throw me.membership.error(nullptr);
+          });
+          EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+          EXPECT_NE(std::string(error.what()).find("the connection to rank "), std::string::npos);
+          EXPECT_NE(std::string(error.what()).find(" has ended"), std::string::npos);
+          ASSERT_EQ(error.context().culprits.size(), 1u);
+          EXPECT_LT(error.context().culprits.front(), 2);
+          EXPECT_GT(Clock::now() - began, 1s) << "another cause may be under way";
+        },
+        &wires);
+  }
+}
+
+TEST(Links, WhatIsNoFrameIsBlamedOnItsSender) {
+  Wires wires({0, 1});
+  on_native_ranks(
+      2,
+      [&](NativeRank& me) {
+        Ints data(10);
+        me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
+        me.run(me.barrier());
+        if (me.rank == 0) {
+          const std::string garbage(64, 'x');
+          const int socket = wires.end_of(kTestGroup, 0, 1, kMessages);
+          EXPECT_EQ(::send(socket, garbage.data(), garbage.size(), 0), 64);
+        }
+        const Error error = thrown_by([&] { me.recv(data, 1 - me.rank); });
+        EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
+        EXPECT_NE(std::string(error.what()).find("what came over a connection from rank 0"),
+                  std::string::npos)
+            << error.what();
+        EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+      },
+      &wires);
+}
+
+TEST(Links, WhoHasLeftInOrderMayEndItsConnections) {
+  std::atomic<bool> first_has_gone{false};
+  Wires wires({0, 1});
+  std::vector<std::thread> threads;
+  const std::shared_ptr<Store> store = make_memory_store();
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      on_native_member(
+          rank, 2, wires.board_fd(), store,
+          [&](const group::NativeSpec& spec) {
+            auto backend = make_native(spec);
+            NativeRank me(*backend, *spec.membership);
+            Ints data(10);
+            me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
+            me.run(me.barrier());
+            me.close();
+            if (rank == 1) {
+              while (!first_has_gone.load()) compute(1ms);
+              compute(TcpLinks::kExplained + 500ms);
+            }
+            EXPECT_FALSE(spec.membership->cause());
+            backend.reset();
+            first_has_gone = true;
+          },
+          &wires);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace tutti::native

@@ -1,0 +1,149 @@
+// The data connections between the hosts of a test, whose ranks are threads.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/wait.h"
+#include "control/board/board.h"
+#include "control/peer_sockets.h"
+#include "net/events.h"
+#include "net/tcp.h"
+
+namespace tutti::native {
+
+/// A connection is there some time after it was first asked for, by either end.
+class Wires {
+ public:
+  enum class Kind : std::uint8_t { narrow, tcp };
+  /// `hosts`: by rank. A narrow stream holds a few kilobytes, so that everything goes and comes in
+  /// parts.
+  explicit Wires(std::vector<int> hosts, Kind kind = Kind::narrow)
+      : hosts_(std::move(hosts)),
+        kind_(kind),
+        memory_(control::Board::make(static_cast<int>(hosts_.size()))),
+        board_(memory_),
+        runner_([this] {
+          while (!stopping_.load())
+            events_.run(net::Events::Clock::now() + std::chrono::milliseconds(50));
+        }) {}
+  ~Wires() {
+    stopping_.store(true);
+    events_.post([] {});
+    runner_.join();
+  }
+  Wires(const Wires&) = delete;
+  Wires& operator=(const Wires&) = delete;
+
+  const std::vector<int>& hosts() const noexcept { return hosts_; }
+  /// Of the ranks, whose bells it rings.
+  int board_fd() const noexcept { return memory_.get(); }
+  net::Events& events() noexcept { return events_; }
+  /// From now on `rank` is given none, as if it did nothing.
+  void withhold(int rank) noexcept { withheld_.store(rank); }
+  /// How many connections have been made.
+  int count() {
+    const std::lock_guard lock(mutex_);
+    return made_;
+  }
+  /// The end of `rank`, as it was given away; -1 if it was not.
+  int end_of(GroupId group, int rank, int peer, std::uint8_t lane) {
+    const std::lock_guard lock(mutex_);
+    const auto found = wires_.find(key(group, rank, peer, lane));
+    return found == wires_.end() ? -1 : found->second.given[rank < peer ? 0 : 1];
+  }
+
+  net::Fd try_take(GroupId group, int rank, int peer, std::uint8_t lane) {
+    EXPECT_NE(hosts_[static_cast<std::size_t>(rank)], hosts_[static_cast<std::size_t>(peer)]);
+    const std::lock_guard lock(mutex_);
+    Wire& wire = wires_[key(group, rank, peer, lane)];
+    const std::size_t end = rank < peer ? 0 : 1;
+    if (wire.state == Wire::State::none) {
+      wire.state = Wire::State::asked;
+      events_.post([this, &wire, rank, peer] {
+        const std::lock_guard also(mutex_);
+        wire.ends = make();
+        ++made_;
+        wire.state = Wire::State::there;
+        for (const int each : {rank, peer}) ring(board_.slot(SlotIndex(each)).bell);
+      });
+    }
+    if (rank == withheld_.load()) return {};
+    if (wire.ends[end]) wire.given[end] = wire.ends[end].get();
+    return std::move(wire.ends[end]);
+  }
+  bool has_come(GroupId group, int rank, int peer, std::uint8_t lane) {
+    const std::lock_guard lock(mutex_);
+    const auto found = wires_.find(key(group, rank, peer, lane));
+    return found != wires_.end() && found->second.state == Wire::State::there;
+  }
+
+ private:
+  struct Wire {
+    enum class State : std::uint8_t { none, asked, there } state = State::none;
+    std::array<net::Fd, 2> ends;  // the first is that of the lower rank
+    std::array<int, 2> given = {-1, -1};
+  };
+  using Key = std::tuple<GroupId, int, int, std::uint8_t>;
+  static Key key(GroupId group, int rank, int peer, std::uint8_t lane) {
+    return {group, std::min(rank, peer), std::max(rank, peer), lane};
+  }
+
+  std::array<net::Fd, 2> make() const {
+    if (kind_ == Kind::narrow) {
+      // Not TCP's: that waits for timers when its buffers are so small.
+      int ends[2] = {-1, -1};
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+      for (const int each : ends) {
+        const int least = 1;
+        EXPECT_EQ(::setsockopt(each, SOL_SOCKET, SO_SNDBUF, &least, sizeof least), 0);
+      }
+      return {net::Fd(ends[0]), net::Fd(ends[1])};
+    }
+    const net::Fd listener = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    net::Fd out = net::connect_tcp(net::TcpAddress::local(listener.get()), deadline);
+    EXPECT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+    return {std::move(out), net::accept_tcp(listener.get())};
+  }
+
+  const std::vector<int> hosts_;
+  const Kind kind_;
+  const net::Fd memory_;
+  const control::Board board_;
+  net::Events events_;
+  std::mutex mutex_;
+  std::map<Key, Wire> wires_;  // mutex_
+  int made_ = 0;               // mutex_
+  std::atomic<int> withheld_{-1};
+  std::atomic<bool> stopping_{false};
+  std::thread runner_;
+};
+
+/// Those of one rank.
+class WireSockets final : public control::PeerSockets {
+ public:
+  WireSockets(Wires& wires, int rank) : wires_(wires), rank_(rank) {}
+  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) override {
+    return wires_.try_take(group, rank_, peer.value, lane);
+  }
+  bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override {
+    return wires_.has_come(group, rank_, peer.value, lane);
+  }
+  net::Events& events() noexcept override { return wires_.events(); }
+
+ private:
+  Wires& wires_;
+  const int rank_;
+};
+
+}  // namespace tutti::native
