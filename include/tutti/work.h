@@ -70,7 +70,8 @@ class [[nodiscard]] TUTTI_API Work {
   std::optional<Error> error() const;
   /// Takes back a send or recv that nothing has matched. True: it has moved nothing and never will;
   /// its buffer is free once `wait` has returned, which throws kCancelled. False: it is matched or
-  /// has ended, or is a collective, which only all ranks together could take back. Never blocks.
+  /// has ended, or is a collective, which only all ranks together could take back. Asks the peer of
+  /// a send if that is on another host, and waits for its answer; else never blocks.
   /// Errors  kInvalidArgument: inside a callback of `then`.
   bool cancel();
   /// Lets the operation finish on its own: `std::move(work).detach();`

@@ -58,8 +58,8 @@ PollResult poll_writable(int fd, Deadline& deadline, const Interrupt& interrupt 
 PollResult pause(std::chrono::nanoseconds duration, Deadline& deadline,
                  const Interrupt& interrupt = {});
 
-/// Waits until something has happened that `epoll` watches, or `until` has come. Returns how much of
-/// it was put into `happened`. Survives EINTR, by returning nothing.
+/// Waits until something has happened that `epoll` watches, or `until` has come. Returns how much
+/// of it was put into `happened`. Survives EINTR, by returning nothing.
 std::size_t poll_events(int epoll, std::span<epoll_event> happened,
                         Deadline::Clock::time_point until);
 

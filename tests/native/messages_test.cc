@@ -104,12 +104,13 @@ TEST(Messages, WhatIsTakenBackMeanwhileDoesNotStopALargeOne) {
       return;
     }
     Work work = me.backend.start(me.send_of(large, 1, 1));
+    const Bytes small(4);
     for (int i = 0; i < 20; ++i) {
-      me.timeout = std::chrono::milliseconds(1);
-      EXPECT_EQ(thrown_by([&] { me.send(Bytes(4), 1, 2); }).code(), ErrorCode::kTimeout);
+      Request request = me.send_of(small, 1, 2);
+      request.arrive = Deadline::after(std::chrono::milliseconds(1));
+      EXPECT_EQ(thrown_by([&] { me.run(request); }).code(), ErrorCode::kTimeout);
     }
     work.wait();
-    me.timeout = std::chrono::seconds(20);
     me.run(me.barrier());
   });
 }

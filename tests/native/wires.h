@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -32,6 +33,7 @@ class Wires {
         kind_(kind),
         memory_(control::Board::make(static_cast<int>(hosts_.size()))),
         board_(memory_),
+        made_it_(static_cast<std::ptrdiff_t>(hosts_.size())),
         runner_([this] {
           while (!stopping_.load())
             events_.run(net::Events::Clock::now() + std::chrono::milliseconds(50));
@@ -48,6 +50,8 @@ class Wires {
   /// Of the ranks, whose bells it rings.
   int board_fd() const noexcept { return memory_.get(); }
   net::Events& events() noexcept { return events_; }
+  /// Waits for all ranks.
+  void all_have_made_it() { made_it_.arrive_and_wait(); }
   /// From now on `rank` is given none, as if it did nothing.
   void withhold(int rank) noexcept { withheld_.store(rank); }
   /// How many connections have been made.
@@ -120,6 +124,7 @@ class Wires {
   const Kind kind_;
   const net::Fd memory_;
   const control::Board board_;
+  std::barrier<> made_it_;
   net::Events events_;
   std::mutex mutex_;
   std::map<Key, Wire> wires_;  // mutex_
