@@ -23,8 +23,9 @@ void end_in_order(const TcpConnection& connection) noexcept {
   ::shutdown(connection.socket(), SHUT_WR);
   std::array<std::byte, 4096> unread;
   const iovec part{unread.data(), unread.size()};
-  while (net::receive_parts(connection.socket(), {&part, 1}).bytes > 0) {
-  }
+  constexpr int kMost = 256;  // a peer that goes on sending is not waited for
+  for (int i = 0; i < kMost; ++i)
+    if (net::receive_parts(connection.socket(), {&part, 1}).bytes == 0) return;
 }
 
 }  // namespace
@@ -129,8 +130,8 @@ void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_p
   *next = std::min(*next, end.next_look);
   if (end.looks <= kLooks) return;
   membership_.fail({ErrorCode::kSystem,
-                    fmt::format("the connection to {} has ended{}", membership_.person(end.peer),
-                                end.connection->why_ended()),
+                    fmt::format("the connection to {} {}", membership_.person(end.peer),
+                                end.connection->how_ended()),
                     {end.peer},
                     {}});
 }

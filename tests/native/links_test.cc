@@ -436,6 +436,23 @@ TEST(Links, AConnectionThatEndsFailsTheGroup) {
   }
 }
 
+TEST(Links, AConnectionThatCannotBeMadeFailsTheGroup) {
+  Wires wires({0, 1});
+  wires.refuse();
+  on_native_ranks(
+      2,
+      [&](NativeRank& me) {
+        const Ints data(10, 1);
+        Ints got(10);
+        const Error error = thrown_by([&] { me.rank == 0 ? me.send(data, 1) : me.recv(got, 0); });
+        EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+        EXPECT_NE(std::string(error.what()).find(" cannot be made: no route to host"),
+                  std::string::npos)
+            << error.what();
+      },
+      &wires);
+}
+
 TEST(Links, WhatIsNoFrameIsBlamedOnItsSender) {
   Wires wires({0, 1});
   on_native_ranks(

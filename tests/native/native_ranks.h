@@ -121,6 +121,7 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   options.rank = rank;
   options.world_size = n;
   options.timeout = std::chrono::seconds(20);
+  if (wires != nullptr) options.deadlock = control::Deadlock::off;  // as between hosts
   const auto host = control::Host::join(options);
   std::vector<int> ranks;
   for (int each = 0; each < n; ++each) ranks.push_back(each);

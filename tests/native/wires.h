@@ -19,6 +19,7 @@
 #include "control/peer_sockets.h"
 #include "net/events.h"
 #include "net/tcp.h"
+#include "tutti/error.h"
 
 namespace tutti::native {
 
@@ -50,6 +51,8 @@ class Wires {
   /// Of the ranks, whose bells it rings.
   int board_fd() const noexcept { return memory_.get(); }
   net::Events& events() noexcept { return events_; }
+  /// From now on nobody is given any.
+  void refuse() noexcept { refuses_.store(true); }
   /// Waits for all ranks.
   void all_have_made_it() { made_it_.arrive_and_wait(); }
   /// From now on `rank` is given none, as if it did nothing.
@@ -68,6 +71,7 @@ class Wires {
 
   net::Fd try_take(GroupId group, int rank, int peer, std::uint8_t lane) {
     EXPECT_NE(hosts_[static_cast<std::size_t>(rank)], hosts_[static_cast<std::size_t>(peer)]);
+    if (refuses_.load()) throw Error(ErrorCode::kSystem, "no route to host");
     const std::lock_guard lock(mutex_);
     Wire& wire = wires_[key(group, rank, peer, lane)];
     const std::size_t end = rank < peer ? 0 : 1;
@@ -130,6 +134,7 @@ class Wires {
   std::map<Key, Wire> wires_;  // mutex_
   int made_ = 0;               // mutex_
   std::atomic<int> withheld_{-1};
+  std::atomic<bool> refuses_{false};
   std::atomic<bool> stopping_{false};
   std::thread runner_;
 };

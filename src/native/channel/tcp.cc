@@ -49,11 +49,11 @@ void TcpConnection::set_end(int error_number) noexcept {
   if (end_.compare_exchange_strong(stands, error_number) && origin_.on_end) origin_.on_end();
 }
 
-std::string TcpConnection::why_ended() const {
+std::string TcpConnection::how_ended() const {
   const int error = end().value_or(0);
   const std::lock_guard lock(mutex_);
-  if (!unmade_.empty()) return ": " + unmade_;
-  return error == 0 ? "" : ": " + std::generic_category().message(error);
+  if (!unmade_.empty()) return "cannot be made: " + unmade_;
+  return error == 0 ? "has ended" : "has ended: " + std::generic_category().message(error);
 }
 
 int TcpConnection::take(bool makes) {
@@ -101,7 +101,7 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
 }
 
 TcpReceiver::TcpReceiver(std::shared_ptr<TcpConnection> connection)
-    : connection_(std::move(connection)), lines_(new Line[kBufferBytes / sizeof(Line)]) {}
+    : connection_(std::move(connection)) {}
 
 const Frame* TcpReceiver::peek() {
   if (!has_frame_ && !begin_frame()) return nullptr;
@@ -112,6 +112,10 @@ const Frame* TcpReceiver::peek() {
 
 /// Reads a header, and a payload that is to be shown whole. False: they have yet to come.
 bool TcpReceiver::begin_frame() {
+  if (lines_ == nullptr) {
+    if (connection_->socket_to_receive() < 0) return false;
+    lines_.reset(new Line[kBufferBytes / sizeof(Line)]);
+  }
   const std::size_t padding = padding_after(position_);
   if (buffered() < padding + kWireHeaderBytes) fill(kHeadBytes);
   if (buffered() < padding + kWireHeaderBytes) return false;

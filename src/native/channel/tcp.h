@@ -55,8 +55,8 @@ class TcpConnection {
   }
   /// The first one counts.
   void set_end(int error_number) noexcept;
-  /// ": connection reset by peer", or why there was none; "" if the other end has closed in order.
-  std::string why_ended() const;
+  /// "has ended", "has ended: connection reset by peer", "cannot be made: " and why.
+  std::string how_ended() const;
 
   // What is worth an alarm: that something has come where all was read, or that there is room where
   // there was none; until it has rung, and then again when that was found to be so once more.
@@ -120,7 +120,7 @@ class TcpReceiver final : public Receiver {
   std::size_t receive(std::span<const iovec> parts);
 
   const std::shared_ptr<TcpConnection> connection_;
-  const std::unique_ptr<Line[]> lines_;
+  std::unique_ptr<Line[]> lines_;    // from when there is a socket
   std::size_t begin_ = 0, end_ = 0;  // of what lies in the buffer
   std::uint64_t position_ = 0;       // of begin_ in the stream: alike within a line
   bool has_frame_ = false;
