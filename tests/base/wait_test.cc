@@ -199,6 +199,53 @@ TEST(Wait, WorksBetweenProcesses) {
   ::munmap(memory, 2 * sizeof(Scene));
 }
 
+/// Something comes while the alarm is armed for the third time.
+struct ThreeTimes : Alarm {
+  bool arm() noexcept override {
+    if (++armed == 3) has_come = true;
+    return armed <= 3;
+  }
+  int armed = 0;
+  bool has_come = false;
+};
+
+TEST(Wait, WhoHasArmedAnythingLooksOnceMore) {
+  Scene scene;
+  Endless patience;
+  ThreeTimes alarm;
+  Waiter waiter = scene.waiter(kAtOnce);
+  waiter.alarm = &alarm;
+  const auto began = Clock::now();
+  EXPECT_EQ(wait(waiter, patience, [&] { return alarm.has_come; }), WaitResult::ready);
+  EXPECT_EQ(alarm.armed, 3);
+  EXPECT_EQ(patience.asked, 0) << "it did not sleep";
+  EXPECT_LT(Clock::now() - began, 5s);
+}
+
+/// It rings between the last look and the sleep.
+struct RingsAtOnce : Alarm {
+  explicit RingsAtOnce(Scene& scene_in) noexcept : scene(scene_in) {}
+  bool arm() noexcept override {
+    EXPECT_EQ(scene.bell.sleepers.load(), 1u) << "it would ring nobody";
+    ++armed;
+    ring(scene.bell);
+    return false;
+  }
+  Scene& scene;
+  int armed = 0;
+};
+
+TEST(Wait, AnAlarmThatHasRungEndsTheSleepThatIsAboutToBegin) {
+  Scene scene;
+  Endless patience;
+  RingsAtOnce alarm(scene);
+  Waiter waiter = scene.waiter(kAtOnce);
+  waiter.alarm = &alarm;
+  EXPECT_EQ(wait(waiter, patience, [&] { return alarm.armed == 1000; }), WaitResult::ready)
+      << "a thousand sleeps of 5 ms would be seen by the time that this takes";
+  EXPECT_EQ(alarm.armed, 1000);
+}
+
 TEST(Wait, SeveralThreadsSleepOnOneBell) {
   Scene scene;
   std::thread waiters[3];
