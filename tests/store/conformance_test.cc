@@ -362,7 +362,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Kind{"memory", make<test::MemoryUnderTest>},
                     Kind{"server", make<test::ServerUnderTest>},
                     Kind{"shared_connection", make<test::SharedConnectionUnderTest>},
-                    Kind{"tcp", make<test::TcpUnderTest>},
+                    Kind{"tcp", make<test::TcpUnderTest>}, Kind{"file", make<test::FileUnderTest>},
                     Kind{"prefix_of_memory", make<test::PrefixUnderTest<test::MemoryUnderTest>>},
                     Kind{"prefix_of_server", make<test::PrefixUnderTest<test::ServerUnderTest>>}),
     [](const auto& kind) { return std::string(kind.param.name); });

@@ -1,6 +1,9 @@
 // The kinds of store that the tests run over, and how a raw client speaks with a server.
 #pragma once
 
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <array>
 #include <memory>
 #include <optional>
@@ -104,6 +107,26 @@ class TcpUnderTest final : public StoreUnderTest {
 
  private:
   const int port_ = free_port();
+  std::vector<std::shared_ptr<Store>> stores_{64};
+};
+
+/// Every rank has the file open by itself.
+class FileUnderTest final : public StoreUnderTest {
+ public:
+  FileUnderTest() {
+    const int fd = ::mkstemp(path_.data());
+    if (fd >= 0) ::close(fd);
+  }
+  ~FileUnderTest() override { ::unlink(path_.c_str()); }
+  std::shared_ptr<Store> at(int rank) override {
+    auto& store = stores_.at(static_cast<std::size_t>(rank));
+    if (!store) store = make_file_store(path_);
+    return store;
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/tutti-store-XXXXXX";
   std::vector<std::shared_ptr<Store>> stores_{64};
 };
 

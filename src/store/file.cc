@@ -1,0 +1,220 @@
+// The store in a file that all ranks see: a log of the calls that have changed something.
+//
+// Whoever has the file locked reads what was added since its own last call, does its call on its
+// own table, and appends the call if it changes anything: so all tables are the same. What a
+// process that was killed has appended in part is cut off by the next that appends.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "net/fd.h"
+#include "net/frame.h"
+#include "net/poller.h"
+#include "net/system_error.h"
+#include "store/call_store.h"
+#include "store/table.h"
+#include "tutti/store.h"
+
+namespace tutti {
+namespace {
+
+using Clock = Deadline::Clock;
+using std::chrono::milliseconds;
+using store::Command;
+
+constexpr milliseconds kLongestPause{10};
+/// Others have the file for less than this, unless they are stopped; however short a call's time.
+constexpr milliseconds kLockTime{250};
+
+bool changes(const store::Call& call, const store::Answer& answer) {
+  switch (call.command) {
+    case Command::set:
+    case Command::add:
+    case Command::append:
+      return true;
+    case Command::compare_set:
+    case Command::erase:
+      return answer.number != 0;
+    case Command::get:
+    case Command::try_get:
+    case Command::wait:
+    case Command::check:
+    case Command::num_keys:
+    case Command::will:
+      return false;
+  }
+  return false;
+}
+
+class FileStore final : public store::CallStore {
+ public:
+  explicit FileStore(std::string path)
+      : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)) {
+    if (!fd_) throw net::system_error(fmt::format("cannot open the store's file {}", path_), errno);
+  }
+
+ private:
+  store::Answer perform(const store::Call& call, Timeout timeout) override;
+  /// The answer; empty: it waits for keys, which are *missing.
+  std::optional<store::Answer> try_perform(const store::Call& call,
+                                           std::vector<std::string>* missing);
+  /// Against other threads and other processes.
+  void lock(Deadline& deadline);
+  void unlock() noexcept;
+  void check_file() const;
+  void read_news();
+  void append(const store::Call& call);
+  [[noreturn]] void fail(std::string_view what) const {
+    throw net::system_error(fmt::format("cannot {} the store's file {}", what, path_), errno);
+  }
+
+  const std::string path_;
+  const net::Fd fd_;
+  const pid_t pid_ = ::getpid();
+  std::mutex mutex_;  // guards what follows; held while the file is locked
+  store::Table table_;
+  off_t read_to_ = 0;  // whole frames
+};
+
+void FileStore::lock(Deadline& deadline) {
+  milliseconds backoff(1);
+  for (;;) {
+    if (mutex_.try_lock()) {
+      if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
+      const int problem = errno;
+      mutex_.unlock();
+      errno = problem;
+      if (problem != EWOULDBLOCK && problem != EINTR) fail("lock");
+    }
+    if (net::pause(backoff, deadline) == net::PollResult::expired) {
+      throw Error(
+          ErrorCode::kTimeout,
+          fmt::format("the store's file {} stayed locked until the deadline: a process that "
+                      "uses it is stopped (`fuser {}` shows who has it open)",
+                      path_, path_));
+    }
+    backoff = std::min(backoff * 2, kLongestPause);
+  }
+}
+
+void FileStore::unlock() noexcept {
+  ::flock(fd_.get(), LOCK_UN);
+  mutex_.unlock();
+}
+
+void FileStore::check_file() const {
+  struct stat now {};
+  if (::fstat(fd_.get(), &now) != 0) fail("look at");
+  if (now.st_nlink > 0 && now.st_size >= read_to_) return;
+  throw Error(
+      ErrorCode::kSystem,
+      fmt::format("the store's file {} was removed or cut while it was in use: give each job "
+                  "a path of its own, and start it again",
+                  path_));
+}
+
+void FileStore::read_news() {
+  net::FrameDecoder decoder(store::kMaxCallBytes);
+  std::array<std::byte, 64 * 1024> chunk;
+  for (off_t at = read_to_;;) {
+    const ssize_t got = ::pread(fd_.get(), chunk.data(), chunk.size(), at);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("read");
+    if (got == 0) return;  // what is left in the decoder was appended in part
+    at += got;
+    decoder.feed(std::span(chunk).first(static_cast<std::size_t>(got)));
+    net::Frame frame;
+    auto next = decoder.next(&frame);
+    for (; next == net::FrameDecoder::Next::frame; next = decoder.next(&frame)) {
+      const std::optional<store::Call> call = store::decode_call(frame);
+      if (!call) break;
+      table_.apply(*call);
+      read_to_ += static_cast<off_t>(net::kFrameHeaderBytes + frame.body.size());
+    }
+    if (next == net::FrameDecoder::Next::more) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is no store's file of Tutti: give another path, or remove it", path_));
+  }
+}
+
+void FileStore::append(const store::Call& call) {
+  std::string bytes;
+  net::append_frame(&bytes, store::encode(call, 0));
+  if (::ftruncate(fd_.get(), read_to_) != 0) fail("cut");
+  for (std::size_t done = 0; done < bytes.size();) {
+    const ssize_t wrote = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                   read_to_ + static_cast<off_t>(done));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) fail("write");
+    done += static_cast<std::size_t>(wrote);
+  }
+  read_to_ += static_cast<off_t>(bytes.size());
+}
+
+std::optional<store::Answer> FileStore::try_perform(const store::Call& call,
+                                                    std::vector<std::string>* missing) {
+  check_file();
+  read_news();
+  std::optional<store::Answer> answer = table_.apply(call);
+  if (!answer) *missing = table_.missing(call.keys);
+  if (!answer || !changes(call, *answer)) return answer;
+  try {
+    append(call);
+  } catch (...) {  // what nobody else sees does not count here either: it is all read anew
+    table_ = store::Table();
+    read_to_ = 0;
+    throw;
+  }
+  return answer;
+}
+
+store::Answer FileStore::perform(const store::Call& call, Timeout timeout) {
+  if (pid_ != ::getpid()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the store's file {} is used in a forked child, which shares the lock of "
+                    "its parent: call make_file_store there",
+                    path_));
+  }
+  Deadline deadline = Deadline::after(std::min<Timeout>(timeout, std::chrono::hours(24 * 365)));
+  deadline.start(Clock::now());
+  for (milliseconds backoff(1);; backoff = std::min(backoff * 2, kLongestPause)) {
+    Deadline locking = Deadline::at(
+        Clock::now() + std::max<std::chrono::nanoseconds>(deadline.left(Clock::now()), kLockTime));
+    std::vector<std::string> missing;
+    lock(locking);
+    try {
+      std::optional<store::Answer> answer = try_perform(call, &missing);
+      unlock();
+      if (answer) return std::move(*answer);
+    } catch (...) {
+      unlock();
+      throw;
+    }
+    if (net::pause(backoff, deadline) != net::PollResult::expired) continue;
+    throw store::missing_error(call.command, missing,
+                               std::chrono::duration<double>(timeout).count(),
+                               fmt::format("store in the file {}", path_));
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Store> make_file_store(std::string path) {
+  if (path.empty()) throw Error(ErrorCode::kInvalidArgument, "make_file_store: no path is given");
+  return std::make_shared<FileStore>(std::move(path));
+}
+
+}  // namespace tutti
