@@ -81,7 +81,7 @@ std::string describe_for(const Claim& own, const Claim& claim) {
 }
 
 bool is_dead(const Claim& claim, const Claim& own) {
-  if (claim.where.empty() || claim.where != own.where) return false;
+  if (claim.where.empty() || is_elsewhere(claim, own)) return false;
   if (claim.pid == own.pid) return claim.start_time != own.start_time;
   return net::has_ended(claim.pid, claim.start_time);
 }

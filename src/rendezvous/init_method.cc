@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kEnv = "env://";
+constexpr std::string_view kFile = "file://";
 constexpr std::string_view kForm =
     "write tcp://HOST:PORT, tcp://HOST:PORT?rank=R&world_size=N (an IPv6 address in brackets), or "
     "env://";
@@ -141,6 +142,10 @@ InitMethod Reader::read() {
     read_place(before.substr(kTcp.size()));
   } else if (before != kEnv) {
     const std::size_t end = before.find("://");
+    if (before.starts_with(kFile)) {
+      reject("file:// is not in this version",
+             "give make_file_store(path) to InitOptions::store, and rank and world_size with it");
+    }
     if (before.starts_with(kEnv)) reject(fmt::format("'{}' after env://", before.substr(6)));
     reject(end == std::string_view::npos
                ? "it names no way to meet"

@@ -29,6 +29,14 @@ TEST(InitMethod, SaysWhereAndWho) {
   EXPECT_FALSE(numbered.rank);
 }
 
+TEST(InitMethod, OfAFileIsNotHereAndTheStoreIs) {
+  const Error error = thrown_by([] { parse_init_method("file:///shared/job"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error,
+              "init_method 'file:///shared/job': file:// is not in this version; give "
+              "make_file_store(path) to InitOptions::store");
+}
+
 struct Wrong {
   const char* text;
   const char* why;
