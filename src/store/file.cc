@@ -74,7 +74,7 @@ class FileStore final : public store::CallStore {
   void unlock() noexcept;
   void check_file() const;
   void read_news();
-  void append(const store::Call& call);
+  void write_down(const store::Call& call);
   [[noreturn]] void fail(std::string_view what) const {
     throw net::system_error(fmt::format("cannot {} the store's file {}", what, path_), errno);
   }
@@ -149,7 +149,7 @@ void FileStore::read_news() {
   }
 }
 
-void FileStore::append(const store::Call& call) {
+void FileStore::write_down(const store::Call& call) {
   std::string bytes;
   net::append_frame(&bytes, store::encode(call, 0));
   if (::ftruncate(fd_.get(), read_to_) != 0) fail("cut");
@@ -171,7 +171,7 @@ std::optional<store::Answer> FileStore::try_perform(const store::Call& call,
   if (!answer) *missing = table_.missing(call.keys);
   if (!answer || !changes(call, *answer)) return answer;
   try {
-    append(call);
+    write_down(call);
   } catch (...) {  // what nobody else sees does not count here either: it is all read anew
     table_ = store::Table();
     read_to_ = 0;

@@ -1,3 +1,3 @@
 # ./dev hosts N [--ranks M] [--rate R] [--port P] [--grace S] -- CMD
-command -v ip >/dev/null && command -v tc >/dev/null || install_packages iproute2
+if ! command -v ip >/dev/null || ! command -v tc >/dev/null; then install_packages iproute2; fi
 exec python3 tools/hosts.py "$@"
