@@ -1,4 +1,4 @@
-// The default backend: shared memory between the ranks of a host.
+// The default backend: shared memory between the ranks of a host, connections between hosts.
 #pragma once
 
 #include <memory>
