@@ -108,16 +108,16 @@ void warn_of_unprotected(const std::string& place) {
                                   place));
 }
 
-/// The store over TCP proves and hides nothing yet.
-void refuse_unprotected(const std::string& place, const std::string& security) {
+/// What goes over TCP proves and hides nothing yet. `what`: "ranks meet at 10.0.0.1:29500".
+void refuse_unprotected(const std::string& what, const std::string& security) {
   if (security == "none" || security == "opportunistic") return;
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("ranks meet at {} over TCP, which is neither authenticated nor encrypted "
+      fmt::format("{} over TCP, which is neither authenticated nor encrypted "
                   "in this version, and TUTTI_SECURITY={} asks for that: start all ranks on "
                   "one host, where no port is opened (tutti run, or MASTER_ADDR=127.0.0.1), "
                   "or give up the protection with TUTTI_SECURITY=none",
-                  place, security));
+                  what, security));
 }
 
 MakeBackend find_backend(const Config& config, const Identity& identity) {
@@ -301,7 +301,7 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   }
   std::string over_tcp;
   meeting.before_tcp = [&](const std::string& place) {
-    refuse_unprotected(place, config.text(Setting::security));
+    refuse_unprotected("ranks meet at " + place, config.text(Setting::security));
     over_tcp = place;
     if (identity.rank == 0 && !identity.is_rank_auto) warn_of_unprotected(place);
   };
@@ -354,6 +354,19 @@ std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Conf
   }
 }
 
+/// What a world of several hosts cannot have in this version; the same on all ranks.
+void refuse_between_hosts(const control::Host& host, const Config& config) {
+  if (host.sockets() == nullptr) return;
+  refuse_unprotected("ranks of several hosts speak", config.text(Setting::security));
+  const std::string& backend = config.text(Setting::backend);
+  if (backend != "gloo" && !backend.starts_with("mpi")) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("the ranks are on several hosts, and the backend {} speaks on one only in "
+                  "this version: use the backend native",
+                  backend));
+}
+
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
                         const MakeBackend& make_backend, const Where& where) {
   const std::string& name = config.text(Setting::name);
@@ -370,6 +383,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
   parts.check = config.flag(Setting::check);
   parts.host = meet_at_host(identity, config, meeting);
+  refuse_between_hosts(*parts.host, config);
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = make_backend(spec);

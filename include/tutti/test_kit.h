@@ -20,6 +20,9 @@ struct RunOptions {
   As as = As::threads;
   std::chrono::milliseconds deadline = std::chrono::seconds(60);  ///< then the ranks are killed
   InitOptions init = {};  ///< for every rank; rank, world_size and store are filled in
+  /// By rank: the number of its host. Ranks with different ones share no memory and speak over TCP,
+  /// as if they were on different machines. Empty: all are on one.
+  std::vector<int> hosts = {};
 };
 
 /// One rank as its function sees it: `init_process_group(me.init)` makes it part of the world.

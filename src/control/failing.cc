@@ -133,7 +133,7 @@ void Membership::State::members_lost(const GroupFacts& facts,
   // A goodbye from another host is known to some members before others, and all must say the same.
   cause.culprits = members.all_are_here() ? lost_to(facts, lost) : lost;
   if (cause.culprits.empty()) return;
-  cause.text = doings(cause.culprits, " was lost: ") +
+  cause.text = doings(cause.culprits, " was lost: ", " was lost; last known: ") +
                ". The group is closed: make a group or a world without it, or start the job again";
   settle(std::move(cause));
 }

@@ -7,8 +7,8 @@
 
 #include "base/roster.h"
 #include "control/board/members.h"
+#include "control/hosts/other_hosts.h"
 #include "control/judge/source.h"
-#include "control/other_hosts.h"
 
 namespace tutti::control {
 

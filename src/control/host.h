@@ -73,8 +73,8 @@ class Host {
  public:
   /// Meets the other ranks of the world through the store, finds out whether they share this host,
   /// shares the board with them and takes this rank's mark.
-  /// Errors  kTimeout: who is missing. kPeerLost: who died meanwhile. kInvalidArgument: the rank is present already; used in
-  ///         a forked child.
+  /// Errors  kTimeout: who is missing. kPeerLost: who died meanwhile. kInvalidArgument: the rank is
+  ///         present already; used in a forked child.
   static std::unique_ptr<Host> join(const HostOptions& options);
   /// Leaves in order: the others see this rank as left, not as lost.
   ~Host();

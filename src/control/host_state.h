@@ -14,10 +14,10 @@
 #include "control/board/board.h"
 #include "control/board/log.h"
 #include "control/board/owner.h"
+#include "control/boards_met.h"
 #include "control/callers.h"
 #include "control/group_members.h"
 #include "control/host.h"
-#include "control/hosts/boards_met.h"
 #include "control/judge/deadlock.h"
 #include "control/membership.h"
 #include "control/process.h"
@@ -220,7 +220,11 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// The same of one on another host, whose board this one cannot read.
   std::string doing_elsewhere(int member) const;
   /// "rank 1 (pid 77 on host), which is in ...; rank 2 ...": about members that are awaited.
-  std::string doings(const std::vector<int>& awaited, std::string_view link) const;
+  std::string doings(const std::vector<int>& awaited, std::string_view link) const {
+    return doings(awaited, link, link);
+  }
+  std::string doings(const std::vector<int>& awaited, std::string_view link,
+                     std::string_view link_elsewhere) const;
   /// The same about members that may be in no group with this rank.
   std::string doings_anywhere(const std::vector<int>& awaited) const;
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

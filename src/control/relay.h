@@ -16,9 +16,9 @@
 #include "base/roster.h"
 #include "control/board/board.h"
 #include "control/board/log.h"
-#include "control/other_hosts.h"
+#include "control/hosts/other_hosts.h"
+#include "control/hosts/vote_place.h"
 #include "control/vote/vote.h"
-#include "control/vote_place.h"
 
 namespace tutti::control {
 

@@ -57,11 +57,13 @@ std::string Membership::State::doing_elsewhere(int member) const {
                      theirs->entered, shown ? ", " + describe(*shown) : "");
 }
 
-std::string Membership::State::doings(const std::vector<int>& awaited,
-                                      std::string_view link) const {
+std::string Membership::State::doings(const std::vector<int>& awaited, std::string_view link,
+                                      std::string_view link_elsewhere) const {
   std::string text;
-  for (const int member : awaited)
-    text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", person(member), link, doing(member));
+  for (const int member : awaited) {
+    text += fmt::format("{}{}{}{}", text.empty() ? "" : "; ", person(member),
+                        members.is_here(member) ? link : link_elsewhere, doing(member));
+  }
   return text;
 }
 

@@ -22,7 +22,7 @@
 
 #include "base/wait.h"
 #include "control/membership.h"
-#include "control/peer_sockets.h"
+#include "control/hosts/peer_sockets.h"
 #include "native/channel/tcp.h"
 #include "native/channels.h"
 

@@ -80,8 +80,8 @@ std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline,
 /// no answer comes for some ten seconds. A process that is stopped is there.
 void watch_for_lost_host(int socket);
 
-/// Begins to connect, and waits for nothing: once the socket can be written, end_connect says how it
-/// went. Throws kSystem where nothing was begun.
+/// Begins to connect, and waits for nothing: once the socket can be written, end_connect says how
+/// it went. Throws kSystem where nothing was begun.
 Fd begin_connect(const TcpAddress& address);
 /// 0: it is connected; else the number of the error.
 int end_connect(int socket) noexcept;

@@ -94,6 +94,8 @@ Rank make_rank(int rank, int world_size, const RunOptions& options) {
   Rank me{rank, world_size, options.init};
   me.init.rank = rank;
   me.init.world_size = world_size;
+  if (!options.hosts.empty())
+    me.init.settings["host_id"] = "host-" + std::to_string(of_rank(options.hosts, rank));
   return me;
 }
 
@@ -315,6 +317,11 @@ std::vector<Outcome> collect_ranks(int world_size, const Function& function,
   if (world_size < 1) {
     throw Error(ErrorCode::kInvalidArgument, "run_ranks: a world of " + std::to_string(world_size) +
                                                  " ranks: at least 1 needed");
+  }
+  if (!options.hosts.empty() && options.hosts.size() != static_cast<std::size_t>(world_size)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "run_ranks: the hosts of " + std::to_string(options.hosts.size()) +
+                    " ranks are given, and the world has " + std::to_string(world_size));
   }
   switch (options.as) {
     case As::threads:

@@ -13,6 +13,7 @@
 
 #include "base/cores.h"
 #include "base/legality.h"
+#include "grids.h"
 #include "native/arena.h"
 #include "native/engine/engine.h"
 #include "ranks.h"
@@ -23,29 +24,6 @@ namespace tutti::conformance {
 namespace {
 
 using test_kit::As;
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-constexpr bool kSanitized = __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
-#else
-constexpr bool kSanitized = false;
-#endif
-bool full() {
-  const char* const wish = std::getenv("TUTTI_TEST_FULL");
-  return wish != nullptr && std::string_view(wish) == "1";
-}
-
-std::uint64_t seed() {
-  static const std::uint64_t kSeed = [] {
-    const char* const wish = std::getenv("TUTTI_TEST_SEED");
-    const std::uint64_t value =
-        wish != nullptr ? std::strtoull(wish, nullptr, 0) : std::random_device()();
-    fmt::print("TUTTI_TEST_SEED={}\n", value);
-    return value;
-  }();
-  return kSeed;
-}
 
 std::vector<std::size_t> counts(int ranks) {
   std::vector<std::size_t> all = usual_counts(ranks);

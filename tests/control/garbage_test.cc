@@ -20,7 +20,7 @@
 #include "control/judge/meeting.h"
 #include "control/judge/standing.h"
 #include "control/untold.h"
-#include "control/vote_place.h"
+#include "control/hosts/vote_place.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

@@ -78,20 +78,15 @@ TEST(Host, RanksBoundToACoreEachCountTheCoresOfAll) {
   });
 }
 
-TEST(Host, RanksOnTwoHostsAreRefusedByName) {
+TEST(Host, RanksOnTwoHostsShareABoardWithThoseOfTheirOwn) {
   const auto store = make_memory_store();
   on_threads(3, [&](int rank) {
     HostOptions options = options_for(store, rank, 3);
     options.host_id = rank == 1 ? "b" : "a";
-    try {
-      Host::join(options);
-      ADD_FAILURE() << "joined";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      const std::string text = error.what();
-      EXPECT_NE(text.find("(a): ranks 0, 2"), std::string::npos) << text;
-      EXPECT_NE(text.find("(b): rank 1"), std::string::npos) << text;
-    }
+    const auto host = Host::join(options);
+    EXPECT_EQ(host->board().slot_count(), rank == 1 ? 1 : 2);
+    EXPECT_EQ(host->board().world_size(), 3);
+    EXPECT_NE(host->sockets(), nullptr);
   });
 }
 

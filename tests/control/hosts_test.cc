@@ -10,7 +10,7 @@
 #include "base/wait.h"
 #include "control/board/board.h"
 #include "control/host.h"
-#include "control/other_hosts.h"
+#include "control/hosts/other_hosts.h"
 #include "thread_ranks.h"
 #include "tutti/error.h"
 

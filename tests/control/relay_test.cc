@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "control/garbage.h"
-#include "control/vote_frame.h"
-#include "control/vote_place.h"
+#include "control/hosts/vote_frame.h"
+#include "control/hosts/vote_place.h"
 
 namespace tutti::control {
 namespace {

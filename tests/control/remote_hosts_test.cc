@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "control/host.h"
-#include "control/peer_sockets.h"
+#include "control/hosts/peer_sockets.h"
 #include "op_patience.h"
 #include "thread_ranks.h"
 #include "tutti/error.h"

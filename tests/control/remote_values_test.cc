@@ -8,7 +8,7 @@
 #include "control/hosts/hello.h"
 #include "control/hosts/report.h"
 #include "control/hosts/view.h"
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 
 namespace tutti::control {
 namespace {

@@ -1,5 +1,5 @@
 // Frames of the vote as bytes: there and back, and whatever else may come.
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A host's vote on its board: it outlives its relay, and one that was overtaken changes nothing.
-#include "control/vote_place.h"
+#include "control/hosts/vote_place.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

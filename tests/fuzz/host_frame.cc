@@ -1,5 +1,5 @@
-// Whatever a relay or a caller of another host sends: it is decoded, or it is none. What was decoded
-// stays within the world, and says the same when it is encoded again. Run: host_frame
+// Whatever a relay or a caller of another host sends: it is decoded, or it is none. What was
+// decoded stays within the world, and says the same when it is encoded again. Run: host_frame
 // -max_total_time=60 CORPUS/
 #include <cstdint>
 #include <cstdlib>
@@ -9,7 +9,7 @@
 #include "control/hosts/hello.h"
 #include "control/hosts/report.h"
 #include "control/hosts/view.h"
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 
 namespace {
 

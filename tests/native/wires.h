@@ -16,7 +16,7 @@
 
 #include "base/wait.h"
 #include "control/board/board.h"
-#include "control/peer_sockets.h"
+#include "control/hosts/peer_sockets.h"
 #include "net/events.h"
 #include "net/tcp.h"
 #include "tutti/error.h"

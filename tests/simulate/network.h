@@ -24,7 +24,7 @@
 #include "base/roster.h"
 #include "control/board/board.h"
 #include "control/board/members.h"
-#include "control/other_hosts.h"
+#include "control/hosts/other_hosts.h"
 #include "net/fd.h"
 #include "simulate/kernel.h"
 #include "simulate/program.h"

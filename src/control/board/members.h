@@ -10,7 +10,7 @@
 
 namespace tutti::control {
 
-/// What the owner of `slot` does in the group of `line`, whose culprits are ranks of the world here.
+/// What the owner of `slot` does in the group of `line`; culprits are ranks of the world here.
 /// Nothing: the line is of another group by now.
 std::optional<LineFacts> read_line(const Board& board, SlotIndex slot, const Line& line,
                                    GroupId group);

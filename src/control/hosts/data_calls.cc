@@ -33,6 +33,12 @@ net::Fd DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   return {};
 }
 
+bool DataCalls::has_come(GroupId group, WorldRank peer, std::uint8_t lane) {
+  const std::lock_guard lock(mutex_);
+  const auto found = lines_.find({group, peer, lane});
+  return found != lines_.end() && found->second.socket;
+}
+
 void DataCalls::call(const Key& key) try {
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find(key);

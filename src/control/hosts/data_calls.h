@@ -26,6 +26,7 @@ class DataCalls {
 
   /// As PeerSockets says it. Any thread.
   net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane);
+  bool has_come(GroupId group, WorldRank peer, std::uint8_t lane);
 
   // ---- on the thread of `events`
   Answer on_hello(const Hello& hello);

@@ -8,8 +8,8 @@
 
 #include "base/log.h"
 #include "base/signals.h"
-#include "control/vote_frame.h"
-#include "control/vote_place.h"
+#include "control/hosts/vote_frame.h"
+#include "control/hosts/vote_place.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -113,6 +113,10 @@ void RemoteHosts::notify(WorldRank) noexcept {
 
 net::Fd RemoteHosts::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   return data_.try_take(group, peer, lane);
+}
+
+bool RemoteHosts::has_come(GroupId group, WorldRank peer, std::uint8_t lane) {
+  return data_.has_come(group, peer, lane);
 }
 
 // ---- as the relay: on the control thread -------------------------------------------------------

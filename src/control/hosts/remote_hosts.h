@@ -32,10 +32,10 @@
 #include "control/hosts/connection.h"
 #include "control/hosts/data_calls.h"
 #include "control/hosts/door.h"
+#include "control/hosts/other_hosts.h"
+#include "control/hosts/peer_sockets.h"
 #include "control/hosts/reporter.h"
 #include "control/hosts/view.h"
-#include "control/other_hosts.h"
-#include "control/peer_sockets.h"
 #include "net/tcp.h"
 
 namespace tutti::control {
@@ -75,6 +75,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
 
   // PeerSockets
   net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
+  bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override;
   net::Events& events() noexcept override { return events_; }
 
  private:

@@ -33,7 +33,12 @@ std::vector<Report> Reporter::news() {
     Place& place = places_[slot.index()];
     // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
     const std::uint64_t news = board_.slot(slot).news.load();
-    if (std::exchange(place.news, news) != news) add_news(slot, place, reports);
+    bool is_new = std::exchange(place.news, news) != news;
+    if (board_.slot(slot).mark.is_known_dead() && !std::exchange(place.is_dead, true)) {
+      is_new = true;
+      for (auto& [group, told] : place.lines) told = {};  // what it did last is told as well
+    }
+    if (is_new) add_news(slot, place, reports);
     if (place.has_left || !has_left(board_, slot)) continue;
     place.has_left = true;
     reports.push_back(that_it_has_left(slot));

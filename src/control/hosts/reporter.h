@@ -29,7 +29,7 @@ class Reporter {
   };
   struct Place {
     std::uint64_t news = 0;  ///< of the slot, when it was read last
-    bool has_left = false;
+    bool has_left = false, is_dead = false;
     std::map<GroupId, Told> lines = {};
   };
   Report report_of(SlotIndex slot, const Line& line, GroupId group) const;

@@ -1,4 +1,4 @@
-#include "control/hosts/boards_met.h"
+#include "control/boards_met.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

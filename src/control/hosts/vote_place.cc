@@ -1,11 +1,11 @@
-#include "control/vote_place.h"
+#include "control/hosts/vote_place.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
 
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

@@ -1,4 +1,4 @@
-#include "control/vote_frame.h"
+#include "control/hosts/vote_frame.h"
 
 #include <algorithm>
 

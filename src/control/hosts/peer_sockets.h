@@ -20,12 +20,8 @@ class PeerSockets {
   /// away once. Waits for nothing.
   /// Errors  kSystem, kPeerLost: it cannot be made any more, and why.
   virtual net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
-  /// Whether try_take would give one by now, without making one. Who cannot say answers true: one
-  /// is made then for each peer that a rank might hear from.
-  virtual bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) {
-    static_cast<void>(group), static_cast<void>(peer), static_cast<void>(lane);
-    return true;
-  }
+  /// Whether try_take would give one by now, without making one.
+  virtual bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
   /// Where it is watched; its thread runs as long as the world.
   virtual net::Events& events() noexcept = 0;
 };

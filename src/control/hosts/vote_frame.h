@@ -19,7 +19,8 @@ std::string encode(const VoteFrame& frame);
 /// None: this is no frame of a world of so many hosts. Takes memory in proportion to `bytes`.
 std::optional<VoteFrame> decode_vote_frame(std::string_view bytes, int host_count);
 
-/// What two frames of one host have told, `later` after `earlier`, in one: for who has read neither.
+/// What two frames of one host have told, `later` after `earlier`, in one: for who has read
+/// neither.
 VoteFrame merged(VoteFrame earlier, VoteFrame later);
 
 }  // namespace tutti::control

@@ -1,0 +1,204 @@
+// What goes wrong between ranks of several hosts is told as it is on one: who is lost, late, or has
+// called something else; groups of some of them; messages.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "ranks.h"
+
+namespace tutti::conformance {
+namespace {
+
+using namespace std::chrono_literals;
+using test_kit::As;
+using test_kit::Outcome;
+using test_kit::Rank;
+
+using Layout = std::vector<int>;
+const std::vector<Layout> kLayouts = {
+    {0, 1}, {0, 0, 1, 1}, {0, 1, 1}, {0, 1, 0, 1}, {0, 0, 1, 2, 2}};
+
+int count_of(const Layout& hosts) { return static_cast<int>(hosts.size()); }
+
+std::string expected_among(const std::vector<int>& culprits) {
+  std::string text;
+  for (const int culprit : culprits) text += std::to_string(culprit) + " ";
+  return text;
+}
+
+/// What the ranks were told: the code and the culprits.
+std::string told(const Error& error) {
+  return std::string(name_of(error.code())) + " " + expected_among(error.context().culprits);
+}
+
+/// Runs `function` on ranks that are threads, whose world fails there.
+void in_a_world_that_fails(const Layout& hosts,
+                           const std::function<void(ProcessGroup&)>& function) {
+  for (const Outcome& outcome : test_kit::collect_ranks(count_of(hosts),
+                                                        [&](const Rank& me) {
+                                                          ProcessGroup world =
+                                                              init_process_group(me.init);
+                                                          function(world);
+                                                          return std::string();
+                                                        },
+                                                        {.deadline = 30s, .hosts = hosts}))
+    EXPECT_EQ(outcome.failure, "") << outcome.rank;
+}
+
+TEST(HostsFailures, ARankThatIsKilledIsNamedByAll) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  for (const Layout& hosts : kLayouts) {
+    for (const int victim : {0, count_of(hosts) - 1}) {
+      SCOPED_TRACE(std::to_string(hosts.size()) + " ranks, victim " + std::to_string(victim));
+      const std::vector<Outcome> outcomes =
+          test_kit::collect_ranks(count_of(hosts),
+                                  [&](const Rank& me) -> std::string {
+                                    ProcessGroup world = init_process_group(me.init);
+                                    std::vector<float> data(5000, 1.0F);
+                                    try {
+                                      for (int i = 0;; ++i) {
+                                        world.all_reduce(data);
+                                        if (me.rank == victim && i == 20)
+                                          ::kill(::getpid(), SIGKILL);
+                                      }
+                                    } catch (const Error& error) {
+                                      return told(error);
+                                    }
+                                  },
+                                  {.as = As::processes, .deadline = 30s, .hosts = hosts});
+      for (const Outcome& outcome : outcomes) {
+        if (outcome.rank == victim) continue;
+        EXPECT_EQ(outcome.failure, "") << outcome.rank;
+        EXPECT_EQ(outcome.result, "kPeerLost " + std::to_string(victim) + " ") << outcome.rank;
+      }
+    }
+  }
+}
+
+TEST(HostsFailures, WhoComesLateIsNamed) {
+  for (const Layout& hosts : kLayouts) {
+    const int late = count_of(hosts) - 1;
+    in_a_world_that_fails(hosts, [&](ProcessGroup& world) {
+      float x = 1;
+      world.all_reduce(x);
+      if (world.rank() == late) {
+        while (!world.error()) ::usleep(1000);
+        EXPECT_EQ(told(*world.error()), "kTimeout " + std::to_string(late) + " ");
+        return;
+      }
+      const Error error =
+          thrown_by([&] { world.all_reduce(x, {.timeout = std::chrono::milliseconds(300)}); });
+      EXPECT_EQ(told(error), "kTimeout " + std::to_string(late) + " ") << error.what();
+    });
+  }
+}
+
+TEST(HostsFailures, WhoCallsSomethingElseIsNamedAndNothingIsAdded) {
+  for (const Layout& hosts : kLayouts) {
+    const int other = count_of(hosts) - 1;
+    in_a_world_that_fails(hosts, [&](ProcessGroup& world) {
+      std::vector<float> data(world.rank() == other ? 7 : 1000, 1.0F);
+      const Error error = thrown_by([&] {
+        world.all_reduce(data);
+        world.barrier();
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
+    });
+  }
+}
+
+TEST(HostsFailures, AnAbortIsToldToAll) {
+  for (const Layout& hosts : kLayouts) {
+    in_a_world_that_fails(hosts, [&](ProcessGroup& world) {
+      float x = 1;
+      if (world.rank() == 1) {
+        world.all_reduce(x);
+        world.abort("enough");
+        return;
+      }
+      const Error error = thrown_by([&] {  // it may still be in the first one
+        world.all_reduce(x);
+        world.all_reduce(x);
+      });
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+      EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos);
+    });
+  }
+}
+
+TEST(HostsFailures, GroupsOfSomeOfThemWorkOnAfterAnotherFails) {
+  on_ranks(4,
+           [](ProcessGroup& world) {
+             ProcessGroup across = world.new_group({0, 2, 3});
+             ProcessGroup here = world.new_group({0, 1});
+             if (across.is_member()) {
+               int sum = 1;
+               across.all_reduce(sum);
+               EXPECT_EQ(sum, 3);
+             }
+             if (here.is_member()) {
+               int sum = 1;
+               here.all_reduce(sum);
+               EXPECT_EQ(sum, 2);
+             }
+             if (across.is_member()) {
+               if (across.rank() == 2) across.abort("only this one");
+               while (!across.error()) ::usleep(1000);
+             }
+             std::vector<double> all(1000, 1.0);
+             world.all_reduce(all);
+             EXPECT_EQ(all[999], 4.0);
+             if (here.is_member()) here.close();
+           },
+           {.deadline = 60s, .hosts = {0, 0, 1, 1}});
+}
+
+TEST(HostsFailures, MessagesOfAllSizesCrossHosts) {
+  for (const Layout& hosts : kLayouts) {
+    on_ranks(count_of(hosts),
+             [](ProcessGroup& world) {
+               const int n = world.world_size(), rank = world.rank();
+               for (const std::size_t count : {0, 1, 1000, 5000, 3'000'000}) {
+                 std::vector<int> out(count), in(count);
+                 std::iota(out.begin(), out.end(), rank);
+                 Work sent = world.send(out, (rank + 1) % n, async);
+                 world.recv(in, (rank + n - 1) % n);
+                 sent.wait();
+                 const int from = (rank + n - 1) % n;
+                 for (std::size_t i = 0; i < count; ++i)
+                   ASSERT_EQ(in[i], from + static_cast<int>(i)) << count;
+               }
+             },
+             {.deadline = 60s, .hosts = hosts});
+  }
+}
+
+TEST(HostsFailures, ABackendOfOneHostIsRefused) {
+  const std::vector<Outcome> outcomes =
+      test_kit::collect_ranks(2,
+                              [](const Rank& me) -> std::string {
+                                InitOptions init = me.init;
+                                init.settings["security"] = "auth";
+                                try {
+                                  init_process_group(init);
+                                } catch (const Error& error) {
+                                  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+                                  return error.what();
+                                }
+                                return "it works";
+                              },
+                              {.hosts = {0, 1}});
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_NE(outcome.result.find("neither authenticated nor encrypted"), std::string::npos)
+        << outcome.result << outcome.failure;
+  }
+}
+
+}  // namespace
+}  // namespace tutti::conformance
