@@ -81,9 +81,19 @@ void Events::run(Clock::time_point until) {
       call(happened[i].data.u64);
     }
   }
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-void Events::call(std::uint64_t id) {
+/// The others that are due have been disarmed: they must run, whatever this one throws.
+void Events::guarded(const Call& call) noexcept {
+  try {
+    call();
+  } catch (...) {
+    if (!thrown_) thrown_ = std::current_exception();
+  }
+}
+
+void Events::call(std::uint64_t id) noexcept {
   Watched* watched = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -98,21 +108,21 @@ void Events::call(std::uint64_t id) {
     watched->wanted_ = 0;
   }
   const std::shared_ptr<const Call> run = watched->call_;
-  (*run)();  // which may end what it watches
+  guarded(*run);  // which may end what it watches
   const std::lock_guard lock(mutex_);
   running_ = 0;
   runner_ = {};
   idle_.notify_all();
 }
 
-void Events::call_posted() {
+void Events::call_posted() noexcept {
   wakeup_.drain();
   std::vector<Call> due;
   {
     const std::lock_guard lock(mutex_);
     due.swap(posted_);
   }
-  for (const Call& each : due) each();
+  for (const Call& each : due) guarded(each);
 }
 
 }  // namespace tutti::net

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -25,7 +26,7 @@ namespace tutti::net {
 class Events {
  public:
   using Clock = Deadline::Clock;
-  /// On the thread that runs the calls; must not block or throw.
+  /// On the thread that runs the calls; must not block.
   using Call = std::function<void()>;
   enum class Want : std::uint8_t { read = 1, write = 2, both = 3 };
 
@@ -57,12 +58,14 @@ class Events {
 
   /// Calls soon, in the order of posting. Any thread, signal handlers excepted.
   void post(Call call);
-  /// Runs what is due; returns when something was, or the time has come. One thread.
+  /// Runs what is due; returns when something was, or the time has come. One thread. What a call
+  /// throws is thrown once all that are due have run.
   void run(Clock::time_point until);
 
  private:
-  void call(std::uint64_t id);
-  void call_posted();
+  void call(std::uint64_t id) noexcept;
+  void call_posted() noexcept;
+  void guarded(const Call& call) noexcept;
 
   const Fd epoll_;
   Wakeup wakeup_;
@@ -74,6 +77,8 @@ class Events {
   std::uint64_t running_ = 0;  ///< whose call runs; 0: none
   std::thread::id runner_;
   std::vector<Call> posted_;
+
+  std::exception_ptr thrown_;  // by a call of this run, the first; of who runs
 };
 
 }  // namespace tutti::net

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -117,6 +118,22 @@ TEST(Events, ACallMayEndWhatItWatches) {
   watched->arm(Want::write);
   run_all(events);
   EXPECT_EQ(calls, 1);
+}
+
+TEST(Events, WhatOneCallThrowsStopsNoOther) {
+  Events events;
+  const Pair one, other;
+  int calls = 0;
+  auto throwing = events.watch(one.one.get(), [] { throw std::runtime_error("one"); });
+  const auto counting = events.watch(other.one.get(), [&] { ++calls; });
+  throwing->arm(Want::write);
+  counting->arm(Want::write);
+  events.post([] { throw std::runtime_error("posted"); });
+  events.post([&] { ++calls; });
+  EXPECT_THROW(events.run(now() + 1s), std::runtime_error);
+  EXPECT_EQ(calls, 2);
+  throwing.reset();  // does not wait for its call for ever
+  run_all(events);
 }
 
 TEST(Events, NoCallRunsOnceTheWatchHasEnded) {

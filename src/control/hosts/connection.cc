@@ -81,7 +81,8 @@ void Connection::read() {
     if (moved.result == net::IoResult::closed) return end(moved.error_number);
     decoder_.feed(std::span(bytes).first(moved.bytes));
     net::FrameDecoder::Next next = decoder_.next(&frame);
-    for (; next == net::FrameDecoder::Next::frame; next = decoder_.next(&frame)) on_frame_(frame);
+    for (; next == net::FrameDecoder::Next::frame && !has_ended_; next = decoder_.next(&frame))
+      on_frame_(frame);
     if (next == net::FrameDecoder::Next::malformed) return end(EPROTO);
   }
 }

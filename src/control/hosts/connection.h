@@ -31,8 +31,8 @@ class Connection {
   void send(const net::Frame& frame);
   /// Nothing is sent after what is pending, and the other end is told so.
   void finish();
-  /// All is sent, and the other end has closed; or nothing goes any more.
-  bool is_over() const noexcept { return has_ended_; }
+  /// None of the calls is made any more.
+  void give_up() noexcept { has_ended_ = true; }
 
  private:
   void look();

@@ -90,8 +90,9 @@ void Door::hear(std::list<Caller>::iterator caller) {
     caller->watched->arm(net::Events::Want::read);
     return;
   }
+  std::list<Caller> heard;  // gone from here, whatever becomes of it
+  heard.splice(heard.begin(), callers_, caller);
   if (error_number == 0) answer(caller);
-  callers_.erase(caller);
 }
 
 void Door::answer(std::list<Caller>::iterator caller) {

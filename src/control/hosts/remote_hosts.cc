@@ -317,8 +317,9 @@ void RemoteHosts::cannot_reach(Far& other, int error_number) {
   if (is_silence(error_number) && !other.heard) other.heard = Clock::now() - kSilence;
 }
 
-/// Not at once: it may be the one that speaks.
+/// Not at once: it may be the one that speaks. Another one may stand in its place by then.
 void RemoteHosts::drop(std::unique_ptr<Connection> connection) {
+  connection->give_up();
   events_.post([gone = std::shared_ptr<Connection>(std::move(connection))] {});
 }
 
