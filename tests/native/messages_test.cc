@@ -409,9 +409,11 @@ TEST(Messages, AProcessThatWasStoppedInALookLooksAgainSoon) {
 }
 
 TEST(Messages, AnyNumberMayBeUnmatched) {
-  constexpr int kMany = 20'000;
-  on_native_ranks(2, [](NativeRank& me) {
-    std::vector<Bytes> data(kMany, Bytes(4, static_cast<std::uint8_t>(me.rank)));
+  // A narrow stream takes a few of them at a time, and each time its ends wait for a core.
+  const int kMany = hosts_of == nullptr ? 20'000 : 2'000;
+  on_native_ranks(2, [kMany](NativeRank& me) {
+    std::vector<Bytes> data(static_cast<std::size_t>(kMany),
+                            Bytes(4, static_cast<std::uint8_t>(me.rank)));
     std::vector<Work> works;
     if (me.rank == 0) {
       for (int i = 0; i < kMany; ++i) {
