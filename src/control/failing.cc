@@ -72,7 +72,7 @@ void Membership::State::settle(Cause cause) noexcept {
 
 void Membership::State::await_cause() noexcept {
   if (host->others == nullptr || host->process->on_control_thread()) return;
-  // Hosts that reach nobody part after 3 s.
+  // Hosts that reach nobody part after kPart.
   static constexpr std::chrono::seconds kCauseComes{20};
   class Awaiting final : public Patience {
    public:

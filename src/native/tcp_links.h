@@ -32,7 +32,7 @@ namespace tutti::native {
 class TcpLinks {
  public:
   using Clock = Deadline::Clock;
-  /// Hosts that reach nobody part after 3 s, and say so then.
+  /// Hosts that reach nobody part in less, and say so then.
   static constexpr std::chrono::milliseconds kExplained{3500};
 
   /// `world_ranks`: by member. Both references outlive it.

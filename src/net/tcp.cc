@@ -394,6 +394,13 @@ void end_if_silent(int socket, std::chrono::milliseconds silence) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
 }
 
+std::chrono::milliseconds since_acknowledged(int socket) noexcept {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
 TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept {
   return move(parts, [&](const msghdr& message) {
     return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);

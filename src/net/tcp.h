@@ -89,6 +89,9 @@ int end_connect(int socket) noexcept;
 /// though something was sent, or nothing was and it answers no probes. A process that reads nothing
 /// does not matter.
 void end_if_silent(int socket, std::chrono::milliseconds silence);
+/// How long ago the kernel of the other end last acknowledged something, whether or not it was
+/// asked. 0: unknown.
+std::chrono::milliseconds since_acknowledged(int socket) noexcept;
 
 /// What one call that does not block has moved.
 struct TcpMoved {

@@ -5,6 +5,7 @@
 #include <random>
 #include <string>
 
+#include "control/hosts/hearing.h"
 #include "control/hosts/hello.h"
 #include "control/hosts/report.h"
 #include "control/hosts/view.h"
@@ -201,6 +202,25 @@ std::vector<int> entries_of(const VoteFrame& frame) {
   for (const Entry& entry : frame.entries)
     entries.push_back(static_cast<int>(entry.verdict.groups.at(0)));
   return entries;
+}
+
+TEST(Hearing, WhoAcknowledgesNothingThatWasAskedIsSilent) {
+  const Clock::time_point start{1h};
+  Hearing hearing(start);
+  EXPECT_FALSE(hearing.is_silent(start + 1h)) << "this process may have been stopped";
+  hearing.ask(start + 1s);
+  hearing.ask(start + 2s);
+  EXPECT_EQ(hearing.silent_from(), start + 3s) << "from the first on that is open";
+  EXPECT_FALSE(hearing.is_silent(start + 3s - 1ms));
+  EXPECT_TRUE(hearing.is_silent(start + 3s));
+
+  hearing.heard(start + 999ms);
+  EXPECT_EQ(hearing.last(), start + 999ms);
+  EXPECT_TRUE(hearing.is_silent(start + 3s)) << "that was before";
+  hearing.heard(start + 1s);
+  EXPECT_FALSE(hearing.is_silent(start + 1h));
+  hearing.heard(start);
+  EXPECT_EQ(hearing.last(), start + 1s);
 }
 
 TEST(VoteFrame, TwoInOneTellWhatBothHaveTold) {

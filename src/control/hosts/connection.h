@@ -1,6 +1,7 @@
 // Frames both ways over one socket, moved by the thread of net::Events.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "net/events.h"
 #include "net/fd.h"
 #include "net/frame.h"
+#include "net/tcp.h"
 
 namespace tutti::control {
 
@@ -31,6 +33,10 @@ class Connection {
   void send(const net::Frame& frame);
   /// Nothing is sent after what is pending, and the other end is told so.
   void finish();
+  /// How long ago the kernel of the other end last acknowledged something.
+  std::chrono::milliseconds since_acknowledged() const noexcept {
+    return net::since_acknowledged(socket_.get());
+  }
   /// None of the calls is made any more.
   void give_up() noexcept { has_ended_ = true; }
 

@@ -23,17 +23,10 @@ using std::chrono::milliseconds;
 enum FrameKind : std::uint32_t { kBeat, kReport, kVote, kQuestion };
 
 constexpr milliseconds kBetweenBeats{500};
-/// A host that has acknowledged nothing for so long is cut.
-constexpr milliseconds kSilence{2000};
-/// Between two looks at what takes long: while something may, and else.
-constexpr milliseconds kSweep{20}, kIdleSweep{500}, kBetweenCalls{100};
+/// Between two looks at what takes long, and between two calls.
+constexpr milliseconds kSweep{20}, kBetweenCalls{100};
 constexpr std::chrono::seconds kLeaving{1};
 constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
-
-bool is_silence(int error_number) {
-  return error_number == ETIMEDOUT || error_number == EHOSTUNREACH || error_number == ENETUNREACH ||
-         error_number == EHOSTDOWN || error_number == ENETDOWN;
-}
 
 }  // namespace
 
@@ -134,7 +127,11 @@ void RemoteHosts::open() {
   events_.post([this] {
     is_relay_ = true;
     (void)reporter_.news();  // each rank that is called is told all
-    visit_far([&](WorldRank rank, Far&) { call(rank); });
+    const auto now = Clock::now();
+    visit_far([&](WorldRank rank, Far& other) {
+      other.hearing = Hearing(last_heard(roster_.host_of(rank), now));
+      call(rank);
+    });
     next_sweep_ = {};
   });
 }
@@ -244,21 +241,41 @@ void RemoteHosts::sweep(Clock::time_point now) {
   const bool beats = now >= next_beat_;
   if (beats) next_beat_ = now + kBetweenBeats;
   bool is_waiting = is_leaving_, has_told_all = is_leaving_;
+  auto next = next_beat_;
   visit_far([&](WorldRank rank, Far& other) {
-    if (other.line && beats) other.line->send({.type = kBeat, .id = 0, .body = {}});
-    if (other.call && other.call->is_connecting() && now >= other.call->began() + kSilence) {
+    listen_for(other, now);
+    if (other.line && beats) {
+      other.line->send({.type = kBeat, .id = 0, .body = {}});
+      other.hearing.ask(now);
+    }
+    if (other.call && other.call->is_connecting() &&
+        now >= other.call->began() + Hearing::kSilence) {
       other.call->give_up();
       on_outcome(rank, {.error_number = ETIMEDOUT});
     }
     if (now >= other.next_call) call(rank);
     is_waiting = is_waiting || other.call;
     has_told_all = has_told_all && !is_to_be_told(other);
+    if (now < other.hearing.silent_from()) next = std::min(next, other.hearing.silent_from());
   });
-  next_sweep_ = now + (is_waiting ? kSweep : kIdleSweep);
+  update_facts();
+  next_sweep_ = is_waiting ? std::min(next, now + kSweep) : next;
   if (!has_told_all) return;
   const std::lock_guard lock(mutex_);
   has_told_all_ = true;
   changed_.notify_all();
+}
+
+/// A new relay goes by what came from the other one: it has asked for nothing yet.
+Clock::time_point RemoteHosts::last_heard(int host, Clock::time_point now) {
+  const int relay = relay_of_[static_cast<std::size_t>(host)];
+  return relay < 0 ? now : now - far(WorldRank(relay)).from->since_acknowledged();
+}
+
+/// The kernel of its host acknowledges, even where the rank is stopped.
+void RemoteHosts::listen_for(Far& other, Clock::time_point now) {
+  if (other.line) other.hearing.heard(now - other.line->since_acknowledged());
+  if (other.call && !other.call->is_connecting()) other.hearing.heard(other.call->began());
 }
 
 /// Whether this rank, as the relay, has something to say to it before it leaves.
@@ -275,8 +292,9 @@ void RemoteHosts::call(WorldRank rank) {
       .role = Role::relay, .token = plates_[rank.index()].token, .from = rank_, .to = rank};
   try {
     other.call = std::make_unique<Call>(
-        events_, plates_[rank.index()].address, hello, kSilence,
+        events_, plates_[rank.index()].address, hello, Hearing::kSilence,
         [this, rank](Call::Outcome outcome) { on_outcome(rank, std::move(outcome)); });
+    other.hearing.ask(other.call->began());
   } catch (const Error& error) {
     log(LogLevel::error, error.what());  // it is tried again
   }
@@ -285,10 +303,9 @@ void RemoteHosts::call(WorldRank rank) {
 void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   Far& other = far(rank);
   events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
-  if (!outcome.socket) {
-    cannot_reach(other, outcome.error_number);
-  } else if (is_relay_) {
-    other.heard.reset();
+  if (outcome.answer || outcome.error_number == ECONNREFUSED) other.hearing.heard(Clock::now());
+  if (outcome.error_number == ECONNREFUSED) other.is_gone = true;
+  if (outcome.socket && is_relay_) {
     other.line_id = ++last_line_id_;
     other.line = std::make_unique<Connection>(
         events_, std::move(outcome.socket), kMostFrameBytes,
@@ -307,14 +324,9 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   Far& other = far(rank);
   drop(std::move(other.line));
   other.line_id = 0;
-  if (error_number != 0) cannot_reach(other, error_number);
+  if (error_number == ECONNREFUSED) other.is_gone = true;
   call(rank);
   update_facts();
-}
-
-void RemoteHosts::cannot_reach(Far& other, int error_number) {
-  if (error_number == ECONNREFUSED) other.is_gone = true;
-  if (is_silence(error_number) && !other.heard) other.heard = Clock::now() - kSilence;
 }
 
 /// Not at once: it may be the one that speaks. Another one may stand in its place by then.
@@ -334,7 +346,7 @@ void RemoteHosts::on_guest(const Hello& hello, net::Fd socket) {
   if (hello.role == Role::data) return data_.on_guest(hello, std::move(socket));
   const WorldRank rank = hello.from;
   Far& other = far(rank);
-  net::end_if_silent(socket.get(), kSilence);
+  net::end_if_silent(socket.get(), Hearing::kSilence);
   if (other.from) drop(std::move(other.from));
   const int host = roster_.host_of(rank);
   relay_of_[static_cast<std::size_t>(host)] = rank.value;
@@ -422,32 +434,39 @@ void RemoteHosts::end_lines() {
 
 void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }
 
-HostFacts RemoteHosts::facts_of_host(int host) {
+HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   HostFacts facts;
   const int relay = relay_of_[static_cast<std::size_t>(host)];
   if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
-  bool is_reachable = false, is_gone = true, has_left = true;
+  bool is_heard = false, is_read = true, is_gone = true, has_left = true;
   for (const WorldRank rank : roster_.host(host).ranks) {
     const Far& other = far(rank);
-    // What it has said may still have to be read.
-    is_reachable = is_reachable || other.line || other.from || (!other.is_gone && !other.heard);
+    is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
+    is_read = is_read && !other.line && !other.from;
     is_gone = is_gone && other.is_gone;
     has_left = has_left && view_.has_left(rank);
-    if (other.heard) facts.heard = std::max(facts.heard, *other.heard);
+    if (!other.is_gone) facts.heard = std::max(facts.heard, other.hearing.last());
   }
-  if (is_reachable) return facts;
-  facts.state = HostFacts::State::cut;
-  if (is_gone) facts.state = has_left ? HostFacts::State::left : HostFacts::State::dead;
+  // What it has said may still have to be read.
+  if (is_gone && is_read) facts.state = has_left ? HostFacts::State::left : HostFacts::State::dead;
+  if (!is_gone && !is_heard) facts.state = HostFacts::State::cut;
   return facts;
 }
 
 void RemoteHosts::update_facts() {
+  const auto now = Clock::now();
+  bool is_news = false;
   {
     const std::lock_guard lock(mutex_);
-    for (int host = 0; host < roster_.host_count(); ++host)
-      if (host != roster_.own_host()) facts_[static_cast<std::size_t>(host)] = facts_of_host(host);
+    for (int host = 0; host < roster_.host_count(); ++host) {
+      if (host == roster_.own_host()) continue;
+      HostFacts& there = facts_[static_cast<std::size_t>(host)];
+      const HostFacts facts = facts_of_host(host, now);
+      is_news = is_news || facts.state != there.state || facts.connection != there.connection;
+      there = facts;
+    }
   }
-  if (is_relay_) rouse();
+  if (is_relay_ && is_news) rouse();
 }
 
 }  // namespace tutti::control

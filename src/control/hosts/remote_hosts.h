@@ -3,16 +3,16 @@
 // Every rank has a *door*, where those of other hosts call it. The relay of a host calls every rank
 // on every other host and keeps a *line* to each: on it go its reports and its votes, and back come
 // questions. So each rank hears the relays of all other hosts, and whoever becomes the relay next
-// finds the doors of all others. A line says nothing for long only if its host is silent: a byte
-// goes every 500 ms, and the kernel of the other host acknowledges it, whatever the process does.
+// finds the doors of all others. A beat goes on each line every 500 ms, and the kernel of the other
+// host acknowledges it, whatever the process does: hearing.h.
 //
 // Votes go to all ranks of a host, of which one is its relay. The others keep what came last, so
 // that the next relay need not ask for what an earlier one has not got to: who sent it may have
 // left.
 //
 // A rank is *gone* when its line has ended and nobody listens at its door. A host is dead, or has
-// left, when all its ranks are gone and all that came from it has been read; it is *cut* when none
-// of those left can be reached.
+// left, when all its ranks are gone and all that came from it has been read; it is *cut* when it
+// has acknowledged nothing for a while of what goes to those left.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,7 @@
 #include "control/hosts/connection.h"
 #include "control/hosts/data_calls.h"
 #include "control/hosts/door.h"
+#include "control/hosts/hearing.h"
 #include "control/hosts/other_hosts.h"
 #include "control/hosts/peer_sockets.h"
 #include "control/hosts/reporter.h"
@@ -87,8 +88,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     std::uint64_t line_id = 0;  ///< 0: there is none
     Clock::time_point next_call = {};
     bool is_gone = false;
-    std::optional<Clock::time_point> heard = {};  ///< last; while it cannot be reached
-    bool has_heard_last = false;                  ///< that this rank has left
+    Hearing hearing = Hearing();
+    bool has_heard_last = false;  ///< that this rank has left
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
   };
@@ -110,10 +111,11 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   // ---- on the own thread
   void run() noexcept;
   void sweep(Clock::time_point now);
+  Clock::time_point last_heard(int host, Clock::time_point now);
+  void listen_for(Far& other, Clock::time_point now);
   void call(WorldRank rank);
   void on_outcome(WorldRank rank, Call::Outcome outcome);
   void on_line_end(WorldRank rank, int error_number);
-  void cannot_reach(Far& far, int error_number);
   Answer on_hello(const Hello& hello);
   void on_guest(const Hello& hello, net::Fd socket);
   void on_relay_end(WorldRank rank);
@@ -126,7 +128,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   bool is_to_be_told(const Far& other) const noexcept;
   void drop(std::unique_ptr<Connection> connection);
   void update_facts();
-  HostFacts facts_of_host(int host);
+  HostFacts facts_of_host(int host, Clock::time_point now);
 
   Far& far(WorldRank rank) noexcept { return far_[rank.index()]; }
   template <class Visit>

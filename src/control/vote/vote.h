@@ -19,7 +19,7 @@
 // A host cuts another one off for good. It takes no frame from it any more, and what it sends to it
 // is not taken either, since a frame shows whom its sender has cut off. It does so when the other
 // one is dead or has left, when it learns that the other one has cut it off, and when it parts: it
-// has reached no quorum for 3 s. Why it cuts off is a matter of what is said, not of safety.
+// has reached no quorum for 2.5 s. Why it cuts off is a matter of what is said, not of safety.
 //
 // Claim: two hosts, of which neither has cut off the other, know no different entries k.
 //
@@ -63,7 +63,7 @@ namespace tutti::control {
 /// How long a proposer may be silent before the next one asks; and how much later each further one.
 inline constexpr std::chrono::milliseconds kVoteOvertake{250}, kVoteStagger{20};
 /// How long a host that reaches no quorum waits before it parts from those that it cannot reach.
-inline constexpr std::chrono::seconds kPart{3};
+inline constexpr std::chrono::milliseconds kPart{2500};
 /// After that time without an entry a host tells its own ranks what it has seen itself.
 inline constexpr std::chrono::seconds kHeldUp{1};
 /// How many entries a host keeps for those that are behind.

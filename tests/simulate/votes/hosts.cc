@@ -154,8 +154,8 @@ std::string Checks::cut_off(int host, const HostVote& before, const HostVote& af
       between = between || (third != host && have_parted(third, other));
     if (!told && !unheard && !between)
       return fmt::format("(c) host {} parts from host {}, which it reaches", host, other);
-    // Those that were heard less than 3 s ago count as near, but for who has just said that it has
-    // parted: without it there may be no quorum, and the silent ones have been so for 3 s.
+    // Those that were heard less than kPart ago count as near, but for who has just said that it
+    // has parted: without it there may be no quorum, and the silent ones have been so for as long.
     const Time long_ago = state_.now - control::kPart + milliseconds(10);
     int near = 1;
     for (const int third : (before.hosts - before.vote.cut_off - after.vote.gone).members()) {
@@ -169,8 +169,8 @@ std::string Checks::cut_off(int host, const HostVote& before, const HostVote& af
     if (!told && !between && is_calm && before.vote.number == after.vote.number &&
         2 * near > before.hosts.size())
       return fmt::format(
-          "(c) host {} parts from host {} although it reaches a majority, or did 3 s ago", host,
-          other);
+          "(c) host {} parts from host {} although it reaches a majority, or did not long ago",
+          host, other);
   }
   return "";
 }
