@@ -1,21 +1,25 @@
-// Deadlocks on one host: a rank shows what its program waits for, and the control thread of the
-// lowest rank of a knot enters it into the log.
+// Deadlocks: a rank shows what its program waits for, and the control thread of the lowest rank of
+// a knot enters it into the log. What ranks of other hosts show it asks for, along the knot.
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
 #include "control/board/waits.h"
 #include "control/host_state.h"
+#include "control/judge/standing.h"
 #include "control/program_wait.h"
 
 namespace tutti::control {
+
+/// How old an answer may be before the question is put again.
+static constexpr std::chrono::milliseconds kAskAgain{50};
 
 // ---- showing -----------------------------------------------------------------------------------
 
 void ProgramWait::look(const Membership& membership, const std::vector<WaitPart>& parts,
                        Clock::time_point now) {
   if (since_ == Clock::time_point{}) since_ = now;
-  shown_by_ = membership.show_wait(since_, parts) ? &membership : nullptr;
+  shown_by_ = membership.show_wait(since_, parts, now) ? &membership : nullptr;
 }
 
 void ProgramWait::look(ProgramAwaits& awaits, Clock::time_point now, Clock::time_point* next) {
@@ -28,8 +32,9 @@ void ProgramWait::look(ProgramAwaits& awaits, Clock::time_point now, Clock::time
 
 void ProgramWait::take_back() noexcept { shown_by_->take_back_wait(); }
 
-bool Membership::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) const {
-  return state_->host->show_wait(since, parts);
+bool Membership::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts,
+                           Clock::time_point now) const {
+  return state_->host->show_wait(since, parts, now);
 }
 
 bool Membership::note_caller() const noexcept {
@@ -39,6 +44,11 @@ bool Membership::note_caller() const noexcept {
 }
 
 void Membership::take_back_wait() const noexcept { state_->host->take_back_wait(); }
+
+void Membership::watch_sent(std::function<bool()> has_sent) {
+  const std::lock_guard lock(state_->mutex);
+  state_->has_sent = std::move(has_sent);
+}
 
 bool Membership::is_in_world_of(const Membership& other) const noexcept {
   return state_->host == other.state_->host;
@@ -52,22 +62,54 @@ std::optional<WaitPart> Membership::State::awaits(const Request& request, int pe
                                                   const GroupFacts& facts) const {
   if (request.has_own_timeout || abort_word.load() != kRunning) return std::nullopt;
   WaitPart part{.group = id, .what = shown_of(request, host->own.site(request.where))};
-  std::vector<int> awaited;
+  AwaitedMembers awaited;
   if (!is_message(request.op)) {
     awaited = awaited_in(facts, request.seq, needs_all);
   } else if (peer >= 0) {
-    awaited = {peer};
+    awaited.members = {peer};
   } else {
     part.one_suffices = true;
-    awaited = possible_senders(facts);
+    awaited.members = possible_senders(facts);
   }
-  if (awaited.empty()) return std::nullopt;
-  for (const int member : awaited) part.awaited.push_back(members.world_rank_of(member));
-  std::sort(part.awaited.begin(), part.awaited.end());
+  set_awaited(part, std::move(awaited), facts);
+  if (part.awaited.empty()) return std::nullopt;
   return part;
 }
 
-bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) {
+/// Whom the part awaits, and by how old an answer; those on other hosts are asked again.
+void Membership::State::set_awaited(WaitPart& part, AwaitedMembers awaited,
+                                    const GroupFacts& facts) const {
+  if (!part.one_suffices) keep_first_elsewhere(awaited);
+  for (const int member : awaited.members) part.awaited.push_back(members.world_rank_of(member));
+  std::sort(part.awaited.begin(), part.awaited.end());
+  for (const int member : awaited.known_by)
+    part.as_of = std::min(part.as_of, facts.of(member).asked);
+  members.ask(asked_before(Clock::now() - kAskAgain, awaited.known_by, facts));
+}
+
+/// Of who is awaited all must come, so it is true of any of them; and each is asked, by all that
+/// wait.
+void Membership::State::keep_first_elsewhere(AwaitedMembers& awaited) const {
+  constexpr int kMost = 8;
+  int kept = 0;
+  const auto is_dropped = [&](int member) { return !members.is_here(member) && ++kept > kMost; };
+  for (std::vector<int>* each : {&awaited.members, &awaited.known_by}) {
+    kept = 0;
+    std::erase_if(*each, is_dropped);
+  }
+}
+
+/// Whether another host has yet to acknowledge what this rank has sent.
+bool Host::State::has_sent() const {
+  const auto all = all_memberships();
+  return std::any_of(all.begin(), all.end(), [](const auto& membership) {
+    const std::lock_guard lock(membership->mutex);
+    return membership->has_sent && membership->has_sent();
+  });
+}
+
+bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts,
+                            Clock::time_point now) {
   if (parts.empty() || parts.size() > kWaitParts || !callers.is_only_one() ||
       PendingCallback::are_any()) {
     take_back_wait();
@@ -75,13 +117,20 @@ bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>
   }
   std::uint64_t activity = 0;
   for (const auto& membership : all_memberships()) activity += membership->activity();
+  const bool all_has_arrived = others == nullptr || !has_sent();
   const std::lock_guard lock(shown_mutex);
-  if (shown_wait && shown_wait->parts == parts && shown_wait->activity == activity) {
-    if (progress.has_looked_since(&shown_wait->visits)) own.add_look();
+  if (!shown_wait || shown_wait->parts != parts || shown_wait->activity != activity) {
+    shown_wait = ShownParts{parts, activity, progress.visits(), now};
+    own.show_wait(since, parts);
     return true;
   }
-  shown_wait = ShownParts{parts, activity, progress.visits()};
-  own.show_wait(since, parts);
+  const bool is_new = std::all_of(parts.begin(), parts.end(), [this](const WaitPart& part) {
+    return part.as_of >= shown_wait->looked;
+  });
+  if (is_new && all_has_arrived && progress.has_looked_since(&shown_wait->visits)) {
+    own.add_look();
+    shown_wait->looked = now;
+  }
   return true;
 }
 
@@ -93,13 +142,53 @@ void Host::State::take_back_wait() noexcept {
 
 // ---- looking -----------------------------------------------------------------------------------
 
-std::vector<WaitFacts> Host::State::wait_facts() const {
-  std::vector<WaitFacts> facts = read_waits(shared);
+std::vector<WaitFacts> Host::State::wait_facts(Asks asks) const {
+  std::vector<WaitFacts> facts(static_cast<std::size_t>(roster.world_size()));
   for (const SlotIndex slot : shared.slots()) {
-    if (ended.contains(slot) || is_lost(roster.rank_in(slot)))
-      facts[slot.index()].is_running = false;
+    const WorldRank of = roster.rank_in(slot);
+    facts[of.index()] = read_wait(shared, slot);
+    if (ended.contains(slot) || is_lost(of)) facts[of.index()].is_running = false;
   }
+  if (others != nullptr) add_elsewhere(facts, asks);
   return facts;
+}
+
+/// Of ranks on other hosts the facts of those for whom this one waits, directly or in turn.
+void Host::State::add_elsewhere(std::vector<WaitFacts>& facts, Asks asks) const {
+  std::vector<bool> is_reached(facts.size());
+  std::vector<WorldRank> reached = {rank};
+  is_reached[rank.index()] = true;
+  for (std::size_t next = 0; next < reached.size(); ++next) {
+    for (const WaitPart& part : facts[reached[next].index()].parts) {
+      for (const WorldRank awaited : part.awaited) {
+        if (is_reached[awaited.index()]) continue;
+        is_reached[awaited.index()] = true;
+        WaitFacts& theirs = facts[awaited.index()];
+        if (!roster.is_here(awaited)) theirs = wait_elsewhere(awaited, asks);
+        const bool waits = theirs.is_running && theirs.version != 0;
+        if (waits) reached.push_back(awaited);
+        if (!waits && part.one_suffices) break;
+      }
+    }
+  }
+}
+
+WaitFacts Host::State::wait_elsewhere(WorldRank of, Asks asks) const {
+  WaitFacts facts = others->wait_of(of);
+  facts.is_elsewhere = true;
+  facts.is_running = facts.is_running && !is_lost(of) && !others->has_left(of);
+  if (asks == Asks::yes) others->ask_wait(of);
+  return facts;
+}
+
+/// Whether it is time to ask: for long waits alone, and less often where many wait.
+Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
+  const Clock::time_point since(Clock::duration(own.slot().wait.since.load()));
+  if (others == nullptr || now < next_wait_questions || now - since < deadlock_after / 2)
+    return Asks::no;
+  const std::chrono::microseconds pause{500 * roster.world_size()};
+  next_wait_questions = now + std::max<Clock::duration>(kDeadlockLook, pause);
+  return Asks::yes;
 }
 
 namespace {
@@ -134,7 +223,7 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   next_deadlock_look = now + kDeadlockLook;
   // Who does not wait is in no knot, and need not read what the others show.
   if (own.slot().wait.version.load() == 0) return;
-  std::vector<WaitFacts> facts = wait_facts();
+  std::vector<WaitFacts> facts = wait_facts(asks_elsewhere(now));
   const std::uint64_t entry = apply_log();
   // Whom the one before has freed may not have shown it yet.
   if (std::exchange(deadlock_entry, entry) != entry) deadlock_clock.seen.clear();
@@ -154,7 +243,7 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   if (verdict.groups.size() > kMost) verdict.groups.resize(kMost);
   const bool entered = enter([&]() -> std::optional<Verdict> {
     const bool has_moved = next_entry != entry || has_failed_since(verdict);
-    if (has_moved || !still_stands(deadlock_clock, wait_facts())) return std::nullopt;
+    if (has_moved || !still_stands(deadlock_clock, wait_facts(Asks::no))) return std::nullopt;
     return part_of(verdict, 0);
   });
   if (!entered) return;

@@ -39,7 +39,7 @@ Host::State::State(std::shared_ptr<Process> process_in, BoardsMet met, const Hos
       number(next_number()),
       first_line_after(options.first_line_after),
       // Who waits on another host is not known here.
-      deadlock(others == nullptr ? options.deadlock : Deadlock::off),
+      deadlock(options.deadlock),
       deadlock_after(options.deadlock_after),
       own_cores(tutti::own_cores()),
       policy(wait_policy(shared.slot_count(), own_cores.count())),

@@ -65,7 +65,7 @@ struct Host::State final : Watched {
   bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
   /// On the control thread: shows the relay of the host what this rank wishes.
   void show_wish() noexcept;
-  bool is_settled(const Verdict& wish) const noexcept;
+  bool is_settled(const Verdict& wish) const noexcept;  // log_mutex
   bool was_chosen(const Verdict& wish) const noexcept;
   /// On the control thread: what the relay says while other hosts hold up the next entry.
   void hear_while_held_up() noexcept;
@@ -81,11 +81,18 @@ struct Host::State final : Watched {
   // ---- deadlocks.cc
   /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
   /// only one, or for whom it waits cannot be said.
-  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts);
+  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts,
+                 Deadline::Clock::time_point now);
   void take_back_wait() noexcept;
   void look_for_deadlocks(Deadline::Clock::time_point now) noexcept;  // control thread
   bool has_failed_since(const Verdict& verdict) const noexcept;       // log_mutex
-  std::vector<WaitFacts> wait_facts() const;                          // control thread
+  bool has_sent() const;
+  enum class Asks : std::uint8_t { no, yes };
+  /// By rank. Control thread; so are the next three.
+  std::vector<WaitFacts> wait_facts(Asks asks) const;
+  void add_elsewhere(std::vector<WaitFacts>& facts, Asks asks) const;
+  WaitFacts wait_elsewhere(WorldRank of, Asks asks) const;
+  Asks asks_elsewhere(Deadline::Clock::time_point now);
   /// wording.cc: "rank 0 waits in recv(...) at ring.cc:9 for rank 1, which waits in ...".
   std::string words_of(const Knot& knot, const std::vector<WaitFacts>& facts) const;
 
@@ -129,8 +136,9 @@ struct Host::State final : Watched {
   /// What `own` shows of the program's wait.
   struct ShownParts {
     std::vector<WaitPart> parts;
-    std::uint64_t activity = 0;  ///< of the rank, in all groups
-    std::uint64_t visits = 0;    ///< of the progress thread, at the last look
+    std::uint64_t activity = 0;               ///< of the rank, in all groups
+    std::uint64_t visits = 0;                 ///< of the progress thread, at the last look
+    Deadline::Clock::time_point looked = {};  ///< when the last one that counts began
   };
   std::mutex shown_mutex;
   std::optional<ShownParts> shown_wait;  // shown_mutex
@@ -159,6 +167,7 @@ struct Host::State final : Watched {
   std::set<WorldRank> undecided;  ///< those of them that are a loss, and not yet in the log
   Deadline::Clock::time_point first_death = {};
   Deadline::Clock::time_point next_deadlock_look = {};
+  Deadline::Clock::time_point next_wait_questions = {};
   DeadlockClock deadlock_clock;
   std::uint64_t deadlock_entry = 0;  ///< next_entry, when they were looked for last
 };
@@ -213,6 +222,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// deadlocks.cc: what the program awaits in `request`, which waits for `peer` if it is a message.
   std::optional<WaitPart> awaits(const Request& request, int peer, bool needs_all,
                                  const GroupFacts& facts) const;
+  void set_awaited(WaitPart& part, AwaitedMembers awaited, const GroupFacts& facts) const;
+  void keep_first_elsewhere(AwaitedMembers& awaited) const;
 
   // ---- wording.cc
   std::string words_of(const Finding& finding, const Request* request) const;
@@ -263,6 +274,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   std::optional<Cause> first_cause;                          // mutex
   std::vector<std::function<void(const Error&)>> callbacks;  // mutex
   bool announced = false;                                    // mutex
+  std::function<bool()> has_sent;                            // mutex; see Membership::watch_sent
   ArriveClock arrive;                                        // mutex
 };
 

@@ -98,8 +98,12 @@ class Membership {
   /// other one has.
   bool note_caller() const noexcept;
   /// For ProgramWait.
-  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts) const;
+  bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts,
+                 Deadline::Clock::time_point now) const;
   void take_back_wait() const noexcept;
+  /// `has_sent`: whether another host has yet to acknowledge something that this rank has sent in
+  /// the group, or would send. Called by any thread; empty: no more.
+  void watch_sent(std::function<bool()> has_sent);
   bool is_in_world_of(const Membership& other) const noexcept;
 
   /// Nonzero once the group has failed.

@@ -84,6 +84,8 @@ void Relay::take_over(Clock::time_point now) {
   memory_ = {};
   memory_.active = now;
   failed_.clear();
+  for (const Entry& entry : vote_.entries)
+    failed_.insert(entry.verdict.groups.begin(), entry.verdict.groups.end());
   others_.links().open();
 }
 

@@ -44,7 +44,9 @@ void Host::State::wish(const Verdict& verdict) {
   process->rouse_self();
 }
 
+/// A deadlock is settled once any of its groups has failed: its members are told of that cause.
 bool Host::State::is_settled(const Verdict& wish) const noexcept {
+  if (!wish.is_loss() && has_failed_since(wish)) return true;
   const std::lock_guard lock(mutex);
   if (wish.is_loss()) {
     return std::all_of(wish.culprits.begin(), wish.culprits.end(),

@@ -228,9 +228,10 @@ class Membership::State::Meeting final : public Patience {
 
   WaitPart awaits(const GroupFacts& facts) const {
     WaitPart part{.group = state_.id, .makes_group = true};
+    std::vector<int> missing;
     for (int member = 0; member < facts.size(); ++member)
-      if (!facts.line_of(member)) part.awaited.push_back(state_.members.world_rank_of(member));
-    std::sort(part.awaited.begin(), part.awaited.end());
+      if (!facts.line_of(member)) missing.push_back(member);
+    state_.set_awaited(part, {missing, missing}, facts);
     return part;
   }
 

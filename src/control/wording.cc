@@ -300,7 +300,7 @@ class KnotWords {
   bool has_groups() const {
     for (const Knot::Link& link : knot_.links) {
       for (const WaitPart& part : facts_[link.rank.index()].parts)
-        if (!is_world(host_.shared, slot_of(link), part.group)) return true;
+        if (!is_world(host_.shared, host_.own.index(), part.group)) return true;
     }
     return false;
   }
@@ -310,7 +310,10 @@ class KnotWords {
     std::string what;
     const std::vector<WaitPart>& parts = facts_[link.rank.index()].parts;
     for (const WaitPart& part : parts)
-      what += (what.empty() ? "" : " and ") + describe_wait(host_.shared, slot_of(link), part);
+      what += (what.empty() ? "" : " and ") +
+              (host_.roster.is_here(link.rank)
+                   ? describe_wait(host_.shared, host_.roster.slot_of(link.rank), part)
+                   : part.words);
     const std::string who = is_named ? "" : fmt::format("{} {} ", rank_, link.rank.value);
     return fmt::format("{}waits in {}{} for {}", who, parts.size() > 1 ? "wait_any of " : "", what,
                        awaited_by(link));
@@ -333,10 +336,6 @@ class KnotWords {
     if (!knot_.is_circle()) return fmt::format("; and {} more of them", more);
     return fmt::format(", and so on over {} more of them back to {} {}", more, rank_,
                        knot_.links.front().rank.value);
-  }
-
-  SlotIndex slot_of(const Knot::Link& link) const noexcept {
-    return host_.roster.slot_of(link.rank);
   }
 
   const Host::State& host_;

@@ -32,9 +32,12 @@ void end_in_order(const TcpConnection& connection) noexcept {
 
 TcpLinks::TcpLinks(control::PeerSockets& sockets, control::Membership& membership,
                    const std::vector<int>& world_ranks)
-    : sockets_(sockets), membership_(membership), world_ranks_(tutti::world_ranks(world_ranks)) {}
+    : sockets_(sockets), membership_(membership), world_ranks_(tutti::world_ranks(world_ranks)) {
+  membership_.watch_sent([this] { return has_sent(); });
+}
 
 TcpLinks::~TcpLinks() {
+  membership_.watch_sent({});
   for (LaneEnds& lane : lanes_) {
     for (const auto& each : lane.ends) {
       each->watched.reset();
@@ -44,6 +47,7 @@ TcpLinks::~TcpLinks() {
 }
 
 PeerLink TcpLinks::link(int peer, Lane lane) {
+  const std::lock_guard lock(mutex_);
   auto& end = *lane_at(lane).ends.emplace_back(std::make_unique<End>());
   end.peer = peer;
   const auto take = [this, lane, rank = world_ranks_[static_cast<std::size_t>(peer)]](bool makes) {
@@ -93,6 +97,18 @@ void TcpLinks::has_happened(End& end, Lane lane) noexcept {
   end.connection->has_rung();
   ring(*membership_.waiter().bell);
   if (lane == Lane::message && listening_.load()) membership_.wake_driver();
+}
+
+bool TcpLinks::has_sent() const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const LaneEnds& lane) {
+    return std::any_of(lane.ends.begin(), lane.ends.end(), [](const auto& each) {
+      const TcpConnection& connection = *each->connection;
+      if (connection.end()) return false;
+      return connection.owes() ||
+             (connection.is_open() && net::has_unacknowledged(connection.socket()));
+    });
+  });
 }
 
 bool TcpLinks::awaits_connections() const noexcept {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "base/wait.h"
-#include "control/membership.h"
 #include "control/hosts/peer_sockets.h"
+#include "control/membership.h"
 #include "native/channel/tcp.h"
 #include "native/channels.h"
 
@@ -54,6 +54,9 @@ class TcpLinks {
   /// Whether there are members whose messages come over a connection that is yet to be made.
   bool awaits_connections() const noexcept;
 
+  /// Whether another host has yet to acknowledge something, or to be sent something that is wanted.
+  bool has_sent() const;
+
   bool has_ends() const noexcept { return ends_.load() > 0; }
   /// Fails the group over an end that nothing has explained. When to look again is put into `next`.
   void look_at_ends(Clock::time_point now, Clock::time_point* next) noexcept;
@@ -72,7 +75,7 @@ class TcpLinks {
    public:
     LaneEnds(TcpLinks& links, Lane lane) noexcept : links_(links), lane_(lane) {}
     bool arm() noexcept override { return links_.arm(lane_); }
-    std::vector<std::unique_ptr<End>> ends;
+    std::vector<std::unique_ptr<End>> ends;  // grows under mutex_
 
    private:
     TcpLinks& links_;
@@ -94,7 +97,7 @@ class TcpLinks {
   const std::vector<WorldRank> world_ranks_;
   std::array<LaneEnds, kLaneCount> lanes_{LaneEnds{*this, Lane::collective},
                                           LaneEnds{*this, Lane::message}};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::atomic<bool> listening_{false};
   std::atomic<int> ends_{0};
 };

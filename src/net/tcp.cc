@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -399,6 +401,11 @@ std::chrono::milliseconds since_acknowledged(int socket) noexcept {
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
   return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+}
+
+bool has_unacknowledged(int socket) noexcept {
+  int byte_count = 0;
+  return ::ioctl(socket, SIOCOUTQ, &byte_count) != 0 || byte_count > 0;
 }
 
 TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept {

@@ -93,6 +93,9 @@ void end_if_silent(int socket, std::chrono::milliseconds silence);
 /// asked. 0: unknown.
 std::chrono::milliseconds since_acknowledged(int socket) noexcept;
 
+/// Whether the other end has yet to acknowledge something that was sent.
+bool has_unacknowledged(int socket) noexcept;
+
 /// What one call that does not block has moved.
 struct TcpMoved {
   IoResult result = IoResult::again;

@@ -288,7 +288,7 @@ TEST(Board, WhatAProgramWaitsForRoundTrips) {
   const net::Fd memory = Board::make(3);
   const Board board(memory);
   const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(1));
-  EXPECT_EQ(read_waits(board)[1].version, 0u);
+  EXPECT_EQ(read_wait(board, SlotIndex(1)).version, 0u);
   Shown message = all_reduce_at(0);
   message.op = static_cast<std::uint8_t>(Op::recv);
   message.root_or_peer = kAnyRank;
@@ -301,7 +301,7 @@ TEST(Board, WhatAProgramWaitsForRoundTrips) {
   board.slot(SlotIndex(1)).state.store(RankState::running);
   owner->show_wait(since, parts);
   owner->add_look();
-  WaitFacts facts = read_waits(board)[1];
+  WaitFacts facts = read_wait(board, SlotIndex(1));
   EXPECT_TRUE(facts.is_running);
   EXPECT_FALSE(facts.has_several_threads);
   EXPECT_EQ(facts.since, since);
@@ -317,15 +317,15 @@ TEST(Board, WhatAProgramWaitsForRoundTrips) {
 
   const std::uint64_t version = facts.version;
   owner->show_wait(since, std::vector<WaitPart>(20, parts[1]));
-  facts = read_waits(board)[1];
+  facts = read_wait(board, SlotIndex(1));
   EXPECT_GT(facts.version, version);
   EXPECT_EQ(facts.parts.size(), static_cast<std::size_t>(kWaitParts)) << "no more are read";
   owner->say_several_threads();
-  EXPECT_TRUE(read_waits(board)[1].has_several_threads);
+  EXPECT_TRUE(read_wait(board, SlotIndex(1)).has_several_threads);
   owner->take_back_wait();
-  EXPECT_EQ(read_waits(board)[1].version, 0u);
+  EXPECT_EQ(read_wait(board, SlotIndex(1)).version, 0u);
   owner->show_wait(since, parts);
-  EXPECT_GT(read_waits(board)[1].version, facts.version) << "no version is used twice";
+  EXPECT_GT(read_wait(board, SlotIndex(1)).version, facts.version) << "no version is used twice";
 }
 
 TEST(Board, AWaitForNobodyIsNone) {
@@ -334,11 +334,11 @@ TEST(Board, AWaitForNobodyIsNone) {
   const auto owner = std::make_unique<SlotOwner>(board, SlotIndex(0));
   const WaitPart part{.group = 7, .awaited = {WorldRank(1)}};
   owner->show_wait(Clock::now(), {part});
-  EXPECT_NE(read_waits(board)[0].version, 0u);
+  EXPECT_NE(read_wait(board, SlotIndex(0)).version, 0u);
   owner->show_wait(Clock::now(), {part, WaitPart{.group = 7}});
-  EXPECT_EQ(read_waits(board)[0].version, 0u);
+  EXPECT_EQ(read_wait(board, SlotIndex(0)).version, 0u);
   owner->show_wait(Clock::now(), {});
-  EXPECT_EQ(read_waits(board)[0].version, 0u);
+  EXPECT_EQ(read_wait(board, SlotIndex(0)).version, 0u);
 }
 
 TEST(Board, AWaitIsNeverTorn) {
@@ -355,7 +355,7 @@ TEST(Board, AWaitIsNeverTorn) {
   });
   int whole = 0;
   for (int i = 0; i < 100'000 || whole == 0; ++i) {
-    const WaitFacts facts = read_waits(board)[0];
+    const WaitFacts facts = read_wait(board, SlotIndex(0));
     if (facts.version == 0) continue;
     ++whole;
     ASSERT_EQ(facts.parts.size(), 2u);

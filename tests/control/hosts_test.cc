@@ -1,6 +1,7 @@
 // A rank whose group has members on another host, of which it knows what it is told.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -9,6 +10,7 @@
 
 #include "base/wait.h"
 #include "control/board/board.h"
+#include "control/board/waits.h"
 #include "control/host.h"
 #include "control/hosts/other_hosts.h"
 #include "thread_ranks.h"
@@ -28,6 +30,8 @@ struct Told final : OtherHosts, RelayLinks {
   bool shows_failure(GroupId, WorldRank) const noexcept override {
     return known.line && known.line->failure;
   }
+  WaitFacts wait_of(WorldRank) const override { return {}; }
+  void ask_wait(WorldRank) noexcept override {}
   void ask(GroupId, WorldRank rank) noexcept override {
     ++questions;
     EXPECT_EQ(rank, WorldRank(1));
@@ -119,6 +123,29 @@ TEST(Hosts, WhatOneOnAnotherHostHasCalledIsCompared) {
   a.wait_in(request, 10s);
   ASSERT_TRUE(a.world->cause());
   EXPECT_EQ(a.world->cause()->code, ErrorCode::kCollectiveMismatch);
+}
+
+TEST(Hosts, AWaitHasLookedOnceAnswersAreNewAndAllThatWasSentIsAcknowledged) {
+  RankOfHostA a;
+  std::atomic<bool> has_sent{false};
+  a.world->watch_sent([&] { return has_sent.load(); });
+  a.world->note_caller();
+  const auto since = Clock::now();
+  const auto looks_after = [&](std::chrono::milliseconds asked) {
+    WaitPart part{.group = kWorld, .awaited = world_ranks({1}), .as_of = since + asked};
+    a.world->show_wait(since, {part}, since + asked);
+    return read_wait(Board(a.memory), SlotIndex(0)).looks;
+  };
+  const std::uint64_t first = looks_after(0ms);
+  EXPECT_EQ(looks_after(10ms), first + 1);
+  EXPECT_EQ(looks_after(9ms), first + 1) << "the answer was asked for before the last look";
+  has_sent.store(true);
+  EXPECT_EQ(looks_after(20ms), first + 1) << "something is under way";
+  has_sent.store(false);
+  EXPECT_EQ(looks_after(20ms), first + 2);
+  a.world->watch_sent({});
+  EXPECT_EQ(looks_after(30ms), first + 3);
+  a.world->take_back_wait();
 }
 
 TEST(Hosts, WhatAnotherHostHasFailedWithIsForTheLogToSay) {

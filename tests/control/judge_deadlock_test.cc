@@ -290,6 +290,25 @@ TEST(JudgeDeadlock, CountsOnceAllHaveLookedAndItHasLasted) {
   EXPECT_FALSE(watch.look(world, 2s)) << "each once";
 }
 
+TEST(JudgeDeadlock, OverHostsCountsOnceAllHaveLookedTwice) {
+  World world = World(2).ring({0, 1});
+  world.of(1).is_elsewhere = true;
+  Watch watch;
+  EXPECT_FALSE(watch.look(world, 2s));
+  EXPECT_FALSE(watch.look(world.look().look().look(), 3s)) << "what was under way has arrived";
+  world.of(0).looks += 5;
+  world.of(1).looks += 2;
+  EXPECT_FALSE(watch.look(world, 3s)) << "one has not looked at it";
+  ++world.of(1).looks;
+  EXPECT_TRUE(watch.look(world, 3s));
+
+  ++world.of(1).version;
+  EXPECT_FALSE(watch.look(world, 4s));
+  world.of(1).since = kStart + 1ms;
+  EXPECT_FALSE(watch.look(world.look().look().look(), 4s)) << "the next wait begins anew";
+  EXPECT_TRUE(watch.look(world.look().look().look(), 4s));
+}
+
 TEST(JudgeDeadlock, IsToldByItsLowestRank) {
   World world = World(3).ring({1, 2});
   for (const int rank : {0, 2}) {
@@ -393,52 +412,57 @@ Scene& waits(Scene& scene, int member, int for_whom) {
 TEST(JudgeAwaited, OfACollectiveThatNeedsAllThoseThatHaveNotCalledIt) {
   Scene scene(4, 1);
   scene.enters(0, 5).enters(1, 5).enters(2, 4).ends(2);
-  EXPECT_EQ(awaited_in(scene.facts, 5, true), (std::vector<int>{2, 3}));
+  EXPECT_EQ(awaited_in(scene.facts, 5, true).members, (std::vector<int>{2, 3}));
   scene.line(3).queued = 5;
-  EXPECT_EQ(awaited_in(scene.facts, 5, true), (std::vector<int>{2})) << "it will come by itself";
+  EXPECT_EQ(awaited_in(scene.facts, 5, true).members, (std::vector<int>{2}))
+      << "it will come by itself";
   scene.all_enter(5);
-  EXPECT_TRUE(awaited_in(scene.facts, 5, true).empty());
+  EXPECT_TRUE(awaited_in(scene.facts, 5, true).members.empty());
 }
 
 TEST(JudgeAwaited, BehindOthersInItsQueue) {
   Scene scene(3);
   scene.enters(0, 1).enters(1, 2);
   scene.line(0).queued = 3;
-  EXPECT_EQ(awaited_in(scene.facts, 3, true), (std::vector<int>{1, 2}));
-  EXPECT_EQ(awaited_in(scene.facts, 4, true), (std::vector<int>{1, 2}))
+  EXPECT_EQ(awaited_in(scene.facts, 3, true).members, (std::vector<int>{1, 2}));
+  EXPECT_EQ(awaited_in(scene.facts, 4, true).members, (std::vector<int>{1, 2}))
       << "a call that is not queued";
 }
 
 TEST(JudgeAwaited, OfARootedOneWhomItWaitsFor) {
   Scene scene(4);
   waits(scene.enters(0, 3), 0, 2);
-  EXPECT_EQ(awaited_in(scene.facts, 3, false), (std::vector<int>{2}));
+  EXPECT_EQ(awaited_in(scene.facts, 3, false).members, (std::vector<int>{2}));
   waits(scene.enters(2, 3), 2, 1);
-  EXPECT_EQ(awaited_in(scene.facts, 3, false), (std::vector<int>{1})) << "who is awaited in turn";
+  EXPECT_EQ(awaited_in(scene.facts, 3, false).members, (std::vector<int>{1}))
+      << "who is awaited in turn";
   scene.line(1).queued = 3;
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "called, and not entered yet";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty()) << "called, and not entered yet";
   scene.enters(1, 3).ends(1);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "ended: its data are on their way";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty())
+      << "ended: its data are on their way";
 }
 
 TEST(JudgeAwaited, NobodyWhereThatIsNotKnown) {
   Scene scene(3);
   scene.enters(0, 3);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "it has shown nothing yet";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty()) << "it has shown nothing yet";
   waits(scene, 0, 7);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "garbage";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty()) << "garbage";
   waits(scene, 0, 0);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "itself";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty()) << "itself";
   waits(scene, 0, 1);
   waits(scene.enters(1, 3), 1, 2);
   waits(scene.enters(2, 3), 2, 1);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty()) << "two of them in a circle: stale";
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty())
+      << "two of them in a circle: stale";
   Scene behind(2);
   waits(behind.enters(0, 3), 0, 1);
   waits(behind.enters(1, 4), 1, 0);
-  EXPECT_TRUE(awaited_in(behind.facts, 3, false).empty()) << "its own call: its peer is ahead";
+  EXPECT_TRUE(awaited_in(behind.facts, 3, false).members.empty())
+      << "its own call: its peer is ahead";
   waits(scene, 2, -1);
-  EXPECT_TRUE(awaited_in(scene.facts, 3, false).empty());
+  EXPECT_TRUE(awaited_in(scene.facts, 3, false).members.empty());
 }
 
 /// Rank 1 has stopped since it began to wait for rank 2, which has gone on to where it needs all.
@@ -446,13 +470,13 @@ TEST(JudgeAwaited, NobodyWhereWhoIsAwaitedInTurnHasDoneItsPart) {
   Scene scene(5);
   waits(scene.enters(0, 2), 0, 1);
   waits(scene.enters(1, 2), 1, 2);
-  EXPECT_EQ(awaited_in(scene.facts, 2, false), (std::vector<int>{2}));
+  EXPECT_EQ(awaited_in(scene.facts, 2, false).members, (std::vector<int>{2}));
   waits(scene.enters(2, 2), 2, 3);
   scene.enters(3, 1);
-  EXPECT_EQ(awaited_in(scene.facts, 2, false), (std::vector<int>{3}));
+  EXPECT_EQ(awaited_in(scene.facts, 2, false).members, (std::vector<int>{3}));
   waits(scene.ends(2).enters(2, 4), 2, -1);
   scene.enters(3, 3).enters(4, 4);
-  EXPECT_TRUE(awaited_in(scene.facts, 2, false).empty());
+  EXPECT_TRUE(awaited_in(scene.facts, 2, false).members.empty());
 }
 
 TEST(JudgeAwaited, WhichOperationsNeedAll) {

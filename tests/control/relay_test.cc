@@ -28,6 +28,8 @@ struct Links final : OtherHosts, RelayLinks {
   MemberFacts facts_of(GroupId, WorldRank) const override { return {}; }
   std::optional<LineState> state_of(GroupId, WorldRank) const noexcept override { return {}; }
   bool shows_failure(GroupId, WorldRank) const noexcept override { return false; }
+  WaitFacts wait_of(WorldRank) const override { return {}; }
+  void ask_wait(WorldRank) noexcept override {}
   bool has_left(WorldRank rank) const noexcept override { return left.contains(rank); }
   void ask(GroupId, WorldRank) noexcept override {}
   void notify(WorldRank) noexcept override {}

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <functional>
 #include <random>
 #include <string>
 
@@ -84,7 +85,62 @@ TEST(RemoteValues, AReportComesAsItWent) {
   EXPECT_EQ(come->meetings[0].failed, Clock::time_point(90s));
 }
 
+/// Of a rank that waits for ranks 0 and 7, or for any of two.
+Report wait_report(std::uint64_t stamp = 1) {
+  Shown what;
+  what.seq = 3;
+  what.chain = 4;
+  WaitFacts wait{.has_several_threads = true, .version = 5, .looks = 6};
+  wait.since = Clock::time_point(40s);
+  wait.parts = {{.group = 7, .what = what, .awaited = world_ranks({0, 7}), .words = "barrier #3"},
+                {.group = 8,
+                 .makes_group = true,
+                 .one_suffices = true,
+                 .what = what,
+                 .awaited = world_ranks({1, 2}),
+                 .words = {}}};
+  return {.rank = WorldRank(2), .stamp = stamp, .wait = wait};
+}
+
+TEST(RemoteValues, AWaitComesAsItWent) {
+  const Report report = wait_report();
+  const auto come = decode_report(encode(report, Clock::time_point(50s)), kWorldSize);
+  ASSERT_TRUE(come && come->wait);
+  const WaitFacts &wait = *come->wait, &was = *report.wait;
+  EXPECT_TRUE(wait.is_running);
+  EXPECT_TRUE(wait.has_several_threads);
+  EXPECT_EQ(wait.version, was.version);
+  EXPECT_EQ(wait.looks, was.looks);
+  EXPECT_EQ(wait.since, was.since);
+  EXPECT_EQ(come->wait_age, 10s);
+  EXPECT_EQ(wait.parts, was.parts);
+  EXPECT_EQ(wait.parts[0].words, "barrier #3");
+  EXPECT_FALSE(come->line);
+}
+
+TEST(RemoteValues, AWaitOfNobodyOrOutOfOrderIsNone) {
+  const auto is_good = [](const std::function<void(Report&)>& change) {
+    Report report = wait_report();
+    change(report);
+    return decode_report(encode(report, Clock::time_point(50s)), kWorldSize).has_value();
+  };
+  EXPECT_TRUE(is_good([](Report&) {}));
+  EXPECT_FALSE(is_good([](Report& report) { report.wait->parts[0].awaited.clear(); }));
+  EXPECT_FALSE(is_good([](Report& report) { report.wait->parts.clear(); }));
+  EXPECT_FALSE(is_good([](Report& report) { report.group = 5; }));
+  EXPECT_FALSE(is_good([](Report& report) {
+    report.wait->parts[0].awaited = world_ranks({7, 0});
+  }));
+  EXPECT_TRUE(is_good([](Report& report) {
+    report.wait->parts.clear();
+    report.wait->version = 0;
+  }));
+}
+
 TEST(RemoteValues, AReportThatIsCutOrWrongIsNone) {
+  const std::string wait = encode(wait_report(), Clock::time_point(50s));
+  for (std::size_t end = 0; end < wait.size(); ++end)
+    EXPECT_FALSE(decode_report(wait.substr(0, end), kWorldSize)) << end;
   const std::string bytes = encode(full_report(), Clock::time_point(50s));
   for (std::size_t end = 0; end < bytes.size(); ++end)
     EXPECT_FALSE(decode_report(bytes.substr(0, end), kWorldSize)) << end;
@@ -177,6 +233,26 @@ TEST(View, AnAnswerSaysWhenItWasAskedFor) {
   view.take(at(5, LineState::open, 5'000'000));
   EXPECT_EQ(asked(), 5'000'000) << "what is known was read after the answer";
   EXPECT_TRUE(view.open_questions(world_ranks({1})).empty());
+}
+
+TEST(View, AWaitIsNotLongerThanItsAnswerSaysAndStaysTheSame) {
+  View view;
+  EXPECT_EQ(view.wait_of(WorldRank(2)).version, 0u);
+  const auto take = [&](std::uint64_t stamp, std::uint64_t looks, Clock::duration age) {
+    Report report = wait_report(stamp);
+    report.wait->looks = looks;
+    report.wait_age = age;
+    view.take(std::move(report));
+    return view.wait_of(WorldRank(2));
+  };
+  const auto before = Clock::now();
+  const WaitFacts first = take(10, 6, 30s);
+  EXPECT_GE(first.since, before - 30s);
+  EXPECT_EQ(take(9, 5, 30s).looks, 6u) << "an answer that was overtaken";
+  const WaitFacts second = take(11, 7, 30s);
+  EXPECT_EQ(second.looks, 7u);
+  EXPECT_EQ(second.since, first.since) << "one that was longer under way";
+  EXPECT_EQ(take(12, 8, 31s).since, first.since);
 }
 
 TEST(View, WhoHasLeftStaysSo) {

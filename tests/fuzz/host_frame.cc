@@ -26,12 +26,17 @@ void take_report(std::string_view bytes) {
   if (!report) return;
   require(report->rank.value >= 0 && report->rank.value < kWorldSize);
   if (report->line) require(report->line->waiting_for < kWorldSize);
+  if (report->wait) {
+    for (const WaitPart& part : report->wait->parts)
+      for (const WorldRank awaited : part.awaited) require(awaited.value < kWorldSize);
+  }
   require(decode_report(encode(*report, Clock::time_point{}), kWorldSize).has_value());
   View view;
   const auto group = report->group;
   const auto rank = report->rank;
   view.take(*std::move(report));
   (void)view.facts_of(group, rank);
+  (void)view.wait_of(rank);
 }
 
 void take_hello(std::span<const std::byte> bytes) {

@@ -30,6 +30,21 @@ test_kit::RunOptions options(std::string after = "50ms", std::string deadlock = 
   return options;
 }
 
+/// Where the target says so (CMakeLists.txt), each rank is on a host of its own.
+test_kit::RunOptions placed(int world_size, test_kit::RunOptions options) {
+#ifdef TUTTI_TEST_APART
+  for (int rank = 0; rank < world_size; ++rank) options.hosts.push_back(rank);
+#else
+  (void)world_size;
+#endif
+  return options;
+}
+
+void on_free_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
+                   const test_kit::RunOptions& options) {
+  on_ranks(world_size, function, placed(world_size, options));
+}
+
 /// As on_ranks, but the world is not closed: it has failed.
 void on_stuck_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
                     const test_kit::RunOptions& options) {
@@ -42,7 +57,7 @@ void on_stuck_ranks(int world_size, const std::function<void(ProcessGroup&)>& fu
           throw std::runtime_error("an expectation failed (see above)");
         return std::string();
       },
-      options);
+      placed(world_size, options));
   for (const test_kit::Outcome& outcome : outcomes)
     EXPECT_EQ(outcome.failure, "") << "rank " << outcome.rank;
 }
@@ -95,7 +110,7 @@ TEST(Deadlock, IsToldInTimeUnlessSettingsSayOtherwise) {
 }
 
 TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         ProcessGroup a = world.new_group({0, 1, 2}), b = world.new_group({2, 1, 0});
@@ -219,7 +234,7 @@ TEST(Deadlock, AnyOfSeveralWorks) {
 }
 
 TEST(Deadlock, OneOfTheWorksMayStillEnd) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 0, y = 0;
@@ -273,7 +288,7 @@ TEST(Deadlock, WithOneself) {
 }
 
 TEST(Deadlock, OfABroadcastItsRootIsAwaited) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 0;
@@ -289,7 +304,7 @@ TEST(Deadlock, OfABroadcastItsRootIsAwaited) {
 // ---- somebody comes to help -------------------------------------------------------------------
 
 TEST(NoDeadlock, ALateRank) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 0;
@@ -303,7 +318,7 @@ TEST(NoDeadlock, ALateRank) {
 
 /// Who waits in the second has called it, although it cannot enter it before the first has ended.
 TEST(NoDeadlock, ALateRankWhileABlockingCallAwaitsItsTurn) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 1, y = 1;
@@ -317,7 +332,7 @@ TEST(NoDeadlock, ALateRankWhileABlockingCallAwaitsItsTurn) {
 }
 
 TEST(NoDeadlock, ATimeoutOfItsOwn) {
-  on_ranks(
+  on_free_ranks(
       2,
       [](ProcessGroup& world) {
         float x = 0;
@@ -333,7 +348,7 @@ TEST(NoDeadlock, ATimeoutOfItsOwn) {
 }
 
 TEST(NoDeadlock, AWaitWithABound) {
-  on_ranks(
+  on_free_ranks(
       2,
       [](ProcessGroup& world) {
         float x = 0, y = 0;
@@ -351,7 +366,7 @@ TEST(NoDeadlock, AWaitWithABound) {
 }
 
 TEST(NoDeadlock, ASecondThreadThatHasCalledBefore) {
-  on_ranks(
+  on_free_ranks(
       2,
       [](ProcessGroup& world) {
         float x = 0, y = 0;
@@ -377,7 +392,7 @@ TEST(NoDeadlock, ASecondThreadThatHasCalledBefore) {
 }
 
 TEST(NoDeadlock, ACallbackThatIsYetToRun) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 0, y = 0;
@@ -400,7 +415,7 @@ TEST(NoDeadlock, ACallbackThatIsYetToRun) {
 }
 
 TEST(NoDeadlock, WhatWasCalledAsynchronouslyComesByItself) {
-  on_ranks(
+  on_free_ranks(
       3,
       [](ProcessGroup& world) {
         float x = 0, y = 0, z = 0;
@@ -460,11 +475,11 @@ void rescued_by_a_first_call(ProcessGroup& world, std::chrono::milliseconds when
 
 TEST(NoDeadlock, ASecondThreadThatHasNotCalledBeforeNeedsTheSetting) {
   Lines lines;
-  on_ranks(
+  on_free_ranks(
       2, [](ProcessGroup& world) { rescued_by_a_first_call(world, 800ms); },
       options("50ms", "off"));
   EXPECT_EQ(lines.count("deadlock"), 0);
-  on_ranks(
+  on_free_ranks(
       2, [](ProcessGroup& world) { rescued_by_a_first_call(world, 1500ms); },
       options("50ms", "warn"));
   EXPECT_EQ(lines.count("deadlock: rank 0 waits in recv(f32 x 1, from 1, tag 0) at "), 1);

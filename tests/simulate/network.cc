@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/wait.h"
+#include "control/board/describe.h"
+#include "control/board/waits.h"
 
 namespace tutti::simulate {
 
@@ -54,6 +56,15 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     last = now;
     network_.post(host_, network_.host_of(rank.value), kFacts,
                   [this, group, rank, now] { network_.answer(group, rank.value, rank_, now); });
+  }
+  control::WaitFacts wait_of(WorldRank rank) const override {
+    const auto& waits = network_.host_at(host_).view.waits;
+    const auto wait = waits.find(rank.value);
+    return wait != waits.end() ? wait->second : control::WaitFacts{};
+  }
+  void ask_wait(WorldRank rank) noexcept override {
+    network_.post(host_, network_.host_of(rank.value), kFacts,
+                  [this, rank] { network_.answer_wait(rank.value, host_); });
   }
   void notify(WorldRank rank) noexcept override {
     const int to = rank.value;
@@ -297,6 +308,19 @@ void Network::answer(GroupId group, int rank, int asker, Clock::time_point asked
   }
   send_line(group, rank, host_of(asker), asked);
   report(rank, host_of(asker), asker);
+}
+
+/// It is asked again where nothing is answered.
+void Network::answer_wait(int rank, int to) {
+  const int from = host_of(rank);
+  if (!is_reporting(from)) return;
+  const control::Board& board = *host_at(from).board;
+  const SlotIndex slot = roster(from).slot_of(WorldRank(rank));
+  control::WaitFacts wait = control::read_wait(board, slot);
+  if (board.slot(slot).mark.is_known_dead()) wait.is_running = false;
+  for (control::WaitPart& part : wait.parts) part.words = control::describe_wait(board, slot, part);
+  post(from, to, kFacts,
+       [this, rank, to, wait = std::move(wait)] { host_at(to).view.waits[rank] = wait; });
 }
 
 void Network::report_all(int from, int to) {

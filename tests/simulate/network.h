@@ -65,6 +65,7 @@ class Network {
     };
     std::map<std::pair<GroupId, int>, Line> lines;
     std::map<int, std::vector<control::MeetingFacts>> meetings;
+    std::map<int, control::WaitFacts> waits;
     std::set<int> left;
   };
   struct Host {
@@ -108,6 +109,7 @@ class Network {
   bool is_reporting(int host);
   void report(int rank, int to, std::optional<int> ring);
   void answer(GroupId group, int rank, int asker, Clock::time_point asked);
+  void answer_wait(int rank, int to);
   void send_line(GroupId group, int rank, int to, std::optional<Clock::time_point> asked);
   const control::BoardMembers& members(GroupId group, int host);
   void report_all(int from, int to);

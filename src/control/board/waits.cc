@@ -17,6 +17,8 @@ WaitPart read_part(const Board& board, const ShownPart& place) {
   return part;
 }
 
+}  // namespace
+
 WaitFacts read_wait(const Board& board, SlotIndex slot) {
   const ShownWait& wait = board.slot(slot).wait;
   WaitFacts facts;
@@ -35,15 +37,6 @@ WaitFacts read_wait(const Board& board, SlotIndex slot) {
                                    [](const WaitPart& part) { return part.awaited.empty(); });
   if (is_torn || !awaits) facts.version = 0;
   return facts;
-}
-
-}  // namespace
-
-std::vector<WaitFacts> read_waits(const Board& board) {
-  std::vector<WaitFacts> all;
-  all.reserve(static_cast<std::size_t>(board.slot_count()));
-  for (const SlotIndex slot : board.slots()) all.push_back(read_wait(board, slot));
-  return all;
 }
 
 }  // namespace tutti::control

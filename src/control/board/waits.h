@@ -1,14 +1,12 @@
-// What the ranks of a board show of their programs' waits.
+// What a rank of a board shows of its program's wait.
 #pragma once
-
-#include <vector>
 
 #include "control/board/board.h"
 #include "control/judge/deadlock.h"
 
 namespace tutti::control {
 
-/// By slot. Which of them run is not known here, but for those that have not come or have left.
-std::vector<WaitFacts> read_waits(const Board& board);
+/// Whether the rank runs is not known here, but for one that has not come or has left.
+WaitFacts read_wait(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/roster.h"
+#include "control/judge/deadlock.h"
 #include "control/judge/facts.h"
 #include "control/vote/vote.h"
 
@@ -51,6 +52,9 @@ class OtherHosts {
   /// Puts the question what `rank` does in `group`: soon facts_of has an answer to it, unless the
   /// rank is lost, or the way to it. Waits for nothing.
   virtual void ask(GroupId group, WorldRank rank) noexcept = 0;
+  /// What the program of `rank` waits for, as it was answered last; and the question.
+  virtual WaitFacts wait_of(WorldRank rank) const = 0;
+  virtual void ask_wait(WorldRank rank) noexcept = 0;
   /// This rank has changed what `rank` may await. Waits for nothing.
   virtual void notify(WorldRank rank) noexcept = 0;
   /// For the relay of this host, on its control thread.

@@ -87,12 +87,21 @@ bool RemoteHosts::has_left(WorldRank rank) const noexcept { return view_.has_lef
 void RemoteHosts::ask(GroupId group, WorldRank rank) noexcept {
   const Question question{
       .rank = rank, .group = group, .asked = Clock::now().time_since_epoch().count()};
-  if (!view_.add_question(question)) return;
-  events_.post([this, question] {
-    const int relay = relay_of_[static_cast<std::size_t>(roster_.host_of(question.rank))];
-    if (relay >= 0)
-      far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
-  });
+  if (view_.add_question(question)) events_.post([this, question] { put(question); });
+}
+
+WaitFacts RemoteHosts::wait_of(WorldRank rank) const { return view_.wait_of(rank); }
+
+/// Not put again to the next relay: it is asked again as long as it matters.
+void RemoteHosts::ask_wait(WorldRank rank) noexcept {
+  events_.post([this, rank] { put({.rank = rank, .group = 0, .asked = 0}); });
+}
+
+/// On the own thread.
+void RemoteHosts::put(const Question& question) {
+  const int relay = relay_of_[static_cast<std::size_t>(roster_.host_of(question.rank))];
+  if (relay >= 0)
+    far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
 }
 
 /// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
@@ -367,9 +376,7 @@ void RemoteHosts::on_relay_end(WorldRank rank) {
 
 /// What the relay of a host was asked that is no more is asked of the next one.
 void RemoteHosts::ask_again(int host) {
-  const int relay = relay_of_[static_cast<std::size_t>(host)];
-  for (const Question& question : view_.open_questions(roster_.host(host).ranks))
-    far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
+  for (const Question& question : view_.open_questions(roster_.host(host).ranks)) put(question);
 }
 
 void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {

@@ -71,6 +71,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   bool shows_failure(GroupId group, WorldRank rank) const noexcept override;
   bool has_left(WorldRank rank) const noexcept override;
   void ask(GroupId group, WorldRank rank) noexcept override;
+  WaitFacts wait_of(WorldRank rank) const override;
+  void ask_wait(WorldRank rank) noexcept override;
   void notify(WorldRank rank) noexcept override;
   RelayLinks& links() noexcept override { return *this; }
 
@@ -110,6 +112,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
 
   // ---- on the own thread
   void run() noexcept;
+  void put(const Question& question);
   void sweep(Clock::time_point now);
   Clock::time_point last_heard(int host, Clock::time_point now);
   void listen_for(Far& other, Clock::time_point now);

@@ -10,13 +10,16 @@ namespace tutti::control {
 
 namespace {
 
-constexpr std::uint32_t kHasLeft = 1, kHasLine = 2, kHasFailure = 4;
+constexpr std::uint32_t kHasLeft = 1, kHasLine = 2, kHasFailure = 4, kHasWait = 8;
 constexpr std::size_t kMostText = 4096;
 constexpr std::uint32_t kMostMeetings = 1024;
+constexpr std::uint32_t kRuns = 1, kSeveralThreads = 2;     // of a wait
+constexpr std::uint32_t kMakesGroup = 1, kOneSuffices = 2;  // of a part
+constexpr std::uint32_t kMostParts = 64;
 
 std::uint32_t flags_of(const Report& report) {
   return (report.has_left ? kHasLeft : 0u) | (report.line ? kHasLine : 0u) |
-         (report.line && report.line->failure ? kHasFailure : 0u);
+         (report.line && report.line->failure ? kHasFailure : 0u) | (report.wait ? kHasWait : 0u);
 }
 
 class Writer {
@@ -64,9 +67,29 @@ class Writer {
     out_.i64((now - meeting.failed).count());
     out_.u64(meeting.looks);
   }
+  void wait(const WaitFacts& wait, Clock::time_point now) {
+    out_.u32((wait.is_running ? kRuns : 0u) | (wait.has_several_threads ? kSeveralThreads : 0u));
+    out_.u64(wait.version);
+    out_.u64(wait.looks);
+    out_.i64(wait.since.time_since_epoch().count());
+    out_.i64((now - wait.since).count());
+    const auto count = std::min<std::size_t>(wait.parts.size(), kMostParts);
+    out_.u32(static_cast<std::uint32_t>(count));
+    for (std::size_t i = 0; i < count; ++i) part(wait.parts[i]);
+  }
   net::ByteWriter& out() { return out_; }
 
  private:
+  void part(const WaitPart& part) {
+    out_.u64(part.group);
+    out_.u32((part.makes_group ? kMakesGroup : 0u) | (part.one_suffices ? kOneSuffices : 0u));
+    shown(part.what);
+    std::vector<int> awaited;
+    for (const WorldRank rank : part.awaited) awaited.push_back(rank.value);
+    ranks(awaited);
+    out_.bytes(std::string_view(part.words).substr(0, kMostText));
+  }
+
   net::ByteWriter out_;
 };
 
@@ -147,8 +170,38 @@ class Reader {
     meeting.looks = in_.u64();
     return meeting;
   }
+  WaitFacts wait(Clock::duration* age) {
+    WaitFacts wait;
+    const std::uint32_t flags = in_.u32();
+    need(flags <= (kRuns | kSeveralThreads));
+    wait.is_running = (flags & kRuns) != 0;
+    wait.has_several_threads = (flags & kSeveralThreads) != 0;
+    wait.version = in_.u64();
+    wait.looks = in_.u64();
+    wait.since = Clock::time_point(Clock::duration(in_.i64()));
+    need(wait.since >= Clock::time_point{});
+    *age = std::max(Clock::duration(in_.i64()), Clock::duration::zero());
+    const std::uint32_t count = in_.u32();
+    need(count <= kMostParts && (count > 0 || wait.version == 0));
+    for (std::uint32_t i = 0; is_good() && i < count; ++i) wait.parts.push_back(part());
+    return wait;
+  }
 
  private:
+  WaitPart part() {
+    WaitPart part;
+    part.group = in_.u64();
+    const std::uint32_t kind = in_.u32();
+    need(kind <= (kMakesGroup | kOneSuffices));
+    part.makes_group = (kind & kMakesGroup) != 0;
+    part.one_suffices = (kind & kOneSuffices) != 0;
+    part.what = shown();
+    part.awaited = world_ranks(ranks());
+    need(!part.awaited.empty() && std::is_sorted(part.awaited.begin(), part.awaited.end()));
+    part.words = in_.bytes(kMostText);
+    return part;
+  }
+
   net::ByteReader in_;
   const int world_size_;
   bool good_ = true;
@@ -169,6 +222,7 @@ std::string encode(const Report& report, Clock::time_point now) {
   const auto count = std::min<std::size_t>(report.meetings.size(), kMostMeetings);
   out.u32(static_cast<std::uint32_t>(count));
   for (std::size_t i = 0; i < count; ++i) writer.meeting(report.meetings[i], now);
+  if (report.wait) writer.wait(*report.wait, now);
   return bytes;
 }
 
@@ -191,14 +245,16 @@ std::optional<Report> decode_report(std::string_view bytes, int world_size) {
   report.group = reader.in().u64();
   report.asked = reader.in().i64();
   const bool fails = (flags & kHasFailure) != 0, has_line = (flags & kHasLine) != 0;
-  reader.need(flags <= (kHasLeft | kHasLine | kHasFailure) && (has_line || !fails));
-  reader.need(report.group != 0 || !has_line);
+  const bool has_wait = (flags & kHasWait) != 0;
+  reader.need(flags <= (kHasLeft | kHasLine | kHasFailure | kHasWait) && (has_line || !fails));
+  reader.need(report.group != 0 ? !has_wait : !has_line);
   if (reader.is_good() && has_line) report.line = reader.line();
   if (reader.is_good() && fails) report.line->failure = reader.failure();
   const std::uint32_t meetings = reader.in().u32();
   reader.need(meetings <= kMostMeetings);
   for (std::uint32_t i = 0; reader.is_good() && i < meetings; ++i)
     report.meetings.push_back(reader.meeting(report.asked));
+  if (reader.is_good() && has_wait) report.wait = reader.wait(&report.wait_age);
   if (!reader.is_good() || !reader.in().at_end()) return std::nullopt;
   return report;
 }

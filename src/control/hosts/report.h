@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "control/judge/deadlock.h"
 #include "control/judge/facts.h"
 
 namespace tutti::control {
@@ -24,13 +25,16 @@ struct Report {
   GroupId group = 0;      ///< 0: nothing is said of a group
   std::optional<LineFacts> line = {};
   std::vector<MeetingFacts> meetings = {};  ///< `failed`: see encode
+  /// What its program waits for, if that was asked: group 0. `since`: by the clock of its host.
+  std::optional<WaitFacts> wait = {};
+  Clock::duration wait_age = {};  ///< when that was encoded
   /// When it was asked for, by the clock of who asked; 0: it comes unasked.
   std::int64_t asked = 0;
 };
 
 struct Question {
   WorldRank rank{0};
-  GroupId group = 0;
+  GroupId group = 0;       ///< 0: what its program waits for
   std::int64_t asked = 0;  ///< by the own clock
 };
 

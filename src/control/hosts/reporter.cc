@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "control/board/describe.h"
 #include "control/board/members.h"
+#include "control/board/waits.h"
 
 namespace tutti::control {
 
@@ -77,6 +79,14 @@ std::vector<Report> Reporter::all() const {
   return reports;
 }
 
+WaitFacts Reporter::wait_of(SlotIndex slot) const {
+  WaitFacts wait = read_wait(board_, slot);
+  if (board_.slot(slot).mark.is_known_dead()) wait.is_running = false;
+  if (wait.version == 0) wait.parts.clear();
+  for (WaitPart& part : wait.parts) part.words = describe_wait(board_, slot, part);
+  return wait;
+}
+
 Report Reporter::answer(const Question& question) const {
   const SlotIndex slot = roster_.slot_of(question.rank);
   Report report{.rank = question.rank,
@@ -84,6 +94,10 @@ Report Reporter::answer(const Question& question) const {
                 .has_left = has_left(board_, slot),
                 .group = question.group,
                 .asked = question.asked};
+  if (question.group == 0) {
+    report.wait = wait_of(slot);
+    return report;
+  }
   if (const Line* const line = board_.find_line(slot, question.group))
     report.line = read_line(board_, slot, *line, question.group);
   report.meetings = read_meetings(board_, slot, question.group);

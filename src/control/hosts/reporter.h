@@ -33,6 +33,7 @@ class Reporter {
     std::map<GroupId, Told> lines = {};
   };
   Report report_of(SlotIndex slot, const Line& line, GroupId group) const;
+  WaitFacts wait_of(SlotIndex slot) const;
   Report that_it_has_left(SlotIndex slot) const;
   void add_news(SlotIndex slot, Place& place, std::vector<Report>& reports);
 

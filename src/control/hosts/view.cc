@@ -14,6 +14,7 @@ constexpr std::int64_t kBetweenQuestions =
 void View::take(Report report) {
   const std::lock_guard lock(mutex_);
   if (report.has_left) left_.insert(report.rank);
+  if (report.wait) take_wait(std::move(report));
   if (report.group == 0) return;
   const auto [place, is_new] = lines_.try_emplace({report.rank, report.group});
   Line& known = place->second;
@@ -29,6 +30,24 @@ void View::take(Report report) {
     meets = {std::move(report.meetings), report.stamp};
   // Of a group that is gone there and that nobody asks for nothing is kept.
   if (!known.facts && report.asked == 0 && known.waiting == 0) lines_.erase(place);
+}
+
+void View::take_wait(Report report) {
+  Wait& known = waits_[report.rank];
+  if (report.stamp <= known.stamp) return;
+  known.stamp = report.stamp;
+  // Not longer than it has lasted: an answer may be long under way. The same for the same wait.
+  const bool is_same = report.wait->since == known.since_there;
+  const auto since = is_same ? known.facts.since : Clock::now() - report.wait_age;
+  known.since_there = report.wait->since;
+  known.facts = *std::move(report.wait);
+  known.facts.since = since;
+}
+
+WaitFacts View::wait_of(WorldRank rank) const {
+  const std::lock_guard lock(mutex_);
+  const auto wait = waits_.find(rank);
+  return wait != waits_.end() ? wait->second.facts : WaitFacts{};
 }
 
 MemberFacts View::facts_of(GroupId group, WorldRank rank) const {

@@ -24,6 +24,7 @@ class View {
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept;
   bool shows_failure(GroupId group, WorldRank rank) const noexcept;
   bool has_left(WorldRank rank) const noexcept;
+  WaitFacts wait_of(WorldRank rank) const;
 
   /// A question is open until a report answers it. Whether this one is to be put now: none of the
   /// same rank and group was within the last millisecond.
@@ -43,12 +44,19 @@ class View {
     std::vector<MeetingFacts> facts = {};
     std::uint64_t stamp = 0;
   };
+  struct Wait {
+    WaitFacts facts = {.is_running = true};
+    std::uint64_t stamp = 0;
+    Clock::time_point since_there = {};  ///< by the clock of its host: the same for the same wait
+  };
   using Key = std::pair<WorldRank, GroupId>;
+  void take_wait(Report report);                               // mutex_
   const LineFacts* find(GroupId group, WorldRank rank) const;  // mutex_
 
   mutable std::mutex mutex_;
   std::map<Key, Line> lines_;               // mutex_
   std::map<WorldRank, Meetings> meetings_;  // mutex_
+  std::map<WorldRank, Wait> waits_;         // mutex_
   std::set<WorldRank> left_;                // mutex_
 };
 

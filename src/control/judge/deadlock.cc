@@ -188,6 +188,12 @@ std::vector<DeadlockClock::Seen> seen_of(const Knot& knot, const Facts& facts) {
   return seen;
 }
 
+bool spans_hosts(const std::vector<DeadlockClock::Seen>& ranks, const Facts& facts) {
+  return std::any_of(ranks.begin(), ranks.end(), [&](const DeadlockClock::Seen& each) {
+    return facts[each.rank.index()].is_elsewhere;
+  });
+}
+
 template <class Same>
 bool all_same(const std::vector<DeadlockClock::Seen>& one,
               const std::vector<DeadlockClock::Seen>& other, Same&& same) {
@@ -242,6 +248,7 @@ std::optional<Knot> look_for_deadlock(WorldRank rank, const std::vector<WaitFact
   const std::vector<Seen> seen = seen_of(*own, facts);
   if (!all_same(seen, clock.seen, is_same_version)) {
     clock.seen = seen;
+    clock.has_arrived = !spans_hosts(seen, facts);
     return std::nullopt;
   }
   const auto counts = [&](const Seen& then, const Seen& one) {
@@ -249,6 +256,10 @@ std::optional<Knot> look_for_deadlock(WorldRank rank, const std::vector<WaitFact
   };
   if (!all_same(clock.seen, seen, counts) || all_same(seen, clock.told, is_same_wait))
     return std::nullopt;
+  if (!std::exchange(clock.has_arrived, true)) {
+    clock.seen = seen;
+    return std::nullopt;
+  }
   clock.told = seen;
   return *own;
 }
@@ -269,18 +280,19 @@ std::uint64_t called(const GroupFacts& facts, int member) noexcept {
   return std::max(facts.does(member).entered, facts.does(member).queued);
 }
 
-std::vector<int> not_called(const GroupFacts& facts, std::uint64_t seq) {
+AwaitedMembers not_called(const GroupFacts& facts, std::uint64_t seq) {
   std::vector<int> members;
   for (int member = 0; member < facts.size(); ++member)
     if (member != facts.rank && called(facts, member) < seq) members.push_back(member);
-  return members;
+  return {members, members};
 }
 
 }  // namespace
 
-std::vector<int> awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs_all) {
+AwaitedMembers awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs_all) {
   if (needs_all) return not_called(facts, seq);
   int member = facts.rank;
+  std::vector<int> known_by;
   // Each step leads to a member that this one waits for, so there are no more of them than members.
   for (int step = 0; step < facts.size(); ++step) {
     const LineFacts& line = facts.does(member);
@@ -288,9 +300,14 @@ std::vector<int> awaited_in(const GroupFacts& facts, std::uint64_t seq, bool nee
     if (!is_inside || static_cast<std::uint32_t>(line.entered) != line.waiting_in) return {};
     const std::uint64_t inside = line.entered;
     const int next = line.waiting_for;
-    if (next < 0) return not_called(facts, inside);
+    if (next < 0) {
+      AwaitedMembers all = not_called(facts, inside);
+      all.known_by.insert(all.known_by.end(), known_by.begin(), known_by.end());
+      return all;
+    }
     if (next >= facts.size() || next == facts.rank) return {};
-    if (called(facts, next) < inside) return {next};
+    known_by.push_back(next);
+    if (called(facts, next) < inside) return {{next}, known_by};
     // What it was awaited for is on its way: who awaits it has not looked since, stopped perhaps.
     if (facts.does(next).completed >= inside) return {};
     member = next;

@@ -9,11 +9,17 @@
 // What somebody sends may be on its way to a rank that sleeps, or is stopped. So a knot counts only
 // if each of its ranks has looked at everything that came *after* the knot was seen, and still
 // waits as before: then nobody in it has sent anything since.
+//
+// Between hosts it may also be on its way over a network. A rank counts no look while another host
+// has yet to acknowledge what it sent, or while what it knows of those whom it awaits was asked for
+// before its last look. Once all ranks of a knot have looked, everything has arrived; so they must
+// then look once more.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "control/judge/clock.h"
@@ -31,12 +37,17 @@ struct WaitPart {
   bool one_suffices = false;            ///< of `awaited`
   Shown what = {};                      ///< the operation; its ranks are those of the group
   std::vector<WorldRank> awaited = {};  ///< ascending
+  /// When the oldest of the answers was asked for by which they are awaited. The owner's.
+  Clock::time_point as_of = Clock::time_point::max();
+  /// Of a rank on another host, whose board tells more than `what`; else "".
+  std::string words = {};
   bool operator==(const WaitPart& other) const noexcept;
 };
 
 /// What a rank of the world shows of its program.
 struct WaitFacts {
   bool is_running = true;            ///< it has come, and neither left nor ended
+  bool is_elsewhere = false;         ///< on another host than who looks
   bool has_several_threads = false;  ///< that have called this world
   /// Grows when anything changes; 0: it does not wait, or that cannot be read.
   std::uint64_t version = 0;
@@ -73,7 +84,8 @@ struct DeadlockClock {
     std::uint64_t version = 0, looks = 0;
     Clock::time_point since = {};
   };
-  std::vector<Seen> seen = {};  ///< the knot, as it was seen first
+  std::vector<Seen> seen = {};  ///< the knot, as it was seen first, or had arrived
+  bool has_arrived = false;     ///< all of it that went from host to host
   std::vector<Seen> told = {};  ///< the one that was found last
 };
 
@@ -85,10 +97,14 @@ std::optional<Knot> look_for_deadlock(WorldRank rank, const std::vector<WaitFact
 /// Whether the ranks of the knot that was seen still wait as they did.
 bool still_stands(const DeadlockClock& clock, const std::vector<WaitFacts>& facts);
 
+struct AwaitedMembers {
+  std::vector<int> members = {};
+  std::vector<int> known_by = {};  ///< from whose facts that follows
+};
 /// The members without whose program the collective `seq` of this rank cannot end: those that have
 /// not called it. `needs_all`: it needs all members, else those that it was seen to wait for, and
 /// whom they wait for in turn. Nobody: its data are on their way, or that cannot be said.
-std::vector<int> awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs_all);
+AwaitedMembers awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs_all);
 /// Whether the result of a collective needs all members, for `rank`.
 bool needs_all(const Request& request, int rank) noexcept;
 /// Those from whom a message to this rank may still come: all that have not left, or this rank if

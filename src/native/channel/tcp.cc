@@ -77,6 +77,7 @@ int TcpConnection::take(bool makes) {
 }
 
 Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
+  connection_->set_owes(true);
   const int socket = connection_->socket_to_send();
   if (socket < 0) return Sent::nothing;
   const WireHeader encoded = encode(header);
@@ -94,6 +95,7 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   if (moved.bytes == 0) return Sent::nothing;
   if (sent_ == whole) {
     sent_ = 0;
+    connection_->set_owes(false);
     return Sent::whole;
   }
   under_way_ = encoded;

@@ -58,6 +58,10 @@ class TcpConnection {
   /// "has ended", "has ended: connection reset by peer", "cannot be made: " and why.
   std::string how_ended() const;
 
+  /// Whether something is wanted to be sent that was not, or not whole.
+  bool owes() const noexcept { return owes_.load(); }
+  void set_owes(bool owes) noexcept { owes_.store(owes); }
+
   // What is worth an alarm: that something has come where all was read, or that there is room where
   // there was none; until it has rung, and then again when that was found to be so once more.
   bool is_read_out() const noexcept { return read_out_.load() == alarms_.load(); }
@@ -77,6 +81,7 @@ class TcpConnection {
   std::string unmade_;  // mutex_; why there will be no socket
   std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
+  std::atomic<bool> owes_{false};
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
 };
