@@ -184,7 +184,7 @@ WaitFacts Host::State::wait_elsewhere(WorldRank of, Asks asks) const {
 /// Whether it is time to ask: for long waits alone, and less often where many wait.
 Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
   const Clock::time_point since(Clock::duration(own.slot().wait.since.load()));
-  if (others == nullptr || now < next_wait_questions || now - since < deadlock_after / 2)
+  if (others == nullptr || now < next_wait_questions || now - since < deadlock_after / 4)
     return Asks::no;
   const std::chrono::microseconds pause{500 * roster.world_size()};
   next_wait_questions = now + std::max<Clock::duration>(kDeadlockLook, pause);

@@ -602,12 +602,20 @@ void silence() {
   set_log_callback([](LogLevel, std::string_view) {});
 }
 
-Line do_knot(std::uint64_t seed, int round, double scale) {
-  Dice dice(seed * 1'000'003 + static_cast<std::uint64_t>(round));
-  const auto kind = static_cast<Kind>(round % static_cast<int>(kKinds.size()));
-  const Knot knot = make_knot(dice, kind);
+/// Ranks that are threads or processes, and take turns on the hosts.
+test_kit::RunOptions options_for(Dice& dice, std::size_t world_size, int hosts) {
   test_kit::RunOptions options{
       .as = dice.chance(2) ? test_kit::As::threads : test_kit::As::processes, .deadline = 60s};
+  for (std::size_t rank = 0; hosts > 1 && rank < world_size; ++rank)
+    options.hosts.push_back(static_cast<int>(rank) % hosts);
+  return options;
+}
+
+Line do_knot(const Words& words, int round) {
+  Dice dice(words.seed * 1'000'003 + static_cast<std::uint64_t>(round));
+  const auto kind = static_cast<Kind>(round % static_cast<int>(kKinds.size()));
+  const Knot knot = make_knot(dice, kind);
+  const test_kit::RunOptions options = options_for(dice, knot.size(), words.hosts);
   const auto outcomes = test_kit::collect_ranks(
       static_cast<int>(knot.size()),
       [&](const test_kit::Rank& me) {
@@ -632,18 +640,18 @@ Line do_knot(std::uint64_t seed, int round, double scale) {
           fmt::format("knot {}, rank {} of {}: {}", round, outcome.rank, knot.size(), wrong);
   }
   if (line.wrong.empty()) {
-    const std::string wrong = judge_told(knot, texts, milliseconds, scale, line);
+    const std::string wrong = judge_told(knot, texts, milliseconds, words.scale, line);
     if (!wrong.empty())
       line.wrong = fmt::format("knot {} of {} ranks: {}", round, knot.size(), wrong);
   }
   return line;
 }
 
-Line do_program(std::uint64_t seed, int round) {
-  Dice dice((seed ^ 0x5eed) * 1'000'003 + static_cast<std::uint64_t>(round));
+Line do_program(const Words& words, int round) {
+  Dice dice((words.seed ^ 0x5eed) * 1'000'003 + static_cast<std::uint64_t>(round));
   const Program program = make_program(dice);
-  test_kit::RunOptions options{
-      .as = dice.chance(2) ? test_kit::As::threads : test_kit::As::processes, .deadline = 60s};
+  test_kit::RunOptions options =
+      options_for(dice, static_cast<std::size_t>(program.size), words.hosts);
   options.init.settings = {{"deadlock_after", "50ms"}};
   const auto outcomes = test_kit::collect_ranks(
       program.size,
@@ -671,10 +679,10 @@ void work_through(const Words& words, int first, int out) {
     if (::write(out, text.data(), text.size()) != std::ssize(text)) std::_Exit(1);
   };
   for (int round = first; words.only != "programs" && round < words.rounds; round += kWorldsAtATime)
-    write_line(do_knot(words.seed, round, words.scale));
+    write_line(do_knot(words, round));
   for (int round = first; words.only != "knots" && round < kProgramsPerRound * words.rounds;
        round += kWorldsAtATime)
-    write_line(do_program(words.seed, round));
+    write_line(do_program(words, round));
 }
 
 std::vector<pid_t> start_workers(const Words& words, int out) {

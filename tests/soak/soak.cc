@@ -32,6 +32,8 @@ Words read_words(int argc, char** argv) {
       words.scale = std::atof(value.c_str());
     } else if (name == "--resident-gib") {
       words.resident_gib = std::atof(value.c_str());
+    } else if (name == "--hosts") {
+      words.hosts = std::atoi(value.c_str());
     } else if (name == "--only") {
       words.only = value;
     } else if (name == "--out") {
@@ -40,10 +42,10 @@ Words read_words(int argc, char** argv) {
       argc = 0;  // unknown
     }
   }
-  if (argc % 2 != 1 || words.rounds < 1 || words.scale <= 0) {
+  if (argc % 2 != 1 || words.rounds < 1 || words.scale <= 0 || words.hosts < 1) {
     std::fputs(
-        "usage: [--rounds N] [--seed S] [--scale X] [--resident-gib G] [--only SERIES] "
-        "[--out FILE]\n",
+        "usage: [--rounds N] [--seed S] [--scale X] [--resident-gib G] [--hosts N] "
+        "[--only SERIES] [--out FILE]\n",
         stderr);
     std::exit(2);
   }

@@ -14,10 +14,11 @@ struct Words {
   std::uint64_t seed = 0;  ///< random unless given
   double scale = 1;        ///< promises are judged at this many times their figure
   double resident_gib = 4;
+  int hosts = 1;  ///< on which the ranks of a world take turns
   std::string only;  ///< one series; empty: all
   std::string out;   ///< JSON goes here; empty: nowhere
 };
-/// Reads --rounds --seed --scale --resident-gib --only --out; exits with 2 on anything else.
+/// Reads --rounds --seed --scale --resident-gib --hosts --only --out; exits with 2 on anything else.
 Words read_words(int argc, char** argv);
 
 /// One line now and then: "kills: 37 of 200 (resident), 0 failed, 41 s left".
