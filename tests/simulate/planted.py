@@ -67,7 +67,7 @@ FAULTS = [
     ("nothing comes too late", "control/judge/standing.cc",
      "if (code != ErrorCode::kCollectiveMismatch && code != ErrorCode::kClosed) return false;", "if (code != ErrorCode::kInternal) return false;",
      "it is for the launcher, which no simulated world has: judge_group_test, soak_endings (too late)"),
-    ("a knot counts without looks", "control/judge/deadlock.cc", "one.looks >= then.looks + kLooksOfAKnot && ", "", None),
+    ("a knot counts without looks", "control/judge/deadlock.cc", "return one.looks >= then.looks + kLooksOfAKnot;", "return one.rank == then.rank;", None),
     ("a wait goes by old answers", "control/deadlocks.cc", "return part.as_of >= shown_wait->looked;", "return true;",
      "what a rank waits for comes over the same relay as what it has called: Hosts.AWaitHasLookedOnceAnswersAreNew..."),
     ("a knot over hosts counts at once", "control/judge/deadlock.cc", "clock.has_arrived = !spans_hosts(seen, facts);", "clock.has_arrived = true;",

@@ -251,15 +251,17 @@ std::optional<Knot> look_for_deadlock(WorldRank rank, const std::vector<WaitFact
     clock.has_arrived = !spans_hosts(seen, facts);
     return std::nullopt;
   }
-  const auto counts = [&](const Seen& then, const Seen& one) {
-    return one.looks >= then.looks + kLooksOfAKnot && one.since <= now - lasting;
+  const auto has_looked = [](const Seen& then, const Seen& one) {
+    return one.looks >= then.looks + kLooksOfAKnot;
   };
-  if (!all_same(clock.seen, seen, counts) || all_same(seen, clock.told, is_same_wait))
-    return std::nullopt;
+  if (!all_same(clock.seen, seen, has_looked)) return std::nullopt;
   if (!std::exchange(clock.has_arrived, true)) {
     clock.seen = seen;
     return std::nullopt;
   }
+  const bool has_lasted = std::all_of(seen.begin(), seen.end(),
+                                      [&](const Seen& one) { return one.since <= now - lasting; });
+  if (!has_lasted || all_same(seen, clock.told, is_same_wait)) return std::nullopt;
   clock.told = seen;
   return *own;
 }
