@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "control/judge/deadlock.h"
 #include "simulate/script.h"
 
 namespace tutti::simulate {
@@ -145,11 +146,39 @@ bool is_slowness(const Fault& fault) {
          fault.kind == FaultKind::slow;
 }
 
+/// Simulated hosts share the memory of their data: what a rank has sent lies in bounded rings, and
+/// between real hosts in connections. Null: it can be run.
+const char* why_only_simulated(const Plan& plan) {
+  if (plan.hosts() == 1) return nullptr;
+  const Fault& fault = plan.faults.front();
+  if (fault.kind == FaultKind::cut) return "it cuts a link";
+  if (fault.kind == FaultKind::freeze) return "it stops a host";
+  if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
+  const auto is_large = [](const PlanStep& step) {
+    return step.kind == StepKind::message && step.count > 10'000;
+  };
+  if (std::any_of(plan.steps.begin(), plan.steps.end(), is_large))
+    return "part of a large message lies in a connection";
+  const auto lies_in_a_connection = [](const PlanStep& step) {
+    Request request;
+    request.op = step.op;
+    return step.kind == StepKind::message ||
+           (step.kind == StepKind::collective && !control::needs_all(request, -1));
+  };
+  const auto first = plan.steps.begin() + static_cast<std::ptrdiff_t>(
+                                              std::min<std::size_t>(fault.at, plan.steps.size()));
+  const auto last = plan.steps.end() - first > 2 ? first + 2 : plan.steps.end();
+  if (fault.kind == FaultKind::swap && std::any_of(first, last, lies_in_a_connection))
+    return "what a rank sends too early lies in a connection";
+  return nullptr;
+}
+
 }  // namespace
 
 json expect_drawn(Plan plan) {
   if (plan.faults.size() != 1) return left_out(plan, "it has not one fault");
   if (plan.ranks() > kMostRanks) return left_out(plan, "it has more than 16 ranks");
+  if (const char* why = why_only_simulated(plan)) return left_out(plan, why);
   stretch(plan);
   pin(plan);
   return expect(plan);

@@ -43,6 +43,7 @@ bool has_parts(Op op) noexcept {
 }
 
 bool is_of_threads(const Plan& plan) {
+  if (plan.hosts() > 1) return false;
   return std::none_of(plan.faults.begin(), plan.faults.end(), [](const Fault& fault) {
     return fault.kind == FaultKind::die || fault.kind == FaultKind::stop ||
            fault.kind == FaultKind::error;

@@ -97,9 +97,9 @@ std::string run_script(const std::string& text) {
   return violation;
 }
 
-void print_expectations(const SoakOptions& options, int ranks) {
+void print_expectations(const SoakOptions& options, int ranks, int hosts) {
   for (std::uint64_t seed = options.seed; seed < options.seed + options.rounds; ++seed)
-    fmt::print("{}\n", expect_drawn(make_plan(seed, ranks, 1)).dump());
+    fmt::print("{}\n", expect_drawn(make_plan(seed, ranks, std::max(hosts, 1))).dump());
 }
 
 /// Of a script; with "told" and "unlike" beside it, whether that can be.
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   if (!options.replay.empty())
     return replay(options.replay, expects ? print_expectation : run_script);
   if (expects) {
-    print_expectations(options, ranks);
+    print_expectations(options, ranks, hosts);
     return 0;
   }
   const auto plan_of = [ranks, hosts](std::uint64_t seed) { return make_plan(seed, ranks, hosts); };

@@ -2,12 +2,15 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "net/unix_socket.h"
@@ -47,13 +50,33 @@ OfRank run_rank(const Plan& plan, RealWorld& world, int rank) {
   return own;
 }
 
+/// The processes that run, in memory that all of them share.
+class SharedPids {
+ public:
+  explicit SharedPids(std::size_t count) : bytes_(count * sizeof(std::atomic<pid_t>)) {
+    void* const memory =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap");
+    pids_ = {static_cast<std::atomic<pid_t>*>(memory), count};
+  }
+  SharedPids(const SharedPids&) = delete;
+  SharedPids& operator=(const SharedPids&) = delete;
+  ~SharedPids() { ::munmap(pids_.data(), bytes_); }
+  RealWorld::Pids get() const noexcept { return pids_; }
+
+ private:
+  const std::size_t bytes_;
+  RealWorld::Pids pids_;
+};
+
 /// All ranks of a process, each in a thread; what it answers goes back to the comparison. They meet
 /// in the store at `address`.
-std::string run_process(const Plan& plan, int process, InitOptions init,
-                        const std::string& address) {
+std::string run_process(const Plan& plan, int process, InitOptions init, const std::string& address,
+                        RealWorld::Pids pids) {
   use_cores_of(plan);
+  pids[static_cast<std::size_t>(process)].store(::getpid());
   init.store = store::connect_store(address, {}, Deadline::after(kLimit)).store;
-  RealWorld world(plan, init);
+  RealWorld world(plan, init, pids);
   std::vector<OfRank> ranks(static_cast<std::size_t>(plan.ranks()));
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
@@ -61,6 +84,7 @@ std::string run_process(const Plan& plan, int process, InitOptions init,
       threads.emplace_back(
           [&, rank] { ranks[rank] = run_rank(plan, world, static_cast<int>(rank)); });
   for (std::thread& thread : threads) thread.join();
+  pids[static_cast<std::size_t>(process)].store(0);
   json answer = json::object();
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     if (plan.process_of[rank] == process) {
@@ -97,11 +121,12 @@ class OutlivingStore {
 
 std::vector<test_kit::Outcome> run_processes(const Plan& plan) {
   const OutlivingStore store;
+  const SharedPids pids(static_cast<std::size_t>(plan.process_of.back() + 1));
   const test_kit::RunOptions options{.as = test_kit::As::processes, .deadline = kLimit};
   return test_kit::collect_ranks(
       plan.process_of.back() + 1,
       [&](const test_kit::Rank& me) {
-        return run_process(plan, me.rank, me.init, store.address());
+        return run_process(plan, me.rank, me.init, store.address(), pids.get());
       },
       options);
 }

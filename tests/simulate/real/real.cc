@@ -1,6 +1,6 @@
 // ./dev soak real: scripts of the simulator with one fault, run by real ranks: as processes, and as
 // threads of one process where no fault befalls a process. Each is told what it was told in the
-// simulation.
+// simulation. With --hosts N they are processes of several hosts.
 //
 // soak_simulate says which scripts end in the same whatever the order of steps, and in what.
 #include <fmt/format.h>
@@ -57,7 +57,8 @@ std::vector<json> ask_simulator(const std::string& arguments) {
 /// a file.
 class Scripts {
  public:
-  explicit Scripts(const SoakOptions& options) : next_(options.seed), file_(options.replay) {}
+  Scripts(const SoakOptions& options, int hosts)
+      : next_(options.seed), file_(options.replay), hosts_(hosts) {}
 
   /// Throws std::runtime_error if a simulation violates something.
   std::vector<json> choose(std::size_t count) {
@@ -66,8 +67,9 @@ class Scripts {
     while (chosen.size() < count && !(had_file_ && lines_.empty())) {
       if (lines_.empty()) {
         const bool is_of_file = had_file_ = !file_.empty();
-        lines_ = ask_simulator(is_of_file ? fmt::format("--replay \"{}\"", file_)
-                                          : fmt::format("--seed {} --rounds {}", next_, kAtATime));
+        lines_ = ask_simulator(
+            is_of_file ? fmt::format("--replay \"{}\"", file_)
+                       : fmt::format("--seed {} --rounds {} --hosts {}", next_, kAtATime, hosts_));
         next_ += kAtATime;
       }
       take(lines_.front(), chosen);
@@ -95,6 +97,7 @@ class Scripts {
 
   std::uint64_t next_;
   const std::string file_;
+  const int hosts_;
   bool had_file_ = false;
   std::vector<json> lines_;
 };
@@ -274,10 +277,10 @@ void write_evidence(const SoakOptions& options, const Scripts& scripts, const To
                         {"scripts_left_out_once_run", std::to_string(total.explained)}});
 }
 
-int soak_real(const SoakOptions& options) {
+int soak_real(const SoakOptions& options, int hosts) {
   const soak::Leftovers leftovers;
   fmt::print(stderr, "real: seed {}\n", options.seed);
-  Scripts scripts(options);
+  Scripts scripts(options, hosts);
   Total total;
   soak::Progress progress("real", static_cast<int>(options.rounds));
   for (std::size_t missing = options.rounds; missing > 0 && total.broken == 0;) {
@@ -304,8 +307,11 @@ int main(int argc, char** argv) try {
   options.rounds = 200;
   options.jobs = 8;
   add_soak_options(app, options, "real-difference.json");
+  int hosts = 1;
+  app.add_option("--hosts", hosts, "on which the ranks of a script are, over TCP")
+      ->check(CLI::Range(1, 64));
   CLI11_PARSE(app, argc, argv);
-  return soak_real(options);
+  return soak_real(options, hosts);
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 2;

@@ -81,18 +81,29 @@ ProcessGroup RealWorld::make_world(int rank) {
                    {"close_timeout", timeout},
                    {"deadlock", plan_.warns ? "warn" : "fail"},
                    {"deadlock_after", fmt::format("{}us", plan_.timeout / 4 / 1us)}};
+  if (plan_.hosts() > 1) init.settings["host_id"] = fmt::format("host-{}", plan_.host_of(rank));
   return init_process_group(init);
 }
 
 void RealWorld::befall(const Fault& fault) {
   if (fault.kind == FaultKind::stop) return stop_for(fault.lasts);
   if (fault.kind == FaultKind::error) return refuse_memory();
+  if (fault.kind == FaultKind::lose) return lose_host(plan_.host_of(fault.who));
   if (fault.kind != FaultKind::die) return;  // the program's own
   if (fault.lasts == 0ns) die();
   std::thread([lasts = fault.lasts] {
     std::this_thread::sleep_for(lasts);
     die();
   }).detach();
+}
+
+/// This process is one of them.
+void RealWorld::lose_host(int host) {
+  for (std::size_t process = 0; process < pids_.size(); ++process) {
+    const pid_t pid = pids_[process].load();
+    if (plan_.hosts_of[process] == host && pid > 0 && pid != ::getpid()) ::kill(pid, SIGKILL);
+  }
+  die();
 }
 
 void use_cores_of(const Plan& plan) {

@@ -2,6 +2,11 @@
 // product as it ships.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
+#include <span>
+
 #include "simulate/surroundings.h"
 #include "tutti/init.h"
 
@@ -10,8 +15,11 @@ namespace tutti::simulate {
 /// One for all ranks of a process, which the faults befall.
 class RealWorld final : public Surroundings {
  public:
+  /// By process of the plan, which each writes down itself. Shared by all.
+  using Pids = std::span<std::atomic<pid_t>>;
   /// `init`: where the ranks meet.
-  RealWorld(const Plan& plan, InitOptions init) : plan_(plan), init_(std::move(init)) {}
+  RealWorld(const Plan& plan, InitOptions init, Pids pids)
+      : plan_(plan), init_(std::move(init)), pids_(pids) {}
 
   Clock::time_point now() const override { return Clock::now(); }
   void pause(std::chrono::nanoseconds lasts) override;
@@ -22,7 +30,10 @@ class RealWorld final : public Surroundings {
 
  private:
   const Plan& plan_;
+  void lose_host(int host);
+
   const InitOptions init_;
+  const Pids pids_;
 };
 
 /// As many cores of those that this process may use as the plan says, if there are more.
