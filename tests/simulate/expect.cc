@@ -154,17 +154,17 @@ const char* why_only_simulated(const Plan& plan) {
   if (fault.kind == FaultKind::cut) return "it cuts a link";
   if (fault.kind == FaultKind::freeze) return "it stops a host";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
-  const auto is_large = [](const PlanStep& step) {
-    return step.kind == StepKind::message && step.count > 10'000;
-  };
-  if (std::any_of(plan.steps.begin(), plan.steps.end(), is_large))
-    return "part of a large message lies in a connection";
   const auto lies_in_a_connection = [](const PlanStep& step) {
     Request request;
     request.op = step.op;
     return step.kind == StepKind::message ||
            (step.kind == StepKind::collective && !control::needs_all(request, -1));
   };
+  const auto is_large = [&](const PlanStep& step) {
+    return lies_in_a_connection(step) && step.count > 1000;
+  };
+  if (std::any_of(plan.steps.begin(), plan.steps.end(), is_large))
+    return "much of what a rank sends lies in a connection";
   const auto first = plan.steps.begin() + static_cast<std::ptrdiff_t>(
                                               std::min<std::size_t>(fault.at, plan.steps.size()));
   const auto last = plan.steps.end() - first > 2 ? first + 2 : plan.steps.end();
