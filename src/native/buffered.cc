@@ -159,18 +159,20 @@ bool Messages::more_comes(const Transfer& transfer) noexcept {
 
 /// Whether something may come to this transfer over a connection that was sent before its peer
 /// left: that is told on other ways, and may be told sooner. A connection that is not there is
-/// asked for: then it comes, and the last frame, unless there is nobody who would give it.
+/// asked for: then it comes, and the last frame, unless there is nobody who would give it. All of
+/// them are asked for at once.
 bool Messages::is_in_flight(const Transfer& transfer, Deadline::Clock::time_point now) {
   const int from = transfer.awaited();
+  bool is_in_flight = false;
   for (Peer& each : peers_) {
     TcpConnection* const connection = each.connection;
     if (connection == nullptr || (from != kAnyRank && from != each.rank)) continue;
     if (each.read_last || connection->end()) continue;
-    if (connection->socket_to_send() >= 0) return true;
+    const bool is_there = connection->socket_to_send() >= 0;
     if (each.wanted == Deadline::Clock::time_point{}) each.wanted = now;
-    if (now < each.wanted + control::kAnswerComes) return true;
+    if (is_there || now < each.wanted + control::kAnswerComes) is_in_flight = true;
   }
-  return false;
+  return is_in_flight;
 }
 
 /// What the peer is told of all messages is told once for many.

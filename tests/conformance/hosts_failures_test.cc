@@ -179,6 +179,19 @@ TEST(HostsFailures, MessagesOfAllSizesCrossHosts) {
   }
 }
 
+TEST(HostsFailures, WhoReceivesFromAnyIsToldThatNobodyIsLeft) {
+  for (const Layout& hosts : {Layout{0, 1}, Layout{0, 1, 1}, Layout{0, 0, 1, 2, 2}}) {
+    in_a_world_that_fails(hosts, [&](ProcessGroup& world) {
+      if (world.rank() != 0) return;
+      float x = 0;
+      const auto began = std::chrono::steady_clock::now();
+      const Error error = thrown_by([&] { world.recv(x, kAnyRank, {.timeout = 20s}); });
+      EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
+      EXPECT_LT(std::chrono::steady_clock::now() - began, 10s) << "not for want of a connection";
+    });
+  }
+}
+
 TEST(HostsFailures, ABackendOfOneHostIsRefused) {
   const std::vector<Outcome> outcomes =
       test_kit::collect_ranks(2,

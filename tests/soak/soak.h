@@ -18,7 +18,7 @@ struct Words {
   std::string only;  ///< one series; empty: all
   std::string out;   ///< JSON goes here; empty: nowhere
 };
-/// Reads --rounds --seed --scale --resident-gib --hosts --only --out; exits with 2 on anything else.
+/// Reads --rounds --seed --scale --resident-gib --hosts --only --out; exits with 2 on others.
 Words read_words(int argc, char** argv);
 
 /// One line now and then: "kills: 37 of 200 (resident), 0 failed, 41 s left".

@@ -1,5 +1,7 @@
 #include "control/hosts/data_calls.h"
 
+#include <algorithm>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -13,6 +15,9 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenCalls{50};
 /// How long a call that crosses ours may take to come.
 constexpr std::chrono::seconds kCrossing{1};
+/// So often nobody may be at a door before nobody will be: what that rank has called for before it
+/// went has been accepted here by then.
+constexpr int kMostRefusals = 3;
 
 }  // namespace
 
@@ -29,6 +34,8 @@ net::Fd DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
     lines_.erase(place);
     return socket;
   }
+  if (line.refusals >= kMostRefusals)
+    throw Error(ErrorCode::kPeerLost, "its process takes no calls any more");
   if (!std::exchange(line.is_wanted, true)) events_.post([this, key] { call(key); });
   return {};
 }
@@ -58,16 +65,19 @@ void DataCalls::call(const Key& key) try {
 
 void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {
   const bool is_there = static_cast<bool>(outcome.socket);
+  bool is_over = false;
   {
     const std::lock_guard lock(mutex_);
     const auto found = lines_.find(key);
     if (found == lines_.end()) return;
     Line& line = found->second;
     drop(std::move(line.call));
+    line.refusals = outcome.error_number == ECONNREFUSED ? line.refusals + 1 : 0;
+    is_over = line.refusals == kMostRefusals;
     if (outcome.answer == Answer::crossing) line.next_call = Clock::now() + kCrossing;
     if (is_there) line.socket = std::move(outcome.socket);
   }
-  if (is_there) on_there_();
+  if (is_there || is_over) on_there_();
 }
 
 Answer DataCalls::on_hello(const Hello& hello) {
@@ -87,16 +97,21 @@ void DataCalls::on_guest(const Hello& hello, net::Fd socket) {
   on_there_();
 }
 
-void DataCalls::sweep(Clock::time_point now) {
+Clock::time_point DataCalls::sweep(Clock::time_point now) {
   std::vector<Key> due;
+  auto next = Clock::time_point::max();
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, line] : lines_) {
-      const bool waits = line.is_wanted && !line.socket && !line.call;
-      if (waits && now >= line.next_call) due.push_back(key);
+      const bool waits = line.is_wanted && !line.socket && line.refusals < kMostRefusals;
+      if (!waits) continue;
+      if (now >= line.next_call && !line.call) due.push_back(key);
+      if (line.call && line.refusals == 0) continue;  // it may take long
+      next = std::min(next, std::max(line.next_call, now + kBetweenCalls));
     }
   }
   for (const Key& key : due) call(key);
+  return next;
 }
 
 /// Not at once: it may be the one that speaks.

@@ -20,7 +20,7 @@ class DataCalls {
  public:
   /// How to call `peer`.
   using Begin = std::function<std::unique_ptr<Call>(const Hello&, Call::OnOutcome)>;
-  /// There is a connection to take.
+  /// There is a connection to take, or there will be none.
   using OnThere = std::function<void()>;
   DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there);
 
@@ -31,8 +31,8 @@ class DataCalls {
   // ---- on the thread of `events`
   Answer on_hello(const Hello& hello);
   void on_guest(const Hello& hello, net::Fd socket);
-  /// Calls again whom it could not reach. Call it now and then.
-  void sweep(Clock::time_point now);
+  /// Calls again whom it could not reach; when to do so next.
+  Clock::time_point sweep(Clock::time_point now);
 
  private:
   struct Key {
@@ -45,6 +45,7 @@ class DataCalls {
     bool is_wanted = false;
     std::unique_ptr<Call> call = {};
     Clock::time_point next_call = {};
+    int refusals = 0;  ///< one after the other
     net::Fd socket = {};
   };
   void call(const Key& key);

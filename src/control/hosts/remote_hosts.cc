@@ -246,11 +246,11 @@ void RemoteHosts::visit_far(Visit&& visit) {
 
 void RemoteHosts::sweep(Clock::time_point now) {
   door_.sweep(now);
-  data_.sweep(now);
+  const auto next_call = data_.sweep(now);
   const bool beats = now >= next_beat_;
   if (beats) next_beat_ = now + kBetweenBeats;
   bool is_waiting = is_leaving_, has_told_all = is_leaving_;
-  auto next = next_beat_;
+  auto next = std::min(next_beat_, next_call);
   visit_far([&](WorldRank rank, Far& other) {
     listen_for(other, now);
     if (other.line && beats) {
