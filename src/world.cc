@@ -358,13 +358,6 @@ std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Conf
 void refuse_between_hosts(const control::Host& host, const Config& config) {
   if (host.sockets() == nullptr) return;
   refuse_unprotected("ranks of several hosts speak", config.text(Setting::security));
-  const std::string& backend = config.text(Setting::backend);
-  if (backend != "gloo" && !backend.starts_with("mpi")) return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("the ranks are on several hosts, and the backend {} speaks on one only in "
-                  "this version: use the backend native",
-                  backend));
 }
 
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,

@@ -42,6 +42,10 @@ struct GroupSpec {
   GroupId id = 0;
   int rank = 0;                         ///< own rank in the group
   std::vector<int> world_ranks;         ///< by rank in the group
+  std::vector<int> hosts;               ///< by rank in the group: the number of its host
+  /// Of this host, at which ranks of the world on other hosts reach this one: "192.0.2.7"; empty:
+  /// the world is on one host.
+  std::string address;
   std::shared_ptr<Store> store;         ///< private to this group
   std::chrono::nanoseconds timeout{0};  ///< for setting up
   Settings settings;                    ///< every row of the table, with the value in force
@@ -60,7 +64,7 @@ struct BackendInfo {
   std::string version;
   bool checks_itself = false;  ///< verifies (seq, chain); if not, the group does before each call
   bool threads = true;         ///< several ranks may live in one process
-  bool secure = false;         ///< what it sends is authenticated and encrypted
+  bool secure = false;         ///< what it sends is authenticated and encrypted, if it sends any
 };
 
 /// The shared half of a Work: what runs an asynchronous operation and those who wait for it have
@@ -149,7 +153,7 @@ class TUTTI_API Backend {
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
-  return "tutti-backend 3; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
+  return "tutti-backend 4; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
          std::to_string(sizeof(GroupSpec)) + ", BackendInfo " +
          std::to_string(sizeof(BackendInfo)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
          " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +

@@ -288,6 +288,9 @@ Host::~Host() {
 const Board& Host::board() const noexcept { return state_->shared; }
 Callers& Host::callers() const noexcept { return state_->callers; }
 PeerSockets* Host::sockets() const noexcept { return state_->sockets; }
+std::string Host::address() const {
+  return state_->remote != nullptr ? state_->remote->address() : std::string();
+}
 
 std::optional<OwnLine> Host::State::open_line(GroupId group, GroupId asked_of,
                                               const std::vector<WorldRank>& members) {

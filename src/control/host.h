@@ -89,6 +89,8 @@ class Host {
   Callers& callers() const noexcept;
   /// Connections to ranks of other hosts; null: there is one host.
   PeerSockets* sockets() const noexcept;
+  /// Of this host, at which ranks of the others call this one; empty: there is one host.
+  std::string address() const;
 
   struct State;  // host_state.h
 

@@ -47,6 +47,9 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
   };
   spec.membership = &membership;
   spec.sockets = parts.host->sockets();
+  spec.address = parts.host->address();
+  for (int member = 0; member < membership.group_size(); ++member)
+    spec.hosts.push_back(spec.sockets != nullptr ? membership.host_of(member) : 0);
   const auto blame = [&](const Error& error) {
     const Error cause = membership.blame(error, ends_with);
     control::Untold::of_process().told(parts.id, parts.rank, cause.code());

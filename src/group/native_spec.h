@@ -18,8 +18,6 @@ namespace group {
 struct NativeSpec final : GroupSpec {
   control::Membership* membership = nullptr;  ///< the group's place on the board; outlives it
   control::PeerSockets* sockets = nullptr;    ///< to members on other hosts; null: there are none
-  /// By member: its host, where that is another than the membership says (tests); else empty.
-  std::vector<int> hosts;
 };
 
 inline control::Membership& membership_of(const GroupSpec& spec) noexcept {

@@ -8,15 +8,6 @@
 namespace tutti::native {
 namespace {
 
-/// By member: the number of its host.
-std::vector<int> hosts_of(const group::NativeSpec& spec) {
-  const control::Membership& membership = group::membership_of(spec);
-  std::vector<int> hosts = spec.hosts;
-  for (int member = 0; spec.hosts.empty() && member < membership.group_size(); ++member)
-    hosts.push_back(spec.sockets != nullptr ? membership.host_of(member) : 0);
-  return hosts;
-}
-
 /// All members cut alike: as the smallest channel between any two of them wants it.
 std::size_t common_payload(const std::vector<int>& hosts) {
   std::map<int, int> members;
@@ -31,7 +22,7 @@ std::size_t common_payload(const std::vector<int>& hosts) {
 
 Neighbours::Neighbours(const group::NativeSpec& spec)
     : group_size_(static_cast<int>(spec.world_ranks.size())), rank_(spec.rank) {
-  const std::vector<int> hosts = hosts_of(spec);
+  const std::vector<int>& hosts = spec.hosts;
   for (int member = 0; member < group_size_; ++member)
     if (of_rank(hosts, member) == of_rank(hosts, rank_)) here_.push_back(member);
   if (here_.size() > 1) arena_ = Arena::make(spec, here_);

@@ -25,7 +25,7 @@ class Neighbours {
   /// Null unless the group has several members, and all are on this host.
   Arena* arena_of_all() noexcept { return links_ == nullptr ? arena_.get() : nullptr; }
   /// Null if all are on this host.
-  TcpLinks* links() noexcept { return links_.get(); }
+  TcpLinks* links() const noexcept { return links_.get(); }
 
  private:
   int number_here(int member) const noexcept;

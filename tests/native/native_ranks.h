@@ -131,6 +131,7 @@ inline void on_native_member(int rank, int n, int board, const std::shared_ptr<S
   spec.id = kTestGroup;
   spec.rank = rank;
   spec.world_ranks = ranks;
+  spec.hosts.assign(ranks.size(), 0);
   spec.store = store;
   spec.membership = membership.get();
   std::optional<WireSockets> sockets;

@@ -1,9 +1,11 @@
 // The backend gloo, loaded by name: every operation against the reference, and how its groups end.
+// TUTTI_TEST_LAYOUT puts the ranks on several hosts: "apart" each on one, "halves", "in_turns".
 #include <gtest/gtest.h>
 #include <signal.h>
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -22,12 +24,38 @@ using namespace std::chrono_literals;
 using test_kit::As;
 using Clock = std::chrono::steady_clock;
 
-test_kit::RunOptions over_gloo(As as = As::threads, Settings settings = {}) {
+/// By rank; empty: all are on one.
+std::vector<int> hosts_by_layout(int ranks) {
+  const char* const wish = std::getenv("TUTTI_TEST_LAYOUT");
+  const std::string layout = wish == nullptr ? "" : wish;
+  std::vector<int> hosts;
+  for (int rank = 0; rank < ranks && !layout.empty(); ++rank) {
+    if (layout == "apart") hosts.push_back(rank);
+    if (layout == "halves") hosts.push_back(rank < (ranks + 1) / 2 ? 0 : 1);
+    if (layout == "in_turns") hosts.push_back(rank % 2);
+  }
+  return hosts;
+}
+
+test_kit::RunOptions over_gloo(int ranks, As as, Settings settings) {
   test_kit::RunOptions options;
   options.as = as;
+  options.hosts = hosts_by_layout(ranks);
   options.init.backend = "gloo";
   options.init.settings = std::move(settings);
   return options;
+}
+
+using Function = std::function<std::string(const test_kit::Rank&)>;
+
+std::vector<test_kit::Outcome> collect_over_gloo(int ranks, const Function& function,
+                                                 As as = As::threads, Settings settings = {}) {
+  return test_kit::collect_ranks(ranks, function, over_gloo(ranks, as, std::move(settings)));
+}
+
+void on_ranks_over_gloo(int ranks, const std::function<void(ProcessGroup&)>& function,
+                        As as = As::threads, Settings settings = {}) {
+  on_ranks(ranks, function, over_gloo(ranks, as, std::move(settings)));
 }
 
 Settings unchecked_with_stall(const std::string& stall) {
@@ -51,7 +79,7 @@ TEST_P(Operations, GiveTheBitsOfTheReference) {
         throw std::runtime_error(failure);
       }
     };
-    on_ranks(ranks, check, over_gloo(GetParam()));
+    on_ranks_over_gloo(ranks, check, GetParam());
     if (HasFailure()) return;
   }
 }
@@ -76,7 +104,7 @@ TEST_P(Operations, ReduceLargeBuffersInSlicesOfSeveralPieces) {
         ASSERT_EQ(sum[i], 3.0 * static_cast<double>((first + i) % 1000) + 3) << i;
       }
     };
-    on_ranks(3, check, over_gloo(GetParam()));
+    on_ranks_over_gloo(3, check, GetParam());
   }
 }
 
@@ -86,19 +114,16 @@ INSTANTIATE_TEST_SUITE_P(Gloo, Operations, testing::Values(As::threads, As::proc
                          });
 
 TEST(GlooBackend, SaysWhatItCannotDo) {
-  on_ranks(
-      1,
-      [](ProcessGroup& world) {
-        const Support avg =
-            world.supports({Op::all_reduce, DType::i32, ReduceOp::Kind::avg, Device::Kind::cpu});
-        EXPECT_FALSE(avg.yes);
-        EXPECT_NE(avg.reason.find("use sum and divide"), std::string::npos) << avg.reason;
-        const Support cuda =
-            world.supports({Op::broadcast, DType::f32, ReduceOp::Kind::sum, Device::Kind::cuda});
-        EXPECT_FALSE(cuda.yes);
-        EXPECT_NE(cuda.reason.find("copy to the CPU"), std::string::npos) << cuda.reason;
-      },
-      over_gloo());
+  on_ranks_over_gloo(1, [](ProcessGroup& world) {
+    const Support avg =
+        world.supports({Op::all_reduce, DType::i32, ReduceOp::Kind::avg, Device::Kind::cpu});
+    EXPECT_FALSE(avg.yes);
+    EXPECT_NE(avg.reason.find("use sum and divide"), std::string::npos) << avg.reason;
+    const Support cuda =
+        world.supports({Op::broadcast, DType::f32, ReduceOp::Kind::sum, Device::Kind::cuda});
+    EXPECT_FALSE(cuda.yes);
+    EXPECT_NE(cuda.reason.find("copy to the CPU"), std::string::npos) << cuda.reason;
+  });
 }
 
 TEST(GlooBackend, SaysThatItsSocketsAreOpen) {
@@ -108,10 +133,10 @@ TEST(GlooBackend, SaysThatItsSocketsAreOpen) {
     const std::lock_guard lock(mutex);
     lines.append(line).append("\n");
   });
-  on_ranks(
-      2, [](ProcessGroup& world) { world.barrier(); }, over_gloo(As::threads, {{"log", "info"}}));
-  on_ranks(
-      1, [](ProcessGroup&) {}, over_gloo(As::threads, {{"log", "warn"}}));  // it is the process's
+  on_ranks_over_gloo(2, [](ProcessGroup& world) { world.barrier(); }, As::threads,
+                     {{"log", "info"}});
+  on_ranks_over_gloo(1, [](ProcessGroup&) {}, As::threads,
+                     {{"log", "warn"}});  // it is the process's
   set_log_callback({});
   EXPECT_NE(lines.find("neither authenticated nor encrypted"), std::string::npos) << lines;
 }
@@ -122,8 +147,7 @@ TEST(GlooBackend, IsRefusedWhereConnectionsMustBeProtected) {
       init_process_group(me.init);
       return std::string();
     };
-    const auto outcomes =
-        test_kit::collect_ranks(2, body, over_gloo(As::threads, {{"security", level}}));
+    const auto outcomes = collect_over_gloo(2, body, As::threads, {{"security", level}});
     for (const auto& outcome : outcomes) {
       ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
       EXPECT_EQ(outcome.error->code(), ErrorCode::kUnsupported) << outcome.failure;
@@ -131,58 +155,51 @@ TEST(GlooBackend, IsRefusedWhereConnectionsMustBeProtected) {
       expect_text(*outcome.error, "use the backend native");
     }
   }
-  on_ranks(
-      2, [](ProcessGroup& world) { world.barrier(); },
-      over_gloo(As::threads, {{"security", "none"}}));
+  on_ranks_over_gloo(2, [](ProcessGroup& world) { world.barrier(); }, As::threads,
+                     {{"security", "none"}});
 }
 
 // ---- groups
 
 TEST(GlooBackend, GroupsWithinAndBesideEachOther) {
-  on_ranks(
-      4,
-      [](ProcessGroup& world) {
-        ProcessGroup backwards = world.new_group({3, 1, 0});
-        ProcessGroup pair = world.new_group({world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
-        std::vector<int> x(50'000, world.rank()), y(3, world.rank());
-        pair.all_reduce(x);
-        EXPECT_EQ(x.back(), world.rank() / 2 * 4 + 1);
-        if (world.rank() != 2) {
-          backwards.broadcast(y, {.root = 0});
-          EXPECT_EQ(y[2], 3);
-          ProcessGroup alone = backwards.new_group({backwards.rank()});
-          EXPECT_EQ(alone.all_reduce_value(7), 7);
-        }
-        EXPECT_EQ(world.all_reduce_value(1), 4);
-      },
-      over_gloo());
+  on_ranks_over_gloo(4, [](ProcessGroup& world) {
+    ProcessGroup backwards = world.new_group({3, 1, 0});
+    ProcessGroup pair = world.new_group({world.rank() / 2 * 2, world.rank() / 2 * 2 + 1});
+    std::vector<int> x(50'000, world.rank()), y(3, world.rank());
+    pair.all_reduce(x);
+    EXPECT_EQ(x.back(), world.rank() / 2 * 4 + 1);
+    if (world.rank() != 2) {
+      backwards.broadcast(y, {.root = 0});
+      EXPECT_EQ(y[2], 3);
+      ProcessGroup alone = backwards.new_group({backwards.rank()});
+      EXPECT_EQ(alone.all_reduce_value(7), 7);
+    }
+    EXPECT_EQ(world.all_reduce_value(1), 4);
+  });
 }
 
 TEST(GlooBackend, TwoGroupsFromTwoThreads) {
-  on_ranks(
-      2,
-      [](ProcessGroup& world) {
-        ProcessGroup other = world.new_group({1, 0});
-        const auto work = [](ProcessGroup& group) {
-          const int rank = group.rank(), peer = 1 - rank;
-          for (int i = 0; i < 100; ++i) {
-            const std::size_t count = i % 10 == 0 ? 100'000 : 100;
-            std::vector<int> sum(count, i + rank), got(count), sent(count, rank);
-            Work sending = group.send(sent, peer, async);
-            Work adding = group.all_reduce(sum, async);
-            group.recv(got, peer);
-            adding.wait();
-            sending.wait();
-            ASSERT_EQ(sum.back(), 2 * i + 1);
-            ASSERT_EQ(got.back(), peer);
-            group.barrier();
-          }
-        };
-        std::thread second([&] { work(other); });
-        work(world);
-        second.join();
-      },
-      over_gloo());
+  on_ranks_over_gloo(2, [](ProcessGroup& world) {
+    ProcessGroup other = world.new_group({1, 0});
+    const auto work = [](ProcessGroup& group) {
+      const int rank = group.rank(), peer = 1 - rank;
+      for (int i = 0; i < 100; ++i) {
+        const std::size_t count = i % 10 == 0 ? 100'000 : 100;
+        std::vector<int> sum(count, i + rank), got(count), sent(count, rank);
+        Work sending = group.send(sent, peer, async);
+        Work adding = group.all_reduce(sum, async);
+        group.recv(got, peer);
+        adding.wait();
+        sending.wait();
+        ASSERT_EQ(sum.back(), 2 * i + 1);
+        ASSERT_EQ(got.back(), peer);
+        group.barrier();
+      }
+    };
+    std::thread second([&] { work(other); });
+    work(world);
+    second.join();
+  });
 }
 
 std::ptrdiff_t entries(const char* folder) {
@@ -192,15 +209,12 @@ std::ptrdiff_t entries(const char* folder) {
 
 TEST(GlooBackend, WorldsOneAfterTheOtherLeaveNothingBehind) {
   const auto once = [] {
-    on_ranks(
-        3,
-        [](ProcessGroup& world) {
-          ProcessGroup some = world.new_group({0, 2});
-          std::vector<float> x(100'000, 1.0f);
-          world.all_reduce(x);
-          EXPECT_EQ(x[99'999], 3.0f);
-        },
-        over_gloo());
+    on_ranks_over_gloo(3, [](ProcessGroup& world) {
+      ProcessGroup some = world.new_group({0, 2});
+      std::vector<float> x(100'000, 1.0f);
+      world.all_reduce(x);
+      EXPECT_EQ(x[99'999], 3.0f);
+    });
   };
   once();
   const std::ptrdiff_t threads = entries("/proc/self/task"), files = entries("/proc/self/fd");
@@ -216,14 +230,14 @@ void expect_survivors(int ranks, int victim, ErrorCode code, std::chrono::millis
                       const std::function<void(ProcessGroup&)>& function) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   const Clock::time_point begin = Clock::now();
-  const auto outcomes = test_kit::collect_ranks(
+  const auto outcomes = collect_over_gloo(
       ranks,
       [&](const test_kit::Rank& me) {
         ProcessGroup world = init_process_group(me.init);
         function(world);
         return std::string("not interrupted");
       },
-      over_gloo(As::processes));
+      As::processes);
   EXPECT_LT(Clock::now() - begin, budget);
   for (const test_kit::Outcome& outcome : outcomes) {
     if (outcome.rank == victim) continue;
@@ -277,7 +291,7 @@ TEST(GlooFailure, RankKilledInsideAMessage) {
 
 TEST(GlooFailure, SurvivorsMakeANewGroup) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
-  const auto outcomes = test_kit::collect_ranks(
+  const auto outcomes = collect_over_gloo(
       3,
       [](const test_kit::Rank& me) {
         ProcessGroup world = init_process_group(me.init);
@@ -293,21 +307,18 @@ TEST(GlooFailure, SurvivorsMakeANewGroup) {
         rest.close();
         return std::to_string(x[99'999]);
       },
-      over_gloo(As::processes));
+      As::processes);
   EXPECT_EQ(outcomes[0].result, "2") << outcomes[0].failure;
   EXPECT_EQ(outcomes[2].result, "2") << outcomes[2].failure;
 }
 
 TEST(GlooFailure, LateRankIsATimeoutOfThoseWhoWait) {
-  const auto outcomes = test_kit::collect_ranks(
-      2,
-      [](const test_kit::Rank& me) {
-        ProcessGroup world = init_process_group(me.init);
-        if (world.rank() == 1) std::this_thread::sleep_for(1500ms);
-        world.barrier({.timeout = 500ms});
-        return std::string("not interrupted");
-      },
-      over_gloo());
+  const auto outcomes = collect_over_gloo(2, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    if (world.rank() == 1) std::this_thread::sleep_for(1500ms);
+    world.barrier({.timeout = 500ms});
+    return std::string("not interrupted");
+  });
   for (const auto& outcome : outcomes) {
     ASSERT_TRUE(outcome.error) << outcome.result << outcome.failure;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kTimeout) << outcome.error->what();
@@ -319,7 +330,7 @@ TEST(GlooFailure, LateRankIsATimeoutOfThoseWhoWait) {
 Error alone_in_all_reduce(std::size_t count, const std::string& stall,
                           const std::function<void(ProcessGroup&)>& meanwhile) {
   std::atomic<bool> ended = false;
-  const auto outcomes = test_kit::collect_ranks(
+  const auto outcomes = collect_over_gloo(
       2,
       [&](const test_kit::Rank& me) {
         ProcessGroup world = init_process_group(me.init);
@@ -341,7 +352,7 @@ Error alone_in_all_reduce(std::size_t count, const std::string& stall,
         helper.join();
         return std::string();
       },
-      over_gloo(As::threads, unchecked_with_stall(stall)));
+      As::threads, unchecked_with_stall(stall));
   return outcomes[0].error.value_or(Error(ErrorCode::kInternal, "nothing was thrown"));
 }
 
@@ -385,7 +396,7 @@ TEST(GlooFailure, RanksThatDisagreeAreToldSoOnAllOfThem) {
       call(world);
       return std::string();
     };
-    for (const auto& outcome : test_kit::collect_ranks(2, body, over_gloo())) {
+    for (const auto& outcome : collect_over_gloo(2, body)) {
       ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
       EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
       expect_text(*outcome.error, "rank 0");

@@ -65,6 +65,9 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   /// all have left; returns when they have heard it, or after a second.
   void leave() noexcept;
 
+  /// Of this host, where the own door is.
+  std::string address() const { return plates_[rank_.index()].address.host(); }
+
   // OtherHosts
   MemberFacts facts_of(GroupId group, WorldRank rank) const override;
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override;

@@ -1,4 +1,4 @@
-// The backend gloo: Gloo's TCP connections on 127.0.0.1 behind Tutti's interface.
+// The backend gloo: Gloo's TCP connections behind Tutti's interface.
 #include <fmt/format.h>
 #include <gloo/config.h>
 
@@ -65,8 +65,9 @@ class GlooBackend final : public Backend {
 
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
   log(LogLevel::info,
-      "backend gloo: its sockets on 127.0.0.1 are neither authenticated nor encrypted");
-  return GlooBackend::make(spec, make_device());
+      fmt::format("backend gloo: its sockets on {} are neither authenticated nor encrypted",
+                  address_of(spec)));
+  return GlooBackend::make(spec, make_device(spec));
 }
 
 }  // namespace

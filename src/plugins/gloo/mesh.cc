@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,15 +24,15 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
-constexpr const char* kAddress = "127.0.0.1";
-
-/// All ranks have just met on the board: connecting takes milliseconds, or somebody has died.
+/// All ranks have just met: connecting takes milliseconds, or somebody has died.
 constexpr std::chrono::seconds kConnectBudget{60};
 
 /// How long whoever finds a connection closed waits to be told who has died: the control thread
 /// looks every 20 ms, and lets others look for 250 ms. Waited for in slices, since this process may
 /// be stopped meanwhile, with its control thread.
 constexpr milliseconds kVerdictBudget{500};
+/// Between hosts, where one that is cut off is told of after some 3 s.
+constexpr milliseconds kVerdictBudgetAcross{4000};
 constexpr milliseconds kVerdictSlice{20};
 
 /// Gloo's own limit, beyond which its sums of times overflow.
@@ -114,6 +115,11 @@ class Connecting final : public gloo::Context {
   bool can_close_ = false;  // mutex_
 };
 
+bool is_on_one_host(const GroupSpec& spec) {
+  const std::vector<int>& hosts = spec.hosts;
+  return std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to()) == hosts.end();
+}
+
 bool is_timeout(const std::exception& thrown) noexcept {
   return std::string_view(thrown.what()).find("Timed out waiting") != std::string_view::npos;
 }
@@ -133,14 +139,18 @@ Cause cause_of(const std::exception& thrown) {
 
 }  // namespace
 
-GlooDevice make_device() {
+std::string address_of(const GroupSpec& spec) {
+  return spec.address.empty() ? "127.0.0.1" : spec.address;
+}
+
+GlooDevice make_device(const GroupSpec& spec) {
   const SignalsBlocked blocked;
   const BatchScheduled patient;
   try {
-    return gloo::transport::tcp::CreateDevice(kAddress);
+    return gloo::transport::tcp::CreateDevice(address_of(spec).c_str());
   } catch (const std::exception& thrown) {
     throw Error(ErrorCode::kSystem, fmt::format("backend \"gloo\": cannot use the address {}: {}",
-                                                kAddress, thrown.what()));
+                                                address_of(spec), thrown.what()));
   }
 }
 
@@ -166,6 +176,7 @@ milliseconds stall_of(const Request& request) noexcept {
 Mesh::Mesh(const GroupSpec& spec, GlooDevice device)
     : rank_(spec.rank),
       ranks_(static_cast<int>(spec.world_ranks.size())),
+      verdict_budget_(is_on_one_host(spec) ? kVerdictBudget : kVerdictBudgetAcross),
       device_(std::move(device)) {
   if (ranks_ > 1) connect(spec);
 }
@@ -189,7 +200,7 @@ void Mesh::connect(const GroupSpec& spec) {
         std::string_view(thrown.what()).find("Connect timeout") != std::string_view::npos;
     throw Error(late ? ErrorCode::kTimeout : ErrorCode::kSystem,
                 fmt::format("backend \"gloo\" (rank {}): cannot connect {} ranks over {}: {}",
-                            rank_, ranks_, kAddress, thrown.what()));
+                            rank_, ranks_, address_of(spec), thrown.what()));
   }
   context_ = context;
 }
@@ -278,7 +289,7 @@ Error Mesh::explain(const Request& request, const std::exception& thrown) {
   if (is_timeout(thrown)) {
     return fail_with({ErrorCode::kTimeout, thrown.what(), {}, {}}, request);  // the group says more
   }
-  const std::optional<Cause> told = wait_for_cause(kVerdictBudget);
+  const std::optional<Cause> told = wait_for_cause(verdict_budget_);
   return fail_with(told ? *told : cause_of(thrown), request);
 }
 

@@ -27,9 +27,12 @@ namespace tutti::gloo_backend {
 
 using GlooDevice = std::shared_ptr<gloo::transport::Device>;
 
-/// The sockets and the thread that serve all groups of one rank, on 127.0.0.1.
+/// Where the sockets of a rank are: the address at which other hosts reach it, or 127.0.0.1.
+std::string address_of(const GroupSpec& spec);
+
+/// The sockets and the thread that serve all groups of one rank, at its address.
 /// Errors    kSystem.
-GlooDevice make_device();
+GlooDevice make_device(const GroupSpec& spec);
 
 /// An Error in the form of all others: "all_reduce #41 (rank 3) at train.cc:88: TEXT."
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text,
@@ -87,6 +90,7 @@ class Mesh {
 
   const int rank_;
   const int ranks_;
+  const std::chrono::milliseconds verdict_budget_;
   GlooDevice device_;
   std::shared_ptr<gloo::Context> context_;
 
