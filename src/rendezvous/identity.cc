@@ -236,6 +236,8 @@ void apply(const Explicit& given, const Environment& variables, Identity* identi
   }
   identity->is_renumbered = true;
   if (has_rank) identity->rank = *rank;
+  // More ranks than the launcher has started: it knows nothing of where the others are.
+  if (has_size && *world_size > identity->world_size) identity->is_one_host = false;
   if (has_size) identity->world_size = *world_size;
   if (identity->world_size < 1 || identity->world_size > kMaxWorldSize) {
     reject(fmt::format("world_size {} is out of range: from 1 to {}", identity->world_size,

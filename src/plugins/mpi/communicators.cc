@@ -26,9 +26,10 @@ struct Place {
   int rank = 0;
   int world_size = 0;
   PageAddress page;
+  int host = 0;
 };
 
-Place parse(const std::string& text, int rank) {
+Place parse(const std::string& text, int rank, int host) {
   int numbers[4] = {};
   const char* at = text.data();
   const char* const end = at + text.size();
@@ -40,7 +41,7 @@ Place parse(const std::string& text, int rank) {
     }
     at = stop == end ? end : stop + 1;
   }
-  return {numbers[0], numbers[1], {numbers[2], numbers[3]}};
+  return {numbers[0], numbers[1], {numbers[2], numbers[3]}, host};
 }
 
 [[noreturn]] void refuse(const std::string& text) {
@@ -52,7 +53,7 @@ void check_places(const std::vector<Place>& places) {
     const Place& place = places[rank];
     for (std::size_t other = 0; other < rank; ++other) {
       if (place.rank != places[other].rank || place.world_size != places[other].world_size ||
-          place.page.pid != places[other].page.pid)
+          place.page.pid != places[other].page.pid || place.host != places[other].host)
         continue;
       refuse(
           fmt::format("ranks {} and {} are threads of one process (pid {}), which is one rank "
@@ -87,12 +88,12 @@ std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, Process& pr
   for (std::size_t rank = 0; rank < spec.world_ranks.size(); ++rank) keys.push_back(key(rank));
   const std::vector<std::string> texts = spec.store->multi_get(keys, budget);
   std::vector<Place> places;
-  std::vector<PageAddress> pages;
+  std::vector<PageAddress> pages;  // of this host: elsewhere pids mean other processes
   auto map = std::make_shared<RankMap>();
-  for (const std::string& text : texts) {
-    places.push_back(parse(text, static_cast<int>(places.size())));
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    places.push_back(parse(texts[rank], static_cast<int>(rank), spec.hosts[rank]));
     map->push_back(places.back().rank);
-    pages.push_back(places.back().page);
+    if (places.back().host == of_rank(spec.hosts, spec.rank)) pages.push_back(places.back().page);
   }
   check_places(places);
   process.ending().watch(pages);

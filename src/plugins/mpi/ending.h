@@ -33,8 +33,8 @@ class Ending {
   /// `grace`: how long this process waits in MPI_Finalize after the end of a peer.
   explicit Ending(std::chrono::nanoseconds grace);
   PageAddress own() const noexcept { return own_; }
-  /// The other processes of the job. One that cannot be seen (another PID namespace, Linux before
-  /// 5.6) is not waited for.
+  /// The other processes of the job on this host. One that cannot be seen (another PID namespace,
+  /// Linux before 5.6) is not waited for, nor are those of other hosts.
   void watch(const std::vector<PageAddress>& peers);
   /// Ends MPI, or leaves it as it is. `exit_code`: of this process, which is about to exit.
   void leave(int exit_code) noexcept;
