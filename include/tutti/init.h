@@ -24,6 +24,9 @@ struct InitOptions {
   std::string backend = {};
   /// "env://" (default), "tcp://HOST:PORT", "tcp://HOST:PORT?rank=R&world_size=N" (IPv6 addresses
   /// in brackets), or with "rank=auto": numbers in the order of arrival. Rank 0 is on that host.
+  /// "file:///PATH", also with "?rank=R&world_size=N": rank 0 says in that file, which all hosts
+  /// see, where it is. Each job has a path of its own; what a job that died has left there does not
+  /// matter.
   std::string init_method = {};
   std::optional<int> rank = {};
   std::optional<int> world_size = {};

@@ -75,10 +75,10 @@ TUTTI_API std::shared_ptr<Store> make_memory_store();
 /// A view of `base` in which every key begins with `prefix` + '/'. num_keys counts the whole base.
 TUTTI_API std::shared_ptr<Store> make_prefix_store(std::shared_ptr<Store> base, std::string prefix);
 
-/// A store in a file that all who use it see, on one host or on a file system that locks (flock)
-/// between hosts. What was written stays: remove the file before another job has the same path, or
-/// give each job one of its own. It grows with every change. Waiting looks at it up to 100 times a
-/// second.
+/// A store in a file that all who use it see, on one host or on a file system that keeps locks
+/// (fcntl) between hosts. What was written stays: remove the file before another job has the same
+/// path, or give each job one of its own. It grows with every change. Waiting looks at it up to 100
+/// times a second.
 ///
 /// Errors    kSystem: it cannot be opened, locked or written, or was removed in use.
 ///           kInvalidArgument: it is no store's file; used in a forked child, which makes its own.

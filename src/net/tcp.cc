@@ -246,23 +246,51 @@ bool is_of_this_host(const TcpAddress& address) {
   return ::bind(socket.get(), any_port.data(), any_port.size()) == 0;
 }
 
-std::string addresses_of_this_host() {
+namespace {
+
+/// Calls `visit(interface, address)` for all that are up.
+template <class Visit>
+void visit_interfaces(Visit&& visit) {
   ifaddrs* all = nullptr;
-  if (::getifaddrs(&all) != 0) return "(unknown)";
-  std::string text;
+  if (::getifaddrs(&all) != 0) return;
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(all, ::freeifaddrs);
   for (const ifaddrs* entry = all; entry != nullptr; entry = entry->ifa_next) {
     const sockaddr* address = entry->ifa_addr;
-    if (address == nullptr) continue;
+    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const bool is_v6 = address->sa_family == AF_INET6;
     if (!is_v6 && address->sa_family != AF_INET) continue;
-    const TcpAddress known =
-        TcpAddress::of(address, is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in));
-    const bool is_local_to_link =
-        is_v6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
-    if (known.is_loopback() || is_local_to_link) continue;
-    text += (text.empty() ? "" : ", ") + known.host();
+    visit(entry->ifa_name,
+          TcpAddress::of(address, is_v6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in)));
   }
-  ::freeifaddrs(all);
+}
+
+bool is_local_to_link(const TcpAddress& address) {
+  return address.family() == AF_INET6 &&
+         IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address.data())->sin6_addr);
+}
+
+}  // namespace
+
+std::vector<TcpAddress> own_addresses() {
+  std::vector<TcpAddress> addresses;
+  visit_interfaces([&](const char*, const TcpAddress& address) {
+    if (!address.is_loopback() && !is_local_to_link(address)) addresses.push_back(address);
+  });
+  return addresses;
+}
+
+std::string interface_of(const TcpAddress& own) {
+  std::string name;
+  visit_interfaces([&](const char* interface, const TcpAddress& address) {
+    if (name.empty() && address.host() == own.host()) name = interface;
+  });
+  return name;
+}
+
+std::string addresses_of_this_host() {
+  std::string text;
+  for (const TcpAddress& address : own_addresses())
+    text += (text.empty() ? "" : ", ") + address.host();
   return text.empty() ? "none but loopback" : text;
 }
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "net/fd.h"
 #include "net/poller.h"
@@ -59,6 +60,10 @@ Fd listen_tcp(const TcpAddress& address);
 std::optional<Fd> try_listen_tcp(const TcpAddress& address, int* error_number);
 /// Whether it is an address of this host.
 bool is_of_this_host(const TcpAddress& address);
+/// Where other hosts may reach this one, in the order of its interfaces, with port 0.
+std::vector<TcpAddress> own_addresses();
+/// "eth0": which has that address of this host, whatever its port; empty: none.
+std::string interface_of(const TcpAddress& own);
 /// "192.0.2.2, fd00::2": where other hosts may reach this one, for messages.
 std::string addresses_of_this_host();
 /// The address of this host from which it would speak with that one, with port 0; empty: there is

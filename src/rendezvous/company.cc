@@ -199,6 +199,7 @@ void Company::look() {
   const Clock::time_point now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + period_;
+  if (options_.tend) options_.tend();
   if (const std::optional<Error> failure = find_failure()) throw *failure;
   if (const std::optional<Error> death = find_death()) throw fail(*death);
 }

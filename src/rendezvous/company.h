@@ -42,6 +42,9 @@ struct CompanyOptions {
   /// The connection to that store; lives as long as the company's.
   store::RemoteStore* remote = nullptr;
   bool is_spread = false;  ///< over hosts: what is written for others names the host
+  /// Called as often as this rank looks: throws if the others cannot find us any more; may be
+  /// empty.
+  std::function<void()> tend = {};
   /// Asks the launcher; may be empty.
   std::function<std::vector<Ended>()> ended = {};
   /// Keeps the store alive for a moment, so that all can read why we go; may be empty.

@@ -18,8 +18,8 @@ constexpr std::string_view kTcp = "tcp://";
 constexpr std::string_view kEnv = "env://";
 constexpr std::string_view kFile = "file://";
 constexpr std::string_view kForm =
-    "write tcp://HOST:PORT, tcp://HOST:PORT?rank=R&world_size=N (an IPv6 address in brackets), or "
-    "env://";
+    "write tcp://HOST:PORT, tcp://HOST:PORT?rank=R&world_size=N (an IPv6 address in brackets), "
+    "file:///PATH, or env://";
 
 /// Reads one text; whatever is wrong is said together with all of it.
 class Reader {
@@ -35,6 +35,7 @@ class Reader {
   int number(std::string_view what, std::string_view digits, int low, int high) const;
   void read_place(std::string_view place);
   void read_host(std::string_view host, bool is_bracketed);
+  void read_path(std::string_view path);
   void read_query(std::string_view query);
   void read_parameter(std::string_view name, std::string_view value);
 
@@ -101,6 +102,16 @@ void Reader::read_place(std::string_view place) {
   method_.port = number("port", place.substr(colon + 1), 1, 65535);
 }
 
+void Reader::read_path(std::string_view path) {
+  if (!path.starts_with('/')) {
+    reject(fmt::format("'{}' stands where the path begins: it is one from the root", path),
+           "write file:///PATH, with three slashes");
+  }
+  if (path.ends_with('/')) reject(fmt::format("'{}' is a folder, not a file", path));
+  if (path.find('\0') != std::string_view::npos) reject("there is a zero byte in the path");
+  method_.path = path;
+}
+
 void Reader::read_parameter(std::string_view name, std::string_view value) {
   if (name == "rank") {
     if (method_.rank || method_.is_rank_auto) reject("rank is given twice");
@@ -140,12 +151,11 @@ InitMethod Reader::read() {
   if (before.starts_with(kTcp)) {
     method_.kind = InitMethod::Kind::tcp;
     read_place(before.substr(kTcp.size()));
+  } else if (before.starts_with(kFile)) {
+    method_.kind = InitMethod::Kind::file;
+    read_path(before.substr(kFile.size()));
   } else if (before != kEnv) {
     const std::size_t end = before.find("://");
-    if (before.starts_with(kFile)) {
-      reject("file:// is not in this version",
-             "give make_file_store(path) to InitOptions::store, and rank and world_size with it");
-    }
     if (before.starts_with(kEnv)) reject(fmt::format("'{}' after env://", before.substr(6)));
     reject(end == std::string_view::npos
                ? "it names no way to meet"

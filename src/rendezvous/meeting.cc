@@ -102,17 +102,18 @@ int take_number(const Identity& identity, const MeetingOptions& options, const P
 }
 
 /// From which other hosts that come to the place are spoken with.
-std::string own_address(const Place& place) {
-  for (const net::TcpAddress& address : place.tcp)
+std::string own_address(const Served& served) {
+  for (const net::TcpAddress& address : served.tcp)
     if (const auto own = net::address_toward(address)) return own->host();
   return {};
 }
 
 /// Who meets at a store of rank 0, as one comes to it.
-CompanyOptions company_at(const Identity& identity, const Place& place, Served& served) {
+CompanyOptions company_at(const Identity& identity, Served& served) {
   CompanyOptions company = company_of(identity);
-  company.is_spread = !place.tcp.empty();
+  company.is_spread = !served.tcp.empty();
   if (served.server) {
+    if (served.posted) company.tend = [&served] { served.posted->look(); };
     company.linger = [&served] { served.linger(); };
     return company;
   }
@@ -126,7 +127,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                        const InitMethod& method, store::Hello hello, Deadline& deadline) {
   WaitingLines lines(options.first_line_after, Clock::now());
   const Place place = find_place(identity, options, method, deadline, lines);
-  if (place.tcp.empty()) check_size(identity);
+  if (place.tcp.empty() && place.file.empty()) check_size(identity);
   hello.job = place.job;
   hello.world = options.name.empty() ? 0 : hash_text(options.name);
   RoundOptions round_options{.place = place.description,
@@ -134,13 +135,15 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                              .is_open = place.is_open,
                              .is_once = true,
                              .first_line_after = options.first_line_after,
+                             .mark = place.mark,
                              .advice = place.advice,
                              .company = {}};
   for (;;) {
-    auto served = std::make_shared<Served>(find_store(identity, place, hello, deadline, lines));
+    auto served =
+        std::make_shared<Served>(find_store(identity, place, options, hello, deadline, lines));
     Identity who = identity;
     if (who.is_rank_auto) who.rank = take_number(who, options, place, *served, deadline);
-    round_options.company = company_at(who, place, *served);
+    round_options.company = company_at(who, *served);
     std::shared_ptr<Company> company = join_round(served->store, who, round_options, deadline);
     if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
@@ -148,11 +151,12 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                                                    identity.rank, place.description));
     }
     // Before anybody can finish init: whoever comes to this place from now on begins a new world.
-    if (served->server) served->server->stop_listening();
+    if (served->server) served->close_doors();
     Store* const store = served->store.get();
+    std::string address = own_address(*served);
     Meeting meeting = below_round(std::shared_ptr<Store>(std::move(served), store), options,
                                   std::move(company), place.description);
-    meeting.address = own_address(place);
+    meeting.address = std::move(address);
     return meeting;
   }
 }

@@ -141,7 +141,7 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options, con
                           ? fmt::format("MASTER_PORT {} ({})", told.port, place.address)
                           : fmt::format("tcp://{}:{} ({})", told.host, told.port, place.address);
   place.given = told.address_name;
-  place.port_name = told.port_name;
+  place.mark = told.port_name;
   place.is_open = identity.job.empty();
   place.job = identity.job.empty() ? 0 : hash_text(identity.job);
   if (identity.is_one_host) return place;
@@ -162,6 +162,28 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options, con
   return place;
 }
 
+Place place_by_file(const Identity& identity, const MeetingOptions& options,
+                    const InitMethod& method) {
+  Place place;
+  place.file = method.path;
+  place.description = fmt::format("file://{}", method.path);
+  place.given = fmt::format("init_method {}", place.description);
+  place.mark = "path in init_method";
+  // Open MPI's names of the job differ between hosts.
+  const bool is_named = !identity.job.empty() && identity.launcher != Launcher::open_mpi;
+  place.is_open = !is_named;
+  place.job = is_named ? hash_text(identity.job) : 0;
+  if (identity.is_one_host) return place;
+  const std::vector<net::TcpAddress> own = net::own_addresses();
+  if (identity.rank == 0 && !own.empty()) place.tcp.push_back(own.front());
+  place.advice = fmt::format(
+      "Do all hosts see one file at {} (of a file system that they share), and does a firewall let "
+      "them reach rank 0's host?",
+      method.path);
+  if (options.before_tcp) options.before_tcp(place.description);
+  return place;
+}
+
 /// The place of a job that its launcher tells from all others of this host.
 Place place_of_job(std::uint64_t job, std::string_view kind, const Identity& identity,
                    const MeetingOptions& options) {
@@ -174,8 +196,17 @@ Place place_of_job(std::uint64_t job, std::string_view kind, const Identity& ide
 
 }  // namespace
 
+Place place_of(const Place& in_file, const Notice& notice, const MeetingOptions& options) {
+  Place place = in_file;
+  place.address = local_address("file-" + notice.claim.nonce, options);
+  place.tcp.clear();
+  if (notice.tcp) place.tcp.push_back(*notice.tcp);
+  return place;
+}
+
 Place find_place(const Identity& identity, const MeetingOptions& options, const InitMethod& method,
                  Deadline& deadline, WaitingLines& lines) {
+  if (method.kind == InitMethod::Kind::file) return place_by_file(identity, options, method);
   const Told told = told_by(identity, method);
   if (method.kind == InitMethod::Kind::tcp || !identity.is_one_host) {
     return place_by_port(identity, options, told, deadline, lines);

@@ -91,7 +91,7 @@ Round::Entry Round::enter() {
 }
 
 /// By who gave the number that two processes have.
-std::string advice_when_twice(const Identity& identity) {
+std::string advice_when_twice(const Identity& identity, const std::string& mark) {
   if (identity.launched_rank >= 0 && identity.is_renumbered) {
     return fmt::format(
         "The program gives itself this number (rank {} of {}) where {} has started it as rank {}: "
@@ -104,8 +104,9 @@ std::string advice_when_twice(const Identity& identity) {
         "was started by a rank and has inherited RANK, which it must not use",
         name_of(identity.launcher));
   }
-  return "Another job? Then give each its own MASTER_PORT. The same job? Then give each process "
-         "its own RANK";
+  return fmt::format(
+      "Another job? Then give each its own {}. The same job? Then give each process its own RANK",
+      mark);
 }
 
 void Round::refuse_twice(const Claim& other) {
@@ -115,7 +116,8 @@ void Round::refuse_twice(const Claim& other) {
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
                   "we are {} with world size {}. {}",
                   identity_.rank, options_.place, company_.name_of(other), other.world_size,
-                  describe(own_), identity_.world_size, advice_when_twice(identity_)));
+                  describe(own_), identity_.world_size,
+                  advice_when_twice(identity_, options_.mark)));
 }
 
 void Round::compare_sizes() {
@@ -162,9 +164,10 @@ std::optional<Error> Round::find_mixture() {
       return Error(
           ErrorCode::kInvalidArgument,
           fmt::format("two jobs are meeting at {}: beside rank 0 ({}) there is {}, and nothing "
-                      "tells to which of them rank {} ({}) belongs. Give each job its own "
-                      "MASTER_PORT and start them again",
-                      options_.place, name(*host), name(*intruder), rank, name(*claim)));
+                      "tells to which of them rank {} ({}) belongs. Give each job its own {} and "
+                      "start them again",
+                      options_.place, name(*host), name(*intruder), rank, name(*claim),
+                      options_.mark));
     }
   }
   return std::nullopt;

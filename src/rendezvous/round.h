@@ -20,7 +20,8 @@ struct RoundOptions {
   /// The place serves one round only: a finished one means that it is about to go away.
   bool is_once = false;
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);
-  std::string advice = {};  ///< what to look at when ranks do not come; may be empty
+  std::string mark = "MASTER_PORT";  ///< what tells jobs apart there
+  std::string advice = {};           ///< what to look at when ranks do not come; may be empty
   CompanyOptions company = {};
 };
 

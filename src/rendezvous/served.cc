@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/hash.h"
 #include "net/listen.h"
 #include "net/poller.h"
 #include "net/process_info.h"
@@ -18,6 +19,9 @@ namespace {
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
+/// A notice that nobody answers for during such a time is of a job that has died; where its process
+/// can be looked at, that is known at once.
+constexpr std::chrono::seconds kUnanswered{5};
 /// Who holds the port may be the same rank of the job before, about to end.
 constexpr std::chrono::seconds kBusyTime{2};
 
@@ -29,7 +33,7 @@ net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadli
     remedy = identity.launcher == Launcher::torchrun
                  ? "torchrun itself listens at MASTER_PORT: give all ranks another place by "
                    "init_method tcp://HOST:PORT"
-                 : fmt::format("give all ranks another {}", place.port_name);
+                 : fmt::format("give all ranks another {}", place.mark);
   }
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: {}: {}: {}", init_of(identity), place.given,
@@ -37,13 +41,14 @@ net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadli
 }
 
 store::Admit admission(const Place& place, const store::Hello& own) {
-  return [own, description = place.description](const store::Hello& other,
-                                                const net::Peer& peer) -> std::optional<Error> {
+  return [own, description = place.description, mark = place.mark](
+             const store::Hello& other, const net::Peer& peer) -> std::optional<Error> {
     if (other.job != own.job) {
-      return Error(ErrorCode::kInvalidArgument,
-                   fmt::format("{} is taken by another job: its rank 0 is {}, and {} belongs to "
-                               "another job. Give each job its own MASTER_PORT",
-                               description, net::describe_process(::getpid()), describe(peer)));
+      return Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} is taken by another job: its rank 0 is {}, and {} belongs to "
+                      "another job. Give each job its own {}",
+                      description, net::describe_process(::getpid()), describe(peer), mark));
     }
     if (other.world == own.world) return std::nullopt;
     return Error(ErrorCode::kSystem,  // comes again
@@ -57,31 +62,128 @@ std::optional<Served> serve(const Identity& identity, const Place& place, const 
   std::optional<net::Fd> listener = net::try_listen(place.address);
   if (!listener) return std::nullopt;
   store::ServerOptions options{.listener = std::move(*listener), .admit = admission(place, hello)};
-  if (!place.tcp.empty()) options.tcp_listener = listen_at(identity, place, deadline);
   Served served;
+  if (!place.tcp.empty()) {
+    options.tcp_listener = listen_at(identity, place, deadline);
+    served.tcp = {net::TcpAddress::local(options.tcp_listener.get())};
+  }
   served.server = std::make_unique<store::Server>(std::move(options));
   served.store = store::connect_store(place.address, hello, deadline).store;  // on this host
   return served;
 }
 
 /// Who serves it, at the local socket or over TCP; empty: nobody now, and *why says what was met.
-std::optional<store::Connected> come(const Place& place, const store::Hello& hello,
-                                     Deadline& deadline, std::string* why) {
+std::optional<Served> come(const Place& place, const store::Hello& hello, Deadline& deadline,
+                           std::string* why) {
+  const auto served = [&](store::Connected& connected) {
+    return Served{nullptr, std::move(connected.store), connected.remote,
+                  std::move(connected.server), place.tcp};
+  };
   try {
     if (place.may_be_here) {
       if (auto connected = store::try_connect_store(place.address, hello, deadline)) {
-        return connected;
+        return served(*connected);
       }
       *why = fmt::format("nobody serves {}", place.description);
     }
     if (place.tcp.empty()) return std::nullopt;
-    return store::try_connect_tcp_store(place.tcp, hello, deadline, why);
+    auto connected = store::try_connect_tcp_store(place.tcp, hello, deadline, why);
+    if (connected) return served(*connected);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;
     *why = error.what();
+  }
+  return std::nullopt;
+}
+
+/// Serves at a place that all ranks know, or comes there.
+std::optional<Served> try_place(const Identity& identity, const Place& place,
+                                const store::Hello& hello, Deadline& deadline, std::string* why) {
+  // Of ranks without a number whoever is first on the host of the address serves.
+  if (identity.is_rank_auto ? place.may_be_here : identity.rank == 0) {
+    if (std::optional<Served> served = serve(identity, place, hello, deadline)) return served;
+  }
+  return come(place, hello, deadline, why);
+}
+
+/// Comes to where a notice says; rank 0 posts its own where there is none of a living job.
+class ByNotice {
+ public:
+  ByNotice(const Identity& identity, const Place& place, const MeetingOptions& options,
+           const store::Hello& hello)
+      : identity_(identity),
+        place_(place),
+        options_(options),
+        hello_(hello),
+        file_(place.file, options.name),
+        own_(claim_of_this_process(identity.world_size)) {}
+
+  std::optional<Served> try_once(Deadline& deadline, std::string* why) try {
+    const std::string text = file_.read();
+    if (text != last_) first_seen_ = Clock::now();
+    last_ = text;
+    const std::optional<Notice> seen = decode_notice(text);
+    *why = fmt::format("it has left no notice in {}", file_.path());
+    if (seen) {
+      if (std::optional<Served> served = come_to(*seen, deadline, why)) return served;
+    }
+    const bool is_free =
+        !seen || is_dead(seen->claim, own_) || Clock::now() - first_seen_ >= kUnanswered;
+    if (identity_.rank != 0 || !is_free) return std::nullopt;
+    return post(text, deadline);
+  } catch (const Error& error) {  // somebody has the file locked
+    if (error.code() != ErrorCode::kTimeout) throw;
+    *why = error.what();
     return std::nullopt;
   }
-}
+
+ private:
+  /// Nobody is let in who has the notice of another job.
+  store::Hello hello_of(const Notice& notice) const {
+    store::Hello hello = hello_;
+    hello.world = hash_combine(hello.world, hash_text(notice.claim.nonce));
+    return hello;
+  }
+
+  std::optional<Served> come_to(const Notice& notice, Deadline& deadline, std::string* why) const {
+    std::string met;
+    try {
+      if (auto served =
+              come(place_of(place_, notice, options_), hello_of(notice), deadline, &met)) {
+        return served;
+      }
+    } catch (const Error& error) {  // another program has the port by now
+      if (error.code() != ErrorCode::kUnauthenticated) throw;
+      met = error.what();
+    }
+    *why = fmt::format("the notice in {} is of {}, who does not answer: {}", file_.path(),
+                       describe_with_host(notice.claim), met);
+    return std::nullopt;
+  }
+
+  /// Empty: another rank 0 was faster.
+  std::optional<Served> post(const std::string& before, Deadline& deadline) const {
+    Notice own{own_, std::nullopt};
+    if (!place_.tcp.empty()) own.tcp = place_.tcp.front();
+    std::optional<Served> served =
+        serve(identity_, place_of(place_, own, options_), hello_of(own), deadline);
+    if (!served) return std::nullopt;
+    if (!served->tcp.empty()) own.tcp = served->tcp.front();
+    const std::string text = encode(own);
+    if (file_.replace(before, text) != text) return std::nullopt;
+    served->posted = std::make_unique<Posted>(file_, text);
+    return served;
+  }
+
+  const Identity& identity_;
+  const Place& place_;
+  const MeetingOptions& options_;
+  const store::Hello hello_;
+  const NoticeFile file_;
+  const Claim own_;
+  std::string last_;  // notice
+  Clock::time_point first_seen_ = {};
+};
 
 [[noreturn]] void throw_nobody(const Identity& identity, const Place& place,
                                const std::string& missing) {
@@ -90,11 +192,10 @@ std::optional<store::Connected> come(const Place& place, const store::Hello& hel
   context.rank = identity.rank;
   context.culprits = {0};
   const std::string remedy =
-      place.tcp.empty() ? "Was it started, with this MASTER_PORT?"
-                        : fmt::format(
-                              "Was it started, with this address and port? One that was "
-                              "given 127.0.0.1 or another address of its host alone serves "
-                              "nobody on other hosts.");
+      place.tcp.empty()
+          ? fmt::format("Was it started, with this {}?", place.mark)
+          : "Was it started, with this address and port? One that was given 127.0.0.1 or another "
+            "address of its host alone serves nobody on other hosts.";
   throw Error(ErrorCode::kTimeout,
               fmt::format("{}: {}. {}{}{}", init_of(identity), missing, remedy,
                           place.advice.empty() ? "" : " ", place.advice),
@@ -110,20 +211,20 @@ void Served::linger() const {
   }
 }
 
-Served find_store(const Identity& identity, const Place& place, const store::Hello& hello,
-                  Deadline& deadline, WaitingLines& lines) {
+void Served::close_doors() {
+  if (posted) posted->take_down();
+  server->stop_listening();
+}
+
+Served find_store(const Identity& identity, const Place& place, const MeetingOptions& options,
+                  const store::Hello& hello, Deadline& deadline, WaitingLines& lines) {
+  std::optional<ByNotice> by_notice;
+  if (!place.file.empty()) by_notice.emplace(identity, place, options, hello);
   milliseconds backoff(1);
   for (std::string why;;) {
-    // Of ranks without a number whoever is first on the host of the address serves.
-    if (identity.is_rank_auto ? place.may_be_here : identity.rank == 0) {
-      if (std::optional<Served> served = serve(identity, place, hello, deadline)) {
-        return std::move(*served);
-      }
-    }
-    if (auto connected = come(place, hello, deadline, &why)) {
-      return {nullptr, std::move(connected->store), connected->remote,
-              std::move(connected->server)};
-    }
+    std::optional<Served> served = by_notice ? by_notice->try_once(deadline, &why)
+                                             : try_place(identity, place, hello, deadline, &why);
+    if (served) return std::move(*served);
     const auto missing = [&] {
       return fmt::format("rank 0 of {} is missing ({})", identity.world_size, why);
     };

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "rendezvous/identity.h"
+#include "rendezvous/meeting.h"
+#include "rendezvous/notice.h"
 #include "rendezvous/place.h"
 #include "rendezvous/round.h"
 #include "store/client.h"
@@ -17,9 +19,13 @@ namespace tutti::rendezvous {
 struct Served {
   std::unique_ptr<store::Server> server;  ///< ours, or null; ends after the client below
   std::shared_ptr<Store> store;
-  store::RemoteStore* remote = nullptr;  ///< the same
-  net::Peer peer = {};                   ///< who serves it
+  store::RemoteStore* remote = nullptr;   ///< the same
+  net::Peer peer = {};                    ///< who serves it
+  std::vector<net::TcpAddress> tcp = {};  ///< where it is served to other hosts, or was
+  std::unique_ptr<Posted> posted = {};    ///< our notice of it; null: there is none
 
+  /// Whoever comes from now on finds another world.
+  void close_doors();
   /// Returns once the others have gone, or have had a second to read why we go.
   void linger() const;
 };
@@ -28,8 +34,9 @@ struct Served {
 /// is as good as nobody.
 ///
 /// Errors  kTimeout: nobody serves it. kInvalidArgument: the address is not of this host, the port
-///         is taken. What the server refuses us with.
-Served find_store(const Identity& identity, const Place& place, const store::Hello& hello,
-                  Deadline& deadline, WaitingLines& lines);
+///         is taken; what is in the file is no store. kSystem: the file cannot be opened or locked.
+///         What the server refuses us with.
+Served find_store(const Identity& identity, const Place& place, const MeetingOptions& options,
+                  const store::Hello& hello, Deadline& deadline, WaitingLines& lines);
 
 }  // namespace tutti::rendezvous

@@ -5,7 +5,6 @@
 // process that was killed has appended in part is cut off by the next that appends.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -72,6 +71,8 @@ class FileStore final : public store::CallStore {
   /// Against other threads and other processes.
   void lock(Deadline& deadline);
   void unlock() noexcept;
+  int set_lock(short kind) noexcept;
+  Error cannot_lock(int problem) const;
   void check_file() const;
   void read_news();
   void write_down(const store::Call& call);
@@ -87,15 +88,35 @@ class FileStore final : public store::CallStore {
   off_t read_to_ = 0;  // whole frames
 };
 
+/// All of the file, for this opening of it (not for the process: its threads exclude each other as
+/// well). Such locks of fcntl are those that file systems keep between hosts, if any. 0, or the
+/// number of the error.
+int FileStore::set_lock(short kind) noexcept {
+  struct flock whole {};
+  whole.l_type = kind;
+  whole.l_whence = SEEK_SET;
+  return ::fcntl(fd_.get(), F_OFD_SETLK, &whole) == 0 ? 0 : errno;
+}
+
+Error FileStore::cannot_lock(int problem) const {
+  const bool is_unable = problem == ENOLCK || problem == ENOSYS || problem == EOPNOTSUPP;
+  return net::system_error(
+      fmt::format("cannot lock the store's file {}{}", path_,
+                  is_unable
+                      ? " (its file system keeps no locks between hosts, or its lock service "
+                        "does not run: give a path on another one, or meet at tcp://HOST:PORT)"
+                      : ""),
+      problem);
+}
+
 void FileStore::lock(Deadline& deadline) {
   milliseconds backoff(1);
   for (;;) {
     if (mutex_.try_lock()) {
-      if (::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0) return;
-      const int problem = errno;
+      const int problem = set_lock(F_WRLCK);
+      if (problem == 0) return;
       mutex_.unlock();
-      errno = problem;
-      if (problem != EWOULDBLOCK && problem != EINTR) fail("lock");
+      if (problem != EAGAIN && problem != EACCES && problem != EINTR) throw cannot_lock(problem);
     }
     if (net::pause(backoff, deadline) == net::PollResult::expired) {
       throw Error(
@@ -109,7 +130,7 @@ void FileStore::lock(Deadline& deadline) {
 }
 
 void FileStore::unlock() noexcept {
-  ::flock(fd_.get(), LOCK_UN);
+  set_lock(F_UNLCK);
   mutex_.unlock();
 }
 

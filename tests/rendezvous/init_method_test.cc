@@ -29,12 +29,14 @@ TEST(InitMethod, SaysWhereAndWho) {
   EXPECT_FALSE(numbered.rank);
 }
 
-TEST(InitMethod, OfAFileIsNotHereAndTheStoreIs) {
-  const Error error = thrown_by([] { parse_init_method("file:///shared/job"); });
-  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-  expect_text(error,
-              "init_method 'file:///shared/job': file:// is not in this version; give "
-              "make_file_store(path) to InitOptions::store");
+TEST(InitMethod, OfAFile) {
+  const InitMethod plain = parse_init_method("file:///shared/my job");
+  EXPECT_EQ(plain.kind, InitMethod::Kind::file);
+  EXPECT_EQ(plain.path, "/shared/my job");
+  const InitMethod full = parse_init_method("file:///shared/job?rank=3&world_size=4");
+  EXPECT_EQ(full.path, "/shared/job");
+  EXPECT_EQ(full.rank, 3);
+  EXPECT_EQ(full.world_size, 4);
 }
 
 struct Wrong {
@@ -51,7 +53,8 @@ TEST_P(InitMethodWrong, IsShownWithWhatIsWrongAndARemedy) {
   expect_text(error, GetParam().why);
   const std::string text = error.what();
   EXPECT_TRUE(text.find("write tcp://HOST:PORT") != std::string::npos ||
-              text.find("give the one at which") != std::string::npos)
+              text.find("give the one at which") != std::string::npos ||
+              text.find("write file:///PATH") != std::string::npos)
       << text;
 }
 
@@ -92,7 +95,10 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"tcp://node-1:29500?rank=2&world_size=2", "rank 2 is out of range: world_size 2"},
         Wrong{"tcp://node-1:29500?world_sise=2", "did you mean 'world_size'?"},
         Wrong{"tcp://node-1:29500?timeout=5", "there is no parameter 'timeout'"},
-        Wrong{"env://?rank=auto", "at tcp:// only"}));
+        Wrong{"env://?rank=auto", "at tcp:// only"}, Wrong{"file://", "is one from the root"},
+        Wrong{"file://shared/job", "'shared/job' stands where the path begins"},
+        Wrong{"file:///shared/", "'/shared/' is a folder, not a file"},
+        Wrong{"file:///shared/job?rank=auto&world_size=2", "at tcp:// only"}));
 
 }  // namespace
 }  // namespace tutti::rendezvous

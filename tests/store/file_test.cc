@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -26,6 +25,13 @@ std::string contents(const std::string& path) {
 
 void write(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+bool lock_whole(int fd, short kind) {
+  struct flock whole {};
+  whole.l_type = kind;
+  whole.l_whence = SEEK_SET;
+  return ::fcntl(fd, F_OFD_SETLK, &whole) == 0;
 }
 
 TEST(FileStore, WhatWasAppendedInPartIsCutOffAtAnyByte) {
@@ -69,11 +75,11 @@ TEST(FileStore, WhoIsStoppedWithTheLockIsATimeout) {
   test::FileUnderTest under_test;
   under_test.at(0)->set("k", "v");
   const net::Fd other(::open(under_test.path().c_str(), O_RDWR | O_CLOEXEC));
-  ASSERT_EQ(::flock(other.get(), LOCK_EX), 0);
+  ASSERT_TRUE(lock_whole(other.get(), F_WRLCK));
   const Error error = thrown_by([&] { under_test.at(0)->set("k", "w", 100ms); });
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
   expect_text(error, "stayed locked until the deadline");
-  ASSERT_EQ(::flock(other.get(), LOCK_UN), 0);
+  ASSERT_TRUE(lock_whole(other.get(), F_UNLCK));
   EXPECT_EQ(under_test.at(0)->get("k"), "v");
 }
 
