@@ -1,4 +1,5 @@
-// tutti env: every setting with its value and source, and who this process would be.
+// tutti env: every setting with its value and source, who this process would be, and how its host
+// speaks with others.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,10 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/config.h"
 #include "command.h"
 #include "rendezvous/identity.h"
+#include "rendezvous/reach.h"
 #include "tutti/config.h"
 #include "tutti/error.h"
 
@@ -106,6 +110,39 @@ nlohmann::ordered_json identity_json(const Who& who) {
           {"notes", identity.notes}};
 }
 
+const SettingInfo& row_of(const std::vector<SettingInfo>& settings, std::string_view name) {
+  return *std::find_if(settings.begin(), settings.end(),
+                       [&](const SettingInfo& row) { return row.name == name; });
+}
+
+/// "native (default)".
+std::string value_of(const std::vector<SettingInfo>& settings, std::string_view name) {
+  const SettingInfo& row = row_of(settings, name);
+  return fmt::format("{} ({})", row.value, row.source);
+}
+
+constexpr const char* kUnprotected =
+    "between hosts nothing is authenticated or encrypted in this version";
+
+std::string host_text(const rendezvous::Reach& reach, const std::vector<SettingInfo>& settings) {
+  const std::string address =
+      reach.address.empty() ? "none" : fmt::format("{} of {}", reach.address, reach.interface);
+  return fmt::format(
+      "host: {}\n  address for other hosts: {}: {}\n  security: {}: {}\n  backend: {}\n",
+      reach.host, address, reach.why, value_of(settings, "security"), kUnprotected,
+      value_of(settings, "backend"));
+}
+
+nlohmann::ordered_json host_json(const rendezvous::Reach& reach,
+                                 const std::vector<SettingInfo>& settings) {
+  return {{"name", reach.host},
+          {"interface", reach.interface},
+          {"address", reach.address},
+          {"why", reach.why},
+          {"security", row_of(settings, "security").value},
+          {"backend", row_of(settings, "backend").value}};
+}
+
 }  // namespace
 
 int env_command(std::span<const std::string> words) {
@@ -124,14 +161,18 @@ int env_command(std::span<const std::string> words) {
   const Environment environment = read_environment();
   const std::vector<SettingInfo> settings = describe_settings();
   const Who who = find_out(environment);
+  const rendezvous::Reach reach =
+      rendezvous::reach_of_this_host(who.identity, row_of(settings, "init_method").value);
   const std::vector<std::string> warnings = unknown_variables(environment);
   if (as_json) {
     const nlohmann::ordered_json all = {{"identity", identity_json(who)},
+                                        {"host", host_json(reach, settings)},
                                         {"settings", settings_json(settings)},
                                         {"warnings", warnings}};
     print(all.dump(2) + "\n");
   } else {
     print(identity_text(who));
+    print(host_text(reach, settings));
     print("settings (* must be equal on all ranks):\n" + settings_table(settings));
     for (const std::string& line : warnings) print(line + "\n");
   }

@@ -649,6 +649,30 @@ TEST_F(Launcher, EnvSaysWhoARankIsAndWhy) {
   EXPECT_TRUE(has(job.out(), "stall_timeout")) << job.out();
 }
 
+TEST_F(Launcher, EnvSaysFromWhereOtherHostsAreSpokenWithAndWhy) {
+  const auto env = [](const Words& variables) {
+    Words words = {"run",    "env",         "-u", "TUTTI_AGENT", "-u", "LOCAL_WORLD_SIZE",
+                   "RANK=0", "WORLD_SIZE=2"};
+    words.insert(words.end(), variables.begin(), variables.end());
+    words.insert(words.end(), {TUTTI_COMMAND, "env"});
+    LaunchedJob job(words);
+    EXPECT_EQ(job.wait_exit(), 0) << job.err();
+    return job.out();
+  };
+  const std::string local = env({"MASTER_ADDR=127.0.0.1", "TUTTI_BACKEND=gloo"});
+  EXPECT_TRUE(has(local, "address for other hosts: none: MASTER_ADDR 127.0.0.1 is this host alone"))
+      << local;
+  EXPECT_TRUE(has(local, "backend: gloo (TUTTI_BACKEND)")) << local;
+  EXPECT_TRUE(has(local, "security: opportunistic (default): ")) << local;
+  EXPECT_TRUE(has(env({"MASTER_ADDR="}), "none: MASTER_ADDR is not set"));
+  EXPECT_TRUE(has(env({"TUTTI_INIT_METHOD=file://job"}), "none: init_method 'file://job': "));
+  const std::string away = env({"TUTTI_INIT_METHOD=tcp://[2001:db8::1]:29500"});
+  EXPECT_TRUE(has(away, "2001:db8::1 of init_method")) << away;
+  LaunchedJob one({"run", TUTTI_COMMAND, "env"});
+  EXPECT_EQ(one.wait_exit(), 0) << one.err();
+  EXPECT_TRUE(has(one.out(), "none: all ranks are on this host: no port is opened")) << one.out();
+}
+
 TEST_F(Launcher, FailureGraceIsASettingThatTheRanksGet) {
   LaunchedJob given(run(1, {"--failure-grace", "7", "printenv", "TUTTI_FAILURE_GRACE"}));
   EXPECT_EQ(given.wait_exit(), 0) << given.err();
