@@ -36,6 +36,29 @@ else:
 """
 
 
+# Rank 1 sends numbers to rank 0, which sends each back; both say when they last heard one, on one clock.
+ECHO = """
+import os, socket, time
+wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+rank, until, pause, last = int(os.environ["RANK"]), time.monotonic() + 3, 0, None
+if rank == 0:
+    wire.bind((os.environ["MASTER_ADDR"], 4000))
+wire.settimeout(0.02)
+while time.monotonic() < until:
+    if rank == 1:
+        wire.sendto(b"1", (os.environ["MASTER_ADDR"], 4000))
+    try:
+        _, place = wire.recvfrom(16)
+    except OSError:
+        continue
+    now = time.monotonic()
+    pause, last = max(pause, now - (last or now)), now
+    if rank == 0:
+        wire.sendto(b"1", place)
+print(f"pause {pause:.2f} last {until - last:.2f}", flush=True)
+"""
+
+
 def spaces():
     return {line.split()[0] for line in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines()
             if line.startswith("tutti-hosts-")}
@@ -81,6 +104,21 @@ def check_failures():
     expect("a rate that is none", code == 2 and "--rate quick" in err, code, err)
 
 
+def check_cuts():
+    def pauses(cut):
+        code, out, err = run("2", "--bytes", "--cut", cut, "--", sys.executable, "-c", ECHO)
+        expect("ranks that hear each other", code == 0 and err.count(" bytes") == 2, code, out, err)
+        found = dict(line.strip("[").split("] pause ") for line in out.splitlines())
+        return [float(found[str(rank)].split()[0]) for rank in range(2)], [float(found[str(rank)].split()[2]) for rank in range(2)]
+    pause, last = pauses("0-1@1+1")
+    expect("a link that is back after a second", all(0.8 < p < 2 for p in pause) and max(last) < 0.5, pause, last)
+    pause, last = pauses("0>1@1")
+    expect("one way only, for good", pause[0] < 0.5 and last[0] < 0.5 and last[1] > 0.8, pause, last)
+    for cut in ("2@1", "0-0@1", "0@x", "0"):
+        code, _, err = run("2", "--cut", cut, "--", "true")
+        expect("a cut that is none", code == 2 and f"--cut {cut}" in err, code, err)
+
+
 def await_line(process, text):
     for line in process.stdout:
         if text in line:
@@ -115,6 +153,7 @@ def main():
     begin = time.monotonic()
     check_meeting()
     check_failures()
+    check_cuts()
     check_signals(before)
     print(f"passed in {time.monotonic() - begin:.0f} s")
     return 0
