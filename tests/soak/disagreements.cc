@@ -18,6 +18,7 @@
 #include "soak/soak.h"
 #include "tutti/init.h"
 #include "tutti/log.h"
+#include "tutti/objects.h"
 #include "tutti/test_kit.h"
 
 namespace tutti::soak {
@@ -336,9 +337,9 @@ void run_agreeing(ProcessGroup& world, std::uint64_t seed, int round, Memory& me
   if (group.is_member()) group.close();
 }
 
-std::string run_rank(const test_kit::Rank& me, const Words& words) {
+/// What this rank has seen, as JSON.
+std::string run_rank(ProcessGroup& world, const Words& words) {
   set_log_callback([](LogLevel, std::string_view) {});  // a line for each of 1,000 failures
-  ProcessGroup world = init_process_group(me.init);
   Memory memory;
   Tally tally;
   Progress progress("disagreements", words.rounds);
@@ -355,12 +356,11 @@ std::string run_rank(const test_kit::Rank& me, const Words& words) {
             script.ranks.size(), group.rank() == script.deviator ? ", the deviator" : "", wrong));
       }
     }
-    if (me.rank == 0) {
+    if (world.rank() == 0) {
       progress.advance(kDifferences[static_cast<std::size_t>(script.difference)],
                        static_cast<int>(tally.failures.size()));
     }
   }
-  world.close();
   return ordered_json{{"places", tally.places},
                       {"milliseconds", tally.milliseconds},
                       {"failures", tally.failures},
@@ -368,21 +368,39 @@ std::string run_rank(const test_kit::Rank& me, const Words& words) {
       .dump();
 }
 
-int run(const Words& words) {
-  fmt::print(stderr, "disagreements: seed {}\n", words.seed);
+/// What all ranks have seen, or how they failed.
+struct Seen {
+  std::vector<std::string> told, failures;
+};
+
+Seen run_here(const Words& words) {
   const auto outcomes = test_kit::collect_ranks(
-      kRanks, [&](const test_kit::Rank& me) { return run_rank(me, words); },
+      kRanks,
+      [&](const test_kit::Rank& me) {
+        ProcessGroup world = init_process_group(me.init);
+        const std::string told = run_rank(world, words);
+        world.close();
+        return told;
+      },
       {.as = test_kit::As::processes, .deadline = std::chrono::minutes(20), .init = {}});
+  Seen seen;
+  for (const test_kit::Outcome& outcome : outcomes) {
+    if (outcome.failure.empty()) {
+      seen.told.push_back(outcome.result);
+    } else {
+      seen.failures.push_back(fmt::format("rank {}: {}", outcome.rank, outcome.failure));
+    }
+  }
+  return seen;
+}
+
+int report(const Words& words, const Seen& seen) {
   std::array<int, 4> places = {};
   Figures latency;
-  std::vector<std::string> failures;
+  std::vector<std::string> failures = seen.failures;
   long agreeing_calls = 0;
-  for (const test_kit::Outcome& outcome : outcomes) {
-    if (!outcome.failure.empty()) {
-      failures.push_back(fmt::format("rank {}: {}", outcome.rank, outcome.failure));
-      continue;
-    }
-    const ordered_json told = ordered_json::parse(outcome.result);
+  for (const std::string& text : seen.told) {
+    const ordered_json told = ordered_json::parse(text);
     for (std::size_t i = 0; i < places.size(); ++i) places[i] += told["places"][i].get<int>();
     for (const double sample : told["milliseconds"]) latency.samples.push_back(sample);
     for (const std::string failure : told["failures"]) failures.push_back(failure);
@@ -403,7 +421,31 @@ int run(const Words& words) {
   return failures.empty() ? 0 : 1;
 }
 
+/// All ranks on this host.
+int run(const Words& words) {
+  fmt::print(stderr, "disagreements: seed {}\n", words.seed);
+  return report(words, run_here(words));
+}
+
+/// This rank of a world over hosts, as the variables say; the first one reports.
+int run_as_rank(Words words) {
+  ProcessGroup world = init_process_group();
+  if (world.world_size() != kRanks) {
+    fmt::print(stderr, "disagreements: {} ranks, where {} are needed\n", world.world_size(),
+               kRanks);
+    return 2;
+  }
+  world.broadcast(words.seed);
+  if (world.rank() == 0) fmt::print(stderr, "disagreements: seed {}\n", words.seed);
+  const Seen seen{gather_object(world, run_rank(world, words)), {}};
+  world.close();
+  return world.rank() == 0 ? report(words, seen) : 0;
+}
+
 }  // namespace
 }  // namespace tutti::soak
 
-int main(int argc, char** argv) { return tutti::soak::run(tutti::soak::read_words(argc, argv)); }
+int main(int argc, char** argv) {
+  const tutti::soak::Words words = tutti::soak::read_words(argc, argv);
+  return words.as_rank ? tutti::soak::run_as_rank(words) : tutti::soak::run(words);
+}

@@ -1,5 +1,6 @@
-// A rank of the soak `groups`: two threads, each with a group of its own, run mixed operations at
-// once, blocking and asynchronous, with random pauses. `groups_rank BACKEND OPERATIONS SEED`.
+// A rank of the soak `groups`: threads, each with a group of its own, run mixed operations at once,
+// blocking and asynchronous, with random pauses. Two ranks have two groups, more have three that
+// overlap. `groups_rank BACKEND OPERATIONS SEED`.
 #include <unistd.h>
 
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -42,7 +44,7 @@ struct Operation {
   }
 };
 
-/// One thread's operations on one group. Both ranks draw the same ones; pauses are a rank's own.
+/// One thread's operations on one group. All members draw the same ones; pauses are a rank's own.
 class Mixed {
  public:
   Mixed(ProcessGroup& group, std::uint64_t seed, std::uint64_t pause_seed)
@@ -78,51 +80,52 @@ class Mixed {
     return data;
   }
 
-  /// Buffers and the expected result; two ranks.
+  /// Buffers and the expected result.
   void fill(Operation& operation, int kind, int round, std::size_t count) const {
-    const int me = group_.rank(), peer = 1 - me;
-    const auto own = static_cast<std::size_t>(me);
+    const auto members = static_cast<std::size_t>(group_.world_size());
+    const auto own = static_cast<std::size_t>(group_.rank());
     const bool in_parts = kind == 2 || kind == 3;  // reduce_scatter, all_to_all
-    const std::size_t in_count = in_parts ? 2 * count : count;
-    const std::vector<double> mine = input_of(round, me, in_count),
-                              theirs = input_of(round, peer, in_count);
-    operation.in = mine;
-    const std::vector<double>& first = me == 0 ? mine : theirs;
-    const std::vector<double>& second = me == 0 ? theirs : mine;
+    std::vector<std::vector<double>> inputs;
+    for (std::size_t rank = 0; rank < members; ++rank) {
+      inputs.push_back(input_of(round, static_cast<int>(rank), in_parts ? members * count : count));
+    }
+    operation.in = inputs[own];
+    operation.counts.assign(members, count);
     std::vector<double>& want = operation.want;
     switch (kind) {
       case 0:  // all_reduce
-        for (std::size_t i = 0; i < count; ++i) want.push_back(mine[i] + theirs[i]);
+      case 2:  // reduce_scatter
+        want.assign(count, 0);
+        for (const std::vector<double>& input : inputs) {
+          for (std::size_t i = 0; i < count; ++i)
+            want[i] += input[(kind == 2 ? own * count : 0) + i];
+        }
         break;
       case 1:  // all_gather
       case 5:  // all_gatherv
-        want = first;
-        want.insert(want.end(), second.begin(), second.end());
-        break;
-      case 2:
-        for (std::size_t i = 0; i < count; ++i)
-          want.push_back(mine[own * count + i] + theirs[own * count + i]);
-        break;
-      case 3:
-        for (const auto* input : {&first, &second}) {
-          for (std::size_t i = 0; i < count; ++i) want.push_back((*input)[own * count + i]);
+      case 3:  // all_to_all
+        for (const std::vector<double>& input : inputs) {
+          const auto part =
+              input.begin() + static_cast<std::ptrdiff_t>(kind == 3 ? own * count : 0);
+          want.insert(want.end(), part, part + static_cast<std::ptrdiff_t>(count));
         }
         break;
       case 4:  // broadcast from rank 1
-        want = second;
+        want = inputs[1];
         break;
-      case 6:  // send and recv
-        want = theirs;
+      case 6:  // send to the next one, receive from the one before
+        want = inputs[(own + members - 1) % members];
         break;
       default:  // barrier
         operation.in.clear();
     }
     operation.out.resize(want.size());
-    operation.counts = {count, count};
   }
 
   void call(Operation& operation, int kind, bool blocking) {
-    const int peer = 1 - group_.rank();
+    const int members = group_.world_size();
+    const int next = (group_.rank() + 1) % members;
+    const int before = (group_.rank() + members - 1) % members;
     auto& [name, in, out, want, counts, work, other] = operation;
     switch (kind) {
       case 0:
@@ -152,11 +155,11 @@ class Mixed {
         break;
       case 6:
         name = "messages";
-        other = group_.send(in, peer, async);
+        other = group_.send(in, next, async);
         if (blocking) {
-          group_.recv(out, peer);
+          group_.recv(out, before);
         } else {
-          work = group_.recv(out, peer, async);
+          work = group_.recv(out, before, async);
         }
         return;
       default:
@@ -172,31 +175,53 @@ class Mixed {
   std::deque<std::unique_ptr<Operation>> pending_;
 };
 
+/// By thread: the ranks of its group.
+std::vector<std::vector<int>> overlapping(int ranks) {
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  if (ranks == 2) return {all, all};
+  return {all, {all.begin(), all.end() - 1}, {all.begin() + 1, all.end()}};
+}
+
+/// This rank's threads; the first failure of one is thrown.
+void run_groups(ProcessGroup& world, int operations, std::uint64_t seed) {
+  std::vector<ProcessGroup> groups;
+  for (const std::vector<int>& ranks : overlapping(world.world_size())) {
+    groups.push_back(world.new_group(ranks));
+  }
+  const auto rank = static_cast<std::uint64_t>(world.rank());
+  const int each = operations / static_cast<int>(groups.size());
+  std::vector<std::exception_ptr> failures(groups.size());
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (!groups[i].is_member()) continue;
+    threads.emplace_back([&, i] {
+      try {
+        Mixed(groups[i], seed + i, (10 + i) * seed + rank).run(each);
+      } catch (...) {
+        failures[i] = std::current_exception();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : failures) {
+    if (failure) std::rethrow_exception(failure);
+  }
+  for (ProcessGroup& group : groups) {
+    if (group.is_member()) group.close();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   if (argc != 4) throw std::runtime_error("usage: groups_rank BACKEND OPERATIONS SEED");
   const int operations = std::atoi(argv[2]);
-  const std::uint64_t seed = std::strtoull(argv[3], nullptr, 0);
   auto world = init_process_group({.backend = argv[1]});
-  if (world.world_size() != 2) throw std::runtime_error("two ranks are needed");
-  ProcessGroup first = world.new_group({0, 1}), second = world.new_group({0, 1});
-  std::exception_ptr failure;
-  const auto rank = static_cast<std::uint64_t>(world.rank());
-  std::thread beside([&] {
-    try {
-      Mixed(second, seed + 1, 10 * seed + rank).run(operations / 2);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-  });
-  Mixed(first, seed, 20 * seed + rank).run(operations / 2);
-  beside.join();
-  if (failure) std::rethrow_exception(failure);
-  second.close();
-  first.close();
+  if (world.world_size() < 2) throw std::runtime_error("two ranks or more are needed");
+  run_groups(world, operations, std::strtoull(argv[3], nullptr, 0));
   world.close();
-  std::printf("rank %d: %d operations right\n", static_cast<int>(rank), operations);
+  std::printf("rank %d: %d operations right\n", world.rank(), operations);
 } catch (const std::exception& failed) {
   std::fprintf(stderr, "groups_rank: %s\n", failed.what());
   std::_Exit(1);

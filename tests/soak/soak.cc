@@ -38,6 +38,8 @@ Words read_words(int argc, char** argv) {
       words.only = value;
     } else if (name == "--out") {
       words.out = value;
+    } else if (name == "--as" && value == "rank") {
+      words.as_rank = true;
     } else {
       argc = 0;  // unknown
     }
@@ -45,7 +47,7 @@ Words read_words(int argc, char** argv) {
   if (argc % 2 != 1 || words.rounds < 1 || words.scale <= 0 || words.hosts < 1) {
     std::fputs(
         "usage: [--rounds N] [--seed S] [--scale X] [--resident-gib G] [--hosts N] "
-        "[--only SERIES] [--out FILE]\n",
+        "[--only SERIES] [--out FILE] [--as rank]\n",
         stderr);
     std::exit(2);
   }

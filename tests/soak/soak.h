@@ -14,11 +14,13 @@ struct Words {
   std::uint64_t seed = 0;  ///< random unless given
   double scale = 1;        ///< promises are judged at this many times their figure
   double resident_gib = 4;
-  int hosts = 1;  ///< on which the ranks of a world take turns
-  std::string only;  ///< one series; empty: all
-  std::string out;   ///< JSON goes here; empty: nowhere
+  int hosts = 1;         ///< on which the ranks of a world take turns
+  std::string only;      ///< one series; empty: all
+  std::string out;       ///< JSON goes here; empty: nowhere
+  bool as_rank = false;  ///< this process is one rank of the soak's world, started by hand
 };
-/// Reads --rounds --seed --scale --resident-gib --hosts --only --out; exits with 2 on others.
+/// Reads --rounds --seed --scale --resident-gib --hosts --only --out --as; exits with 2 on anything
+/// else.
 Words read_words(int argc, char** argv);
 
 /// One line now and then: "kills: 37 of 200 (resident), 0 failed, 41 s left".

@@ -1,7 +1,23 @@
-# ./dev soak NAME [--rounds N] [--seed S]
+# ./dev soak NAME [--rounds N] [--seed S] [--hosts N]
 name=${1:-}
 [ $# -gt 0 ] && shift
 given="$*"
+hosts= words=()
+while [ $# -gt 0 ]; do
+  if [ "$1" = --hosts ] && [ "$name" != simulate ]; then # simulate has worlds of its own
+    hosts=${2:?N is missing: --hosts N}
+    shift
+  else
+    words+=("$1")
+  fi
+  shift
+done
+set -- "${words[@]}"
+case "$name/$hosts" in
+  */ | kills/* | groups/2 | links/3 | disagreements/2) ;;
+  deadlocks/*) die 2 "soak deadlocks: that ranks of several hosts wait for each other is not seen yet (docs/decisions/0038-lines-between-hosts.md): there is nothing to show" ;;
+  *) die 2 "soak $name --hosts $hosts: there are kills --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
+esac
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
@@ -10,12 +26,14 @@ case "$name" in
   deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
+  links) rounds=20 hosts=3 ;; # of each cut
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, real, simulate, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, links, real, simulate, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_torch $packages_backends libgtest-dev libboost-context-dev
+[ -z "$hosts" ] || command -v ip >/dev/null || install_packages iproute2
 use_libtorch
 build release
 hold_lock
@@ -35,6 +53,11 @@ if [ "$name" = votes ]; then
 fi
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
+fi
+if [ "$name" = links ]; then
+  soak=tests/soak/links.py
+fi
+if [ "$name" = groups ] && [ -z "$hosts" ]; then
   install_packages clang-14 libclang-rt-14-dev
   build tsan
   set -- --tsan build/tsan "$@"
@@ -42,6 +65,16 @@ fi
 if [ "$name" = init ]; then
   soak=tests/soak/init.py
   set -- --state build/soak_init.json "$@"
+fi
+if [ "$name" = kills ] && [ -n "$hosts" ]; then
+  soak=tests/soak/kills_hosts.py
+fi
+if [ "$name" = disagreements ] && [ -n "$hosts" ]; then # started as ranks
+  exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out docs/evidence/disagreements_hosts.json "$@"
+fi
+if [ "$name" = kills ] || [ "$name" = groups ] && [ -n "$hosts" ]; then
+  set -- --hosts "$hosts" "$@"
+  name=${name}_hosts
 fi
 # At full length: each fault at each operation with each answer often enough, and then large worlds.
 if [ "$name" = simulate ] && [ "$given" = "" ]; then

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Soak `kills --hosts N`: ranks of a world over hosts are killed with SIGKILL at a random moment, again and again.
+
+Victims, in turn: any rank; the relay of the lowest host; that and the relay of the next host at the same moment; all ranks of a
+host. Shown in every round: each survivor has stored the cause within the promise (P1, counted from the first kill(2)); all name
+the same culprits, which were killed; each ends by itself with its error; a second later nothing is left on any host.
+"""
+import random
+import signal
+import sys
+import time
+
+import over_hosts
+from over_hosts import Figures
+
+VICTIMS = ("any", "relay", "relays", "host")
+
+
+def victims_of(kind, dice, options):
+    if kind == "any":
+        return [dice.randrange(options.hosts * options.ranks)]
+    if kind == "relay":
+        return [0]
+    if kind == "relays":
+        return [0, options.ranks]
+    host = dice.randrange(options.hosts)
+    return list(range(host * options.ranks, (host + 1) * options.ranks))
+
+
+def series_of(options):
+    soak = options.build / "tests" / "soak"
+    core, ddp = soak / "kills_core_rank", soak / "kills_ddp_rank"
+    resident = str(int(options.resident_gib * 1024))
+    every = {"collectives": [core, "collectives", "0", "alone"], "training": [core, "training", "0", "alone"],
+             "resident": [core, "collectives", resident, "alone"], "helper": [core, "collectives", "0", "helper"]}
+    if ddp.exists():
+        every["ddp"] = [ddp, "ddp", "0", "alone"]
+    else:
+        print("kills: built without libtorch: no series with DistributedDataParallel", file=sys.stderr)
+    return {name: words for name, words in every.items() if not options.only or name in options.only.split(",")}
+
+
+class Round:
+    def __init__(self, job, victims):
+        self.job, self.victims = job, victims
+        self.survivors = [rank for rank in range(job.size) if rank not in victims]
+        self.known_ms, self.wrong, self.named = [], [], None
+
+    def kill(self, moment):
+        if not self.job.wait_for("ready ", range(self.job.size), 60):
+            self.wrong.append("the job did not get ready")
+            return False
+        time.sleep(moment)
+        self.killed_at = time.monotonic_ns()
+        self.job.signal(signal.SIGKILL, self.victims)
+        return True
+
+    def judge_survivors(self):
+        self.job.wait_for("lost ", self.survivors, 30)
+        sets = set()
+        for rank, line in self.job.said("lost ", self.survivors).items():
+            code, culprits, known = over_hosts.culprits_of(line)
+            sets.add(frozenset(culprits))
+            if code != "kPeerLost":
+                self.wrong.append(f"rank {rank} has {code}")
+            if known < self.killed_at:
+                self.wrong.append(f"rank {rank} was not told by on_failure")
+            self.known_ms.append((known - self.killed_at) / 1e6)
+        if len(self.known_ms) != len(self.survivors):
+            self.wrong.append(f"{len(self.known_ms)} survivors reported, {len(self.survivors)} expected")
+        if len(sets) > 1 or not all(named and named <= set(self.victims) for named in sets):
+            self.wrong.append(f"{self.victims} were killed, named are {sorted(map(sorted, sets))}")
+        self.named = max(map(len, sets), default=0)
+
+    def judge_ends(self, left):
+        codes = self.job.wait_ends(self.survivors, 10)
+        if set(codes.values()) != {1}:
+            self.wrong.append(f"exit codes of the survivors: {codes}")
+        if left.helpers:  # those of a rank that was started by hand are nobody's: they outlive it
+            left.kill_processes()
+        self.job.end()
+        self.wrong += [f"left: {what}" for what in left.after(1)]
+        left.kill_processes()
+
+
+def run_round(network, words, kind, dice, options, left):
+    victims = victims_of(kind, dice, options)
+    program, workload, resident, helper = words
+    job = over_hosts.Job(network, options.hosts, options.ranks, [program, workload, victims[0], resident, helper])
+    left.helpers = helper == "helper"
+    try:
+        this = Round(job, victims)
+        if this.kill(dice.random() * 0.02):
+            this.judge_survivors()
+            this.judge_ends(left)
+        this.printed = job.text()
+        return this
+    finally:
+        job.end()
+        left.kill_processes()
+
+
+def soak(options):
+    dice, series = random.Random(options.seed), series_of(options)
+    print(f"kills: seed {options.seed}, {options.hosts} hosts with {options.ranks} ranks", file=sys.stderr)
+    progress = over_hosts.Progress("kills", options.rounds * len(series))
+    total, by_victims, wrong, fields = Figures(), {kind: Figures() for kind in VICTIMS}, 0, {}
+    named_all = {kind: [0, 0] for kind in VICTIMS}
+    with over_hosts.Hosts(options.hosts) as network:
+        left = over_hosts.Leftovers(network, options.hosts)
+        for name, words in series.items():
+            figures = Figures()
+            for number in range(options.rounds):
+                kind = VICTIMS[number % len(VICTIMS)]
+                this = run_round(network, words, kind, dice, options, left)
+                for target in (figures, total, by_victims[kind]):
+                    target.samples += this.known_ms
+                named_all[kind][0] += this.named == len(this.victims)
+                named_all[kind][1] += 1
+                wrong += bool(this.wrong)
+                for what in this.wrong:
+                    print(f"kills: {name} round {number} ({kind} {this.victims}): {what}", file=sys.stderr)
+                if this.wrong and wrong <= 3:
+                    print(this.printed, file=sys.stderr)
+                progress.advance(name, wrong)
+            print(f"{name:<12} {options.rounds} rounds, {figures.summary()}")
+            fields[name] = {"rounds": options.rounds, **figures.report()}
+    return conclude(options, total, by_victims, named_all, wrong, fields)
+
+
+def conclude(options, total, by_victims, named_all, wrong, fields):
+    for kind, figures in by_victims.items():
+        print(f"victims: {kind:<7} {figures.summary()}; all of them named in {named_all[kind][0]} of {named_all[kind][1]} rounds")
+    in_time = total.percentile(0.99) <= 100 * options.scale and total.percentile(1) <= 1000 * options.scale
+    print(f"all          {sum(count for _, count in named_all.values())} rounds, {total.summary()}; "
+          f"promise: p99 {100 * options.scale:g} max {1000 * options.scale:g} ms: {'kept' if in_time else 'BROKEN'}; {wrong} rounds wrong")
+    over_hosts.write_evidence(options, "kills", {
+        "hosts": options.hosts, "rounds": options.rounds, **fields, "all": total.report(),
+        "by_victims": {kind: {**figures.report(), "rounds": named_all[kind][1], "rounds_that_name_all": named_all[kind][0]}
+                       for kind, figures in by_victims.items()}, "wrong_rounds": wrong})
+    return 0 if in_time and not wrong else 1
+
+
+def main():
+    words = over_hosts.parser(__doc__)
+    words.add_argument("--hosts", type=int, default=2)
+    words.add_argument("--rounds", type=int, default=100, help="of each series")
+    words.add_argument("--resident-gib", type=float, default=4, help="memory of the victim in the series resident")
+    return over_hosts.run(soak, words.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
