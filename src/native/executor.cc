@@ -179,10 +179,19 @@ bool Executor::recv(const Step& step) {
   return false;
 }
 
-/// Adds what has come of every operand. They are taken in step, so that all are equally far.
+/// Adds what has come, to its end: who sleeps arms only connections that are read out.
 bool Executor::reduce(const Step& step) {
+  if (bytes_of(step.target) == 0 && segment_begin_ > 0) return true;
+  bool is_done = false;
+  while (!is_done && add(step, is_done)) {
+  }
+  return is_done;
+}
+
+/// Adds what lies here of every operand; false: nothing. They are taken in step, so that all are
+/// equally far.
+bool Executor::add(const Step& step, bool& is_done) {
   const std::size_t byte_count = bytes_of(step.target);
-  if (byte_count == 0 && segment_begin_ > 0) return true;
   const std::span<const Operand> operands = schedule_->operands_of(step);
   operands_.resize(operands.size());
   std::size_t taken = 0, most = byte_count;
@@ -209,13 +218,13 @@ bool Executor::reduce(const Step& step) {
                          static_cast<int>(operands.size()),
                          static_cast<std::byte*>(target(step.target)) + taken, nullptr, count);
   }
-  const bool is_done = taken + count * element_bytes_ == byte_count;
+  is_done = taken + count * element_bytes_ == byte_count;
   for (const Operand& operand : operands) {
     if (operand.peer < 0) continue;
     channels_.receiver(operand.peer).take(count * element_bytes_);
     is_done ? drop(operand.peer) : moved(operand.peer);
   }
-  return is_done;
+  return true;
 }
 
 void Executor::copy(const Step& step) {

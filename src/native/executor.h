@@ -43,6 +43,7 @@ class Executor final : public Operation {
   bool send(const Step& step);
   bool recv(const Step& step);
   bool reduce(const Step& step);
+  bool add(const Step& step, bool& is_done);
   void copy(const Step& step);
   /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
   /// group has failed.
