@@ -1,5 +1,5 @@
-// Gloo as a peer: ring, bcube and the older halving-doubling, over TCP on the loopback interface
-// (it has no other transport on one host).
+// Gloo as a peer: ring, bcube and the older halving-doubling, over TCP: on the loopback interface
+// (it has no other transport on one host) unless another interface is named.
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/barrier.h>
@@ -7,6 +7,7 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
+#include <gloo/transport/unbound_buffer.h>
 
 #include <map>
 #include <memory>
@@ -14,12 +15,13 @@
 #include "worker.h"
 
 int main(int argc, char** argv) {
-  if (argc != 6) return 2;  // PIPES LARGEST RANK RANKS STORE
+  if (argc != 6 && argc != 7) return 2;  // PIPES LARGEST RANK RANKS STORE [INTERFACE]
   Peer peer;
   peer.rank = std::atoi(argv[3]);
   peer.ranks = std::atoi(argv[4]);
   gloo::rendezvous::FileStore store(argv[5]);
-  gloo::transport::tcp::attr interface("127.0.0.1");
+  gloo::transport::tcp::attr interface;
+  (argc == 7 ? interface.iface : interface.hostname) = argc == 7 ? argv[6] : "127.0.0.1";
   auto context = std::make_shared<gloo::rendezvous::Context>(peer.rank, peer.ranks);
   auto device = gloo::transport::tcp::CreateDevice(interface);
   context->connectFullMesh(store, device);
@@ -47,6 +49,16 @@ int main(int argc, char** argv) {
   peer.barrier = [&] {
     gloo::BarrierOptions options(context);
     gloo::barrier(options);
+  };
+  peer.send = [&](const float* data, std::size_t count, int to) {
+    auto message = context->createUnboundBuffer(const_cast<float*>(data), count * sizeof *data);
+    message->send(to, 0);
+    message->waitSend();
+  };
+  peer.recv = [&](float* data, std::size_t count, int from) {
+    auto message = context->createUnboundBuffer(data, count * sizeof *data);
+    message->recv(from, 0);
+    message->waitRecv();
   };
   return serve(peer, argv[1], std::strtoull(argv[2], nullptr, 10));
 }

@@ -53,6 +53,7 @@ class Peer:
     def __init__(self, name, ranks, command, folder, environment=None, per_rank=False):
         self.name, self.ranks = name, ranks
         self.algorithm, self.times = 0, {}
+        self.algorithms = range(len(GLOO)) if name == "gloo" else [0]  # of which the best is taken
         pipes = str(folder / name.replace(" ", "-"))
         self.commands, self.answers, self.buffers = [], [], [b""] * ranks
         for rank in range(ranks):
@@ -104,7 +105,7 @@ class Peer:
     def prepare(self, size):
         """Checks the result and finds how often to repeat; Gloo's best algorithm is chosen here."""
         best = None
-        for algorithm in range(len(GLOO)) if self.name == "gloo" else [0]:
+        for algorithm in self.algorithms:
             self.algorithm = algorithm
             self.check(size)
             took = self.estimate(size)
@@ -207,7 +208,7 @@ def measure_cell(peers, size, rounds, probe):
         kept.append(entry)
     steady = dropped <= rounds and len(kept) >= 7
     return {"size": size, "rounds": kept, "dropped": dropped, "steady": steady,
-            "gloo": next((GLOO[p.algorithm] for p in peers if p.name == "gloo"), None)}
+            "gloo": next((GLOO[p.algorithm] for p in peers if p.name == "gloo" and p.algorithm >= 0), None)}
 
 
 def measure_table(n, wanted, sizes, options, build, before):

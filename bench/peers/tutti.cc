@@ -15,5 +15,11 @@ int main(int argc, char** argv) {
     world.all_reduce(std::span(data, count));
   };
   peer.barrier = [&] { world.barrier(); };
+  peer.send = [&](const float* data, std::size_t count, int to) {
+    world.send(std::span(data, count), to);
+  };
+  peer.recv = [&](float* data, std::size_t count, int from) {
+    world.recv(std::span(data, count), from);
+  };
   return serve(peer, argv[1], std::strtoull(argv[2], nullptr, 10));
 }

@@ -6,6 +6,8 @@
 //   run BYTES TIMES ALGORITHM     answers nanoseconds per operation, back to back, as seen by this
 //                                 rank, after as many that are not timed
 //   quit
+//
+// Algorithm -1 is no all_reduce but a message from rank 0 to rank 1 and back.
 #pragma once
 
 #include <chrono>
@@ -15,20 +17,32 @@
 #include <functional>
 #include <string>
 
+inline constexpr int kThereAndBack = -1;
+
 struct Peer {
   int rank = 0;
   int ranks = 1;
   std::function<void(float* data, std::size_t count, int algorithm)> all_reduce;  ///< sum, in place
   std::function<void()> barrier;
+  std::function<void(const float* data, std::size_t count, int to)> send;
+  std::function<void(float* data, std::size_t count, int from)> recv;
 };
+
+inline void operate(const Peer& peer, float* data, std::size_t count, int algorithm) {
+  if (algorithm != kThereAndBack) return peer.all_reduce(data, count, algorithm);
+  if (peer.rank == 0) peer.send(data, count, 1);
+  peer.recv(data, count, 1 - peer.rank);
+  if (peer.rank == 1) peer.send(data, count, 0);
+}
 
 inline std::size_t wrong_elements(const Peer& peer, float* data, std::size_t count, int algorithm) {
   // Small integers: every order of additions gives the same sum.
   for (std::size_t at = 0; at < count; ++at) {
     data[at] = static_cast<float>((at % 1000 + 1) * static_cast<std::size_t>(peer.rank + 1));
   }
-  peer.all_reduce(data, count, algorithm);
-  const auto factor = static_cast<std::size_t>(peer.ranks * (peer.ranks + 1) / 2);
+  operate(peer, data, count, algorithm);
+  const auto factor =
+      algorithm == kThereAndBack ? 1 : static_cast<std::size_t>(peer.ranks * (peer.ranks + 1) / 2);
   std::size_t wrong = 0;
   for (std::size_t at = 0; at < count; ++at) {
     if (data[at] != static_cast<float>((at % 1000 + 1) * factor)) ++wrong;
@@ -41,10 +55,10 @@ inline double nanoseconds_each(const Peer& peer, float* data, std::size_t count,
                                int algorithm) {
   // The ranks were asleep; the kernel may have woken them all on one core and takes some
   // milliseconds to part them, unless their launcher has bound them.
-  for (long index = 0; index < times; ++index) peer.all_reduce(data, count, algorithm);
+  for (long index = 0; index < times; ++index) operate(peer, data, count, algorithm);
   peer.barrier();
   const auto start = std::chrono::steady_clock::now();
-  for (long index = 0; index < times; ++index) peer.all_reduce(data, count, algorithm);
+  for (long index = 0; index < times; ++index) operate(peer, data, count, algorithm);
   const std::chrono::duration<double, std::nano> took = std::chrono::steady_clock::now() - start;
   return took.count() / static_cast<double>(times);
 }

@@ -1,4 +1,4 @@
-# ./dev bench peers [ARGS] | backends [ARGS] | neighbours [ARGS] | micro [--before BUILD]
+# ./dev bench peers [ARGS] | net [ARGS] | backends [ARGS] | neighbours [ARGS] | init [ARGS] | micro [--before BUILD]
 name=${1:-}
 [ $# -gt 0 ] && shift
 # shellcheck disable=SC2086
@@ -6,6 +6,12 @@ install_packages $packages_build $packages_bench libgtest-dev python3
 hold_lock
 case "$name" in
   peers) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/run.py --build build/release "$@" ;;
+  net)
+    # shellcheck disable=SC2086
+    install_packages $packages_net
+    build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/net.py --build build/release "$@"
+    ;;
+  init) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/init.py --build build/release "$@" ;;
   backends) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/overhead.py --build build/release "$@" ;;
   neighbours)
     torch=build/bench/torch
@@ -24,5 +30,5 @@ case "$name" in
       build/release/bench/micro/call_cost "$@"
     fi
     ;;
-  *) die 2 "unknown bench '$name' (peers, backends, neighbours, micro)" ;;
+  *) die 2 "unknown bench '$name' (peers, net, backends, neighbours, init, micro)" ;;
 esac

@@ -13,6 +13,7 @@ packages_data="dataset-fashion-mnist"
 packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev libboost-context-dev ccache make pkg-config git python3"
 packages_backends="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 packages_bench="$packages_backends libbenchmark-dev"
+packages_net="iproute2 iperf3"
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
