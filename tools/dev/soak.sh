@@ -22,13 +22,14 @@ esac
 case "$name" in
   kills | orphans) rounds=100 ;;
   endings | real) rounds=200 ;;
+  faults) rounds=800 ;; # 200 of each harm
   flood) rounds=50 ;;
   deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
   links) rounds=20 hosts=3 ;; # of each cut
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, flood, orphans, groups, init, links, real, simulate, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, faults, flood, orphans, groups, init, links, real, simulate, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086

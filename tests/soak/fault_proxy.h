@@ -1,0 +1,119 @@
+// A TCP proxy that does harm to one byte: between two hosts of a job, which it does not know.
+//
+// It stands before a rank's *door* (the listener that other hosts call): DoorStore publishes the
+// proxy's address in place of the door's. So all connections to that rank go through it, lines of
+// relays and data alike. Bytes are counted over all of them by direction, and the connection that
+// carries the byte of the *fault* has it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "net/fd.h"
+#include "net/tcp.h"
+#include "tutti/store.h"
+
+namespace tutti::soak {
+
+enum class Harm : std::uint8_t {
+  none,
+  reset,    ///< RST to both ends, when what came before has been acknowledged
+  end,      ///< both ends read the end of the stream behind what came before
+  delay,    ///< what follows comes later, in order
+  garbage,  ///< that byte is another one
+};
+inline constexpr std::string_view kHarmNames[] = {"none", "reset", "end", "delay", "garbage"};
+
+struct Fault {
+  Harm harm = Harm::none;
+  bool is_inward = true;     ///< among what goes to the rank behind the proxy
+  std::uint64_t offset = 0;  ///< of the byte
+  std::chrono::milliseconds delay{0};
+};
+
+class FaultProxy {
+ public:
+  /// Listens at a port of its own and calls `target`, HOST:PORT, for everybody who comes.
+  FaultProxy(const std::string& target, const Fault& fault);
+  ~FaultProxy();
+  FaultProxy(const FaultProxy&) = delete;
+  FaultProxy& operator=(const FaultProxy&) = delete;
+
+  std::string address() const;
+  std::uint64_t passed(bool is_inward) const noexcept { return passed_[is_inward ? 1 : 0].load(); }
+  bool has_struck() const noexcept { return has_struck_.load(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  /// What has been read from one end and has yet to be written to the other.
+  struct Pipe {
+    std::vector<std::byte> bytes;
+    std::size_t written = 0;
+    bool has_ended = false;  ///< its source has
+    bool is_told = false;    ///< and its target knows
+    Clock::time_point held_until = {};
+  };
+  struct Pair {
+    net::Fd ends[2];  ///< of the caller, of the rank
+    Pipe pipes[2];    ///< by the end that they read from
+    bool is_over = false, is_drained = false;
+  };
+
+  void run();
+  void accept();
+  void move(Pair& pair, int from);
+  void read(Pair& pair, int from);
+  void strike(Pair& pair, int from, std::size_t at);
+  static bool write(Pair& pair, int from);
+  void reset(Pair& pair, int from);
+
+  const net::TcpAddress target_;
+  const Fault fault_;
+  net::Fd listener_, stop_;
+  std::vector<std::unique_ptr<Pair>> pairs_;
+  std::atomic<std::uint64_t> passed_[2] = {};  ///< by the end that they come from
+  std::atomic<bool> has_struck_{false};
+  std::thread thread_;
+};
+
+/// A store whose user's door has a proxy before it.
+class DoorStore final : public Store {
+ public:
+  DoorStore(std::shared_ptr<Store> base, const Fault& fault)
+      : base_(std::move(base)), fault_(fault) {}
+
+  void set(std::string_view key, std::string_view value, Timeout timeout) override;
+  std::string get(std::string_view key, Timeout timeout) override {
+    return base_->get(key, timeout);
+  }
+  std::optional<std::string> try_get(std::string_view key, Timeout timeout) override {
+    return base_->try_get(key, timeout);
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount, Timeout timeout) override {
+    return base_->add(key, amount, timeout);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Timeout timeout) override {
+    return base_->compare_set(key, expected, desired, timeout);
+  }
+  void append(std::string_view key, std::string_view value, Timeout timeout) override {
+    base_->append(key, value, timeout);
+  }
+  bool erase(std::string_view key, Timeout timeout) override { return base_->erase(key, timeout); }
+
+  /// Null until the door has been told of.
+  const FaultProxy* proxy() const noexcept { return proxy_.get(); }
+
+ private:
+  std::shared_ptr<Store> base_;
+  Fault fault_;
+  std::unique_ptr<FaultProxy> proxy_;
+};
+
+}  // namespace tutti::soak

@@ -1,0 +1,278 @@
+// Soak `faults`: a connection between two hosts breaks at a random byte, again and again.
+//
+// Four ranks on two hosts do some calls of every kind, with right results; a proxy before the door
+// of one of them resets or ends a connection, holds it up, or changes a byte. Shown in every round:
+// the job ends within its time, and it is unaffected or all ranks that are told name the same
+// culprits, of which one is at an end of that connection. Nobody takes a wrong result for a right
+// one. Who is held up for a second is unaffected. A changed byte is an error if it is one of a
+// header; a payload has TCP's checksum alone at this level of security, so there it may be a wrong
+// result, which is counted and not judged.
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "soak/fault_proxy.h"
+#include "soak/soak.h"
+#include "tutti/init.h"
+#include "tutti/log.h"
+#include "tutti/test_kit.h"
+
+namespace tutti::soak {
+namespace {
+
+using namespace std::chrono_literals;
+using nlohmann::ordered_json;
+
+constexpr int kRanks = 4;
+const std::vector<int> kHosts = {0, 0, 1, 1};
+constexpr int kWorldsAtATime = 4;
+constexpr auto kDeadline = 40s;
+constexpr std::uint64_t kFirstBytes = 3000;  // handshakes and reports
+
+struct WrongResult : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+void expect(bool is_right, const char* what) {
+  if (!is_right) throw WrongResult(fmt::format("{}: wrong result", what));
+}
+
+/// Calls of every kind; values are exact.
+void work(ProcessGroup& world) {
+  const int me = world.rank(), next = (me + 1) % kRanks, before = (me + kRanks - 1) % kRanks;
+  for (const std::size_t count : {1u, 1000u, 60'000u}) {
+    for (int i = 0; i < 4; ++i) {
+      std::vector<double> sum(count, me + i);
+      world.all_reduce(sum);
+      expect(sum == std::vector<double>(count, 6 + 4 * i), "all_reduce");
+      std::vector<double> shown(count, me);
+      world.broadcast(shown, {.root = i});
+      expect(shown == std::vector<double>(count, i), "broadcast");
+      const std::vector<double> mine(count, me);
+      std::vector<double> got(count);
+      Work sent = world.send(mine, next, async);
+      world.recv(got, before);
+      sent.wait();
+      expect(got == std::vector<double>(count, before), "messages");
+      std::vector<double> all(count * kRanks);
+      world.all_gather(mine, all);
+      expect(all.front() == 0 && all.back() == kRanks - 1, "all_gather");
+      world.barrier();
+    }
+  }
+}
+
+/// What has become of one rank, as JSON.
+std::string live(const test_kit::Rank& me, int behind, const Fault& fault,
+                 const std::string& file) {
+  set_log_callback([](LogLevel, std::string_view) {});
+  InitOptions init = me.init;
+  const auto store =
+      std::make_shared<DoorStore>(make_file_store(file), me.rank == behind ? fault : Fault());
+  init.store = store;
+  ordered_json told = {{"code", "right"}, {"culprits", ordered_json::array()}, {"text", ""}};
+  try {
+    ProcessGroup world = init_process_group(init);
+    work(world);
+    world.close();
+  } catch (const Error& error) {
+    told = {{"code", name_of(error.code())},
+            {"culprits", error.context().culprits},
+            {"text", error.what()}};
+  } catch (const WrongResult& error) {
+    told["code"] = "wrong";
+    told["text"] = error.what();
+  }
+  if (const FaultProxy* proxy = store->proxy()) {
+    told["passed"] = {proxy->passed(false), proxy->passed(true)};
+    told["struck"] = proxy->has_struck();
+  }
+  return told.dump();
+}
+
+std::vector<ordered_json> run_world(int behind, const Fault& fault, const std::string& file) {
+  const auto outcomes = test_kit::collect_ranks(
+      kRanks, [&](const test_kit::Rank& me) { return live(me, behind, fault, file); },
+      {.as = test_kit::As::processes, .deadline = kDeadline, .init = {}, .hosts = kHosts});
+  std::filesystem::remove(file);
+  std::vector<ordered_json> told;
+  for (const test_kit::Outcome& outcome : outcomes) {
+    told.push_back(outcome.failure.empty()
+                       ? ordered_json::parse(outcome.result)
+                       : ordered_json{{"code", "none"}, {"text", outcome.failure}});
+  }
+  return told;
+}
+
+struct Round {
+  Harm harm = Harm::reset;
+  int behind = 0;
+  Fault fault;
+};
+
+/// Those of a series, or all.
+std::vector<Harm> harms_of(const std::string& only) {
+  std::vector<Harm> harms;
+  for (const Harm harm : {Harm::reset, Harm::end, Harm::delay, Harm::garbage}) {
+    if (only.empty() || only == kHarmNames[static_cast<std::size_t>(harm)]) harms.push_back(harm);
+  }
+  return harms;
+}
+
+/// By rank behind the proxy and direction: bytes of an undisturbed job.
+using Totals = std::array<std::array<std::uint64_t, 2>, kRanks>;
+
+Round draw(std::mt19937_64& random, int number, const Totals& totals,
+           const std::vector<Harm>& harms) {
+  Round round;
+  round.harm = harms[static_cast<std::size_t>(number) % harms.size()];
+  round.behind = static_cast<int>(random() % kRanks);
+  round.fault = {.harm = round.harm, .is_inward = random() % 2 == 0, .delay = 1s};
+  const auto& by_end = totals[static_cast<std::size_t>(round.behind)];
+  const std::uint64_t total = std::max<std::uint64_t>(1, by_end[round.fault.is_inward ? 1 : 0]);
+  round.fault.offset = random() % (random() % 2 == 0 ? std::min(total, kFirstBytes) : total);
+  return round;
+}
+
+/// "unaffected", "named", "wrong result" (of a changed byte), or what must not be.
+std::string judge(const Round& round, const std::vector<ordered_json>& told) {
+  std::set<std::string> codes;
+  std::set<std::vector<int>> culprits;
+  for (const ordered_json& rank : told) {
+    const auto code = rank["code"].get<std::string>();
+    codes.insert(code);
+    if (code == "none") return "a rank was not told: " + rank["text"].get<std::string>();
+    if (code != "right" && code != "wrong")
+      culprits.insert(rank["culprits"].get<std::vector<int>>());
+  }
+  if (codes == std::set<std::string>{"right"}) return "unaffected";
+  if (round.harm == Harm::garbage && codes.contains("wrong")) return "wrong result";
+  if (codes.contains("wrong")) return "a wrong result";
+  if (round.harm == Harm::delay) return "a job that was only held up has failed";
+  if (culprits.size() > 1) return "not the same culprits everywhere";
+  if (culprits.begin()->empty()) return "nobody is named";
+  return "named";
+}
+
+std::string described(const Round& round, const std::vector<ordered_json>& told) {
+  std::string text =
+      fmt::format("{} at byte {} {} rank {}", kHarmNames[static_cast<std::size_t>(round.harm)],
+                  round.fault.offset, round.fault.is_inward ? "to" : "from", round.behind);
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    text += fmt::format("\n    rank {}: {} {}", rank, told[rank]["code"].get<std::string>(),
+                        told[rank]["text"].get<std::string>());
+  }
+  return text;
+}
+
+/// One process's share of the rounds: a line {round, harm, found, struck, text} for each.
+void run_share(const Words& words, int share, const Totals& totals, const std::string& folder,
+               int out) {
+  const std::vector<Harm> harms = harms_of(words.only);
+  for (int number = share; number < words.rounds; number += kWorldsAtATime) {
+    std::mt19937_64 random(words.seed + static_cast<std::uint64_t>(number) * 0x9e3779b97f4a7c15u);
+    const Round round = draw(random, number, totals, harms);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto told = run_world(round.behind, round.fault, fmt::format("{}/{}", folder, number));
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    const auto& proxied = told[static_cast<std::size_t>(round.behind)];
+    const ordered_json line = {{"round", number},
+                               {"harm", kHarmNames[static_cast<std::size_t>(round.harm)]},
+                               {"found", judge(round, told)},
+                               {"struck", proxied.value("struck", false)},
+                               {"ms", took.count()},
+                               {"text", described(round, told)}};
+    const std::string text = line.dump() + "\n";
+    if (::write(out, text.data(), text.size()) != static_cast<ssize_t>(text.size())) ::_exit(1);
+  }
+}
+
+Totals undisturbed(const std::string& folder) {
+  Totals totals;
+  for (int behind = 0; behind < kRanks; ++behind) {
+    const auto told = run_world(behind, {}, folder + "/undisturbed");
+    for (const ordered_json& rank : told) {
+      if (rank["code"] != "right")
+        throw std::runtime_error("undisturbed: " + rank["text"].get<std::string>());
+    }
+    const auto passed = told[static_cast<std::size_t>(behind)]["passed"];
+    totals[static_cast<std::size_t>(behind)] = {passed[0].get<std::uint64_t>(),
+                                                passed[1].get<std::uint64_t>()};
+  }
+  return totals;
+}
+
+/// Lines of all shares, as they come.
+template <class Take>
+void read_lines(int in, const Take& take) {
+  std::string pending;
+  std::array<char, 4096> bytes;
+  for (ssize_t count = 0; (count = ::read(in, bytes.data(), bytes.size())) > 0;) {
+    pending.append(bytes.data(), static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = pending.find('\n')) != std::string::npos;) {
+      take(ordered_json::parse(pending.substr(0, end)));
+      pending.erase(0, end + 1);
+    }
+  }
+}
+
+int run(const Words& words) {
+  if (harms_of(words.only).empty()) {
+    fmt::print(stderr, "faults: --only {}: reset, end, delay or garbage\n", words.only);
+    return 2;
+  }
+  fmt::print(stderr, "faults: seed {}\n", words.seed);
+  const Leftovers leftovers;  // a TMPDIR of our own
+  const std::string folder = std::filesystem::temp_directory_path();
+  const Totals totals = undisturbed(folder);
+  int pipe[2];
+  if (::pipe(pipe) != 0) return 2;
+  for (int share = 0; share < kWorldsAtATime; ++share) {
+    if (::fork() != 0) continue;
+    ::close(pipe[0]);
+    run_share(words, share, totals, folder, pipe[1]);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  Progress progress("faults", words.rounds);
+  std::map<std::string, std::map<std::string, int>> found;
+  std::map<std::string, Figures> took;
+  int failed = 0, done = 0;
+  read_lines(pipe[0], [&](const ordered_json& line) {
+    const auto what = line["found"].get<std::string>();
+    const bool is_struck = line["struck"].get<bool>() || what != "unaffected";
+    took[line["harm"]].samples.push_back(line["ms"].get<double>());
+    ++found[line["harm"]][is_struck ? what : "the byte did not come"];
+    ++done;
+    if (what != "unaffected" && what != "named" && what != "wrong result" && ++failed <= 20) {
+      fmt::print(stderr, "faults: round {}: {}: {}\n", line["round"].get<int>(), what,
+                 line["text"].get<std::string>());
+    }
+    progress.advance(line["harm"], failed);
+  });
+  while (::wait(nullptr) > 0) {
+  }
+  if (done != words.rounds) ++failed;
+  fmt::print("faults: {} of {} rounds, {} wrong: {}\n", done, words.rounds, failed,
+             ordered_json(found).dump());
+  write_evidence(words, "faults",
+                 {{"found", ordered_json(found).dump()}, {"wrong_rounds", std::to_string(failed)}});
+  return failed == 0 ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tutti::soak
+
+int main(int argc, char** argv) { return tutti::soak::run(tutti::soak::read_words(argc, argv)); }
