@@ -14,9 +14,8 @@ while [ $# -gt 0 ]; do
 done
 set -- "${words[@]}"
 case "$name/$hosts" in
-  */ | kills/* | groups/2 | links/3 | disagreements/2) ;;
-  deadlocks/*) die 2 "soak deadlocks: that ranks of several hosts wait for each other is not seen yet (docs/decisions/0038-lines-between-hosts.md): there is nothing to show" ;;
-  *) die 2 "soak $name --hosts $hosts: there are kills --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
+  */ | kills/* | deadlocks/* | groups/2 | links/3 | disagreements/2) ;;
+  *) die 2 "soak $name --hosts $hosts: there are kills and deadlocks --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
 esac
 # Rounds at full length: the counts of the promises.
 case "$name" in
@@ -67,16 +66,20 @@ if [ "$name" = init ]; then
   soak=tests/soak/init.py
   set -- --state build/soak_init.json "$@"
 fi
-if [ "$name" = kills ] && [ -n "$hosts" ]; then
-  soak=tests/soak/kills_hosts.py
-fi
-if [ "$name" = disagreements ] && [ -n "$hosts" ]; then # started as ranks
-  exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out docs/evidence/disagreements_hosts.json "$@"
-fi
-if [ "$name" = kills ] || [ "$name" = groups ] && [ -n "$hosts" ]; then
-  set -- --hosts "$hosts" "$@"
-  name=${name}_hosts
-fi
+case "$name/$hosts" in
+  */ | links/*) ;;
+  disagreements/*) # started as ranks
+    exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out docs/evidence/disagreements_hosts.json "$@"
+    ;;
+  kills/*)
+    soak=tests/soak/kills_hosts.py name=kills_${hosts}_hosts
+    set -- --hosts "$hosts" "$@"
+    ;;
+  *)
+    set -- --hosts "$hosts" "$@"
+    name=${name}_hosts
+    ;;
+esac
 # At full length: each fault at each operation with each answer often enough, and then large worlds.
 if [ "$name" = simulate ] && [ "$given" = "" ]; then
   "$soak" --out docs/evidence/simulate.json --each 1000 "$@"
