@@ -106,6 +106,7 @@ def soak(options):
     progress = over_hosts.Progress("kills", options.rounds * len(series))
     total, by_victims, wrong, fields = Figures(), {kind: Figures() for kind in VICTIMS}, 0, {}
     named_all = {kind: [0, 0] for kind in VICTIMS}
+    over_hosts.take_own_shm()
     with over_hosts.Hosts(options.hosts) as network:
         left = over_hosts.Leftovers(network, options.hosts)
         for name, words in series.items():

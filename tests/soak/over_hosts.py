@@ -1,6 +1,7 @@
 """What the soaks over several hosts share: a world by hand on hosts made by tools/hosts.py, what its ranks say and when, what is
 left of it, figures, progress, evidence."""
 import argparse
+import ctypes
 import datetime
 import json
 import os
@@ -19,6 +20,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import hosts  # noqa: E402
 
 BOUNDS = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000, 2000, 2500, 3000, 3500, 4000, 5000)
+CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000
 LOST = re.compile(r"lost code=(\w+) culprits=([\d,]*) known=(\d+)")
 
 
@@ -80,6 +82,13 @@ class Job:
     def text(self):
         with self.changed:
             return "\n".join(f"  [{rank}] {text}" for rank, text in self.lines)
+
+
+def take_own_shm():
+    """From now on this process and its children have a /dev/shm that nobody else sees: other programs put things into everybody's."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None):
+        raise hosts.Failed(f"a /dev/shm of one's own: {os.strerror(ctypes.get_errno())}")
 
 
 class Leftovers:
