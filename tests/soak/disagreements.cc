@@ -276,28 +276,29 @@ std::string judge(const Error& error, const Script& script) {
 /// One rank's part in one round.
 class Round {
  public:
-  Round(ProcessGroup& group, const Script& script, Memory& memory, Tally& tally)
-      : group_(group), script_(script), memory_(memory), tally_(tally) {}
+  Round(ProcessGroup& world, const Script& script, Memory& memory, Tally& tally)
+      : world_(world), script_(script), memory_(memory), tally_(tally) {}
 
   /// Empty if all was as promised.
   std::string operator()() {
     begin_ = Clock::now();
-    int place = 0;  // a rank that is still in a call before may be told there
+    int place = 0;  // a rank that is still in a call before may be told there, or making the group
     std::string taken;
     try {
-      for (const Call& call : script_.before) perform(group_, call, memory_);
+      ProcessGroup group = world_.new_group(script_.ranks);
+      for (const Call& call : script_.before) perform(group, call, memory_);
       begin_ = Clock::now();
-      const bool deviates = group_.rank() == script_.deviator;
+      const bool deviates = group.rank() == script_.deviator;
       for (const Call& call : deviates ? script_.deviating : script_.usual) {
-        perform(group_, call, memory_);
-        if (needs_everybody(call, group_.rank())) {
+        perform(group, call, memory_);
+        if (needs_everybody(call, group.rank())) {
           taken = fmt::format("took a wrong result of {} for a right one", name_of(call.op));
         }
         place = 1;
       }
-      for (const Call& call : script_.after) perform(group_, call, memory_);
+      for (const Call& call : script_.after) perform(group, call, memory_);
       place = 2;
-      group_.close();
+      group.close();
     } catch (const Error& error) {
       note(place);
       return taken.empty() ? judge(error, script_) : taken;
@@ -313,7 +314,7 @@ class Round {
         std::chrono::duration<double, std::milli>(Clock::now() - begin_).count());
   }
 
-  ProcessGroup& group_;
+  ProcessGroup& world_;
   const Script& script_;
   Memory& memory_;
   Tally& tally_;
@@ -346,14 +347,15 @@ std::string run_rank(ProcessGroup& world, const Words& words) {
   for (int round = 0; round < words.rounds; ++round) {
     run_agreeing(world, words.seed, round, memory, tally);
     const Script script = make_script(words.seed, round);
-    ProcessGroup group = world.new_group(script.ranks);
-    if (group.is_member()) {
-      const std::string wrong = Round(group, script, memory, tally)();
+    const auto member = std::find(script.ranks.begin(), script.ranks.end(), world.rank());
+    if (member != script.ranks.end()) {
+      const auto rank = static_cast<int>(member - script.ranks.begin());
+      const std::string wrong = Round(world, script, memory, tally)();
       if (!wrong.empty()) {
         const char* const difference = kDifferences[static_cast<std::size_t>(script.difference)];
         tally.failures.push_back(fmt::format(
-            "round {} ({}), rank {} of {}{}: {}", round, difference, group.rank(),
-            script.ranks.size(), group.rank() == script.deviator ? ", the deviator" : "", wrong));
+            "round {} ({}), rank {} of {}{}: {}", round, difference, rank, script.ranks.size(),
+            rank == script.deviator ? ", the deviator" : "", wrong));
       }
     }
     if (world.rank() == 0) {
