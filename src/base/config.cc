@@ -17,7 +17,7 @@ extern char** environ;
 namespace tutti {
 namespace {
 
-enum class Kind { flag, number, duration, text, word };
+enum class Kind { flag, number, duration, bytes, text, word };
 
 struct Row {
   Setting id;
@@ -32,6 +32,10 @@ struct Row {
 constexpr Row kRows[] = {
     {Setting::agent, "agent", Kind::text, "", "", false,
      "abstract socket of the agent that started this rank; set by tutti run"},
+    {Setting::algorithm, "algorithm", Kind::word, "auto",
+     "auto|direct|exchange|doubling|binomial|pairwise|ring", true,
+     "how native goes about operations between hosts that can go so; auto: by operation, bytes and "
+     "ranks; the results have the same bits"},
     {Setting::backend, "backend", Kind::text, "native", "", true,
      "what moves the bytes, where the program does not say"},
     {Setting::backend_path, "backend_path", Kind::text, "", "", false,
@@ -68,6 +72,8 @@ constexpr Row kRows[] = {
      "none|opportunistic|auth|integrity|encrypt", true,
      "what connections must have; on one host native opens none; from auth on what protects "
      "nothing is refused: meetings over TCP, and backends whose connections are their own"},
+    {Setting::segment_bytes, "segment_bytes", Kind::bytes, "0", "", true,
+     "the pieces in which native moves large operations between hosts, up to 1MiB; 0: chosen"},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,
@@ -94,6 +100,8 @@ constexpr std::string_view name_of(Kind kind) {
       return "int";
     case Kind::duration:
       return "duration";
+    case Kind::bytes:
+      return "bytes";
     case Kind::text:
       return "text";
     case Kind::word:
@@ -180,6 +188,8 @@ std::int64_t parse(const Row& row, std::string_view what, std::string_view text)
       return parse_number(what, text);
     case Kind::duration:
       return parse_duration(what, text).count();
+    case Kind::bytes:
+      return static_cast<std::int64_t>(parse_bytes(what, text));
     case Kind::text:
       return 0;
     case Kind::word:
@@ -249,6 +259,18 @@ std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view 
     reject(what, text, "a duration like 30 (seconds), 30s, 500ms, 30min, 1h30min or never");
   }
   return std::chrono::nanoseconds(static_cast<std::int64_t>(total));
+}
+
+std::size_t parse_bytes(std::string_view what, std::string_view text) {
+  constexpr Unit kUnits[] = {
+      {"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", std::uint64_t{1} << 30}};
+  const bool plain = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  std::uint64_t total = 0;
+  if (!parse_units(plain ? fmt::format("{}B", text) : text, kUnits,
+                   std::numeric_limits<std::int64_t>::max(), &total)) {
+    reject(what, text, "a number of bytes like 65536, 64KiB or 1MiB");
+  }
+  return total;
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {

@@ -25,6 +25,7 @@ Environment read_environment();
 
 enum class Setting : std::uint8_t {
   agent,
+  algorithm,
   backend,
   backend_path,
   check,
@@ -40,11 +41,12 @@ enum class Setting : std::uint8_t {
   name,
   rank,
   security,
+  segment_bytes,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 19;
+inline constexpr std::size_t kSettingCount = 21;
 
 /// The value of every setting, parsed and checked.
 ///
@@ -83,6 +85,8 @@ LogLevel log_level_of_process() noexcept;
 /// "30s", "500ms", "1h30min", "250us", "10ns", "never"; a plain "30" is seconds. Throws
 /// kInvalidArgument naming `what`. Plugins of backends use it, too.
 TUTTI_API std::chrono::nanoseconds parse_duration(std::string_view what, std::string_view text);
+/// "65536", "64KiB", "1MiB". Throws kInvalidArgument naming `what`.
+std::size_t parse_bytes(std::string_view what, std::string_view text);
 /// The candidate with the least edit distance to `word`; empty if all are too far.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 

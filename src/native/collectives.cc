@@ -1,6 +1,7 @@
 #include "native/collectives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/of_rank.h"
 
@@ -19,8 +20,14 @@ class Collectives::EngineOperation final : public Operation {
   Engine engine_;
 };
 
-Collectives::Collectives(Arena* arena, Channels& channels, control::Membership& membership)
-    : arena_(arena), membership_(membership), executor_(channels, membership) {
+Collectives::Collectives(Arena* arena, std::vector<int> hosts, const Table& table,
+                         Channels& channels, control::Membership& membership)
+    : arena_(arena),
+      hosts_(std::move(hosts)),
+      table_(table),
+      channels_(channels),
+      membership_(membership),
+      executor_(channels, membership) {
   static_assert(sizeof(EngineHead) <= kEngineHeadBytes);
   if (arena == nullptr || arena->group_size() > static_cast<int>(kMaxEngineRanks)) return;
   for (int rank = 0; rank < arena->group_size(); ++rank) {
@@ -47,25 +54,43 @@ Operation& Collectives::begin(const Request& request, const Request& shown) {
     engine_->begin(request);
     return *engine_;
   }
-  executor_.begin(request, schedule_for(request), shown);
+  const bool in_place = is_in_place(request);
+  const Plan planned = plan({.op = request.op,
+                             .dtype = request.dtype,
+                             .reduce = request.reduce.kind(),
+                             .bytes = request.count * size_of(request.dtype),
+                             .uneven = request.uneven,
+                             .in_place = in_place,
+                             .group_size = membership_.group_size(),
+                             .hosts = hosts_},
+                            table_, channels_.max_payload());
+  executor_.begin(request, schedule_for(request, planned.algorithm, in_place), planned.cut, shown);
   return executor_;
 }
 
-const Schedule& Collectives::schedule_for(const Request& request) {
-  const int root = std::max(request.root, 0);
-  const bool needs_to_know =
+/// As far as it matters.
+bool Collectives::is_in_place(const Request& request) const noexcept {
+  const bool matters =
       request.op == Op::all_to_all || request.op == Op::scan || request.op == Op::exclusive_scan;
-  const bool in_place = needs_to_know && !request.uneven && request.count > 0 &&
-                        request.input.data == request.output.data;
-  auto& by_root = schedules_[static_cast<std::size_t>(request.op)][in_place ? 1 : 0];
+  return matters && !request.uneven && request.count > 0 &&
+         request.input.data == request.output.data;
+}
+
+const Schedule& Collectives::schedule_for(const Request& request, Algorithm algorithm,
+                                          bool in_place) {
+  const int root = std::max(request.root, 0);
+  auto& by_root = schedules_[static_cast<std::size_t>(request.op)]
+                            [static_cast<std::size_t>(algorithm)][in_place ? 1 : 0];
   if (by_root.empty()) by_root.resize(static_cast<std::size_t>(membership_.group_size()));
   std::unique_ptr<Schedule>& schedule = of_rank(by_root, root);
   if (schedule == nullptr) {
     schedule = std::make_unique<Schedule>(make_schedule({.op = request.op,
+                                                         .algorithm = algorithm,
                                                          .group_size = membership_.group_size(),
                                                          .rank = membership_.rank(),
                                                          .root = root,
-                                                         .in_place = in_place}));
+                                                         .in_place = in_place,
+                                                         .hosts = hosts_}));
   }
   return *schedule;
 }

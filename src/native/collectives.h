@@ -8,6 +8,7 @@
 #include "native/arena.h"
 #include "native/engine/engine.h"
 #include "native/executor.h"
+#include "native/schedule/plan.h"
 
 namespace tutti::native {
 
@@ -15,8 +16,10 @@ namespace tutti::native {
 class Collectives final : public EngineSignals {
  public:
   /// `arena`: of all members; null in a group of one, and where some are on another host. Then
-  /// every operation is a schedule.
-  Collectives(Arena* arena, Channels& channels, control::Membership& membership);
+  /// every operation is a schedule. `hosts`: by member; empty: all are on one. `table`: the same at
+  /// all members.
+  Collectives(Arena* arena, std::vector<int> hosts, const Table& table, Channels& channels,
+              control::Membership& membership);
   ~Collectives();
 
   /// Takes up `request`, on behalf of `shown`, maybe the same; both stay where they are until the
@@ -26,20 +29,25 @@ class Collectives final : public EngineSignals {
  private:
   class EngineOperation;
 
-  const Schedule& schedule_for(const Request& request);
+  bool is_in_place(const Request& request) const noexcept;
+  const Schedule& schedule_for(const Request& request, Algorithm algorithm, bool in_place);
   void notify_all() noexcept override;
   void progressed() noexcept override;
   void disagree(int peer) noexcept override;
   std::byte* open_ring() override;
 
   Arena* const arena_;
+  const std::vector<int> hosts_;
+  const Table table_;
+  Channels& channels_;
   control::Membership& membership_;
   const Request* shown_ = nullptr;
   Executor executor_;
-  std::vector<const std::byte*> heads_, rings_;  // of all ranks, for the engine
-  std::unique_ptr<EngineOperation> engine_;      // null without arenas of all
-  /// By operation and in place or not; then by root, or one.
-  std::array<std::array<std::vector<std::unique_ptr<Schedule>>, 2>, kOpCount> schedules_;
+  std::vector<const std::byte*> heads_, rings_;           // of all ranks, for the engine
+  std::unique_ptr<EngineOperation> engine_;               // null without arenas of all
+  using ByRoot = std::vector<std::unique_ptr<Schedule>>;  // or one
+  /// By operation, algorithm, and in place or not.
+  std::array<std::array<std::array<ByRoot, 2>, kAlgorithmCount>, kOpCount> schedules_;
 };
 
 }  // namespace tutti::native

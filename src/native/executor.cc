@@ -30,61 +30,80 @@ std::size_t lay_out(std::span<const std::size_t> counts, std::size_t whole,
 }  // namespace
 
 Executor::Executor(Channels& channels, control::Membership& membership)
-    : channels_(channels), membership_(membership) {}
+    : channels_(channels),
+      membership_(membership),
+      sends_(membership.group_size()),
+      receives_(membership.group_size()) {}
 
-void Executor::begin(const Request& request, const Schedule& schedule, const Request& shown) {
+void Executor::begin(const Request& request, const Schedule& schedule, const Cut& cut,
+                     const Request& shown) {
   request_ = &request;
   shown_ = &shown;
   schedule_ = &schedule;
   header_.type = FrameType::segment;
-  header_.segment = 0;
   header_.what = control::description_of(shown);
   element_bytes_ = size_of(request.dtype);
-  segment_count_ = channels_.max_payload() / element_bytes_;
+  segment_count_ = std::min(channels_.max_payload(), cut.segment_bytes) / element_bytes_;
   const auto parts = static_cast<std::size_t>(schedule.parts);
-  longest_chunk_ = parts == 0 ? request.count : (request.count + parts - 1) / parts;
+  std::size_t longest = parts == 0 ? request.count : (request.count + parts - 1) / parts;
   if (request.uneven) {
-    longest_chunk_ = std::max(lay_out(request.send_counts, request.input.count, input_firsts_),
-                              lay_out(request.recv_counts, request.output.count, output_firsts_));
+    longest = std::max(lay_out(request.send_counts, request.input.count, input_firsts_),
+                       lay_out(request.recv_counts, request.output.count, output_firsts_));
   }
-  segment_begin_ = 0;
-  round_ = 0;
-  round_begin_ = 0;
+  const std::size_t rounds = schedule.round_ends.size();
+  segments_ = std::max<std::size_t>(1, (longest + segment_count_ - 1) / segment_count_);
+  depth_ = std::min(cut.depth, segments_);
+  slots_ = rounds == 0 ? 0 : segments_ + depth_ * (rounds - 1);
+  first_slot_ = 0;
   failed_ = false;
   awaited_ = -1;
-  const std::size_t widest = schedule.widest_round();
-  if (finished_.size() < widest) finished_.resize(widest);
-  std::fill(finished_.begin(), finished_.end(), false);
+  finished_.assign(depth_ * schedule.steps.size(), 0);
+  scratch_stride_ = std::min(segment_count_, longest) * element_bytes_;
+  scratch_segments_ = std::min(segments_, depth_ * rounds);
   const std::size_t scratch =
-      static_cast<std::size_t>(schedule.scratch_chunks) * segment_count_ * element_bytes_;
+      static_cast<std::size_t>(schedule.scratch_chunks) * scratch_segments_ * scratch_stride_;
   if (scratch_.size() < scratch) scratch_.resize(scratch);
 }
 
 bool Executor::step() {
-  while (!failed_) {
-    if (round_ == schedule_->round_ends.size()) {
-      segment_begin_ += segment_count_;
-      if (segment_begin_ >= longest_chunk_) return true;
-      ++header_.segment;
-      round_ = 0;
-      round_begin_ = 0;
-      continue;  // a group of one may have nothing to do
+  while (first_slot_ < slots_) {
+    const std::size_t first = first_slot_;
+    const std::size_t end = std::min(first + depth_, slots_);
+    ++pass_;
+    awaited_ = -1;
+    for (std::size_t slot = first; slot < end && !failed_; ++slot) {
+      if (run_slot(slot) && slot == first_slot_) close_slot();
     }
-    if (!run_round()) return false;
-    std::fill(finished_.begin(), finished_.end(), false);
-    round_begin_ = schedule_->round_ends[round_++];
+    if (failed_ || first_slot_ == first) return false;
   }
-  return false;
+  return true;
 }
 
-bool Executor::run_round() {
+void Executor::close_slot() noexcept {
+  std::uint8_t* const finished = finished_of(first_slot_++);
+  std::fill_n(finished, schedule_->steps.size(), 0);
+}
+
+std::uint8_t* Executor::finished_of(std::size_t slot) noexcept {
+  return finished_.data() + slot % depth_ * schedule_->steps.size();
+}
+
+bool Executor::run_slot(std::size_t slot) {
   bool all = true;
-  const std::uint32_t end = schedule_->round_ends[round_];
-  for (std::uint32_t i = round_begin_; i < end; ++i) {
-    if (finished_[i - round_begin_]) continue;
-    const bool did = run(schedule_->steps[i]);
-    finished_[i - round_begin_] = did;
-    all = all && did;
+  std::size_t round = slot < segments_ ? 0 : (slot - segments_) / depth_ + 1;
+  for (; round < schedule_->round_ends.size() && round * depth_ <= slot; ++round) {
+    segment_ = slot - round * depth_;
+    all = run_round(round, finished_of(slot)) && all;
+  }
+  return all;
+}
+
+bool Executor::run_round(std::size_t round, std::uint8_t* finished) {
+  bool all = true;
+  const std::uint32_t end = schedule_->round_ends[round];
+  for (std::uint32_t i = round == 0 ? 0 : schedule_->round_ends[round - 1]; i < end; ++i) {
+    if (finished[i] == 0) finished[i] = run(schedule_->steps[i]) ? 1 : 0;
+    all = all && finished[i] != 0;
   }
   return all;
 }
@@ -107,7 +126,7 @@ Executor::Span Executor::extent_of(const Place& place) const noexcept {
 
 Executor::Span Executor::span_of(const Place& place) const noexcept {
   const Span extent = extent_of(place);
-  const std::size_t begin = std::min(segment_begin_, extent.count);
+  const std::size_t begin = std::min(segment_ * segment_count_, extent.count);
   return {extent.first + begin, std::min(segment_count_, extent.count - begin)};
 }
 
@@ -127,21 +146,34 @@ const void* Executor::source(const Place& place) const noexcept {
              span_of(place).first * element_bytes_;
     case Space::scratch:
       return scratch_.data() +
-             static_cast<std::size_t>(place.chunk) * segment_count_ * element_bytes_;
+             (segment_ % scratch_segments_ * static_cast<std::size_t>(schedule_->scratch_chunks) +
+              static_cast<std::size_t>(place.chunk)) *
+                 scratch_stride_;
   }
   return nullptr;
 }
 
 void* Executor::target(const Place& place) noexcept { return const_cast<void*>(source(place)); }
 
+/// What cannot go now holds up what is behind it on its channels.
 bool Executor::run(const Step& step) {
   switch (step.kind) {
-    case Step::Kind::send:
-      return send(step);
-    case Step::Kind::recv:
-      return recv(step);
-    case Step::Kind::reduce:
-      return reduce(step);
+    case Step::Kind::send: {
+      const bool did = !sends_.is(step.peer, pass_) && send(step);
+      if (!did) sends_.set(step.peer, pass_);
+      return did;
+    }
+    case Step::Kind::recv: {
+      const bool did = !receives_.is(step.peer, pass_) && recv(step);
+      if (!did) receives_.set(step.peer, pass_);
+      return did;
+    }
+    case Step::Kind::reduce: {
+      const bool did = !is_held(step) && reduce(step);
+      for (const Operand& operand : schedule_->operands_of(step))
+        if (!did && operand.peer >= 0) receives_.set(operand.peer, pass_);
+      return did;
+    }
     case Step::Kind::copy:
       copy(step);
       return true;
@@ -153,20 +185,28 @@ bool Executor::run(const Step& step) {
   return true;
 }
 
+bool Executor::is_held(const Step& reduce) const noexcept {
+  const std::span<const Operand> operands = schedule_->operands_of(reduce);
+  return std::any_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+    return operand.peer >= 0 && receives_.is(operand.peer, pass_);
+  });
+}
+
 bool Executor::send(const Step& step) {
   const std::size_t byte_count = bytes_of(step.source);
-  if (byte_count == 0 && segment_begin_ > 0) return true;
+  if (byte_count == 0 && segment_ > 0) return true;
+  header_.segment = static_cast<std::uint32_t>(segment_);
   header_.payload_bytes = static_cast<std::uint32_t>(byte_count);
   if (request_->uneven) header_.what.count = extent_of(step.source).count;
   const Sent sent = channels_.sender(step.peer).try_send(header_, source(step.source));
   if (sent != Sent::nothing) moved(step.peer);
-  if (sent != Sent::whole) awaited_ = step.peer;
+  if (sent != Sent::whole) await(step.peer);
   return sent == Sent::whole;
 }
 
 bool Executor::recv(const Step& step) {
   const std::size_t byte_count = bytes_of(step.target);
-  if (byte_count == 0 && segment_begin_ > 0) return true;
+  if (byte_count == 0 && segment_ > 0) return true;
   const Frame* frame = expect(step.peer, step.target);
   if (frame == nullptr) return false;
   Receiver& receiver = channels_.receiver(step.peer);
@@ -175,13 +215,13 @@ bool Executor::recv(const Step& step) {
     drop(step.peer);
     return true;
   }
-  awaited_ = step.peer;
+  await(step.peer);
   return false;
 }
 
 /// Adds what has come, to its end: who sleeps arms only connections that are read out.
 bool Executor::reduce(const Step& step) {
-  if (bytes_of(step.target) == 0 && segment_begin_ > 0) return true;
+  if (bytes_of(step.target) == 0 && segment_ > 0) return true;
   bool is_done = false;
   while (!is_done && add(step, is_done)) {
   }
@@ -203,7 +243,7 @@ bool Executor::add(const Step& step, bool& is_done) {
     taken = frame->taken;
     if (frame->payload.size() < most) {
       most = frame->payload.size();
-      awaited_ = peer;
+      await(peer);
     }
     operands_[i] = frame->payload.data();
   }
@@ -237,7 +277,7 @@ void Executor::copy(const Step& step) {
 const Frame* Executor::expect(int peer, const Place& target) {
   const Frame* frame = channels_.receiver(peer).peek();
   if (frame == nullptr) {
-    awaited_ = peer;
+    await(peer);
     return nullptr;
   }
   const FrameHeader& header = frame->header;
@@ -253,19 +293,24 @@ const Frame* Executor::expect(int peer, const Place& target) {
     return nullptr;
   }
   const std::size_t byte_count = bytes_of(target);
-  if (header.type != FrameType::segment || header.segment != header_.segment ||
+  if (header.type != FrameType::segment || header.segment != segment_ ||
       header.payload_bytes != byte_count) {
     failed_ = true;
     membership_.fail({.code = ErrorCode::kInternal,
                       .text = fmt::format(
                           "rank {} sent {} bytes as segment {} where {} bytes of segment {} were "
                           "due. Please report this",
-                          peer, header.payload_bytes, header.segment, byte_count, header_.segment),
+                          peer, header.payload_bytes, header.segment, byte_count, segment_),
                       .culprits = {peer},
                       .host = {}});
     return nullptr;
   }
   return frame;
+}
+
+/// The first one counts: others may only wait behind it.
+void Executor::await(int peer) noexcept {
+  if (awaited_ < 0) awaited_ = peer;
 }
 
 void Executor::drop(int peer) {
@@ -275,6 +320,7 @@ void Executor::drop(int peer) {
 
 /// Something has changed that the peer may wait for; what went over a connection wakes it there.
 void Executor::moved(int peer) {
+  has_moved_ = true;
   membership_.progressed();
   if (channels_.connection(peer) == nullptr) membership_.notify(peer);
 }

@@ -92,7 +92,8 @@ class Native final : public Backend, private control::Driver {
         neighbours_(static_cast<const group::NativeSpec&>(spec)),
         collective_channels_(neighbours_.channels(Lane::collective)),
         message_channels_(neighbours_.channels(Lane::message)),
-        collectives_(neighbours_.arena_of_all(), collective_channels_, membership_),
+        collectives_(neighbours_.arena_of_all(), neighbours_.hosts(), make_table(spec.settings),
+                     collective_channels_, membership_),
         queue_(collectives_, membership_, collective_channels_.alarm()),
         messages_(message_channels_, membership_) {
     if (neighbours_.links() != nullptr) ensure_driver();

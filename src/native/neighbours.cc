@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "control/membership.h"
 
@@ -28,6 +29,7 @@ Neighbours::Neighbours(const group::NativeSpec& spec)
   if (here_.size() > 1) arena_ = Arena::make(spec, here_);
   if (here_.size() == hosts.size()) return;
   max_payload_ = common_payload(hosts);
+  hosts_ = hosts;
   links_ = std::make_unique<TcpLinks>(*spec.sockets, group::membership_of(spec), spec.world_ranks);
 }
 

@@ -24,6 +24,8 @@ class Neighbours {
   Channels channels(Lane lane);
   /// Null unless the group has several members, and all are on this host.
   Arena* arena_of_all() noexcept { return links_ == nullptr ? arena_.get() : nullptr; }
+  /// By member: the number of its host; empty if all are on this one.
+  const std::vector<int>& hosts() const noexcept { return hosts_; }
   /// Null if all are on this host.
   TcpLinks* links() const noexcept { return links_.get(); }
 
@@ -31,6 +33,7 @@ class Neighbours {
   int number_here(int member) const noexcept;
 
   const int group_size_, rank_;
+  std::vector<int> hosts_;        // with links
   std::vector<int> here_;         // the members on this host, ascending
   std::size_t max_payload_ = 0;   // with links: the same at all members
   std::unique_ptr<Arena> arena_;  // null if nobody else is here

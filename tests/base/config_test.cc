@@ -60,6 +60,17 @@ TEST(Config, WordsBecomeTheirValues) {
   EXPECT_EQ(Config({}, {{"TUTTI_LOG", "error"}}).log_level(), LogLevel::error);
 }
 
+TEST(Config, BytesHaveUnits) {
+  EXPECT_EQ(parse_bytes("it", "0"), 0u);
+  EXPECT_EQ(parse_bytes("it", "65536"), 65536u);
+  EXPECT_EQ(parse_bytes("it", "64KiB"), 65536u);
+  EXPECT_EQ(parse_bytes("it", "1MiB"), std::size_t{1} << 20);
+  for (const char* const wrong : {"-1", "64K", "1.5MiB", "20000000000GiB", "", "B"}) {
+    const std::string text = rejection({{"segment_bytes", wrong}}, {});
+    EXPECT_TRUE(contains(text, "64KiB")) << wrong << ": " << text;
+  }
+}
+
 TEST(Config, EveryDefaultParses) {
   for (const SettingInfo& row : Config({}, {}).describe()) {
     EXPECT_EQ(rejection({{row.name, row.default_value}}, {}), "accepted") << row.name;

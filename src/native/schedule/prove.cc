@@ -75,6 +75,9 @@ class Prover {
   }
 
   std::string run() {
+    for (int r = 0; r < shape_.group_size; ++r) {
+      if (schedule(r).parts != schedule(0).parts) wrong(r, "splits the buffer as rank 0 does not");
+    }
     for (int r = 0; r < shape_.group_size && wrong_.empty(); ++r) begin_round(r);
     bool moved = true;
     while (moved && wrong_.empty()) {
@@ -111,6 +114,7 @@ class Prover {
   int input_chunks() const {
     const bool many = shape_.op == Op::scatter || shape_.op == Op::reduce_scatter ||
                       shape_.op == Op::all_to_all || shape_.op == Op::all_reduce;
+    if (shape_.op == Op::all_reduce && schedule(0).parts == 0) return 1;
     return shape_.op == Op::barrier ? 0 : many ? shape_.group_size : 1;
   }
 
@@ -211,6 +215,9 @@ class Prover {
   void deliver(int from, const Step& send, int to, std::uint32_t receiving_step) {
     const Expression value = read(from, send.source);
     const Step& receive = schedule(to).steps[receiving_step];
+    if (rank(to).round != rank(from).round) {
+      wrong(to, fmt::format("receives what rank {} sends in round {}", from, rank(from).round));
+    }
     if (receive.kind == Step::Kind::recv) {
       if ((send.source.space == Space::nothing) != (receive.target.space == Space::nothing)) {
         wrong(to, fmt::format("expects data from rank {} and gets none, or the reverse", from));
@@ -275,7 +282,7 @@ class Prover {
       case Op::broadcast:
         return first ? std::optional(expressions_.leaf(shape_.root, 0)) : std::nullopt;
       case Op::all_reduce:
-        return reduced(chunk);
+        return chunk < input_chunks() ? std::optional(reduced(chunk)) : std::nullopt;
       case Op::reduce:
         return first && at_root ? std::optional(reduced(0)) : std::nullopt;
       case Op::gather:

@@ -3,33 +3,49 @@
 // A *schedule* is a list of *rounds* of *steps*; the steps of a round are independent of each other
 // and run at once, a round begins when the one before it has ended. A step moves one *chunk*, one
 // rank's share of a buffer, between *places*: a chunk of the input, of the output or of scratch
-// memory. Places are chunk numbers and not bytes: one schedule serves every count and dtype. A
-// large chunk is run *segment* by segment: the whole schedule for the first segment of every chunk,
-// then for the second.
+// memory. Places are chunk numbers and not bytes: one schedule serves every count and dtype. Large
+// chunks are cut into *segments*, and the schedule is run for each of them: executor.h.
+//
+// Schedules are *synchronous*: a message is received in the round in which it is sent, at most one
+// from a rank to another in each. So the order of the messages of a pair is the same at both ends
+// however many segments are under way.
 //
 // A *reduce* step takes *operands* in canonical order, each from a place or straight from the
 // channel of a peer, and combines them as tree(v) = tree(first k) + tree(rest), k the largest power
-// of two below the number of operands. All reductions here are *direct exchanges*: the owner of a
-// chunk receives every rank's raw piece and adds in that order, so f16 and bf16 are rounded once.
-// An *identity* step writes the element that changes nothing: the reduction of no operands.
+// of two below the number of operands. In a *direct* algorithm the owner of a chunk receives every
+// rank's raw piece and adds in that order, so f16 and bf16 are rounded once; others combine what
+// others have combined, for reductions of which parts have the type of the whole. An *identity*
+// step writes the element that changes nothing: the reduction of no operands.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "tutti/types.h"
 
 namespace tutti::native {
 
+/// How an operation goes. What each means is said where it is made: make.cc.
+enum class Algorithm : std::uint8_t { direct, exchange, doubling, binomial, pairwise, ring };
+inline constexpr std::size_t kAlgorithmCount = 6;
+constexpr std::string_view name_of(Algorithm algorithm) noexcept {
+  constexpr std::string_view kNames[] = {"direct",   "exchange", "doubling",
+                                         "binomial", "pairwise", "ring"};
+  return kNames[static_cast<std::size_t>(algorithm)];
+}
+
 /// What a schedule depends on. `in_place` matters to all_to_all and the scans, where what is
 /// received lands on what is sent.
 struct Shape {
   Op op = Op::barrier;
+  Algorithm algorithm = Algorithm::direct;
   int group_size = 1;
   int rank = 0;
   int root = 0;  ///< of rooted operations
   bool in_place = false;
+  std::span<const int> hosts = {};  ///< by rank: the number of its host; empty: all are on one
 };
 
 struct Place {
@@ -66,10 +82,15 @@ struct Schedule {
   std::span<const Operand> operands_of(const Step& step) const noexcept {
     return std::span(operands).subspan(step.first_operand, step.operand_count);
   }
-  std::size_t widest_round() const noexcept;
 };
 
-/// The schedule of one rank. Every Op but send and recv; group_size >= 1.
+/// Whether the operation can go so.
+bool has_algorithm(Op op, Algorithm algorithm, int group_size, bool in_place) noexcept;
+/// Whether parts of the reduction are combined by several ranks.
+bool combines_parts(Op op, Algorithm algorithm) noexcept;
+
+/// The schedule of one rank. Every Op but send and recv; group_size >= 1, and an algorithm that it
+/// has.
 Schedule make_schedule(const Shape& shape);
 
 }  // namespace tutti::native
