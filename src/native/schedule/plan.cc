@@ -14,10 +14,13 @@ constexpr std::size_t kKiB = 1024;
 constexpr std::size_t kLeastSegment = 64;
 constexpr std::size_t kMostDepth = 16;
 
-/// The last rules of an operation take what is left. Few bytes: fewer steps in time, then fewer
-/// messages. Many: fewer bytes through the busiest rank and host.
+/// Few bytes: fewer steps in time, then fewer messages. Many: fewer bytes through the busiest rank
+/// and host, and of two ranks, which send as much either way, half the additions each.
 constexpr Rule kRules[] = {
-    {.op = Op::all_reduce, .algorithm = Algorithm::exchange, .most_ranks = 2},
+    {.op = Op::all_reduce,
+     .algorithm = Algorithm::exchange,
+     .most_ranks = 2,
+     .most_bytes = 512 * kKiB},
     {.op = Op::all_reduce,
      .algorithm = Algorithm::exchange,
      .most_ranks = 8,
@@ -77,7 +80,7 @@ std::optional<Algorithm> algorithm_of(std::string_view name) noexcept {
 }  // namespace
 
 Table make_table(const Settings& settings) {
-  Table table{.rules = kRules, .segment_bytes = 256 * kKiB, .in_flight = 1024 * kKiB};
+  Table table{.rules = kRules, .segment_bytes = 512 * kKiB, .in_flight = 2048 * kKiB};
   const auto algorithm = settings.find("algorithm");
   if (algorithm != settings.end()) table.wish.algorithm = algorithm_of(algorithm->second);
   const auto bytes = settings.find("segment_bytes");
