@@ -27,6 +27,8 @@
 #include "group/plugin.h"
 #include "native/native.h"
 #include "net/fd.h"
+#include "net/interfaces.h"
+#include "net/security.h"
 #include "rendezvous/identity.h"
 #include "rendezvous/init_method.h"
 #include "rendezvous/meeting.h"
@@ -101,23 +103,49 @@ void refuse_insecure(const BackendInfo& backend, const std::string& security) {
                           backend.name, security));
 }
 
-void warn_of_unprotected(const std::string& place) {
-  log(LogLevel::warn, fmt::format("ranks meet at {} over TCP: what goes between hosts is neither "
-                                  "authenticated nor encrypted in this version, so use a network "
-                                  "that you trust",
-                                  place));
-}
+/// How connections between hosts are protected. The secret is read once, and only where there are
+/// such connections.
+class Protection {
+ public:
+  explicit Protection(const Config& config) : config_(config) {}
+  /// `what`: "ranks meet at 10.0.0.1:29500 over TCP", for who is told why that cannot be.
+  const net::Security& of(const std::string& what) {
+    if (!security_) {
+      security_ = net::security_of(config_.text(Setting::security),
+                                   config_.text(Setting::secret_file), what);
+    }
+    return *security_;
+  }
 
-/// What goes over TCP proves and hides nothing yet. `what`: "ranks meet at 10.0.0.1:29500".
-void refuse_unprotected(const std::string& what, const std::string& security) {
-  if (security == "none" || security == "opportunistic") return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("{} over TCP, which is neither authenticated nor encrypted "
-                  "in this version, and TUTTI_SECURITY={} asks for that: start all ranks on "
-                  "one host, where no port is opened (tutti run, or MASTER_ADDR=127.0.0.1), "
-                  "or give up the protection with TUTTI_SECURITY=none",
-                  what, security));
+ private:
+  const Config& config_;
+  std::optional<net::Security> security_;
+};
+
+/// The line of rank 0 that says what the level protects against, and what not.
+void tell_protection(const std::string& place, net::Level level) {
+  const std::string begin =
+      fmt::format("ranks meet at {} over TCP, security={}", place, net::name_of(level));
+  constexpr const char* kRemedy =
+      "To keep strangers out give all ranks TUTTI_SECURITY=auth and one secret in "
+      "TUTTI_SECRET_FILE";
+  switch (level) {
+    case net::Level::none:
+      return log(LogLevel::warn,
+                 fmt::format("{}: whoever reaches this network can join, read and change what goes "
+                             "between hosts. {}",
+                             begin, kRemedy));
+    case net::Level::opportunistic:
+      return log(
+          LogLevel::warn,
+          fmt::format("{}: until all ranks are there whoever reaches that place can join or "
+                      "disturb; after that nobody connects to a rank who has only listened. What "
+                      "goes between hosts can be read, and changed by who is on its way. {}",
+                      begin, kRemedy));
+    case net::Level::auth:
+    case net::Level::integrity:
+      return log(LogLevel::info, begin);
+  }
 }
 
 MakeBackend find_backend(const Config& config, const Identity& identity) {
@@ -287,7 +315,8 @@ std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size
   return ended;
 }
 
-Meeting meet(const InitOptions& options, const Identity& identity, const Config& config) {
+Meeting meet(const InitOptions& options, const Identity& identity, const Config& config,
+             Protection& protection) {
   rendezvous::MeetingOptions meeting;
   meeting.timeout = config.duration(Setting::timeout);
   meeting.init_method = config.text(Setting::init_method);
@@ -300,14 +329,19 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
     };
   }
   std::string over_tcp;
+  net::Level level = net::Level::none;
   meeting.before_tcp = [&](const std::string& place) {
-    refuse_unprotected("ranks meet at " + place, config.text(Setting::security));
+    const net::Security& security = protection.of(fmt::format("ranks meet at {} over TCP", place));
     over_tcp = place;
-    if (identity.rank == 0 && !identity.is_rank_auto) warn_of_unprotected(place);
+    level = security.level;
+    if (identity.rank == 0 && !identity.is_rank_auto) tell_protection(place, level);
+    return security;
   };
   Meeting met = rendezvous::meet(identity, meeting);
   set_log_rank(met.rank);
-  if (identity.is_rank_auto && met.rank == 0 && !over_tcp.empty()) warn_of_unprotected(over_tcp);
+  if (identity.is_rank_auto && met.rank == 0 && !over_tcp.empty()) {
+    tell_protection(over_tcp, level);
+  }
   return met;
 }
 
@@ -327,15 +361,37 @@ control::Deadlock deadlock_of(const std::string& word) {
   return word == "warn" ? control::Deadlock::warn : control::Deadlock::fail;
 }
 
+/// Where ranks of other hosts can call this one. A hint of another library that leaves nothing is
+/// not one for us.
+std::string own_address(const Config& config, const Meeting& meeting) {
+  const std::string& choice = config.text(Setting::socket_ifname);
+  if (choice.empty()) return meeting.address;
+  const std::string& source = config.source(Setting::socket_ifname);
+  const bool is_hint = source != "option" && source != "TUTTI_SOCKET_IFNAME";
+  const std::string what = source == "option" ? "socket_ifname" : source;
+  const bool is_v6 = meeting.address.find(':') != std::string::npos;
+  const auto toward = net::TcpAddress::parse(is_v6 ? fmt::format("[{}]:0", meeting.address)
+                                                   : meeting.address + ":0");
+  try {
+    return net::choose_address(what, choice, net::interfaces_of_this_host(), toward).host();
+  } catch (const Error& error) {
+    if (!is_hint) throw;
+    log(LogLevel::info, fmt::format("not followed: {}", error.what()));
+    return meeting.address;
+  }
+}
+
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
-                                         const Meeting& meeting) {
+                                         const Meeting& meeting, Protection& protection) {
   control::HostOptions host;
   host.store = meeting.store;
   host.board_fd = meeting.board ? meeting.board->get() : -1;
   host.rank = identity.rank;
   host.world_size = identity.world_size;
   host.host_id = config.text(Setting::host_id);
-  host.address = meeting.address;
+  host.address = own_address(config, meeting);
+  host.ports = net::PortRange::parse("port_range", config.text(Setting::port_range));
+  host.security = [&] { return protection.of("ranks of several hosts speak over TCP"); };
   host.timeout = config.duration(Setting::timeout);
   host.deadlock = deadlock_of(config.text(Setting::deadlock));
   host.deadlock_after = config.duration(Setting::deadlock_after);
@@ -345,23 +401,18 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
 
 /// All that needs the others before the board shows who of them lives.
 std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Config& config,
-                                            const Meeting& meeting) {
+                                            const Meeting& meeting, Protection& protection) {
   try {
     if (identity.world_size > 1) compare_settings(meeting, identity, config);
-    return join_host(identity, config, meeting);
+    return join_host(identity, config, meeting, protection);
   } catch (const Error& error) {
     throw meeting.company->blame(error);
   }
 }
 
-/// What a world of several hosts cannot have in this version; the same on all ranks.
-void refuse_between_hosts(const control::Host& host, const Config& config) {
-  if (host.sockets() == nullptr) return;
-  refuse_unprotected("ranks of several hosts speak", config.text(Setting::security));
-}
-
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
-                        const MakeBackend& make_backend, const Where& where) {
+                        const MakeBackend& make_backend, Protection& protection,
+                        const Where& where) {
   const std::string& name = config.text(Setting::name);
   group::Parts parts;
   parts.name = name.empty() ? "world" : name;
@@ -375,8 +426,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.store = meeting.store;
   for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
   parts.check = config.flag(Setting::check);
-  parts.host = meet_at_host(identity, config, meeting);
-  refuse_between_hosts(*parts.host, config);
+  parts.host = meet_at_host(identity, config, meeting, protection);
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
                              made.backend = make_backend(spec);
@@ -405,10 +455,11 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   if (!identity.is_rank_auto) set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
-  const Meeting meeting = meet(options, identity, config);
+  Protection protection(config);
+  const Meeting meeting = meet(options, identity, config, protection);
   identity.rank = meeting.rank;
   show_agent(meeting, identity);
-  ProcessGroup world = make_world(identity, config, meeting, make_backend, where);
+  ProcessGroup world = make_world(identity, config, meeting, make_backend, protection, where);
   log_world(world, identity, meeting);
   return world;
 } catch (const Error& failure) {

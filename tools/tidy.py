@@ -122,6 +122,8 @@ def check_includes(name, text, report):
             report(name, number, f"{module} may not include {owner} (may: {', '.join(sorted(allowed))})")
         if path == LAYOUT and layer != "src/control/board":
             report(name, number, "the layout of the board is read and written in control/board only")
+        if path.startswith("openssl/") and layer != "src/net":
+            report(name, number, "OpenSSL is used in src/net only")
         if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h"):
             report(name, number, f"{path} is included by .cc files only")
 

@@ -64,7 +64,7 @@ struct BackendInfo {
   std::string version;
   bool checks_itself = false;  ///< verifies (seq, chain); if not, the group does before each call
   bool threads = true;         ///< several ranks may live in one process
-  bool secure = false;         ///< what it sends is authenticated and encrypted, if it sends any
+  bool secure = false;         ///< its peers prove who they are, or it has no connections
 };
 
 /// The shared half of a Work: what runs an asynchronous operation and those who wait for it have

@@ -47,8 +47,8 @@ struct InitOptions {
 /// Errors    kInvalidArgument: two launchers give the process different identities, rank out of
 ///           range, unknown backend or setting, a malformed init_method, a number in it that an
 ///           option contradicts, an address that rank 0 cannot have or whose port is taken.
-///           kTimeout: who is missing. kPeerLost: who died before all were there. kSystem: no
-///           meeting point. kUnsupported: TUTTI_SECURITY asks for what a meeting over TCP has not.
+///           kTimeout: who is missing. kPeerLost: who died before. kSystem: no meeting point.
+///           kUnauthenticated: another secret than the others'. kUnsupported: security=encrypt.
 TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
                                           Where where = Where::current());
 template <class Name>

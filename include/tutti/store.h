@@ -99,13 +99,13 @@ struct TcpStoreOptions {
 ///     auto store = tutti::make_tcp_store({.host = "node-1", .port = 29500, .is_server = rank == 0,
 ///                                         .world_size = n});
 ///
-/// What goes over TCP is neither authenticated nor encrypted in this version: use a network that
-/// you trust. TUTTI_SECURITY=auth and above refuse it.
+/// Whoever reaches the port is served, unless all who use it have TUTTI_SECURITY=auth or integrity
+/// and one secret in TUTTI_SECRET_FILE. Nothing is encrypted.
 ///
 /// Lifetime  The server ends with its store; calls of the others are kSystem then.
-/// Errors    kInvalidArgument: a port out of range; the server's host is not its own, or has no
-///           such name; its port is taken (by whom). kTimeout: nobody serves it, or who has not
-///           come. kUnsupported: TUTTI_SECURITY asks for more.
+/// Errors    kInvalidArgument: a port out of range or taken (by whom), a host that is none or not
+///           the server's, another level, no secret. kUnauthenticated: another secret. kTimeout:
+///           nobody serves it, or who has not come. kUnsupported: TUTTI_SECURITY=encrypt.
 TUTTI_API std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options);
 
 }  // namespace tutti

@@ -27,6 +27,7 @@ struct Row {
   std::string_view words;  // of a Kind::word, separated by |
   bool uniform;
   std::string_view doc;
+  std::array<std::string_view, 2> hints = {};  // variables of other libraries
 };
 
 constexpr Row kRows[] = {
@@ -66,14 +67,32 @@ constexpr Row kRows[] = {
      "how the backend mpi waits: in MPI's own blocking calls (fast; a rank lost inside ends the "
      "process) or testing (slower; deadlines and aborts hold)"},
     {Setting::name, "name", Kind::text, "", "", true, "name of the world in messages"},
+    {Setting::port_range, "port_range", Kind::text, "", "", false,
+     "ports at which ranks listen for those of other hosts, like 30000-30100, one for each rank of "
+     "a host; empty: any that is free"},
     {Setting::rank, "rank", Kind::number, "-1", "", false,
      "rank of this process; -1: from the launcher"},
+    {Setting::secret_file, "secret_file", Kind::text, "", "", false,
+     "file with the secret that all ranks of the job know, of 16 to 4096 bytes and readable by its "
+     "owner alone; needed between hosts where security is auth or integrity"},
     {Setting::security, "security", Kind::word, "opportunistic",
      "none|opportunistic|auth|integrity|encrypt", true,
-     "what connections must have; on one host native opens none; from auth on what protects "
-     "nothing is refused: meetings over TCP, and backends whose connections are their own"},
+     "how connections between hosts are protected: by what ranks say at the meeting (none), and "
+     "not by who only listens there (opportunistic), by a secret (auth), at every frame "
+     "(integrity); on one host native opens none; from auth on backends whose connections are "
+     "their own are refused; encrypt is not in this version"},
     {Setting::segment_bytes, "segment_bytes", Kind::bytes, "0", "", true,
      "the pieces in which native moves large operations between hosts, up to 1MiB; 0: chosen"},
+    {Setting::socket_ifname,
+     "socket_ifname",
+     Kind::text,
+     "",
+     "",
+     false,
+     "interface at which ranks listen for those of other hosts: beginnings of names (eth,ib), "
+     "whole names (=eth0), what is not wanted (^docker), or networks (10.0.0.0/8); empty: the one "
+     "toward the meeting point, with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as hints",
+     {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,
@@ -219,6 +238,17 @@ std::vector<std::string> setting_names() {
   return names;
 }
 
+void take_hint(const Row& row, const Environment& environment, std::string* text,
+               std::string* source) {
+  for (const std::string_view hint : row.hints) {
+    const auto entry = hint.empty() ? environment.end() : environment.find(hint);
+    if (entry == environment.end() || entry->second.empty()) continue;
+    *text = entry->second;
+    *source = hint;
+    return;
+  }
+}
+
 void check_names(const Settings& options) {
   const std::vector<std::string> names = setting_names();
   for (const auto& [name, text] : options) {
@@ -301,6 +331,7 @@ Config::Config(const Settings& options, const Environment& environment) {
       value = {entry->second, variable};
     } else {
       value = {std::string(row.default_value), "default"};
+      take_hint(row, environment, &value.text, &value.source);
     }
     const std::string what =
         value.source == "option" ? fmt::format("setting \"{}\"", row.name) : value.source;
@@ -329,6 +360,9 @@ std::chrono::nanoseconds Config::duration(Setting setting) const {
 }
 const std::string& Config::text(Setting setting) const {
   return values_[static_cast<std::size_t>(setting)].text;
+}
+const std::string& Config::source(Setting setting) const {
+  return values_[static_cast<std::size_t>(setting)].source;
 }
 LogLevel Config::log_level() const {
   return static_cast<LogLevel>(value(Setting::log, static_cast<int>(Kind::word)).number);

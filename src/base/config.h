@@ -2,7 +2,8 @@
 //
 // A *row* has a name, a type, a default and a text; its variable is TUTTI_ and the name in
 // capitals. A *config* holds the value in force of every row, for one world: explicit option, else
-// variable, else default. To add a setting: one enumerator here, one row in config.cc.
+// variable, else what another library's variable of the same sense says (*hint*), else default. To
+// add a setting: one enumerator here, one row in config.cc.
 #pragma once
 
 #include <array>
@@ -39,14 +40,17 @@ enum class Setting : std::uint8_t {
   mpi,
   mpi_mode,
   name,
+  port_range,
   rank,
+  secret_file,
   security,
   segment_bytes,
+  socket_ifname,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 21;
+inline constexpr std::size_t kSettingCount = 23;
 
 /// The value of every setting, parsed and checked.
 ///
@@ -60,6 +64,7 @@ class Config {
   std::int64_t number(Setting setting) const;
   std::chrono::nanoseconds duration(Setting setting) const;  ///< nanoseconds::max(): never
   const std::string& text(Setting setting) const;            ///< as it was given
+  const std::string& source(Setting setting) const;          ///< "TUTTI_TIMEOUT", "option"
   LogLevel log_level() const;
 
   /// Every row, for `tutti env` and for comparing the uniform ones at init.

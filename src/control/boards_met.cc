@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -16,7 +15,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/random.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
 #include "control/memory/hand_over.h"
@@ -116,28 +114,39 @@ net::Fd share_board(const HostOptions& options, const Roster& roster, Deadline& 
   return std::move(boards.front());
 }
 
-std::string encode(const DoorPlate& plate) {
-  std::string text = plate.address.text() + "\n";
-  for (const std::byte each : plate.token) text += fmt::format("{:02x}", each);
-  return text;
-}
-
-DoorPlate decode_plate(int rank, const std::string& text) {
-  const std::size_t end = text.find('\n');
-  DoorPlate plate;
-  if (end == std::string::npos || text.size() != end + 1 + 2 * plate.token.size())
-    throw_unreadable(rank);
-  const auto address = net::TcpAddress::parse(text.substr(0, end));
-  if (!address) throw_unreadable(rank);
-  plate.address = *address;
-  const char* digits = text.data() + end + 1;
-  for (std::byte& each : plate.token) {
-    std::uint8_t value = 0;
-    if (std::from_chars(digits, digits + 2, value, 16).ptr != digits + 2) throw_unreadable(rank);
-    each = static_cast<std::byte>(value);
-    digits += 2;
+/// Throws how the plate of another rank does not go with this one's.
+DoorPlate read_plate(const HostOptions& options, const Roster& roster, int rank,
+                     const std::string& text, const DoorPlate& own, const net::Security& security) {
+  const auto person = [&](int of) {
+    return fmt::format("rank {} on {}", of, roster.host(roster.host_of(WorldRank(of))).name);
+  };
+  const auto plate = decode_plate(text, WorldRank(rank), security);
+  if (!plate) throw_unreadable(rank);
+  if (plate->level != security.level) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} has security={}, {} has security={}: give all ranks the same "
+                            "TUTTI_SECURITY",
+                            person(options.rank), net::name_of(security.level), person(rank),
+                            net::name_of(plate->level)),
+                {.rank = options.rank, .culprits = {rank}});
   }
-  return plate;
+  if (!plate->proves_secret) {
+    throw Error(ErrorCode::kUnauthenticated,
+                fmt::format("{} and {} do not have the same secret: give all ranks of a job copies "
+                            "of one file in TUTTI_SECRET_FILE",
+                            person(options.rank), person(rank)),
+                {.rank = options.rank, .culprits = {rank}});
+  }
+  if (plate->address.is_loopback() != own.address.is_loopback()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} listens at {}, {} at {}: a loopback address is of one host alone. "
+                    "Give all ranks an address of the network to meet at, or choose its "
+                    "interface with TUTTI_SOCKET_IFNAME",
+                    person(options.rank), own.address.host(), person(rank), plate->address.host()),
+        {.rank = options.rank, .culprits = {rank}});
+  }
+  return *plate;
 }
 
 net::Fd open_door(const HostOptions& options) {
@@ -148,22 +157,29 @@ net::Fd open_door(const HostOptions& options) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("\"{}\" is no address of this host", host),
                 {.rank = options.rank});
   }
-  return net::listen_tcp(*address);
+  return net::listen_in_range(*address, options.ports);
 }
 
 std::unique_ptr<RemoteHosts> open_doors(const HostOptions& options, const net::Fd& memory,
                                         const Roster& roster, Deadline& deadline) {
-  RemoteOptions remote{.memory = memory.duplicate(),
-                       .roster = roster,
-                       .rank = WorldRank(options.rank),
-                       .listener = open_door(options),
-                       .plates = {}};
-  DoorPlate own{.address = net::TcpAddress::local(remote.listener.get())};
-  fill_random(own.token.data(), own.token.size());
-  const std::vector<std::string> all = tell_all(options, "door", encode(own), deadline);
-  for (int rank = 0; rank < options.world_size; ++rank)
-    remote.plates.push_back(decode_plate(rank, all[static_cast<std::size_t>(rank)]));
-  return std::make_unique<RemoteHosts>(std::move(remote));
+  const net::Security security = options.security ? options.security() : net::Security{};
+  const net::KeyPair keys = net::KeyPair::make();
+  net::Fd listener = open_door(options);
+  const DoorPlate own{.address = net::TcpAddress::local(listener.get()),
+                      .level = security.level,
+                      .public_key = keys.public_key()};
+  const std::vector<std::string> all =
+      tell_all(options, "door", encode(own, WorldRank(options.rank), security), deadline);
+  std::vector<DoorPlate> plates;
+  for (const std::string& text : all)
+    plates.push_back(
+        read_plate(options, roster, static_cast<int>(plates.size()), text, own, security));
+  return std::make_unique<RemoteHosts>(RemoteOptions{.memory = memory.duplicate(),
+                                                     .roster = roster,
+                                                     .rank = WorldRank(options.rank),
+                                                     .listener = std::move(listener),
+                                                     .plates = std::move(plates),
+                                                     .keys = DoorKeys(security, keys, all)});
 }
 
 /// A board that is there already, with all ranks on this host unless the options say otherwise.

@@ -17,6 +17,8 @@
 
 #include "base/roster.h"
 #include "control/membership.h"
+#include "net/interfaces.h"
+#include "net/security.h"
 #include "tutti/store.h"
 
 namespace tutti::control {
@@ -44,6 +46,10 @@ struct HostOptions {
   /// Where ranks of other hosts can call this one, if there are any: an address of this host,
   /// "192.0.2.7"; empty: of its loopback interface, which only hosts on one machine can reach.
   std::string address = {};
+  /// At which ports.
+  net::PortRange ports = {};
+  /// How the connections between hosts are protected; asked once, if there are several.
+  std::function<net::Security()> security = {};
   std::chrono::nanoseconds timeout = std::chrono::minutes(30);           ///< for meeting
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(30);  ///< "who is awaited"
   /// Who is where, and what is known of other hosts (which must outlive the Host). Without them all

@@ -85,6 +85,12 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
   std::shared_ptr<MessageWork> self_;
 };
 
+/// Whether connections begin with a proof that the peer knows the job's secret.
+bool is_authenticated(const GroupSpec& spec) {
+  const auto level = spec.settings.find("security");
+  return level != spec.settings.end() && (level->second == "auth" || level->second == "integrity");
+}
+
 class Native final : public Backend, private control::Driver {
  public:
   explicit Native(const GroupSpec& spec)
@@ -95,7 +101,8 @@ class Native final : public Backend, private control::Driver {
         collectives_(neighbours_.arena_of_all(), neighbours_.hosts(), make_table(spec.settings),
                      collective_channels_, membership_),
         queue_(collectives_, membership_, collective_channels_.alarm()),
-        messages_(message_channels_, membership_) {
+        messages_(message_channels_, membership_),
+        is_secure_(neighbours_.links() == nullptr || is_authenticated(spec)) {
     if (neighbours_.links() != nullptr) ensure_driver();
   }
 
@@ -187,11 +194,10 @@ class Native final : public Backend, private control::Driver {
   }
 
   BackendInfo info() const override {
-    // On one host it opens no connection; what goes between hosts is not protected in this version.
     return {.name = "native",
             .version = build_info().version,
             .checks_itself = true,
-            .secure = neighbours_.links() == nullptr};
+            .secure = is_secure_};
   }
 
  private:
@@ -290,6 +296,7 @@ class Native final : public Backend, private control::Driver {
   Collectives collectives_;
   Queue queue_;
   Messages messages_;
+  const bool is_secure_;
   std::mutex driver_mutex_;
   std::atomic<bool> has_driver_{false};
   std::atomic<std::uint64_t> uses_{0};  // of messages by the program; where there are links

@@ -53,7 +53,7 @@ PeerLink TcpLinks::link(int peer, Lane lane) {
   const auto take = [this, lane, rank = world_ranks_[static_cast<std::size_t>(peer)]](bool makes) {
     const GroupId group = membership_.id();
     const auto number = static_cast<std::uint8_t>(lane);
-    if (!makes && !sockets_.has_come(group, rank, number)) return net::Fd();
+    if (!makes && !sockets_.has_come(group, rank, number)) return net::Secured();
     return sockets_.try_take(group, rank, number);
   };
   const auto on_end = [this] {

@@ -7,6 +7,10 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 * 1024;
 
+std::string_view text_of(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// Drops what has been used, when that costs less than it saves.
 void compact(std::string* bytes, std::size_t* start) {
   if (*start == bytes->size()) {
@@ -45,12 +49,16 @@ std::string_view ByteReader::bytes(std::size_t max_bytes) {
   return value;
 }
 
-void append_frame(std::string* out, const Frame& frame) {
+void append_frame(std::string* out, const Frame& frame, FrameMac* mac) {
+  const std::size_t begin = out->size();
   ByteWriter writer(out);
   writer.u32(static_cast<std::uint32_t>(frame.body.size()));
   writer.u32(frame.type);
   writer.u64(frame.id);
   out->append(frame.body);
+  if (mac == nullptr) return;
+  mac->add(std::as_bytes(std::span(*out)).subspan(begin));
+  out->append(text_of(mac->finish()));
 }
 
 void FrameDecoder::feed(std::span<const std::byte> bytes) {
@@ -66,20 +74,27 @@ FrameDecoder::Next FrameDecoder::next(Frame* frame) {
   ByteReader header(unread.substr(0, kFrameHeaderBytes));
   const std::size_t body_bytes = header.u32();
   if (body_bytes > max_body_) return Next::malformed;
-  if (unread.size() - kFrameHeaderBytes < body_bytes) return Next::more;
+  const std::size_t tag_bytes = mac_ ? kFrameTagBytes : 0, tag_at = kFrameHeaderBytes + body_bytes;
+  if (unread.size() < tag_at + tag_bytes) return Next::more;
+  if (mac_) {
+    mac_->add(bytes_of(unread.substr(0, tag_at)));
+    const FrameTag tag = mac_->finish();  // of this number: after a wrong one none is right
+    if (!is_same(tag, bytes_of(unread.substr(tag_at, tag_bytes)))) return Next::malformed;
+  }
   frame->type = header.u32();
   frame->id = header.u64();
   frame->body.assign(unread.substr(kFrameHeaderBytes, body_bytes));
-  start_ += kFrameHeaderBytes + body_bytes;
+  start_ += tag_at + tag_bytes;
   return Next::frame;
 }
 
-IoResult SendQueue::flush(int socket) {
+IoResult SendQueue::flush(int socket, std::span<const int> descriptors) {
   while (!empty()) {
     std::size_t moved = 0;
     const auto unsent = std::as_bytes(std::span(bytes_)).subspan(start_);
-    const IoResult result = send_some(socket, unsent, &moved);
+    const IoResult result = send_some(socket, unsent, &moved, descriptors);
     start_ += moved;
+    if (moved > 0) descriptors = {};
     if (result != IoResult::progress) {
       compact(&bytes_, &start_);
       return result;

@@ -1,16 +1,18 @@
 // Framing: numbers and byte strings in little-endian order, and frames of bounded length.
 //
-// A *frame* is a header of 16 bytes {u32 length of the body, u32 type, u64 id} and its body. A
-// reader never allocates for what has only been announced: memory grows with the bytes that have
-// arrived.
+// A *frame* is a header of 16 bytes {u32 length of the body, u32 type, u64 id} and its body, and
+// where the connection is protected a tag of 16 bytes over both. A reader never allocates for what
+// has only been announced: memory grows with the bytes that have arrived.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "net/frame_mac.h"
 #include "net/unix_socket.h"
 
 namespace tutti::net {
@@ -60,8 +62,8 @@ class ByteReader {
   bool ok_ = true;
 };
 
-/// Appends a frame to a byte string.
-void append_frame(std::string* out, const Frame& frame);
+/// Appends a frame to a byte string; with its tag if `mac` is not null.
+void append_frame(std::string* out, const Frame& frame, FrameMac* mac = nullptr);
 
 /// Takes frames out of a stream of bytes.
 class FrameDecoder {
@@ -69,6 +71,8 @@ class FrameDecoder {
   explicit FrameDecoder(std::size_t max_body) : max_body_(max_body) {}
   enum class Next : std::uint8_t { frame, more, malformed };
 
+  /// From now on each frame has a tag; one with a wrong tag is malformed.
+  void protect(const Key& key) { mac_.emplace(key); }
   void feed(std::span<const std::byte> bytes);
   /// Call until it wants `more`. After `malformed` (a body that is too long) it stays malformed.
   Next next(Frame* frame);
@@ -79,20 +83,25 @@ class FrameDecoder {
   std::size_t max_body_;
   std::string buffer_;
   std::size_t start_ = 0;
+  std::optional<FrameMac> mac_;
 };
 
 /// Bytes on their way to a socket that may not take them all at once.
 class SendQueue {
  public:
-  void push(const Frame& frame) { append_frame(&bytes_, frame); }
+  void push(const Frame& frame) { append_frame(&bytes_, frame, mac_ ? &*mac_ : nullptr); }
+  /// From now on each frame has a tag.
+  void protect(const Key& key) { mac_.emplace(key); }
   bool empty() const noexcept { return start_ == bytes_.size(); }
   std::size_t pending() const noexcept { return bytes_.size() - start_; }
-  /// Sends what the socket takes now. `again`: something is left.
-  IoResult flush(int socket);
+  /// Sends what the socket takes now, the descriptors with the first byte. `again`: something is
+  /// left.
+  IoResult flush(int socket, std::span<const int> descriptors = {});
 
  private:
   std::string bytes_;
   std::size_t start_ = 0;
+  std::optional<FrameMac> mac_;
 };
 
 /// Reads once (at most 64 KiB) into `decoder`.

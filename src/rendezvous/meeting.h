@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "net/fd.h"
+#include "net/security.h"
 #include "rendezvous/company.h"
 #include "rendezvous/identity.h"
 #include "tutti/store.h"
@@ -31,8 +32,9 @@ struct MeetingOptions {
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);  ///< "waiting 12 s: ..."
   /// Which ranks have ended, read off the agent's board.
   std::function<std::vector<Ended>(const net::Fd& board)> ended = {};
-  /// Called before anything is sent over TCP, with the place; what it throws ends the meeting.
-  std::function<void(const std::string& place)> before_tcp = {};
+  /// Called before anything is sent over TCP, with the place: says how well that is protected. What
+  /// it throws ends the meeting.
+  std::function<net::Security(const std::string& place)> before_tcp = {};
 };
 
 struct Meeting {

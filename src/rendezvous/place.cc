@@ -158,7 +158,7 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options, con
     place.is_open = true;
     place.job = 0;
   }
-  if (options.before_tcp) options.before_tcp(place.description);
+  if (options.before_tcp) place.security = options.before_tcp(place.description);
   return place;
 }
 

@@ -61,7 +61,9 @@ std::optional<Served> serve(const Identity& identity, const Place& place, const 
                             Deadline& deadline) {
   std::optional<net::Fd> listener = net::try_listen(place.address);
   if (!listener) return std::nullopt;
-  store::ServerOptions options{.listener = std::move(*listener), .admit = admission(place, hello)};
+  store::ServerOptions options{.listener = std::move(*listener),
+                               .security = place.security,
+                               .admit = admission(place, hello)};
   Served served;
   if (!place.tcp.empty()) {
     options.tcp_listener = listen_at(identity, place, deadline);
@@ -87,7 +89,7 @@ std::optional<Served> come(const Place& place, const store::Hello& hello, Deadli
       *why = fmt::format("nobody serves {}", place.description);
     }
     if (place.tcp.empty()) return std::nullopt;
-    auto connected = store::try_connect_tcp_store(place.tcp, hello, deadline, why);
+    auto connected = store::try_connect_tcp_store(place.tcp, hello, place.security, deadline, why);
     if (connected) return served(*connected);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;

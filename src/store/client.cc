@@ -15,6 +15,7 @@
 
 #include "net/poller.h"
 #include "net/process_info.h"
+#include "net/shake_hands.h"
 #include "net/system_error.h"
 #include "store/call_store.h"
 
@@ -31,10 +32,27 @@ constexpr std::chrono::seconds kConnectTime{1};
 /// A process may listen there that is no store and says nothing.
 constexpr std::chrono::seconds kWelcomeTime{5};
 
+/// What moves frames over a connection that is greeted, or about to be.
+struct Stream {
+  net::SendQueue queue = {};
+  net::FrameDecoder decoder{kMaxCallBytes};
+  std::size_t tag_bytes = 0;  ///< of a frame
+
+  void protect(const net::FrameKeys& keys) {
+    queue.protect(keys.send);
+    decoder.protect(keys.receive);
+    tag_bytes = net::kFrameTagBytes;
+  }
+};
+
 class SocketStore final : public RemoteStore {
  public:
-  SocketStore(net::Fd socket, std::string place, bool is_over_tcp)
-      : socket_(std::move(socket)), place_(std::move(place)), is_over_tcp_(is_over_tcp) {}
+  SocketStore(net::Fd socket, Stream stream, std::string place, bool is_over_tcp)
+      : socket_(std::move(socket)),
+        place_(std::move(place)),
+        is_over_tcp_(is_over_tcp),
+        queue_(std::move(stream.queue)),
+        decoder_(std::move(stream.decoder)) {}
   bool is_over_tcp() const noexcept override { return is_over_tcp_; }
 
  private:
@@ -59,7 +77,7 @@ class SocketStore final : public RemoteStore {
   std::mutex mutex_;  // guards what follows
   net::Condition changed_;
   net::SendQueue queue_;
-  net::FrameDecoder decoder_{kMaxCallBytes};
+  net::FrameDecoder decoder_;
   std::map<std::uint64_t, Slot*> slots_;
   std::uint64_t next_id_ = 1;
   bool is_pumped_ = false;
@@ -181,7 +199,7 @@ void SocketStore::throw_timeout(const Call& call, const Slot& slot, Timeout time
 
 /// Reads the server's welcome, and the descriptor that comes with its first byte; empty if the
 /// server has closed the connection instead.
-std::optional<net::Frame> receive_welcome(int socket, Deadline& deadline,
+std::optional<net::Frame> receive_welcome(int socket, Stream& stream, Deadline& deadline,
                                           std::vector<net::Fd>* descriptors) {
   std::array<std::byte, net::kFrameHeaderBytes> header;
   const auto text = [](std::span<const std::byte> bytes) {
@@ -190,13 +208,16 @@ std::optional<net::Frame> receive_welcome(int socket, Deadline& deadline,
   if (!net::receive_all(socket, header, deadline, descriptors, 1)) return std::nullopt;
   net::ByteReader reader(text(header));
   const std::uint32_t body_bytes = reader.u32();
-  net::Frame frame{reader.u32(), reader.u64(), {}};
-  if (frame.type != kFrameWelcome || body_bytes > kMaxWelcomeBytes) {
-    throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
+  const bool is_welcome = reader.u32() == kFrameWelcome && body_bytes <= kMaxWelcomeBytes;
+  if (!is_welcome) throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
+  std::vector<std::byte> rest(body_bytes + stream.tag_bytes);
+  if (!net::receive_all(socket, rest, deadline)) throw net::system_error("no welcome", ECONNRESET);
+  stream.decoder.feed(header);
+  stream.decoder.feed(rest);
+  net::Frame frame;
+  if (stream.decoder.next(&frame) != net::FrameDecoder::Next::frame) {
+    throw Error(ErrorCode::kUnauthenticated, "its welcome was changed under way");
   }
-  std::vector<std::byte> body(body_bytes);
-  if (!net::receive_all(socket, body, deadline)) throw net::system_error("no welcome", ECONNRESET);
-  frame.body = text(body);
   return frame;
 }
 
@@ -224,17 +245,16 @@ void check_welcome(const net::Frame& welcome) {
 }
 
 /// Says hello; empty if the server has dropped the connection before it knew whose it was.
-std::optional<Connected> greet(net::Fd socket, net::Peer server, const std::string& place,
-                               const Hello& hello, Deadline& deadline) {
-  std::string bytes;
-  net::append_frame(&bytes, encode(hello));
+std::optional<Connected> greet(net::Fd socket, Stream stream, net::Peer server,
+                               const std::string& place, const Hello& hello, Deadline& deadline) {
+  stream.queue.push(encode(hello));
   std::vector<net::Fd> descriptors;
   std::optional<net::Frame> welcome;
   try {
     // At once and whole, since nothing else is in the socket: from then on nobody drops us unheard.
-    std::size_t moved = 0;
-    net::send_some(socket.get(), std::as_bytes(std::span(bytes)), &moved);
-    if (moved == bytes.size()) welcome = receive_welcome(socket.get(), deadline, &descriptors);
+    if (stream.queue.flush(socket.get()) == net::IoResult::progress) {
+      welcome = receive_welcome(socket.get(), stream, deadline, &descriptors);
+    }
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
   }
@@ -243,8 +263,8 @@ std::optional<Connected> greet(net::Fd socket, net::Peer server, const std::stri
   Connected connected;
   connected.server = std::move(server);
   if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
-  const auto made =
-      std::make_shared<SocketStore>(std::move(socket), place, !connected.server.address.empty());
+  const auto made = std::make_shared<SocketStore>(std::move(socket), std::move(stream), place,
+                                                  !connected.server.address.empty());
   connected.remote = made.get();
   connected.store = made;
   return connected;
@@ -262,7 +282,7 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
     const net::Peer server = net::peer_of(socket->get());
     const std::string place = fmt::format("store at {} of {}", address, net::describe(server));
     try {
-      if (auto connected = greet(std::move(*socket), server, place, hello, deadline)) {
+      if (auto connected = greet(std::move(*socket), {}, server, place, hello, deadline)) {
         return connected;
       }
       is_dropped = true;  // as the oldest of very many that are silent, or because the server ends
@@ -281,8 +301,16 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
 
 namespace {
 
+/// "rank 1 on node-2".
+std::string own_name(const Hello& hello) {
+  const std::string host = net::own_host_name();
+  return hello.rank < 0 ? fmt::format("this process on {}", host)
+                        : fmt::format("rank {} on {}", hello.rank, host);
+}
+
 std::optional<Connected> try_one(const net::TcpAddress& address, const Hello& hello,
-                                 Deadline& deadline, std::string* why) {
+                                 const net::Security& security, Deadline& deadline,
+                                 std::string* why) {
   const auto at_most = [&](std::chrono::nanoseconds longest) {
     const Clock::time_point now = Clock::now();
     return Deadline::at(now + std::min(deadline.left(now), longest));
@@ -294,20 +322,28 @@ std::optional<Connected> try_one(const net::TcpAddress& address, const Hello& he
   const std::string place = fmt::format("store at {}", address.text());
   Deadline greeting = at_most(kWelcomeTime);
   *why = "who listens there closes the connection";
-  return greet(std::move(*socket), {0, static_cast<uid_t>(-1), address.text()}, place, hello,
-               greeting);
+  net::Handshake handshake = net::Handshake::calling(
+      {.purpose = net::Purpose::store, .from = hello.rank}, security.level, key_of_store(security));
+  if (!net::shake_hands(handshake, socket->get(), greeting)) return std::nullopt;
+  if (handshake.outcome() != net::Handshake::Outcome::proved) {
+    throw net::failure_of(handshake, security.level, own_name(hello), "the " + place);
+  }
+  Stream stream;
+  if (security.has_frame_tags()) stream.protect(handshake.frame_keys());
+  return greet(std::move(*socket), std::move(stream), {0, static_cast<uid_t>(-1), address.text()},
+               place, hello, greeting);
 }
 
 }  // namespace
 
 std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> addresses,
-                                               const Hello& hello, Deadline deadline,
-                                               std::string* why) {
+                                               const Hello& hello, const net::Security& security,
+                                               Deadline deadline, std::string* why) {
   deadline.start(Clock::now());
   std::string all;
   for (const net::TcpAddress& address : addresses) {
     try {
-      if (auto connected = try_one(address, hello, deadline, why)) return connected;
+      if (auto connected = try_one(address, hello, security, deadline, why)) return connected;
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kSystem && error.code() != ErrorCode::kTimeout) throw;
       *why =

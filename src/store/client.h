@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "net/fd.h"
+#include "net/security.h"
 #include "net/tcp.h"
 #include "net/unix_socket.h"
 #include "store/call_store.h"
@@ -47,9 +48,10 @@ Connected connect_store(std::string_view address, const Hello& hello, Deadline d
 /// Tries each of the addresses once, each for a second at most. Empty if none leads to a store, or
 /// to one that does not answer now: *why says what was met.
 ///
-/// Errors  What the server refuses us with. kUnauthenticated: who listens there is no store.
+/// Errors  What the server refuses us with. kUnauthenticated: who listens there is no store, or has
+///         another secret. kInvalidArgument: another level.
 std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> addresses,
-                                               const Hello& hello, Deadline deadline,
-                                               std::string* why);
+                                               const Hello& hello, const net::Security& security,
+                                               Deadline deadline, std::string* why);
 
 }  // namespace tutti::store

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <deque>
 #include <list>
 #include <mutex>
@@ -14,8 +15,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "net/entrance.h"
 #include "net/poller.h"
+#include "net/shake_hands.h"
 #include "net/system_error.h"
 
 namespace tutti::store {
@@ -26,13 +29,21 @@ using Clock = Deadline::Clock;
 constexpr int kReadsPerTurn = 16;  // of 64 KiB, so that one client does not starve the others
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLastWords{1};
+/// Of those who were turned away; strangers must not fill a log.
+constexpr int kMostLines = 8;
 
 struct Connection {
   Connection(net::Fd socket_in, const net::Peer& peer_in, Hall& hall)
       : socket(std::move(socket_in)), peer(peer_in), guest(hall) {}
+  bool is_local() const noexcept { return peer.address.empty(); }
+  /// Has said nothing that a client says.
+  bool is_silent() const noexcept {
+    return !guest.hello() && !(handshake && handshake->has_claim());
+  }
   net::Fd socket;
   net::Peer peer;
   Guest guest;
+  std::optional<net::Handshake> handshake = {};  ///< over TCP: before anything else
   Clock::time_point greet_before = Clock::now() + kGreetingTime;
 };
 
@@ -90,6 +101,9 @@ class Server::Loop {
   /// Serves one connection; false: close it.
   bool serve(Connection& connection, bool readable);
   bool read_from(Connection& connection);
+  bool has_proved(Connection& connection);
+  void tell_of(const Connection& connection);
+  net::Handshake begin_handshake() const;
   bool greet(Connection& connection);
   void say_last_words();
 
@@ -99,6 +113,7 @@ class Server::Loop {
   Hall hall_;
   Connections connections_;
   std::atomic<std::size_t> client_count_{0};
+  int lines_ = 0;
   std::atomic<bool> is_stopping_{false};
   net::Wakeup wakeup_;
 
@@ -140,6 +155,7 @@ void Server::Loop::take_orders() {
   if (is_listener_unwanted_ && !is_listener_closed_) {
     entrance_.close();
     tcp_entrance_.close();
+    connections_.remove_if([](const Connection& c) { return !c.is_local() && !c.guest.hello(); });
     is_listener_closed_ = true;
     changed_.notify_all();
   }
@@ -192,7 +208,47 @@ bool Server::Loop::serve(Connection& connection, bool readable) try {
   return false;  // it sent descriptors, or more than there is memory for
 }
 
+net::Handshake Server::Loop::begin_handshake() const {
+  const auto key_for = [key = key_of_store(options_.security)](const net::Claim& claim) {
+    return claim.purpose == net::Purpose::store ? std::optional(key) : std::nullopt;
+  };
+  return net::Handshake::called(options_.security.level, key_for);
+}
+
+/// Once the handshake is over.
+bool Server::Loop::has_proved(Connection& connection) {
+  const net::Handshake& handshake = *connection.handshake;
+  if (handshake.outcome() != net::Handshake::Outcome::proved) {
+    tell_of(connection);
+    return false;
+  }
+  if (options_.security.has_frame_tags()) connection.guest.protect(handshake.frame_keys());
+  return true;
+}
+
+/// Who may be a rank with another secret, level or version than the others.
+void Server::Loop::tell_of(const Connection& connection) {
+  using Outcome = net::Handshake::Outcome;
+  const net::Handshake& handshake = *connection.handshake;
+  const bool is_stranger =
+      handshake.outcome() == Outcome::strange || handshake.outcome() == Outcome::refused;
+  if (is_stranger || lines_ == kMostLines) return;
+  const int rank = handshake.claim().from;
+  const std::string who = describe(connection.peer) +
+                          (rank >= 0 ? ", as it says rank " + std::to_string(rank) + "," : "");
+  const Error why = net::failure_of(handshake, options_.security.level, "this rank", who);
+  log(LogLevel::warn,
+      "the store of this rank has turned a client away: " + std::string(why.what()) +
+          (++lines_ == kMostLines ? " (there are no more lines of this kind)" : ""));
+}
+
 bool Server::Loop::read_from(Connection& connection) {
+  if (connection.handshake &&
+      connection.handshake->outcome() == net::Handshake::Outcome::going_on) {
+    const int error_number = net::advance(*connection.handshake, connection.socket.get());
+    if (error_number == EAGAIN) return true;
+    if (error_number != 0 || !has_proved(connection)) return false;
+  }
   std::array<std::byte, 64 * 1024> chunk;
   for (int reads = 0; reads < kReadsPerTurn && connection.guest.wants_more(); ++reads) {
     std::size_t moved = 0;
@@ -215,21 +271,21 @@ bool Server::Loop::read_from(Connection& connection) {
 
 bool Server::Loop::greet(Connection& connection) {
   std::optional<Error> refusal = check_version(*connection.guest.hello());
+  if (connection.handshake &&
+      connection.handshake->claim().from != connection.guest.hello()->rank) {
+    return false;  // it has proved to be another one
+  }
   if (!refusal && options_.admit) {
     refusal = options_.admit(*connection.guest.hello(), connection.peer);
   }
-  const bool is_local = connection.peer.address.empty();
-  const bool with_descriptor = !refusal && options_.descriptor >= 0 && is_local;
-  std::string bytes;
-  net::append_frame(&bytes, encode_welcome(refusal, with_descriptor));
-  // The queue is empty and the socket's buffer, too: a welcome always fits.
-  std::size_t moved = 0;
+  const bool with_descriptor = !refusal && options_.descriptor >= 0 && connection.is_local();
+  net::SendQueue& queue = connection.guest.queue();
+  queue.push(encode_welcome(refusal, with_descriptor));
+  // The queue was empty and the socket's buffer, too: a welcome always fits.
   const std::array<int, 1> descriptor{options_.descriptor};
   const net::IoResult result =
-      net::send_some(connection.socket.get(), std::as_bytes(std::span(bytes)), &moved,
-                     std::span(descriptor).first(with_descriptor ? 1 : 0));
-  if (result != net::IoResult::progress || moved != bytes.size()) return false;
-  if (refusal) return false;
+      queue.flush(connection.socket.get(), std::span(descriptor).first(with_descriptor ? 1 : 0));
+  if (result != net::IoResult::progress || refusal) return false;
   connection.guest.welcome();
   return true;
 }
@@ -240,6 +296,7 @@ bool Server::Loop::is_greeted_at_last(Connection& connection) {
 
 bool Server::Loop::take_in(net::Fd socket, const net::Peer& peer) {
   Connection& connection = connections_.emplace_back(std::move(socket), peer, hall_);
+  if (!connection.is_local()) connection.handshake = begin_handshake();
   if (!serve(connection, true)) {  // what a client says first is here by now, mostly
     connections_.pop_back();
     return false;
@@ -255,7 +312,12 @@ void Server::Loop::limit_ungreeted() {
       static_cast<long>(kMaxUngreeted)) {
     return;
   }
-  const auto oldest = std::find_if(connections_.begin(), connections_.end(), is_ungreeted);
+  // Who has begun a handshake has to wait for our answer: the others go first.
+  auto oldest = std::find_if(connections_.begin(), connections_.end(),
+                             [](const Connection& c) { return c.is_silent(); });
+  if (oldest == connections_.end()) {
+    oldest = std::find_if(connections_.begin(), connections_.end(), is_ungreeted);
+  }
   if (!is_greeted_at_last(*oldest)) connections_.erase(oldest);
 }
 

@@ -1,8 +1,9 @@
 // A store served to other processes over an abstract unix socket, over TCP, or both.
 //
 // One thread polls, greets and serves. Whoever connects to the local socket must be the same user
-// or root; of who connects over TCP nothing is known. Both must say hello within two seconds, and
-// are then *admitted* or refused by a hook; the welcome may carry a descriptor to a local client.
+// or root; who connects over TCP must prove in a handshake that it knows the key, which at the
+// lower levels everybody does. Both must say hello within two seconds, and are then *admitted* or
+// refused by a hook; the welcome may carry a descriptor to a local client.
 // The server can stop listening and keep its connections, and can be told to fail everybody with
 // one reason.
 #pragma once
@@ -25,10 +26,11 @@ inline constexpr std::chrono::seconds kGreetingTime{2};
 using Admit = std::function<std::optional<Error>(const Hello&, const net::Peer&)>;
 
 struct ServerOptions {
-  net::Fd listener = {};      ///< may be empty: then only adopt() brings clients
-  net::Fd tcp_listener = {};  ///< may be empty
-  Admit admit = {};           ///< empty: everybody who is trusted, and all who come over TCP
-  int descriptor = -1;        ///< handed to whoever is admitted at `listener`; borrowed
+  net::Fd listener = {};        ///< may be empty: then only adopt() brings clients
+  net::Fd tcp_listener = {};    ///< may be empty
+  net::Security security = {};  ///< of those who come over TCP
+  Admit admit = {};             ///< empty: everybody who is trusted, and who has come over TCP
+  int descriptor = -1;          ///< handed to whoever is admitted at `listener`; borrowed
 };
 
 /// Threads   All calls may be made from any thread.

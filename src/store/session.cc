@@ -17,6 +17,10 @@ net::Frame encode(const Hello& hello) {
   return frame;
 }
 
+net::Key key_of_store(const net::Security& security) {
+  return net::derive(security.secret.bytes(), {}, "tutti store");
+}
+
 std::optional<Error> check_version(const Hello& hello) {
   if (hello.version == kProtocolVersion) return std::nullopt;
   return Error(ErrorCode::kUnsupported,
@@ -44,6 +48,11 @@ Guest::~Guest() {
     hall_.execute(*will_);
   } catch (const std::exception&) {  // no memory: the others find out by their own deadlines
   }
+}
+
+void Guest::protect(const net::FrameKeys& keys) {
+  decoder_.protect(keys.receive);
+  queue_.protect(keys.send);
 }
 
 bool Guest::receive(std::span<const std::byte> bytes) {

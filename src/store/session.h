@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "net/frame.h"
+#include "net/security.h"
 #include "store/call.h"
 #include "store/table.h"
 
@@ -38,6 +39,9 @@ struct Hello {
   std::uint64_t world = 0;  ///< hash of the world's name, 0: it has none
   std::uint32_t version = kProtocolVersion;
 };
+/// The key of connections over TCP: of the secret, where the level has one.
+net::Key key_of_store(const net::Security& security);
+
 /// kUnsupported when the client speaks another version of the protocol.
 std::optional<Error> check_version(const Hello& hello);
 net::Frame encode(const Hello& hello);
@@ -53,6 +57,8 @@ class Guest {
   Guest(const Guest&) = delete;
   Guest& operator=(const Guest&) = delete;
 
+  /// From now on every frame has a tag, both ways.
+  void protect(const net::FrameKeys& keys);
   /// Takes bytes and performs what they ask for, as long as wants_more(); call it with none to go
   /// on. False: malformed; close the connection.
   bool receive(std::span<const std::byte> bytes);

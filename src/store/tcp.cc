@@ -12,6 +12,7 @@
 #include "net/listen.h"
 #include "net/poller.h"
 #include "net/resolve.h"
+#include "net/security.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "tutti/store.h"
@@ -31,7 +32,8 @@ struct Made {
   std::shared_ptr<Store> client;
 };
 
-void check(const TcpStoreOptions& options) {
+/// What protects it, by the settings of this process.
+net::Security check(const TcpStoreOptions& options) {
   const auto reject = [&](const std::string& why) {
     throw Error(ErrorCode::kInvalidArgument, "make_tcp_store: " + why);
   };
@@ -46,15 +48,9 @@ void check(const TcpStoreOptions& options) {
     reject(fmt::format("a timeout of {} ms", options.timeout.count()));
   }
   const Config config({}, read_environment());
-  const std::string& security = config.text(Setting::security);
-  if (security == "none" || security == "opportunistic") return;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("make_tcp_store at {}:{}: the store over TCP is neither authenticated nor "
-                  "encrypted in this version, and TUTTI_SECURITY={} asks for that: let "
-                  "tutti run or a launcher bring the ranks together on one host, or give "
-                  "up the protection with TUTTI_SECURITY=none",
-                  options.host, options.port, security));
+  return net::security_of(
+      config.text(Setting::security), config.text(Setting::secret_file),
+      fmt::format("make_tcp_store: the store at {}:{} goes over TCP", options.host, options.port));
 }
 
 net::Fd listen(const TcpStoreOptions& options, const std::vector<net::TcpAddress>& addresses,
@@ -75,12 +71,12 @@ net::Fd listen(const TcpStoreOptions& options, const std::vector<net::TcpAddress
                                    : "the server must run where the host points"));
 }
 
-std::shared_ptr<Store> connect(const TcpStoreOptions& options,
+std::shared_ptr<Store> connect(const TcpStoreOptions& options, const net::Security& security,
                                const std::vector<net::TcpAddress>& addresses, Deadline& deadline) {
   const store::Hello hello{.world_size = options.world_size};
   milliseconds backoff(1);
   for (std::string why;;) {
-    if (auto connected = store::try_connect_tcp_store(addresses, hello, deadline, &why)) {
+    if (auto connected = store::try_connect_tcp_store(addresses, hello, security, deadline, &why)) {
       return connected->store;
     }
     if (net::pause(backoff, deadline) == net::PollResult::expired) {
@@ -112,25 +108,25 @@ void await_clients(const store::Server& server, const TcpStoreOptions& options,
 }  // namespace
 
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options) {
-  check(options);
+  const net::Security security = check(options);
   Deadline deadline = Deadline::after(options.timeout);
   deadline.start(Clock::now());
   const std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
   const auto made = std::make_shared<Made>();
   if (options.is_server) {
-    made->server = std::make_unique<store::Server>(
-        store::ServerOptions{.tcp_listener = listen(options, addresses, deadline)});
+    made->server = std::make_unique<store::Server>(store::ServerOptions{
+        .tcp_listener = listen(options, addresses, deadline), .security = security});
     const bool is_far = std::none_of(addresses.begin(), addresses.end(),
                                      [](const net::TcpAddress& a) { return a.is_loopback(); });
-    if (is_far) {
+    if (is_far && security.level < net::Level::auth) {
       log(LogLevel::warn,
-          fmt::format(
-              "a store is served at {}:{}: what goes to it over the network is neither "
-              "authenticated nor encrypted in this version, so use a network that you trust",
-              options.host, options.port));
+          fmt::format("a store is served at {}:{} over TCP to whoever reaches it (security={}): "
+                      "use a network that you trust, or give all processes TUTTI_SECURITY=auth and "
+                      "one secret in TUTTI_SECRET_FILE",
+                      options.host, options.port, net::name_of(security.level)));
     }
   }
-  made->client = connect(options, addresses, deadline);
+  made->client = connect(options, security, addresses, deadline);
   if (made->server) await_clients(*made->server, options, deadline);
   Store* const client = made->client.get();
   return {made, client};

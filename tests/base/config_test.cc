@@ -49,6 +49,18 @@ TEST(Config, OptionWinsOverVariableOverDefault) {
   }
 }
 
+TEST(Config, AHintOfAnotherLibraryCountsWhereNothingElseIsSaid) {
+  const Environment environment = {{"GLOO_SOCKET_IFNAME", "eth1"}, {"NCCL_SOCKET_IFNAME", "=ib0"}};
+  const Config hinted({}, environment);
+  EXPECT_EQ(hinted.text(Setting::socket_ifname), "=ib0");
+  EXPECT_EQ(hinted.source(Setting::socket_ifname), "NCCL_SOCKET_IFNAME");
+  EXPECT_EQ(Config({}, {{"GLOO_SOCKET_IFNAME", "eth1"}}).text(Setting::socket_ifname), "eth1");
+  EXPECT_EQ(Config({{"socket_ifname", "lo"}}, environment).text(Setting::socket_ifname), "lo");
+  Environment both = environment;
+  both["TUTTI_SOCKET_IFNAME"] = "eth0";
+  EXPECT_EQ(Config({}, both).source(Setting::socket_ifname), "TUTTI_SOCKET_IFNAME");
+}
+
 TEST(Config, EmptyVariableIsNotSet) {
   const Config config({}, {{"TUTTI_TIMEOUT", ""}, {"TUTTI_LOG", ""}});
   EXPECT_EQ(config.duration(Setting::timeout), 30min);

@@ -192,26 +192,5 @@ TEST(HostsFailures, WhoReceivesFromAnyIsToldThatNobodyIsLeft) {
   }
 }
 
-TEST(HostsFailures, ABackendOfOneHostIsRefused) {
-  const std::vector<Outcome> outcomes =
-      test_kit::collect_ranks(2,
-                              [](const Rank& me) -> std::string {
-                                InitOptions init = me.init;
-                                init.settings["security"] = "auth";
-                                try {
-                                  init_process_group(init);
-                                } catch (const Error& error) {
-                                  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-                                  return error.what();
-                                }
-                                return "it works";
-                              },
-                              {.hosts = {0, 1}});
-  for (const Outcome& outcome : outcomes) {
-    EXPECT_NE(outcome.result.find("neither authenticated nor encrypted"), std::string::npos)
-        << outcome.result << outcome.failure;
-  }
-}
-
 }  // namespace
 }  // namespace tutti::conformance

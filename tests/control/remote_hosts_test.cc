@@ -13,6 +13,7 @@
 #include "control/host.h"
 #include "control/hosts/peer_sockets.h"
 #include "op_patience.h"
+#include "ranks.h"
 #include "thread_ranks.h"
 #include "tutti/error.h"
 #include "tutti/store.h"
@@ -74,6 +75,31 @@ TEST(RemoteHosts, AGroupOfOneHostHasNoSocketsToOthers) {
     EXPECT_EQ(host.sockets(), nullptr);
     world.close(0, 0, Deadline::after(20s), Where::current());
   });
+}
+
+TEST(RemoteHosts, AnAddressOfOneHostAloneBesideOneOfTheNetworkIsRefused) {
+  const std::string all = net::addresses_of_this_host();
+  const std::string address = all.substr(0, all.find(','));
+  if (!net::TcpAddress::parse(address + ":0")) GTEST_SKIP() << "this host has but loopback";
+  const auto store = make_memory_store();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      HostOptions options;
+      options.store = store;
+      options.rank = rank;
+      options.world_size = 2;
+      options.host_id = "host-" + std::to_string(rank);
+      options.address = rank == 0 ? "127.0.0.1" : address;
+      options.timeout = 20s;
+      const Error error = thrown_by([&] { Host::join(options); });
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      expect_text(error, "rank 0 on ");
+      expect_text(error, " at 127.0.0.1");
+      expect_text(error, "a loopback address is of one host alone");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(RemoteHosts, WhoComesLateIsNamed) {
@@ -153,8 +179,9 @@ TEST(RemoteHosts, ALaneIsOneConnectionWhoeverCallsFirst) {
         net::Fd& socket = sockets[static_cast<std::size_t>(lane)];
         // Some are wanted at one end first.
         if (socket || (lane % 3 == rank && Clock::now() + 19800ms < end)) continue;
-        socket =
-            host.sockets()->try_take(kWorld, WorldRank(peer), static_cast<std::uint8_t>(lane));
+        socket = host.sockets()
+                     ->try_take(kWorld, WorldRank(peer), static_cast<std::uint8_t>(lane))
+                     .socket;
         if (socket) ++taken;
       }
       std::this_thread::sleep_for(1ms);

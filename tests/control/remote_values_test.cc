@@ -6,6 +6,7 @@
 #include <random>
 #include <string>
 
+#include "control/hosts/door_plate.h"
 #include "control/hosts/hearing.h"
 #include "control/hosts/hello.h"
 #include "control/hosts/report.h"
@@ -174,28 +175,85 @@ TEST(RemoteValues, AQuestionComesAsItWent) {
 }
 
 TEST(RemoteValues, AHelloComesAsItWent) {
-  Hello hello{.role = Role::data, .from = WorldRank(7), .to = WorldRank(2), .group = 9, .lane = 1};
-  hello.token[15] = std::byte{0xfe};
-  const HelloBytes bytes = encode(hello);
-  const auto come = decode_hello(bytes, kWorldSize);
+  const Hello hello{
+      .role = Role::data, .from = WorldRank(7), .to = WorldRank(2), .group = 9, .lane = 1};
+  const net::Claim claim = claim_of(hello);
+  const auto come = hello_of(claim, kWorldSize);
   ASSERT_TRUE(come);
   EXPECT_EQ(come->role, Role::data);
-  EXPECT_EQ(come->token, hello.token);
   EXPECT_EQ(come->from, hello.from);
   EXPECT_EQ(come->to, hello.to);
   EXPECT_EQ(come->group, 9u);
   EXPECT_EQ(come->lane, 1);
-  EXPECT_FALSE(decode_hello(bytes, 7));
-  for (std::size_t i = 0; i < 16; ++i) {  // magic, version, role
-    HelloBytes wrong = bytes;
-    wrong[i] ^= std::byte{0x40};
-    EXPECT_FALSE(decode_hello(wrong, kWorldSize)) << i;
+  EXPECT_FALSE(hello_of(claim, 7));
+  net::Claim wrong = claim;
+  wrong.purpose = net::Purpose::store;
+  EXPECT_FALSE(hello_of(wrong, kWorldSize));
+  for (const int none : {-1, kWorldSize}) {
+    wrong = claim;
+    wrong.from = none;
+    EXPECT_FALSE(hello_of(wrong, kWorldSize));
+    wrong = claim;
+    wrong.to = none;
+    EXPECT_FALSE(hello_of(wrong, kWorldSize));
   }
+  wrong = claim;
+  wrong.lane = 256;
+  EXPECT_FALSE(hello_of(wrong, kWorldSize));
   for (const Answer answer : {Answer::welcome, Answer::crossing, Answer::refused})
     EXPECT_EQ(decode_answer(encode(answer)), answer);
   AnswerBytes none = encode(Answer::refused);
   none[12] = std::byte{3};
   EXPECT_FALSE(decode_answer(none));
+}
+
+TEST(RemoteValues, APlateComesAsItWentAndProvesTheSecretOfItsRank) {
+  const net::Security security{.level = net::Level::auth,
+                               .secret = net::derive({}, {}, "a secret")};
+  const DoorPlate plate{.address = *net::TcpAddress::parse("192.0.2.1:4711"),
+                        .level = net::Level::auth,
+                        .public_key = net::KeyPair::make().public_key()};
+  const std::string text = encode(plate, WorldRank(3), security);
+  const auto come = decode_plate(text, WorldRank(3), security);
+  ASSERT_TRUE(come);
+  EXPECT_EQ(come->address.text(), "192.0.2.1:4711");
+  EXPECT_EQ(come->level, net::Level::auth);
+  EXPECT_EQ(come->public_key, plate.public_key);
+  EXPECT_TRUE(come->proves_secret);
+  EXPECT_FALSE(decode_plate(text, WorldRank(4), security)->proves_secret) << "of another rank";
+  EXPECT_FALSE(decode_plate(text, WorldRank(3), {.level = net::Level::auth})->proves_secret);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    EXPECT_FALSE(decode_plate(text.substr(0, i), WorldRank(3), security)) << i;
+    std::string changed = text;
+    changed[i] = changed[i] == '1' ? '2' : '1';
+    const auto other = decode_plate(changed, WorldRank(3), security);
+    EXPECT_FALSE(other && other->proves_secret) << i;
+  }
+}
+
+TEST(DoorKeys, AreTheSameAtBothEndsAndOfTheseRanksAlone) {
+  const auto key_of = [](net::Level level, const char* secret) {
+    const net::Security security{.level = level, .secret = net::derive({}, {}, secret)};
+    std::vector<net::KeyPair> pairs;
+    std::vector<std::string> plates;
+    for (int rank = 0; rank < 3; ++rank) {
+      pairs.push_back(net::KeyPair::make());
+      plates.push_back("plate " + std::to_string(rank));
+    }
+    std::vector<DoorKeys> keys;
+    for (const net::KeyPair& pair : pairs) keys.emplace_back(security, pair, plates);
+    const auto bytes = [&](int of, int with) {
+      const auto key = keys[static_cast<std::size_t>(of)].with(
+          WorldRank(with), pairs[static_cast<std::size_t>(with)].public_key());
+      return std::vector<std::byte>(key.bytes().begin(), key.bytes().end());
+    };
+    EXPECT_EQ(bytes(0, 1), bytes(1, 0));
+    EXPECT_EQ(bytes(0, 1) == bytes(0, 2), level == net::Level::none);
+    return bytes(0, 1);
+  };
+  EXPECT_EQ(key_of(net::Level::none, ""), key_of(net::Level::none, ""));
+  EXPECT_NE(key_of(net::Level::opportunistic, ""), key_of(net::Level::opportunistic, ""));
+  EXPECT_NE(key_of(net::Level::none, "a"), key_of(net::Level::none, "b"));
 }
 
 Report at(std::uint64_t stamp, LineState state, std::int64_t asked = 0) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -86,16 +87,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   int ends[2] = {-1, -1};
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
   const net::Fd peer(ends[0]);
-  native::TcpReceiver receiver(std::make_shared<native::TcpConnection>(net::Fd(ends[1])));
-  std::vector<std::byte> target;
   Input input({data, byte_count});
+  std::optional<net::FrameKeys> keys;
+  if (input.byte() % 2 == 1) keys.emplace();  // tags, of which no input knows the right one
+  native::TcpReceiver receiver(
+      std::make_shared<native::TcpConnection>(net::Secured(net::Fd(ends[1]), keys)));
+  std::vector<std::byte> target;
   try {
     while (!input.is_empty()) {
       put_something(input, peer.get());
       receive(input, receiver, target);
     }
   } catch (const Error& error) {
-    require(error.code() == ErrorCode::kInternal);
+    require(error.code() == ErrorCode::kInternal ||
+            (keys && error.code() == ErrorCode::kUnauthenticated));
   }
   return 0;
 }

@@ -57,12 +57,19 @@ Sockets narrow() {
   return {net::Fd(ends[0]), net::Fd(ends[1])};
 }
 
+/// Of a connection whose frames have tags, for its near end.
+const net::FrameKeys kKeys{net::derive({}, {}, "out"), net::derive({}, {}, "in")};
+
 struct TcpPair : Pair {
-  explicit TcpPair(Sockets sockets)
-      : near(std::make_shared<TcpConnection>(std::move(sockets.out))),
-        far(std::make_shared<TcpConnection>(std::move(sockets.in))),
+  explicit TcpPair(Sockets sockets, bool is_protected = false)
+      : near(std::make_shared<TcpConnection>(secured(std::move(sockets.out), is_protected, true))),
+        far(std::make_shared<TcpConnection>(secured(std::move(sockets.in), is_protected, false))),
         out(near),
         in(far) {}
+  static net::Secured secured(net::Fd socket, bool is_protected, bool is_near) {
+    if (!is_protected) return socket;
+    return {std::move(socket), is_near ? kKeys : net::FrameKeys{kKeys.receive, kKeys.send}};
+  }
   Sender& sender() override { return out; }
   Receiver& receiver() override { return in; }
 
@@ -81,6 +88,9 @@ const Kind kKinds[] = {
     {"shm_64k", true, [] { return std::unique_ptr<Pair>(new ShmPair(65536)); }},
     {"tcp", false, [] { return std::unique_ptr<Pair>(new TcpPair(connected())); }},
     {"stream_narrow", false, [] { return std::unique_ptr<Pair>(new TcpPair(narrow())); }},
+    {"tcp_protected", false, [] { return std::unique_ptr<Pair>(new TcpPair(connected(), true)); }},
+    {"stream_narrow_protected", false,
+     [] { return std::unique_ptr<Pair>(new TcpPair(narrow(), true)); }},
 };
 
 class Channel : public testing::TestWithParam<Kind> {
@@ -391,6 +401,97 @@ TEST_F(TcpChannel, AResetIsAnEndWithAnError) {
   while (!near->end()) (void)sender.try_send(content(payload.size()), payload.data());
   EXPECT_NE(*near->end(), 0);
   EXPECT_EQ(sender.try_send(content(0), nullptr), Sent::nothing);
+}
+
+/// Bytes of protected frames, changed on their way.
+class ProtectedChannel : public testing::Test {
+ protected:
+  static FrameHeader content(std::size_t payload_bytes) {
+    FrameHeader header;
+    header.type = FrameType::content;
+    header.payload_bytes = static_cast<std::uint32_t>(payload_bytes);
+    header.id = payload_bytes;
+    return header;
+  }
+  /// What goes over the wire for these frames, one after the other.
+  static std::vector<std::byte> bytes_on_the_wire(const std::vector<std::size_t>& frames) {
+    TcpPair pair(connected(), true);
+    std::vector<std::byte> wire(1 << 20);
+    std::size_t filled = 0;
+    for (const std::size_t payload_bytes : frames) {
+      const std::vector<std::byte> payload = bytes_of(payload_bytes, payload_bytes);
+      EXPECT_EQ(pair.out.try_send(content(payload_bytes), payload.data()), Sent::whole);
+      const std::size_t lines = 2 + (payload_bytes + 63) / 64;
+      Deadline deadline = Deadline::after(std::chrono::seconds(20));
+      EXPECT_TRUE(net::receive_all(pair.far->socket(), std::span(wire).subspan(filled, 64 * lines),
+                                   deadline));
+      filled += 64 * lines;
+    }
+    wire.resize(filled);
+    return wire;
+  }
+  /// How many frames are complete before the receiver finds a wrong one (`found`) or the end.
+  static int frames_in(const std::vector<std::byte>& wire, bool takes, bool* found) {
+    TcpPair pair(connected(), true);
+    Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    net::send_all(pair.near->socket(), wire, deadline);
+    EXPECT_EQ(::shutdown(pair.near->socket(), SHUT_WR), 0);
+    std::vector<std::byte> target(1 << 20);
+    int complete = 0;
+    *found = false;
+    try {
+      while (!pair.far->end() || pair.in.peek() != nullptr) {
+        const Frame* frame = pair.in.peek();
+        if (frame == nullptr) continue;
+        const std::size_t before = frame->taken;
+        takes ? pair.in.take(frame->payload.size()) : (void)pair.in.take_into(target.data());
+        if (frame->is_taken()) {
+          pair.in.pop();
+          ++complete;
+        } else if (frame->taken == before && pair.far->end()) {
+          break;  // the rest will not come
+        }
+      }
+    } catch (const Error& error) {
+      *found = true;
+      EXPECT_TRUE(error.code() == ErrorCode::kUnauthenticated ||
+                  error.code() == ErrorCode::kInternal)
+          << error.what();
+    }
+    return complete;
+  }
+};
+
+TEST_F(ProtectedChannel, AFrameWithAChangedByteIsNeverComplete) {
+  for (const std::size_t payload_bytes :
+       {std::size_t{0}, std::size_t{100}, kWholeBytes, std::size_t{5000}, std::size_t{70'016}}) {
+    const std::vector<std::byte> wire = bytes_on_the_wire({payload_bytes, 8});
+    bool found = false;
+    for (const bool takes : {true, false}) {
+      EXPECT_EQ(frames_in(wire, takes, &found), 2);
+      EXPECT_FALSE(found);
+    }
+    const std::size_t tag = wire.size() - 64 * 3 - 64;  // of the first frame
+    for (std::size_t at = 0; at < tag + 16; at += at < 200 || at > tag - 100 ? 1 : 331) {
+      if (at >= 64 + payload_bytes && at < tag) continue;  // zeros up to the next line
+      std::vector<std::byte> changed = wire;
+      changed[at] ^= std::byte{0x20};
+      EXPECT_EQ(frames_in(changed, at % 2 == 0, &found), 0) << payload_bytes << " at " << at;
+      EXPECT_TRUE(found) << payload_bytes << " at " << at;
+    }
+  }
+}
+
+TEST_F(ProtectedChannel, AFrameThatIsDroppedOrRepeatedIsFound) {
+  const std::vector<std::byte> wire = bytes_on_the_wire({64, 64, 64});
+  const std::ptrdiff_t one = 3 * 64;
+  bool found = false;
+  EXPECT_EQ(frames_in({wire.begin() + one, wire.end()}, true, &found), 0);
+  EXPECT_TRUE(found);
+  std::vector<std::byte> twice(wire.begin(), wire.begin() + one);
+  twice.insert(twice.end(), wire.begin(), wire.end());
+  EXPECT_EQ(frames_in(twice, true, &found), 1);
+  EXPECT_TRUE(found);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Linked into tests, this puts their ranks on several hosts: TUTTI_TEST_LAYOUT says on which.
+// Linked into tests, this puts their ranks on several hosts: TUTTI_TEST_LAYOUT says on which, and
+// TUTTI_TEST_TAGS that every frame between them has a tag.
 #include "native_ranks.h"
 
 namespace tutti::native {
@@ -28,6 +29,9 @@ std::vector<int> hosts_by_layout(int n) {
 }
 
 [[maybe_unused]] const bool kIsSet = (hosts_of = hosts_by_layout, true);
+#ifdef TUTTI_TEST_TAGS
+[[maybe_unused]] const bool kHaveTags = (frames_have_tags = true);
+#endif
 
 }  // namespace
 }  // namespace tutti::native

@@ -18,10 +18,13 @@
 #include "control/board/board.h"
 #include "control/hosts/peer_sockets.h"
 #include "net/events.h"
+#include "net/keys.h"
 #include "net/tcp.h"
 #include "tutti/error.h"
 
 namespace tutti::native {
+
+inline bool frames_have_tags = false;  ///< of the Wires that are made from then on
 
 /// A connection is there some time after it was first asked for, by either end.
 class Wires {
@@ -69,7 +72,7 @@ class Wires {
     return found == wires_.end() ? -1 : found->second.given[rank < peer ? 0 : 1];
   }
 
-  net::Fd try_take(GroupId group, int rank, int peer, std::uint8_t lane) {
+  net::Secured try_take(GroupId group, int rank, int peer, std::uint8_t lane) {
     EXPECT_NE(hosts_[static_cast<std::size_t>(rank)], hosts_[static_cast<std::size_t>(peer)]);
     if (refuses_.load()) throw Error(ErrorCode::kSystem, "no route to host");
     const std::lock_guard lock(mutex_);
@@ -87,7 +90,7 @@ class Wires {
     }
     if (rank == withheld_.load()) return {};
     if (wire.ends[end]) wire.given[end] = wire.ends[end].get();
-    return std::move(wire.ends[end]);
+    return secured(std::move(wire.ends[end]), end);
   }
   bool has_come(GroupId group, int rank, int peer, std::uint8_t lane) {
     const std::lock_guard lock(mutex_);
@@ -104,6 +107,14 @@ class Wires {
   using Key = std::tuple<GroupId, int, int, std::uint8_t>;
   static Key key(GroupId group, int rank, int peer, std::uint8_t lane) {
     return {group, std::min(rank, peer), std::max(rank, peer), lane};
+  }
+
+  /// Two keys that both ends know, where frames have tags.
+  net::Secured secured(net::Fd socket, std::size_t end) const {
+    if (!is_protected_ || !socket) return socket;
+    const net::Key keys[2] = {net::derive({}, {}, "of the lower"),
+                              net::derive({}, {}, "the other")};
+    return {std::move(socket), net::FrameKeys{keys[end], keys[1 - end]}};
   }
 
   std::array<net::Fd, 2> make() const {
@@ -125,6 +136,7 @@ class Wires {
   }
 
   const std::vector<int> hosts_;
+  const bool is_protected_ = frames_have_tags;
   const Kind kind_;
   const net::Fd memory_;
   const control::Board board_;
@@ -143,7 +155,7 @@ class Wires {
 class WireSockets final : public control::PeerSockets {
  public:
   WireSockets(Wires& wires, int rank) : wires_(wires), rank_(rank) {}
-  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) override {
+  net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) override {
     return wires_.try_take(group, rank_, peer.value, lane);
   }
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override {

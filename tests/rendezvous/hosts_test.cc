@@ -14,6 +14,7 @@
 #include "namespaces.h"
 #include "net/port_holder.h"
 #include "net/process_info.h"
+#include "net/shake_hands.h"
 #include "net/tcp.h"
 #include "ranks.h"
 #include "rendezvous/claim.h"
@@ -72,12 +73,12 @@ class Hosts : public testing::Test {
     return Child([=] { return meet_and_greet(identity, options); });
   }
   /// Connected over TCP, as a rank on another host is.
-  std::shared_ptr<Store> connect(store::Connected* connected) {
+  std::shared_ptr<Store> connect(store::Connected* connected, net::Level level = net::Level::none) {
     const std::vector<net::TcpAddress> addresses = {at(host_, port_)};
     Deadline deadline = Deadline::after(20s);
     std::string why;
     for (;;) {
-      auto found = store::try_connect_tcp_store(addresses, {}, deadline, &why);
+      auto found = store::try_connect_tcp_store(addresses, {}, {.level = level}, deadline, &why);
       if (found) {
         *connected = std::move(*found);
         return connected->store;
@@ -204,7 +205,7 @@ TEST_F(Hosts, WhoAnswersThereMayBeNoStore) {
   const net::Fd socket = net::accept_tcp(listener.get());
   const std::string_view banner = "SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u7\r\n";
   net::send_all(socket.get(), std::as_bytes(std::span(banner)), deadline);
-  expect_has(one.result(), "this is no store of Tutti");
+  expect_has(one.result(), "who listens there does not speak as Tutti does");
 }
 
 TEST_F(Hosts, AnotherVersionIsToldByBothSides) {
@@ -214,7 +215,7 @@ TEST_F(Hosts, AnotherVersionIsToldByBothSides) {
   const std::vector<net::TcpAddress> addresses = {at(host_, port_)};
   std::string why;
   const Error refused = thrown_by([&] {
-    store::try_connect_tcp_store(addresses, {.version = store::kProtocolVersion + 1},
+    store::try_connect_tcp_store(addresses, {.version = store::kProtocolVersion + 1}, {},
                                  Deadline::after(20s), &why);
   });
   EXPECT_EQ(refused.code(), ErrorCode::kUnsupported);
@@ -228,6 +229,9 @@ TEST_F(Hosts, AServerOfAnotherVersionIsSaidToBeThat) {
   Deadline deadline = Deadline::after(20s);
   ASSERT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
   const net::Fd socket = net::accept_tcp(listener.get());
+  net::Handshake handshake = net::Handshake::called(
+      net::Level::none, [](const net::Claim&) { return store::key_of_store({}); });
+  ASSERT_TRUE(net::shake_hands(handshake, socket.get(), deadline));
   net::Frame welcome = store::encode_welcome(std::nullopt, false);
   welcome.body[4] = static_cast<char>(store::kProtocolVersion + 1);
   std::string bytes;
@@ -355,7 +359,7 @@ TEST_F(Hosts, WhoWaitsForNobodyIsToldWhatToCheck) {
 
 TEST_F(Hosts, WhatIsForbiddenOverTcpIsForbiddenBeforeAPortIsOpen) {
   MeetingOptions options{.timeout = 20s};
-  options.before_tcp = [](const std::string& place) {
+  options.before_tcp = [](const std::string& place) -> net::Security {
     throw Error(ErrorCode::kUnsupported, "not at " + place);
   };
   const Error error = thrown_by([&] { meet(rank_of(0, 2, host_, port_), options); });
@@ -518,23 +522,25 @@ TEST_F(Hosts, AWorldOfOneHostWorksFromEndToEnd) {
   const std::string zero = ranks[0].result();
   expect_has(zero, "sum 3.0");
   expect_has(zero, "ranks meet at MASTER_ADDR=" + host_ + " MASTER_PORT=" + std::to_string(port_) +
-                       " over TCP: what goes between hosts is neither authenticated nor "
-                       "encrypted in this version");
+                       " over TCP, security=opportunistic: until all ranks are there whoever "
+                       "reaches that place can join or disturb; after that nobody connects to a "
+                       "rank who has only listened.");
   EXPECT_EQ(std::count(zero.begin(), zero.end(), '\n'), 2) << zero;  // the sum and one line
   EXPECT_EQ(ranks[1].result(), "sum 3.000000\n");
 }
 
-TEST_F(Hosts, ProtectionThatIsNotThereIsRefused) {
+TEST_F(Hosts, ProtectionWithoutASecretIsRefusedAndEncryptionByName) {
   for (const char* security : {"auth", "integrity", "encrypt"}) {
     for (int rank = 0; rank < 2; ++rank) {
       Child refused([=, host = host_, port = port_] {
         return whole_rank(rank, 2, host, port, {{"security", security}});
       });
       const std::string text = refused.result();
-      expect_has(text, "kUnsupported: ");
-      expect_has(text, "neither authenticated nor encrypted in this version");
+      const bool is_encrypt = std::string(security) == "encrypt";
+      expect_has(text, is_encrypt ? "kUnsupported: " : "kInvalidArgument: ");
+      expect_has(text, "ranks meet at MASTER_ADDR=" + host_);
       expect_has(text, "TUTTI_SECURITY=" + std::string(security));
-      expect_has(text, "TUTTI_SECURITY=none");
+      expect_has(text, is_encrypt ? "which this version does not do" : "set TUTTI_SECRET_FILE to");
     }
   }
   std::vector<Child> local;  // no port, nothing to protect
@@ -598,7 +604,7 @@ TEST_F(Hosts, NumbersAreGivenInTheOrderOfArrival) {
 TEST_F(Hosts, OneTooManyIsToldSoAndTheOthersMeet) {
   Child zero([&] { return numbered_rank(host_, port_, 3); });
   store::Connected connected;
-  connect(&connected);
+  connect(&connected, net::Level::opportunistic);
   connected.store->set("world//1/numbers", "2");  // as if one more were about to claim its own
   Child refused([&] { return numbered_rank(host_, port_, 3); });
   expect_has(refused.result(), "kInvalidArgument: init: 3 processes have come to tcp://" + host_);
@@ -740,6 +746,79 @@ TEST_F(InNamespaces, InTheProgramsTcpStoreADeathIsSeen) {
   const std::string text = zero.result();
   expect_has(text, "kPeerLost: init: rank 1 (pid 1 (");
   expect_has(text, ") on host-1) was lost before the world of 3 ranks was complete");
+}
+
+/// A secret in a file that others cannot read, gone with this object.
+class SecretFile {
+ public:
+  explicit SecretFile(const std::string& secret) {
+    const int fd = ::mkstemp(path_.data());
+    EXPECT_EQ(::write(fd, secret.data(), secret.size()), static_cast<ssize_t>(secret.size()));
+    ::close(fd);
+  }
+  ~SecretFile() { ::unlink(path_.c_str()); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_ = "/tmp/tutti-secret-XXXXXX";
+};
+
+struct WholeRanks : InNamespaces {
+  /// Of a world of two, each on a host of its own.
+  Child start_whole(int rank, const Settings& settings) const {
+    return spaces.on_host(
+        rank, [=] { return whole_rank(rank, 2, Namespaces::address(0), 29500, settings); });
+  }
+};
+
+TEST_F(WholeRanks, AtEveryLevelTwoHostsMakeAWorld) {
+  const SecretFile secret("a secret that nobody guesses");
+  for (const char* level : {"none", "opportunistic", "auth", "integrity"}) {
+    const Settings settings = {{"security", level}, {"secret_file", secret.path()}};
+    Child zero = start_whole(0, settings), one = start_whole(1, settings);
+    const std::string told = zero.result();
+    expect_has(told, "sum 3.0");
+    const bool warns = std::string(level) == "none" || std::string(level) == "opportunistic";
+    EXPECT_EQ(told.find("security=" + std::string(level)) != std::string::npos, warns) << told;
+    EXPECT_EQ(one.result(), "sum 3.000000\n");
+  }
+}
+
+TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesIn) {
+  const SecretFile secret("a secret that nobody guesses"), another("one that differs from that");
+  const Settings right = {{"security", "auth"}, {"secret_file", secret.path()}};
+  Child zero = start_whole(0, right);
+  Child wrong = start_whole(1, {{"security", "auth"}, {"secret_file", another.path()}});
+  const std::string text = wrong.result(10s);
+  expect_has(text, "kUnauthenticated: ");
+  expect_has(text, "rank 1 on host-1 and the store at 10.77.0.1:29500 do not have the same secret");
+  Child low = start_whole(1, {{"security", "none"}});
+  expect_has(low.result(10s),
+             "rank 1 on host-1 has security=none, the store at 10.77.0.1:29500 has "
+             "security=auth");
+  Child one = start_whole(1, right);
+  const std::string told = zero.result();
+  expect_has(told, "sum 3.0");
+  expect_has(told, "the store of this rank has turned a client away: this rank and a process at ");
+  expect_has(told, ", as it says rank 1, do not have the same secret");
+  expect_has(told, "has security=none");
+  EXPECT_EQ(one.result(), "sum 3.000000\n");
+}
+
+TEST_F(WholeRanks, InterfaceAndPortsAreAsTheyWereChosen) {
+  const Settings chosen = {{"socket_ifname", "=eth0"}, {"port_range", "31000-31003"}};
+  Child zero = start_whole(0, chosen), one = start_whole(1, chosen);
+  expect_has(zero.result(), "sum 3.0");
+  EXPECT_EQ(one.result(), "sum 3.000000\n");
+  for (int rank = 0; rank < 2; ++rank) {
+    Child other = start_whole(1 - rank, {});
+    Child refused = start_whole(rank, {{"socket_ifname", "wlan"}});
+    const std::string text = refused.result();
+    expect_has(text, "kInvalidArgument: ");
+    expect_has(text,
+               "socket_ifname=wlan leaves no interface: this host has lo (127.0.0.1), eth0 (");
+    expect_has(other.result(), "could not join the world: socket_ifname=wlan leaves no interface");
+  }
 }
 
 TEST_F(InNamespaces, Rank0AtItsLoopbackIsMissedWithAdvice) {

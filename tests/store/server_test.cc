@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <deque>
 #include <fstream>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -245,7 +247,7 @@ TEST(StoreServer, ServesALocalSocketAndTcpAtOnce) {
                         .descriptor = STDERR_FILENO});
   std::string why;
   const auto near = store::connect_store(address, {}, soon());
-  const auto far = store::try_connect_tcp_store(addresses, {}, soon(), &why);
+  const auto far = store::try_connect_tcp_store(addresses, {}, {}, soon(), &why);
   ASSERT_TRUE(far) << why;
   near.store->set("k", "v");
   EXPECT_EQ(far->store->get("k"), "v");
@@ -257,9 +259,100 @@ TEST(StoreServer, ServesALocalSocketAndTcpAtOnce) {
   EXPECT_TRUE(seen[1].address.starts_with("127.0.0.1:"));
   EXPECT_FALSE(net::is_trusted(seen[1]));
   server.stop_listening();
-  EXPECT_FALSE(store::try_connect_tcp_store(addresses, {}, soon(), &why));
+  EXPECT_FALSE(store::try_connect_tcp_store(addresses, {}, {}, soon(), &why));
   expect_text(Error(ErrorCode::kSystem, why), addresses[0].text() + ": Connection refused");
   EXPECT_EQ(far->store->get("k"), "v");
+}
+
+net::Security secured(net::Level level, const char* secret) {
+  return {.level = level, .secret = net::derive({}, {}, secret)};
+}
+
+/// A server over TCP alone.
+struct Guarded {
+  explicit Guarded(const net::Security& security) {
+    net::Fd tcp = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+    addresses = {net::TcpAddress::local(tcp.get())};
+    server.emplace(store::ServerOptions{.tcp_listener = std::move(tcp), .security = security});
+  }
+  std::optional<store::Connected> connect(const net::Security& security) {
+    std::string why;
+    return store::try_connect_tcp_store(addresses, {.rank = 1}, security, soon(), &why);
+  }
+  std::vector<net::TcpAddress> addresses;
+  std::optional<store::Server> server;
+};
+
+TEST(StoreServer, AtEveryLevelWhoHasTheSecretIsServed) {
+  for (const net::Level level :
+       {net::Level::none, net::Level::opportunistic, net::Level::auth, net::Level::integrity}) {
+    Guarded guarded(secured(level, "secret"));
+    const auto one = guarded.connect(secured(level, "secret"));
+    const auto other = guarded.connect(secured(level, "secret"));
+    ASSERT_TRUE(one && other);
+    const std::string large(1 << 20, 'x');
+    std::thread setter([&] { other->store->set("later", large); });
+    EXPECT_EQ(one->store->get("later", 20s), large);
+    setter.join();
+    one->store->set("k", "v");
+    EXPECT_EQ(other->store->get("k"), "v");
+    EXPECT_EQ(thrown_by([&] { one->store->get("never", 50ms); }).code(), ErrorCode::kTimeout);
+  }
+}
+
+TEST(StoreServer, WhoHasAnotherSecretOrLevelIsToldSoAtOnce) {
+  Guarded guarded(secured(net::Level::auth, "secret"));
+  const Error secret = thrown_by([&] { guarded.connect(secured(net::Level::auth, "another")); });
+  EXPECT_EQ(secret.code(), ErrorCode::kUnauthenticated);
+  expect_text(secret, "rank 1 on ");
+  expect_text(secret,
+              " and the store at " + guarded.addresses[0].text() + " do not have the same secret");
+  for (const net::Level level :
+       {net::Level::none, net::Level::opportunistic, net::Level::integrity}) {
+    const Error other = thrown_by([&] { guarded.connect(secured(level, "secret")); });
+    EXPECT_EQ(other.code(), ErrorCode::kInvalidArgument);
+    expect_text(other, "has security=" + std::string(net::name_of(level)));
+    expect_text(other, "has security=auth");
+  }
+  const auto right = guarded.connect(secured(net::Level::auth, "secret"));
+  ASSERT_TRUE(right);
+  right->store->set("k", "v");
+  EXPECT_EQ(guarded.server->client_count(), 1u);
+}
+
+TEST(StoreServer, BeforeTheProofNothingIsRead) {
+  Guarded guarded(secured(net::Level::auth, "secret"));
+  const auto first_of_us = guarded.connect(secured(net::Level::auth, "secret"));
+  Deadline deadline = soon();
+  const net::Fd stranger = net::connect_tcp(guarded.addresses[0], deadline);
+  net::send_all(stranger.get(), bytes_of(hello_bytes()), deadline);  // as at the local socket
+  EXPECT_TRUE(test::is_closed_by_server(stranger));
+  net::Fd silent = net::connect_tcp(guarded.addresses[0], deadline);
+  guarded.server->stop_listening();  // and joining is closed for who has begun
+  EXPECT_TRUE(test::is_closed_by_server(silent));
+  first_of_us->store->set("k", "v");
+}
+
+TEST(StoreServer, TenThousandSilentConnectionsDisturbNobody) {
+  Guarded guarded(secured(net::Level::auth, "secret"));
+  const auto client = guarded.connect(secured(net::Level::auth, "secret"));
+  const auto resident = [] {
+    std::ifstream file("/proc/self/statm");
+    long pages = 0, resident_pages = 0;
+    file >> pages >> resident_pages;
+    return resident_pages * ::sysconf(_SC_PAGESIZE);
+  };
+  const long before = resident();
+  std::deque<net::Fd> crowd;
+  for (int i = 0; i < 10'000; ++i) {
+    Deadline deadline = soon();
+    crowd.push_back(net::connect_tcp(guarded.addresses[0], deadline));
+    if (crowd.size() > 400) crowd.pop_front();  // as many as there are descriptors for
+    if (i % 1000 == 0) client->store->set("k", std::to_string(i));
+  }
+  EXPECT_EQ(client->store->get("k"), "9000");
+  EXPECT_TRUE(guarded.connect(secured(net::Level::auth, "secret")));
+  EXPECT_LT(resident() - before, 32 << 20);
 }
 
 TEST(StoreServer, FailReachesThoseWhoWaitAndThoseWhoComeLater) {

@@ -94,16 +94,18 @@ TEST(TcpStore, ANameThatDoesNotExistIsNamed) {
   expect_text(error, "no-such-host.invalid");
 }
 
-TEST(TcpStore, ProtectionThatIsNotThereIsRefused) {
+TEST(TcpStore, ProtectionWithoutASecretIsRefusedAndEncryptionByName) {
   for (const char* security : {"auth", "integrity", "encrypt"}) {
     ::setenv("TUTTI_SECURITY", security, 1);
     for (const bool is_server : {true, false}) {
       const Error error = thrown_by([&] {
         make_tcp_store({.host = "127.0.0.1", .port = test::free_port(), .is_server = is_server});
       });
-      EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
-      expect_text(error, "neither authenticated nor encrypted in this version");
+      const bool is_encrypt = std::string(security) == "encrypt";
+      EXPECT_EQ(error.code(), is_encrypt ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument);
+      expect_text(error, "make_tcp_store: the store at 127.0.0.1:");
       expect_text(error, std::string("TUTTI_SECURITY=") + security);
+      if (!is_encrypt) expect_text(error, "set TUTTI_SECRET_FILE");
     }
     ::unsetenv("TUTTI_SECURITY");
   }

@@ -18,19 +18,23 @@ constexpr int kReadsAtATime = 16;  // then others have their turn
 
 }  // namespace
 
-Connection::Connection(net::Events& events, net::Fd socket, std::size_t most_bytes,
+Connection::Connection(net::Events& events, net::Secured secured, std::size_t most_bytes,
                        OnFrame on_frame, OnEnd on_end)
-    : socket_(std::move(socket)),
+    : socket_(std::move(secured.socket)),
       on_frame_(std::move(on_frame)),
       on_end_(std::move(on_end)),
       decoder_(most_bytes),
       watched_(events.watch(socket_.get(), [this] { look(); })) {
+  if (secured.keys) {
+    mac_.emplace(secured.keys->send);
+    decoder_.protect(secured.keys->receive);
+  }
   arm();
 }
 
 void Connection::send(const net::Frame& frame) {
   if (has_ended_ || is_finishing_) return;
-  net::append_frame(&out_, frame);
+  net::append_frame(&out_, frame, mac_ ? &*mac_ : nullptr);
   flush();
   arm();
 }

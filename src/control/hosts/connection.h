@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "net/events.h"
 #include "net/fd.h"
 #include "net/frame.h"
+#include "net/secured.h"
 #include "net/tcp.h"
 
 namespace tutti::control {
@@ -23,8 +25,8 @@ class Connection {
   /// order; else the number of the error, EPROTO for bytes that are no frame.
   using OnEnd = std::function<void(int error_number)>;
 
-  /// `socket` is connected and does not block.
-  Connection(net::Events& events, net::Fd socket, std::size_t most_bytes, OnFrame on_frame,
+  /// Is connected and does not block.
+  Connection(net::Events& events, net::Secured secured, std::size_t most_bytes, OnFrame on_frame,
              OnEnd on_end);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -51,6 +53,7 @@ class Connection {
   const OnFrame on_frame_;
   const OnEnd on_end_;
   net::FrameDecoder decoder_;
+  std::optional<net::FrameMac> mac_;  // of what is sent
   std::string out_;
   std::size_t sent_ = 0;  // of those
   int send_error_ = 0;    // nothing can be sent any more

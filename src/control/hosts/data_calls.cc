@@ -24,13 +24,13 @@ constexpr int kMostRefusals = 3;
 DataCalls::DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there)
     : events_(events), rank_(rank), begin_(std::move(begin)), on_there_(std::move(on_there)) {}
 
-net::Fd DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
+net::Secured DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   const Key key{group, peer, lane};
   const std::lock_guard lock(mutex_);
   const auto [place, is_new] = lines_.try_emplace(key);
   Line& line = place->second;
   if (line.socket) {
-    net::Fd socket = std::move(line.socket);
+    net::Secured socket = std::move(line.socket);
     lines_.erase(place);
     return socket;
   }
@@ -43,19 +43,15 @@ net::Fd DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
 bool DataCalls::has_come(GroupId group, WorldRank peer, std::uint8_t lane) {
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find({group, peer, lane});
-  return found != lines_.end() && found->second.socket;
+  return found != lines_.end() && static_cast<bool>(found->second.socket);
 }
 
 void DataCalls::call(const Key& key) try {
   const std::lock_guard lock(mutex_);
   const auto found = lines_.find(key);
   if (found == lines_.end() || found->second.socket || found->second.call) return;
-  const Hello hello{.role = Role::data,
-                    .token = {},
-                    .from = rank_,
-                    .to = key.peer,
-                    .group = key.group,
-                    .lane = key.lane};
+  const Hello hello{
+      .role = Role::data, .from = rank_, .to = key.peer, .group = key.group, .lane = key.lane};
   found->second.next_call = Clock::now() + kBetweenCalls;
   found->second.call =
       begin_(hello, [this, key](Call::Outcome outcome) { on_outcome(key, std::move(outcome)); });
@@ -72,6 +68,8 @@ void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {
     if (found == lines_.end()) return;
     Line& line = found->second;
     drop(std::move(line.call));
+    if (!outcome.distrust.empty() && !std::exchange(line.has_told, true))
+      log(LogLevel::error, outcome.distrust);
     line.refusals = outcome.error_number == ECONNREFUSED ? line.refusals + 1 : 0;
     is_over = line.refusals == kMostRefusals;
     if (outcome.answer == Answer::crossing) line.next_call = Clock::now() + kCrossing;
@@ -89,7 +87,7 @@ Answer DataCalls::on_hello(const Hello& hello) {
   return Answer::welcome;
 }
 
-void DataCalls::on_guest(const Hello& hello, net::Fd socket) {
+void DataCalls::on_guest(const Hello& hello, net::Secured socket) {
   {
     const std::lock_guard lock(mutex_);
     lines_[{hello.group, hello.from, hello.lane}].socket = std::move(socket);

@@ -25,12 +25,12 @@ class DataCalls {
   DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there);
 
   /// As PeerSockets says it. Any thread.
-  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane);
+  net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane);
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane);
 
   // ---- on the thread of `events`
   Answer on_hello(const Hello& hello);
-  void on_guest(const Hello& hello, net::Fd socket);
+  void on_guest(const Hello& hello, net::Secured socket);
   /// Calls again whom it could not reach; when to do so next.
   Clock::time_point sweep(Clock::time_point now);
 
@@ -46,7 +46,8 @@ class DataCalls {
     std::unique_ptr<Call> call = {};
     Clock::time_point next_call = {};
     int refusals = 0;  ///< one after the other
-    net::Fd socket = {};
+    net::Secured socket = {};
+    bool has_told = false;  ///< that who is there is not believed
   };
   void call(const Key& key);
   void on_outcome(const Key& key, Call::Outcome outcome);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "net/shake_hands.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -31,33 +32,40 @@ bool say(int socket, std::span<const std::byte> bytes) noexcept {
   return net::send_parts(socket, std::span(&part, 1)).bytes == bytes.size();
 }
 
-/// In a time that does not tell how much of it is right.
-bool is_same(const Token& one, const Token& other) noexcept {
-  std::byte difference{};
-  for (std::size_t i = 0; i < one.size(); ++i) difference |= one[i] ^ other[i];
-  return difference == std::byte{};
+/// Of those who were turned away; strangers must not fill a log.
+constexpr int kMostLines = 8;
+/// Then others have their turn.
+constexpr int kAcceptsAtATime = 64;
+
+/// Of the other end, which may have gone.
+std::string address_of(int socket) try {
+  return net::TcpAddress::remote(socket).text();
+} catch (const Error&) {
+  return "an address that is gone";
 }
+
+std::string name_of(WorldRank rank) { return "rank " + std::to_string(rank.value); }
 
 }  // namespace
 
 // ---- the door ----------------------------------------------------------------------------------
 
 struct Door::Caller {
-  explicit Caller(net::Fd socket_in) : socket(std::move(socket_in)) {}
+  Caller(net::Fd socket_in, net::Handshake handshake_in)
+      : handshake(std::move(handshake_in)), socket(std::move(socket_in)) {}
   const Clock::time_point came = Clock::now();
-  HelloBytes hello;
-  std::size_t heard = 0;
+  net::Handshake handshake;
   net::Fd socket;
   std::unique_ptr<net::Events::Watched> watched;  // goes before the socket
 };
 
-Door::Door(net::Events& events, net::Fd listener, Token token, WorldRank rank, int world_size,
+Door::Door(net::Events& events, net::Fd listener, net::Level level, int world_size, KeyFor key_for,
            OnHello on_hello, OnGuest on_guest)
     : events_(events),
       listener_(std::move(listener)),
-      token_(token),
-      rank_(rank),
+      level_(level),
       world_size_(world_size),
+      key_for_(std::move(key_for)),
       on_hello_(std::move(on_hello)),
       on_guest_(std::move(on_guest)),
       watched_(events.watch(listener_.get(), [this] { accept(); })) {
@@ -67,9 +75,16 @@ Door::Door(net::Events& events, net::Fd listener, Token token, WorldRank rank, i
 Door::~Door() = default;
 
 void Door::accept() try {
-  while (net::Fd socket = net::accept_tcp(listener_.get())) {
+  const auto key_for = [this](const net::Claim& claim) {
+    const std::optional<Hello> hello = hello_of(claim, world_size_);
+    return hello ? key_for_(*hello) : std::nullopt;
+  };
+  for (int i = 0; i < kAcceptsAtATime; ++i) {
+    net::Fd socket = net::accept_tcp(listener_.get());
+    if (!socket) break;
     if (callers_.size() == kMostCallers) callers_.pop_front();
-    const auto caller = callers_.emplace(callers_.end(), std::move(socket));
+    const auto caller = callers_.emplace(callers_.end(), std::move(socket),
+                                         net::Handshake::called(level_, key_for));
     caller->watched = events_.watch(caller->socket.get(), [this, caller] { hear(caller); });
     caller->watched->arm(net::Events::Want::read);
   }
@@ -85,30 +100,55 @@ void Door::sweep(Clock::time_point now) {
 }
 
 void Door::hear(std::list<Caller>::iterator caller) {
-  const int error_number = fill(caller->socket.get(), caller->hello, &caller->heard);
+  const int error_number = net::advance(caller->handshake, caller->socket.get());
   if (error_number == EAGAIN) {
     caller->watched->arm(net::Events::Want::read);
     return;
   }
   std::list<Caller> heard;  // gone from here, whatever becomes of it
   heard.splice(heard.begin(), callers_, caller);
-  if (error_number == 0) answer(caller);
+  if (error_number != 0) return;
+  const bool has_proved = caller->handshake.outcome() == net::Handshake::Outcome::proved;
+  has_proved ? answer(*caller) : tell_of(*caller);
 }
 
-void Door::answer(std::list<Caller>::iterator caller) {
-  const std::optional<Hello> hello = decode_hello(caller->hello, world_size_);
-  const bool is_for_us = hello && hello->to == rank_ && is_same(hello->token, token_);
-  const Answer answer = is_for_us ? on_hello_(*hello) : Answer::refused;
-  if (!say(caller->socket.get(), encode(answer)) || answer != Answer::welcome) return;
-  caller->watched.reset();
-  on_guest_(*hello, std::move(caller->socket));
+void Door::answer(Caller& caller) {
+  const Hello hello = *hello_of(caller.handshake.claim(), world_size_);
+  const Answer answer = on_hello_(hello);
+  if (!say(caller.socket.get(), encode(answer)) || answer != Answer::welcome) return;
+  caller.watched.reset();
+  net::Secured guest(std::move(caller.socket));
+  if (level_ == net::Level::integrity) guest.keys = caller.handshake.frame_keys();
+  on_guest_(hello, std::move(guest));
+}
+
+/// Who claims to be a rank of this world, and cannot prove it.
+void Door::tell_of(const Caller& caller) {
+  const net::Claim& claim = caller.handshake.claim();
+  const auto outcome = caller.handshake.outcome();
+  const bool is_worth_it = outcome == net::Handshake::Outcome::unproved ||
+                           outcome == net::Handshake::Outcome::other_level;
+  if (!is_worth_it || lines_ == kMostLines) return;
+  const std::string who = "a process at " + address_of(caller.socket.get()) + ", as it says rank " +
+                          std::to_string(claim.from) + ",";
+  log(LogLevel::warn,
+      "a caller was turned away: " +
+          std::string(
+              net::failure_of(caller.handshake, level_, name_of(WorldRank(claim.to)), who).what()) +
+          (++lines_ == kMostLines ? " (there are no more lines of this kind)" : ""));
 }
 
 // ---- a call ------------------------------------------------------------------------------------
 
 Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hello,
-           std::chrono::milliseconds silence, OnOutcome on_outcome)
-    : hello_(hello), on_outcome_(std::move(on_outcome)), socket_(net::begin_connect(address)) {
+           net::Level level, const net::Key& key, std::chrono::milliseconds silence,
+           OnOutcome on_outcome)
+    : hello_(hello),
+      address_(address),
+      level_(level),
+      handshake_(net::Handshake::calling(claim_of(hello), level, key)),
+      on_outcome_(std::move(on_outcome)),
+      socket_(net::begin_connect(address)) {
   if (silence.count() > 0) net::end_if_silent(socket_.get(), silence);
   watched_ = events.watch(socket_.get(), [this] { look(); });
   watched_->arm(net::Events::Want::write);
@@ -116,18 +156,29 @@ Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hel
 
 void Call::look() {
   if (state_ == State::connecting) {
-    say_hello();
-  } else if (state_ == State::asking) {
-    hear();
+    const int error_number = net::end_connect(socket_.get());
+    if (error_number != 0) return end({.error_number = error_number});
+    state_ = State::proving;
   }
+  if (state_ == State::proving) prove();
+  if (state_ == State::asking) hear();
 }
 
-void Call::say_hello() {
-  const int error_number = net::end_connect(socket_.get());
-  if (error_number != 0) return end(error_number);
-  if (!say(socket_.get(), encode(hello_))) return end(ECONNRESET);
+void Call::prove() {
+  const int error_number = net::advance(handshake_, socket_.get());
+  if (error_number == EAGAIN) {
+    watched_->arm(net::Events::Want::read);
+    return;
+  }
+  if (error_number != 0) return end({.error_number = error_number});
+  if (handshake_.outcome() != net::Handshake::Outcome::proved) return distrust();
   state_ = State::asking;
-  watched_->arm(net::Events::Want::read);
+}
+
+void Call::distrust() {
+  const Error why = net::failure_of(handshake_, level_, name_of(hello_.from),
+                                    name_of(hello_.to) + " at " + address_.text());
+  end({.error_number = EACCES, .distrust = why.what()});
 }
 
 void Call::hear() {
@@ -136,9 +187,15 @@ void Call::hear() {
     watched_->arm(net::Events::Want::read);
     return;
   }
-  if (error_number != 0) return end(error_number);
+  if (error_number != 0) return end({.error_number = error_number});
   const auto answer = decode_answer(answer_);
-  answer ? end(0, answer) : end(EPROTO);
+  if (!answer) return end({.error_number = EPROTO});
+  Outcome outcome{.answer = answer};
+  if (answer == Answer::welcome) {
+    outcome.socket.socket = std::move(socket_);
+    if (level_ == net::Level::integrity) outcome.socket.keys = handshake_.frame_keys();
+  }
+  end(std::move(outcome));
 }
 
 void Call::give_up() noexcept {
@@ -147,11 +204,9 @@ void Call::give_up() noexcept {
   socket_.reset();
 }
 
-void Call::end(int error_number, std::optional<Answer> answer) {
+void Call::end(Outcome outcome) {
   state_ = State::over;
   watched_.reset();
-  Outcome outcome{.error_number = error_number, .answer = answer};
-  if (answer == Answer::welcome) outcome.socket = std::move(socket_);
   on_outcome_(std::move(outcome));
 }
 

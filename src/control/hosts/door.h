@@ -1,5 +1,5 @@
-// The door of a rank: who calls it, and whom it calls. A caller says *hello* and is answered; both
-// are of fixed size, so that whatever follows is left in the socket.
+// The door of a rank: who calls it, and whom it calls. Both ends prove who they are, and the caller
+// is answered; all of that is of fixed size, so that whatever follows is left in the socket.
 #pragma once
 
 #include <chrono>
@@ -8,27 +8,31 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "control/hosts/hello.h"
 #include "control/judge/clock.h"
 #include "net/events.h"
 #include "net/fd.h"
+#include "net/secured.h"
 #include "net/tcp.h"
 
 namespace tutti::control {
 
-/// How long a caller may take to say hello, and how many may be about to.
+/// How long a caller may take to prove who it is, and how many may be about to.
 inline constexpr std::chrono::seconds kHelloTime{2};
 inline constexpr std::size_t kMostCallers = 256;
 
 /// Used by the thread that runs `events`, and by no other.
 class Door {
  public:
-  /// Of who said hello as a rank of this world does to this rank.
+  /// The key of connections for what a caller claims; none: it is turned away.
+  using KeyFor = std::function<std::optional<net::Key>(const Hello&)>;
+  /// Of who has proved it.
   using OnHello = std::function<Answer(const Hello&)>;
   /// Of who was told to be welcome.
-  using OnGuest = std::function<void(const Hello&, net::Fd)>;
-  Door(net::Events& events, net::Fd listener, Token token, WorldRank rank, int world_size,
+  using OnGuest = std::function<void(const Hello&, net::Secured)>;
+  Door(net::Events& events, net::Fd listener, net::Level level, int world_size, KeyFor key_for,
        OnHello on_hello, OnGuest on_guest);
   ~Door();
 
@@ -39,16 +43,18 @@ class Door {
   struct Caller;
   void accept();
   void hear(std::list<Caller>::iterator caller);
-  void answer(std::list<Caller>::iterator caller);
+  void answer(Caller& caller);
+  void tell_of(const Caller& caller);
 
   net::Events& events_;
   const net::Fd listener_;
-  const Token token_;
-  const WorldRank rank_;
+  const net::Level level_;
   const int world_size_;
+  const KeyFor key_for_;
   const OnHello on_hello_;
   const OnGuest on_guest_;
   std::list<Caller> callers_;  ///< the oldest first
+  int lines_ = 0;
   const std::unique_ptr<net::Events::Watched> watched_;
 };
 
@@ -58,13 +64,14 @@ class Call {
   struct Outcome {
     int error_number = 0;  ///< ECONNREFUSED: nobody is at that door any more
     std::optional<Answer> answer = {};
-    net::Fd socket = {};  ///< if welcome
+    net::Secured socket = {};   ///< if welcome
+    std::string distrust = {};  ///< EACCES: why who is at that door is not believed
   };
   /// Once; may not end the call, but may post that.
   using OnOutcome = std::function<void(Outcome)>;
   /// `silence`: see net::end_if_silent; 0: the other host may be silent.
-  Call(net::Events& events, const net::TcpAddress& address, const Hello& hello,
-       std::chrono::milliseconds silence, OnOutcome on_outcome);
+  Call(net::Events& events, const net::TcpAddress& address, const Hello& hello, net::Level level,
+       const net::Key& key, std::chrono::milliseconds silence, OnOutcome on_outcome);
 
   /// There will be no outcome.
   void give_up() noexcept;
@@ -73,13 +80,17 @@ class Call {
   Clock::time_point began() const noexcept { return began_; }
 
  private:
-  enum class State : std::uint8_t { connecting, asking, over };
+  enum class State : std::uint8_t { connecting, proving, asking, over };
   void look();
-  void say_hello();
+  void prove();
   void hear();
-  void end(int error_number, std::optional<Answer> answer = {});
+  void distrust();
+  void end(Outcome outcome);
 
   const Hello hello_;
+  const net::TcpAddress address_;
+  const net::Level level_;
+  net::Handshake handshake_;
   const OnOutcome on_outcome_;
   const Clock::time_point began_ = Clock::now();
   State state_ = State::connecting;

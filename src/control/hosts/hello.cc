@@ -11,35 +11,26 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3169684954545554;  // "TUTTIhi1"
 
-template <class Bytes>
-Bytes padded(const std::string& text) noexcept {
-  Bytes bytes{};
-  std::transform(text.begin(), text.end(), bytes.begin(),
-                 [](char each) { return static_cast<std::byte>(each); });
-  return bytes;
-}
-
-std::string_view text_of(std::span<const std::byte> bytes) noexcept {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-constexpr std::size_t kTokenAt = 16;
-constexpr std::size_t kRestAt = kTokenAt + sizeof(Token);
-
 }  // namespace
 
-HelloBytes encode(const Hello& hello) noexcept {
-  std::string text;
-  net::ByteWriter out(&text);
-  out.u64(kMagic);
-  out.u32(kWireVersion);
-  out.u32(static_cast<std::uint32_t>(hello.role));
-  text.append(text_of(hello.token));
-  out.u64(hello.group);
-  out.u32(static_cast<std::uint32_t>(hello.from.value));
-  out.u32(static_cast<std::uint32_t>(hello.to.value));
-  out.u32(hello.lane);
-  return padded<HelloBytes>(text);
+net::Claim claim_of(const Hello& hello) noexcept {
+  return {.purpose = hello.role == Role::relay ? net::Purpose::line : net::Purpose::data,
+          .from = hello.from.value,
+          .to = hello.to.value,
+          .group = hello.group,
+          .lane = hello.lane};
+}
+
+std::optional<Hello> hello_of(const net::Claim& claim, int world_size) noexcept {
+  const auto is_rank = [world_size](int rank) { return rank >= 0 && rank < world_size; };
+  if (claim.purpose == net::Purpose::store || !is_rank(claim.from) || !is_rank(claim.to) ||
+      claim.lane > UINT8_MAX)
+    return std::nullopt;
+  return Hello{.role = claim.purpose == net::Purpose::line ? Role::relay : Role::data,
+               .from = WorldRank(claim.from),
+               .to = WorldRank(claim.to),
+               .group = claim.group,
+               .lane = static_cast<std::uint8_t>(claim.lane)};
 }
 
 AnswerBytes encode(Answer answer) noexcept {
@@ -48,28 +39,13 @@ AnswerBytes encode(Answer answer) noexcept {
   out.u64(kMagic);
   out.u32(kWireVersion);
   out.u32(static_cast<std::uint32_t>(answer));
-  return padded<AnswerBytes>(text);
-}
-
-std::optional<Hello> decode_hello(std::span<const std::byte, kHelloBytes> bytes, int world_size) {
-  net::ByteReader head(text_of(bytes.first(kTokenAt))), rest(text_of(bytes.subspan(kRestAt)));
-  if (head.u64() != kMagic || head.u32() != kWireVersion) return std::nullopt;
-  const std::uint32_t role = head.u32();
-  if (role > static_cast<std::uint32_t>(Role::data)) return std::nullopt;
-  Hello hello{.role = static_cast<Role>(role)};
-  std::copy_n(bytes.begin() + kTokenAt, hello.token.size(), hello.token.begin());
-  hello.group = rest.u64();
-  const std::uint32_t from = rest.u32(), to = rest.u32(), lane = rest.u32();
-  const auto ranks = static_cast<std::uint32_t>(world_size);
-  if (from >= ranks || to >= ranks || lane > UINT8_MAX) return std::nullopt;
-  hello.from = WorldRank(static_cast<int>(from));
-  hello.to = WorldRank(static_cast<int>(to));
-  hello.lane = static_cast<std::uint8_t>(lane);
-  return hello;
+  AnswerBytes bytes{};
+  std::ranges::copy(net::bytes_of(text), bytes.begin());
+  return bytes;
 }
 
 std::optional<Answer> decode_answer(std::span<const std::byte, kAnswerBytes> bytes) {
-  net::ByteReader in(text_of(bytes));
+  net::ByteReader in({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (in.u64() != kMagic || in.u32() != kWireVersion) return std::nullopt;
   const std::uint32_t answer = in.u32();
   if (answer > static_cast<std::uint32_t>(Answer::refused)) return std::nullopt;

@@ -5,7 +5,7 @@
 
 #include "base/roster.h"
 #include "net/events.h"
-#include "net/fd.h"
+#include "net/secured.h"
 #include "tutti/request.h"
 
 namespace tutti::control {
@@ -14,12 +14,12 @@ namespace tutti::control {
 class PeerSockets {
  public:
   virtual ~PeerSockets() = default;
-  /// The connection to `peer` for one lane of a group: connected, not blocking, known at both ends
+  /// The connection to `peer` for one lane of a group: connected, not blocking, proved at both ends
   /// to be that one. Empty until it is there; it is made from the first call on, by whichever end
   /// calls first, and the bell of this rank's slot rings when there is something to take. Given
   /// away once. Waits for nothing.
   /// Errors  kSystem, kPeerLost: it cannot be made any more, and why.
-  virtual net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
+  virtual net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
   /// Whether try_take would give one by now, without making one.
   virtual bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
   /// Where it is watched; its thread runs as long as the world.

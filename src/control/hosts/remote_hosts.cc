@@ -37,22 +37,21 @@ RemoteHosts::RemoteHosts(RemoteOptions options)
       slot_(roster_.slot_of(rank_)),
       plates_(std::move(options.plates)),
       facts_(static_cast<std::size_t>(roster_.host_count())),
+      keys_(std::move(options.keys)),
       reporter_(board_, roster_),
       far_(static_cast<std::size_t>(roster_.world_size())),
       relay_of_(static_cast<std::size_t>(roster_.host_count()), -1),
       data_(
           events_, rank_,
-          [this](Hello hello, Call::OnOutcome on_outcome) {
-            const DoorPlate& plate = plates_[hello.to.index()];
-            hello.token = plate.token;
-            return std::make_unique<Call>(events_, plate.address, hello, milliseconds(0),
-                                          std::move(on_outcome));
+          [this](const Hello& hello, Call::OnOutcome on_outcome) {
+            return begin_call(hello, milliseconds(0), std::move(on_outcome));
           },
           [this] { ring(board_.slot(slot_).bell); }),
       door_(
-          events_, std::move(options.listener), plates_[rank_.index()].token, rank_,
-          roster_.world_size(), [this](const Hello& hello) { return on_hello(hello); },
-          [this](const Hello& hello, net::Fd socket) { on_guest(hello, std::move(socket)); }) {
+          events_, std::move(options.listener), keys_.security().level, roster_.world_size(),
+          [this](const Hello& hello) { return key_for(hello); },
+          [this](const Hello& hello) { return on_hello(hello); },
+          [this](const Hello& hello, net::Secured socket) { on_guest(hello, std::move(socket)); }) {
   inbox_.kept.resize(facts_.size());
   const SignalsBlocked quiet;
   try {
@@ -113,7 +112,7 @@ void RemoteHosts::notify(WorldRank) noexcept {
   rouse_control(board_, relay.value_or(slot_));
 }
 
-net::Fd RemoteHosts::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
+net::Secured RemoteHosts::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   return data_.try_take(group, peer, lane);
 }
 
@@ -293,16 +292,22 @@ bool RemoteHosts::is_to_be_told(const Far& other) const noexcept {
   return other.line || other.call || (is_relay_ && is_leaving_ && !is_over);
 }
 
+std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds silence,
+                                              Call::OnOutcome on_outcome) {
+  const DoorPlate& plate = plates_[hello.to.index()];
+  return std::make_unique<Call>(events_, plate.address, hello, keys_.security().level,
+                                keys_.with(hello.to, plate.public_key), silence,
+                                std::move(on_outcome));
+}
+
 void RemoteHosts::call(WorldRank rank) {
   Far& other = far(rank);
   if (!is_relay_ || other.call || other.line || other.is_gone || other.has_heard_last) return;
   other.next_call = Clock::now() + kBetweenCalls;
-  const Hello hello{
-      .role = Role::relay, .token = plates_[rank.index()].token, .from = rank_, .to = rank};
   try {
-    other.call = std::make_unique<Call>(
-        events_, plates_[rank.index()].address, hello, Hearing::kSilence,
-        [this, rank](Call::Outcome outcome) { on_outcome(rank, std::move(outcome)); });
+    other.call =
+        begin_call({.role = Role::relay, .from = rank_, .to = rank}, Hearing::kSilence,
+                   [this, rank](Call::Outcome outcome) { on_outcome(rank, std::move(outcome)); });
     other.hearing.ask(other.call->began());
   } catch (const Error& error) {
     log(LogLevel::error, error.what());  // it is tried again
@@ -312,7 +317,10 @@ void RemoteHosts::call(WorldRank rank) {
 void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   Far& other = far(rank);
   events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
-  if (outcome.answer || outcome.error_number == ECONNREFUSED) other.hearing.heard(Clock::now());
+  if (!outcome.distrust.empty() && !std::exchange(other.is_distrusted, true))
+    log(LogLevel::error, outcome.distrust);
+  const bool has_said = outcome.answer || !outcome.distrust.empty();
+  if (has_said || outcome.error_number == ECONNREFUSED) other.hearing.heard(Clock::now());
   if (outcome.error_number == ECONNREFUSED) other.is_gone = true;
   if (outcome.socket && is_relay_) {
     other.line_id = ++last_line_id_;
@@ -346,16 +354,20 @@ void RemoteHosts::drop(std::unique_ptr<Connection> connection) {
 
 // ---- who calls ---------------------------------------------------------------------------------
 
+std::optional<net::Key> RemoteHosts::key_for(const Hello& hello) {
+  if (hello.to != rank_ || roster_.is_here(hello.from)) return std::nullopt;
+  return keys_.with(hello.from, plates_[hello.from.index()].public_key);
+}
+
 Answer RemoteHosts::on_hello(const Hello& hello) {
-  if (roster_.is_here(hello.from)) return Answer::refused;
   return hello.role == Role::relay ? Answer::welcome : data_.on_hello(hello);
 }
 
-void RemoteHosts::on_guest(const Hello& hello, net::Fd socket) {
+void RemoteHosts::on_guest(const Hello& hello, net::Secured socket) {
   if (hello.role == Role::data) return data_.on_guest(hello, std::move(socket));
   const WorldRank rank = hello.from;
   Far& other = far(rank);
-  net::end_if_silent(socket.get(), Hearing::kSilence);
+  net::end_if_silent(socket.socket.get(), Hearing::kSilence);
   if (other.from) drop(std::move(other.from));
   const int host = roster_.host_of(rank);
   relay_of_[static_cast<std::size_t>(host)] = rank.value;

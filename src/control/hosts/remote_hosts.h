@@ -32,6 +32,7 @@
 #include "control/hosts/connection.h"
 #include "control/hosts/data_calls.h"
 #include "control/hosts/door.h"
+#include "control/hosts/door_plate.h"
 #include "control/hosts/hearing.h"
 #include "control/hosts/other_hosts.h"
 #include "control/hosts/peer_sockets.h"
@@ -41,18 +42,13 @@
 
 namespace tutti::control {
 
-/// Where a rank can be called.
-struct DoorPlate {
-  net::TcpAddress address;
-  Token token = {};
-};
-
 struct RemoteOptions {
   net::Fd memory;  ///< of the board of this host
   Roster roster;
   WorldRank rank{0};
   net::Fd listener;               ///< the own door
   std::vector<DoorPlate> plates;  ///< by rank of the world
+  DoorKeys keys;                  ///< that follow from those
 };
 
 class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLinks {
@@ -80,11 +76,12 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   RelayLinks& links() noexcept override { return *this; }
 
   // PeerSockets
-  net::Fd try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
+  net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override;
   net::Events& events() noexcept override { return events_; }
 
  private:
+  using milliseconds = std::chrono::milliseconds;
   /// A rank of another host.
   struct Far {
     // Of this rank as the relay of its host:
@@ -95,6 +92,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     bool is_gone = false;
     Hearing hearing = Hearing();
     bool has_heard_last = false;  ///< that this rank has left
+    bool is_distrusted = false;   ///< and that was said
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
   };
@@ -119,11 +117,14 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void sweep(Clock::time_point now);
   Clock::time_point last_heard(int host, Clock::time_point now);
   void listen_for(Far& other, Clock::time_point now);
+  std::unique_ptr<Call> begin_call(const Hello& hello, milliseconds silence,
+                                   Call::OnOutcome on_outcome);
   void call(WorldRank rank);
   void on_outcome(WorldRank rank, Call::Outcome outcome);
   void on_line_end(WorldRank rank, int error_number);
+  std::optional<net::Key> key_for(const Hello& hello);
   Answer on_hello(const Hello& hello);
-  void on_guest(const Hello& hello, net::Fd socket);
+  void on_guest(const Hello& hello, net::Secured socket);
   void on_relay_end(WorldRank rank);
   void hear_relay(WorldRank rank, const net::Frame& frame);
   void hear_question(WorldRank rank, const net::Frame& frame);
@@ -159,6 +160,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   bool has_told_all_ = false;     // mutex_
 
   // On the own thread.
+  DoorKeys keys_;
   bool is_relay_ = false, is_leaving_ = false;
   Reporter reporter_;
   std::vector<Far> far_;       ///< by rank of the world

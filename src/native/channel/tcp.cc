@@ -23,6 +23,12 @@ constexpr std::size_t kHeadBytes = kWireHeaderBytes + kWireHeaderBytes + kWholeB
 
 constexpr WireHeader kZeros{};
 
+/// What follows a payload where the connection is protected.
+constexpr std::size_t kTagLine = kWireHeaderBytes;
+/// So much of a frame in the buffer can be shown in part, whatever is held back of its end.
+constexpr std::size_t kEnough = kWireHeaderBytes,
+                      kEnoughBeforeTag = 2 * kWireHeaderBytes + kTagLine;
+
 /// The parts of a frame, less those bytes of it that are out.
 class Parts {
  public:
@@ -38,7 +44,7 @@ class Parts {
 
  private:
   std::size_t out_;
-  std::array<iovec, 3> parts_{};
+  std::array<iovec, 4> parts_{};
   std::size_t count_ = 0;
 };
 
@@ -61,10 +67,11 @@ int TcpConnection::take(bool makes) {
   std::string unmade;
   try {
     const std::lock_guard lock(mutex_);
-    if (socket_ || !origin_.take) return socket_.get();
-    socket_ = origin_.take(makes);
-    descriptor_.store(socket_.get());
-    return socket_.get();
+    if (!secured_ && origin_.take) {
+      secured_ = origin_.take(makes);
+      descriptor_.store(secured_.socket.get());
+    }
+    return secured_.socket.get();
   } catch (const Error& error) {
     unmade = error.what();
   }
@@ -76,6 +83,17 @@ int TcpConnection::take(bool makes) {
   return -1;
 }
 
+const WireHeader& Seal::line(const WireHeader& header, std::span<const std::byte> payload) {
+  if (is_made_ && header == header_) return line_;
+  if (is_made_) mac_.take_back();
+  mac_.add(header);
+  mac_.add(payload);
+  std::ranges::copy(mac_.finish(), line_.begin());
+  header_ = header;
+  is_made_ = true;
+  return line_;
+}
+
 Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   connection_->set_owes(true);
   const int socket = connection_->socket_to_send();
@@ -83,11 +101,17 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   const WireHeader encoded = encode(header);
   if (sent_ > 0 && encoded != under_way_) return Sent::nothing;
   const std::size_t padding = padding_after(header.payload_bytes);
-  const std::size_t whole = encoded.size() + header.payload_bytes + padding;
+  if (connection_->keys() && !seal_) seal_.emplace(connection_->keys()->send);
+  const std::size_t whole =
+      encoded.size() + header.payload_bytes + padding + (seal_ ? kTagLine : 0);
   Parts parts(sent_);
   parts.add(encoded.data(), encoded.size());
   parts.add(payload, header.payload_bytes);
   parts.add(kZeros.data(), padding);
+  if (seal_) {
+    const auto* const bytes = static_cast<const std::byte*>(payload);
+    parts.add(seal_->line(encoded, {bytes, header.payload_bytes}).data(), kTagLine);
+  }
   const net::TcpMoved moved = net::send_parts(socket, parts.get());
   if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
   sent_ += moved.bytes;
@@ -96,6 +120,7 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   if (sent_ == whole) {
     sent_ = 0;
     connection_->set_owes(false);
+    if (seal_) seal_->next();
     return Sent::whole;
   }
   under_way_ = encoded;
@@ -107,9 +132,38 @@ TcpReceiver::TcpReceiver(std::shared_ptr<TcpConnection> connection)
 
 const Frame* TcpReceiver::peek() {
   if (!has_frame_ && !begin_frame()) return nullptr;
-  if (buffered() < std::min(left(), kWireHeaderBytes)) fill(kBufferBytes);
+  if (buffered() < std::min(due(), is_unverified_ ? kEnoughBeforeTag : kEnough)) fill(kBufferBytes);
+  verify();
   show();
   return &frame_;
+}
+
+/// What has yet to be taken or looked at of the frame.
+std::size_t TcpReceiver::due() const noexcept {
+  return left() + (is_unverified_ ? padding_after(position_ + left()) + kTagLine : 0);
+}
+
+/// What may be taken of the payload once it has come: but for its last line before the tag is found
+/// right.
+std::size_t TcpReceiver::takeable() const noexcept {
+  const std::size_t last_line = kWireHeaderBytes - padding_after(frame_.header.payload_bytes);
+  return is_unverified_ ? left() - std::min(left(), last_line) : left();
+}
+
+/// Looks at the tag, once it and all that is left of the payload lie here.
+void TcpReceiver::verify() {
+  if (!is_unverified_ || buffered() < due()) return;
+  const std::span<const std::byte> rest(buffer() + begin_, due());
+  mac_->add(rest.first(left()));
+  if (!net::is_same(mac_->finish(), rest.last(kTagLine).first(net::kFrameTagBytes)))
+    throw_changed();
+  is_unverified_ = false;
+}
+
+/// Of the payload, on its way to who takes it.
+void TcpReceiver::count(std::span<const std::byte> taken) {
+  if (is_unverified_) mac_->add(taken);
+  frame_.taken += taken.size();
 }
 
 /// Reads a header, and a payload that is to be shown whole. False: they have yet to come.
@@ -117,6 +171,7 @@ bool TcpReceiver::begin_frame() {
   if (lines_ == nullptr) {
     if (connection_->socket_to_receive() < 0) return false;
     lines_.reset(new Line[kBufferBytes / sizeof(Line)]);
+    if (connection_->keys()) mac_.emplace(connection_->keys()->receive);
   }
   const std::size_t padding = padding_after(position_);
   if (buffered() < padding + kWireHeaderBytes) fill(kHeadBytes);
@@ -130,10 +185,13 @@ bool TcpReceiver::begin_frame() {
                         : "");
   }
   if (header->payload_bytes <= kWholeBytes) {
-    const std::size_t whole = kWireHeaderBytes + header->payload_bytes;
+    const std::size_t whole = kWireHeaderBytes + header->payload_bytes +
+                              (mac_ ? padding_after(header->payload_bytes) + kTagLine : 0);
     if (buffered() < whole) fill(kHeadBytes);
     if (buffered() < whole) return false;
   }
+  if (mac_) mac_->add({buffer() + begin_, kWireHeaderBytes});  // it may have been moved
+  is_unverified_ = mac_.has_value();
   skip(kWireHeaderBytes);
   frame_.header = *header;
   frame_.taken = 0;
@@ -149,32 +207,51 @@ void TcpReceiver::throw_broken(const std::string& what) const {
               {.culprits = peer >= 0 ? std::vector<int>{peer} : std::vector<int>{}});
 }
 
-/// What lies here of the payload; never less than an element of it.
+void TcpReceiver::throw_changed() const {
+  const int peer = connection_->peer();
+  throw Error(ErrorCode::kUnauthenticated,
+              fmt::format("a frame{} was changed on its way, or comes from somebody else: its tag "
+                          "is wrong at byte {} of the connection",
+                          peer >= 0 ? fmt::format(" from rank {}", peer) : "", position_),
+              {.culprits = peer >= 0 ? std::vector<int>{peer} : std::vector<int>{}});
+}
+
+/// What lies here of the payload and may be taken; never less than an element of it.
 void TcpReceiver::show() noexcept {
-  const std::size_t here = std::min(buffered(), left());
+  const std::size_t here = std::min(buffered(), takeable());
   const bool is_little = here < left() && here < kWireHeaderBytes;
   frame_.payload = {buffer() + begin_, is_little ? 0 : here};
 }
 
 void TcpReceiver::take(std::size_t byte_count) {
+  count({buffer() + begin_, byte_count});
   skip(byte_count);
-  frame_.taken += byte_count;
   show();
 }
 
 std::size_t TcpReceiver::take_into(std::byte* whole) {
   const std::size_t before = frame_.taken;
-  const std::size_t here = std::min(buffered(), left());
-  if (here > 0) std::memcpy(whole + frame_.taken, buffer() + begin_, here);
-  skip(here);
-  frame_.taken += here;
-  if (left() > 0) receive_into(whole + frame_.taken);
+  copy_into(whole);
+  if (takeable() > 0) receive_into(whole + frame_.taken);
+  if (is_unverified_) {
+    verify();
+    copy_into(whole);
+  }
   show();
   return frame_.taken - before;
 }
 
+void TcpReceiver::copy_into(std::byte* whole) {
+  const std::size_t here = std::min(buffered(), takeable());
+  if (here == 0) return;
+  std::memcpy(whole + frame_.taken, buffer() + begin_, here);
+  count({buffer() + begin_, here});
+  skip(here);
+}
+
 void TcpReceiver::pop() {
   skip(left());
+  if (mac_) skip(padding_after(position_) + kTagLine);
   has_frame_ = false;
 }
 
@@ -195,15 +272,15 @@ void TcpReceiver::fill(std::size_t most) {
   end_ += receive({&part, 1});
 }
 
-/// Reads what is left of the payload to where it belongs, and what comes behind it: the buffer is
-/// empty.
+/// Reads what may be taken of the payload to where it belongs, and what comes behind it: the buffer
+/// is empty.
 void TcpReceiver::receive_into(std::byte* target) {
-  const std::size_t payload = left();
+  const std::size_t payload = takeable();
   const std::size_t behind = (position_ + payload) % kWireHeaderBytes;
   const iovec parts[] = {{target, payload}, {buffer() + behind, kHeadBytes}};
   const std::size_t moved = receive(parts);
   const std::size_t own = std::min(moved, payload);
-  frame_.taken += own;
+  count({target, own});
   position_ += own;
   begin_ = position_ % kWireHeaderBytes;
   end_ = begin_ + (moved - own);

@@ -4,6 +4,10 @@
 // receiver has them put: only what came together with a header lies in between, in a buffer.
 // A header and its payload take a multiple of 64 bytes on the wire, so that a payload is aligned
 // wherever it lies in the buffer.
+//
+// Where the connection is protected, 64 more bytes follow, which begin with the tag of the frame.
+// A receiver shows the last line of a payload, and all of one that is shown whole, only after the
+// tag has been found right: no frame is complete before.
 #pragma once
 
 #include <atomic>
@@ -19,6 +23,8 @@
 #include "native/channel/channel.h"
 #include "native/channel/wire.h"
 #include "net/fd.h"
+#include "net/frame_mac.h"
+#include "net/secured.h"
 #include "net/tcp.h"
 
 namespace tutti::native {
@@ -32,18 +38,21 @@ class TcpConnection {
   struct Origin {
     int peer = -1;
     /// `makes`: one is made if none has come. Throws if there will be none.
-    std::function<net::Fd(bool makes)> take;
+    std::function<net::Secured(bool makes)> take;
     bool reader_makes = true;  ///< else one is made only for what is to be sent
     std::function<void()> on_end = [] {};
   };
   explicit TcpConnection(Origin origin) : origin_(std::move(origin)) {}
-  explicit TcpConnection(net::Fd socket) : socket_(std::move(socket)), descriptor_(socket_.get()) {}
+  explicit TcpConnection(net::Secured secured)
+      : secured_(std::move(secured)), descriptor_(secured_.socket.get()) {}
 
   /// Of the group, for messages; -1: not known.
   int peer() const noexcept { return origin_.peer; }
   bool is_open() const noexcept { return descriptor_.load() >= 0; }
   /// The socket, or -1 while there is none.
   int socket() const noexcept { return descriptor_.load(); }
+  /// Once it is open: of the tags of its frames; empty where they have none.
+  const std::optional<net::FrameKeys>& keys() const noexcept { return secured_.keys; }
   int socket_to_send() { return is_open() ? socket() : take(true); }
   int socket_to_receive() { return is_open() ? socket() : take(origin_.reader_makes); }
 
@@ -77,13 +86,28 @@ class TcpConnection {
 
   const Origin origin_;
   mutable std::mutex mutex_;
-  net::Fd socket_;      // mutex_, until it is open
-  std::string unmade_;  // mutex_; why there will be no socket
+  net::Secured secured_;  // mutex_, until it is open
+  std::string unmade_;    // mutex_; why there will be no socket
   std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
   std::atomic<bool> owes_{false};
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
+};
+
+/// The line behind each frame that is sent over a protected connection.
+class Seal {
+ public:
+  explicit Seal(const net::Key& key) : mac_(key) {}
+  /// Of this frame; made once for as long as nothing of it is out.
+  const WireHeader& line(const WireHeader& header, std::span<const std::byte> payload);
+  /// The frame is out.
+  void next() noexcept { is_made_ = false; }
+
+ private:
+  net::FrameMac mac_;
+  WireHeader header_ = {}, line_ = {};
+  bool is_made_ = false;
 };
 
 class TcpSender final : public Sender {
@@ -97,6 +121,7 @@ class TcpSender final : public Sender {
   const std::shared_ptr<TcpConnection> connection_;
   WireHeader under_way_;  // of the frame of which a part is out
   std::size_t sent_ = 0;  // bytes of it; 0: there is none
+  std::optional<Seal> seal_;
 };
 
 class TcpReceiver final : public Receiver {
@@ -116,9 +141,15 @@ class TcpReceiver final : public Receiver {
   std::byte* buffer() noexcept { return lines_[0].bytes; }
   std::size_t buffered() const noexcept { return end_ - begin_; }
   std::size_t left() const noexcept { return frame_.header.payload_bytes - frame_.taken; }
+  std::size_t due() const noexcept;
+  std::size_t takeable() const noexcept;
   bool begin_frame();
+  void verify();
   [[noreturn]] void throw_broken(const std::string& what) const;
+  [[noreturn]] void throw_changed() const;
   void show() noexcept;
+  void copy_into(std::byte* whole);
+  void count(std::span<const std::byte> taken);
   void skip(std::size_t byte_count) noexcept;
   void fill(std::size_t most);
   void receive_into(std::byte* target);
@@ -130,6 +161,8 @@ class TcpReceiver final : public Receiver {
   std::uint64_t position_ = 0;       // of begin_ in the stream: alike within a line
   bool has_frame_ = false;
   Frame frame_;
+  std::optional<net::FrameMac> mac_;  // where the connection is protected
+  bool is_unverified_ = false;        // the frame, of which the tag has yet to come
 };
 
 }  // namespace tutti::native
