@@ -50,7 +50,7 @@ enum class Setting : std::uint8_t {
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 23;
+inline constexpr std::size_t kSettingCount = 24;
 
 /// The value of every setting, parsed and checked.
 ///

@@ -180,7 +180,7 @@ Place place_by_file(const Identity& identity, const MeetingOptions& options,
       "Do all hosts see one file at {} (of a file system that they share), and does a firewall let "
       "them reach rank 0's host?",
       method.path);
-  if (options.before_tcp) options.before_tcp(place.description);
+  if (options.before_tcp) place.security = options.before_tcp(place.description);
   return place;
 }
 
