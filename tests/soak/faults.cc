@@ -267,8 +267,15 @@ int run(const Words& words) {
   if (done != words.rounds) ++failed;
   fmt::print("faults: {} of {} rounds, {} wrong: {}\n", done, words.rounds, failed,
              ordered_json(found).dump());
+  ordered_json times = ordered_json::object();
+  for (const auto& [harm, figures] : took) {
+    fmt::print("faults: {}: a job took {}\n", harm, figures.summary());
+    times[harm] = {{"p50_ms", figures.percentile(0.5)}, {"max_ms", figures.percentile(1)}};
+  }
   write_evidence(words, "faults",
-                 {{"found", ordered_json(found).dump()}, {"wrong_rounds", std::to_string(failed)}});
+                 {{"found", ordered_json(found).dump()},
+                  {"job_took", times.dump()},
+                  {"wrong_rounds", std::to_string(failed)}});
   return failed == 0 ? 0 : 1;
 }
 
