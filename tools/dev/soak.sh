@@ -14,8 +14,8 @@ while [ $# -gt 0 ]; do
 done
 set -- "${words[@]}"
 case "$name/$hosts" in
-  */ | kills/* | deadlocks/* | groups/2 | links/3 | disagreements/2) ;;
-  *) die 2 "soak $name --hosts $hosts: there are kills and deadlocks --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
+  */ | kills/* | deadlocks/* | real/* | groups/2 | links/3 | disagreements/2) ;;
+  *) die 2 "soak $name --hosts $hosts: there are kills, deadlocks and real --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
 esac
 # Rounds at full length: the counts of the promises.
 case "$name" in
