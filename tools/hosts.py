@@ -90,10 +90,15 @@ class Network:
         self.broken -= set(ways)
 
     def change(self, ways, verb, entry):
+        at_once = []
         for host in sorted({a for a, _ in ways}):
             others = [b for a, b in ways if a == host]
-            ip("-n", self.name(host), "-batch", "-",
-               commands="".join(f"neigh {verb} {to} {entry} dev eth0\n" for b in others for to in (address(b), address6(b))))
+            commands = "".join(f"neigh {verb} {to} {entry} dev eth0\n" for b in others for to in (address(b), address6(b)))
+            at_once.append(threading.Thread(target=ip, args=("-n", self.name(host), "-batch", "-"), kwargs={"commands": commands}))
+        for thread in at_once:
+            thread.start()
+        for thread in at_once:
+            thread.join()
 
     def sent(self, host):
         """Bytes that the host has given to its link, headers of Ethernet and IP included."""

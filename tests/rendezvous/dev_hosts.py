@@ -40,7 +40,7 @@ else:
 ECHO = """
 import os, socket, time
 wire = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-rank, until, pause, last = int(os.environ["RANK"]), time.monotonic() + 3, 0, None
+rank, until, pause, last = int(os.environ["RANK"]), time.monotonic() + 6, 0, None
 if rank == 0:
     wire.bind((os.environ["MASTER_ADDR"], 4000))
 wire.settimeout(0.02)
@@ -110,9 +110,9 @@ def check_cuts():
         expect("ranks that hear each other", code == 0 and err.count(" bytes") == 2, code, out, err)
         found = dict(line.strip("[").split("] pause ") for line in out.splitlines())
         return [float(found[str(rank)].split()[0]) for rank in range(2)], [float(found[str(rank)].split()[2]) for rank in range(2)]
-    pause, last = pauses("0-1@1+1")
+    pause, last = pauses("0-1@3+1")
     expect("a link that is back after a second", all(0.8 < p < 2 for p in pause) and max(last) < 0.5, pause, last)
-    pause, last = pauses("0>1@1")
+    pause, last = pauses("0>1@3")
     expect("one way only, for good", pause[0] < 0.5 and last[0] < 0.5 and last[1] > 0.8, pause, last)
     for cut in ("2@1", "0-0@1", "0@x", "0"):
         code, _, err = run("2", "--cut", cut, "--", "true")
