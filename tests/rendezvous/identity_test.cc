@@ -208,6 +208,10 @@ TEST(Identity, WhatTheProgramSaysWins) {
   expect_text(refused({}, {.rank = -1, .world_size = 3}), "rank -1");
   expect_text(refused({}, {.rank = 0, .world_size = 0}), "world_size 0");
   expect_text(refused(kByHand, {.rank = 4}), "rank 4");
+  // Where ranks are that a launcher has not started it does not know.
+  const Environment one_host = with(kByHand, {{"LOCAL_WORLD_SIZE", "4"}});
+  EXPECT_TRUE(identify(one_host, {.rank = 0, .world_size = 2}).is_one_host);
+  EXPECT_FALSE(identify(one_host, {.rank = 0, .world_size = 8}).is_one_host);
 }
 
 }  // namespace
