@@ -51,7 +51,7 @@ void Executor::begin(const Request& request, const Schedule& schedule, const Cut
                        lay_out(request.recv_counts, request.output.count, output_firsts_));
   }
   const std::size_t rounds = schedule.round_ends.size();
-  segments_ = std::max<std::size_t>(1, (longest + segment_count_ - 1) / segment_count_);
+  segments_ = longest <= segment_count_ ? 1 : (longest + segment_count_ - 1) / segment_count_;
   depth_ = std::min(cut.depth, segments_);
   slots_ = rounds == 0 ? 0 : segments_ + depth_ * (rounds - 1);
   first_slot_ = 0;
@@ -85,7 +85,8 @@ void Executor::close_slot() noexcept {
 }
 
 std::uint8_t* Executor::finished_of(std::size_t slot) noexcept {
-  return finished_.data() + slot % depth_ * schedule_->steps.size();
+  return depth_ == 1 ? finished_.data()
+                     : finished_.data() + slot % depth_ * schedule_->steps.size();
 }
 
 bool Executor::run_slot(std::size_t slot) {
@@ -319,10 +320,14 @@ void Executor::drop(int peer) {
 }
 
 /// Something has changed that the peer may wait for; what went over a connection wakes it there.
+/// On a host a wait goes on that sees bytes move: spinning would take the core from who moves them.
 void Executor::moved(int peer) {
-  has_moved_ = true;
   membership_.progressed();
-  if (channels_.connection(peer) == nullptr) membership_.notify(peer);
+  if (channels_.connection(peer) == nullptr) {
+    membership_.notify(peer);
+  } else {
+    has_moved_ = true;
+  }
 }
 
 }  // namespace tutti::native
