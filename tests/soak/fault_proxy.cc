@@ -11,7 +11,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <stdexcept>
+
+#include "control/hosts/door_plate.h"
 
 namespace tutti::soak {
 namespace {
@@ -172,9 +175,14 @@ void FaultProxy::reset(Pair& pair, int from) {
 void DoorStore::set(std::string_view key, std::string_view value, Timeout timeout) {
   const bool is_door = key.find("door/") != std::string_view::npos && proxy_ == nullptr;
   if (!is_door) return base_->set(key, value, timeout);
-  const std::size_t line_end = value.find('\n');
-  proxy_ = std::make_unique<FaultProxy>(std::string(value.substr(0, line_end)), fault_);
-  base_->set(key, proxy_->address() + std::string(value.substr(line_end)), timeout);
+  // Its proof is of the address as well.
+  const net::Security security{.level = net::Level::opportunistic};
+  const WorldRank rank(std::atoi(std::string(key.substr(key.find("door/") + 5)).c_str()));
+  auto plate = control::decode_plate(std::string(value), rank, security);
+  if (!plate) throw std::runtime_error("no plate: " + std::string(value));
+  proxy_ = std::make_unique<FaultProxy>(plate->address.text(), fault_);
+  plate->address = parsed(proxy_->address());
+  base_->set(key, control::encode(*plate, rank, security), timeout);
 }
 
 }  // namespace tutti::soak
