@@ -336,10 +336,22 @@ class Membership::State::Farewell final : public Patience {
     *next = std::min(after(now, deadline_.left(now)), now + kLook);
     return Verdict::keep_waiting;
   }
-  bool all_have_left() const noexcept {
+  bool all_have_left() noexcept {
     for (int member = 0; member < state_.size(); ++member)
       if (!has_left(member)) return false;
-    return true;
+    return !awaits_cause();
+  }
+  /// With other hosts a member may show a failure before the entry has come that says why. For long
+  /// it is not waited for: that may be none of this rank's.
+  bool awaits_cause() noexcept {
+    static constexpr std::chrono::seconds kCauseComes{2};
+    const bool is_told_elsewhere = state_.host->others != nullptr &&
+                                   state_.abort_word.load() == kRunning &&
+                                   state_.members.shows_failure();
+    if (!is_told_elsewhere) return false;
+    const auto now = Clock::now();
+    if (!shown_) shown_ = now;
+    return now < *shown_ + kCauseComes;
   }
   bool has_left(int member) const noexcept {
     // All have had a line since they met: the owner of one that is gone has made room for another.
@@ -358,6 +370,7 @@ class Membership::State::Farewell final : public Patience {
 
   State& state_;
   Deadline deadline_;
+  std::optional<Clock::time_point> shown_;  ///< since when somebody shows a failure
 };
 
 void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
@@ -372,11 +385,15 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   notify_all();
 
   State::Farewell farewell(state, deadline);
-  const WaitResult result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
-  // What these two return counts, not the abort word alone: the control thread may be about to set
-  // it.
-  const bool failed =
-      result == WaitResult::ready && (state.adopt_failure() || farewell.find_difference());
+  WaitResult result;
+  bool failed = false;
+  do {
+    result = wait(state.waiter, farewell, [&] { return farewell.all_have_left(); });
+    // What these return counts, not the abort word alone: the control thread may be about to set
+    // it. Who has failed meanwhile is compared with nobody; why it has is in the log by then.
+    failed = result == WaitResult::ready &&
+             (state.adopt_failure() || farewell.find_difference() || state.adopt_failure());
+  } while (result == WaitResult::ready && !failed && farewell.awaits_cause());
   if (failed) state.await_cause();
   // Only now: a member that sees this makes room for another group.
   state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
