@@ -40,9 +40,9 @@ struct Support {
 /// What a backend is told about the group it serves.
 struct GroupSpec {
   GroupId id = 0;
-  int rank = 0;                         ///< own rank in the group
-  std::vector<int> world_ranks;         ///< by rank in the group
-  std::vector<int> hosts;               ///< by rank in the group: the number of its host
+  int rank = 0;                  ///< own rank in the group
+  std::vector<int> world_ranks;  ///< by rank in the group
+  std::vector<int> hosts;        ///< by rank in the group: the number of its host
   /// Of this host, at which ranks of the world on other hosts reach this one: "192.0.2.7"; empty:
   /// the world is on one host.
   std::string address;
