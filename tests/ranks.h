@@ -12,11 +12,13 @@
 
 namespace tutti {
 
-/// TSan does not follow ranks that are forked from a process in which it runs threads of its own.
+/// TSan does not follow ranks that are forked from a process in which it runs threads of its own;
+/// ASan keeps memory that was freed.
 #if defined(__has_feature)
 inline constexpr bool kNoForks = __has_feature(thread_sanitizer);
+inline constexpr bool kKeepsFreed = __has_feature(address_sanitizer);
 #else
-inline constexpr bool kNoForks = false;
+inline constexpr bool kNoForks = false, kKeepsFreed = false;
 #endif
 
 /// Ranks as threads, and as processes where they can be.

@@ -29,16 +29,19 @@ void wait_for_the_end(Host&, Membership& world, ChildReport& report) {
 /// Ranks that are processes, on hosts by rank.
 struct ForkedHosts {
   ForkedHosts(const std::vector<int>& host_of, const ForkedRanks::Body& body)
-      : server({.listener = net::listen(address)}),
-        ranks(static_cast<int>(host_of.size()), body, [this, host_of](HostOptions& options) {
-          options.board_fd = -1;
-          options.host_id =
-              "host-" + std::to_string(host_of[static_cast<std::size_t>(options.rank)]);
-          options.store = store::connect_store(address, {}, Deadline::after(20s)).store;
-        }) {}
+      : listener(net::listen(address)),
+        ranks(static_cast<int>(host_of.size()), body,
+              [this, host_of](HostOptions& options) {
+                options.board_fd = -1;
+                options.host_id =
+                    "host-" + std::to_string(host_of[static_cast<std::size_t>(options.rank)]);
+                options.store = store::connect_store(address, {}, Deadline::after(20s)).store;
+              }),
+        server({.listener = std::move(listener)}) {}
   const std::string address = net::random_address("tutti-test");
-  store::Server server;
+  net::Fd listener;
   ForkedRanks ranks;
+  store::Server server;  // its thread begins after the forks: one that allocates may hold a lock
 };
 
 /// All but the victims name them, soon.
