@@ -92,11 +92,13 @@ void Membership::State::set_awaited(WaitPart& part, AwaitedMembers awaited,
 void Membership::State::keep_first_elsewhere(AwaitedMembers& awaited) const {
   constexpr int kMost = 8;
   int kept = 0;
-  const auto is_dropped = [&](int member) { return !members.is_here(member) && ++kept > kMost; };
-  for (std::vector<int>* each : {&awaited.members, &awaited.known_by}) {
-    kept = 0;
-    std::erase_if(*each, is_dropped);
-  }
+  std::set<int> dropped;
+  for (const int member : awaited.members)
+    if (!members.is_here(member) && ++kept > kMost) dropped.insert(member);
+  const auto is_dropped = [&](int member) { return dropped.contains(member); };
+  // What else it follows from has still to be new.
+  std::erase_if(awaited.members, is_dropped);
+  std::erase_if(awaited.known_by, is_dropped);
 }
 
 /// Whether another host has yet to acknowledge what this rank has sent.

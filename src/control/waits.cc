@@ -332,7 +332,7 @@ class Membership::State::Farewell final : public Patience {
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     *next = now + kLongestBackoff;
     if (state_.adopt_failure() || find_difference()) return Verdict::keep_waiting;
-    if (deadline_.expired(now)) return Verdict::give_up;
+    if (deadline_.expired(now)) return all_have_left() ? Verdict::keep_waiting : Verdict::give_up;
     *next = std::min(after(now, deadline_.left(now)), now + kLook);
     return Verdict::keep_waiting;
   }
@@ -351,7 +351,7 @@ class Membership::State::Farewell final : public Patience {
     if (!is_told_elsewhere) return false;
     const auto now = Clock::now();
     if (!shown_) shown_ = now;
-    return now < *shown_ + kCauseComes;
+    return now < *shown_ + kCauseComes && !deadline_.expired(now);
   }
   bool has_left(int member) const noexcept {
     // All have had a line since they met: the owner of one that is gone has made room for another.

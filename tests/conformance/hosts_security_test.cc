@@ -16,6 +16,7 @@
 #include "net/tcp.h"
 #include "net/unix_socket.h"
 #include "ranks.h"
+#include "secret_file.h"
 
 namespace tutti::conformance {
 namespace {
@@ -23,21 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 using test_kit::Outcome;
 using test_kit::Rank;
-
-/// A file that others cannot read, gone with this object.
-class SecretFile {
- public:
-  explicit SecretFile(const std::string& secret) {
-    const int fd = ::mkstemp(path_.data());
-    EXPECT_EQ(::write(fd, secret.data(), secret.size()), static_cast<ssize_t>(secret.size()));
-    ::close(fd);
-  }
-  ~SecretFile() { ::unlink(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = "/tmp/tutti-secret-XXXXXX";
-};
 
 test_kit::RunOptions options_of(const std::string& level, const std::vector<int>& hosts,
                                 const std::string& secret_file) {

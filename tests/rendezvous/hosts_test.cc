@@ -21,6 +21,7 @@
 #include "rendezvous/company.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/round.h"
+#include "secret_file.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "tutti/init.h"
@@ -747,21 +748,6 @@ TEST_F(InNamespaces, InTheProgramsTcpStoreADeathIsSeen) {
   expect_has(text, "kPeerLost: init: rank 1 (pid 1 (");
   expect_has(text, ") on host-1) was lost before the world of 3 ranks was complete");
 }
-
-/// A secret in a file that others cannot read, gone with this object.
-class SecretFile {
- public:
-  explicit SecretFile(const std::string& secret) {
-    const int fd = ::mkstemp(path_.data());
-    EXPECT_EQ(::write(fd, secret.data(), secret.size()), static_cast<ssize_t>(secret.size()));
-    ::close(fd);
-  }
-  ~SecretFile() { ::unlink(path_.c_str()); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_ = "/tmp/tutti-secret-XXXXXX";
-};
 
 struct WholeRanks : InNamespaces {
   /// Of a world of two, each on a host of its own.
