@@ -178,14 +178,20 @@ std::optional<Entry> Relay::find_want(const std::vector<HostFacts>& facts) const
   return find_failure();
 }
 
+/// A cut may part this host from several, of which one is found silent before the others. All that
+/// it parts belong into one entry: while another host is in doubt, nobody is named for silence.
 void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const {
+  using State = HostFacts::State;
   std::vector<WorldRank>& culprits = losses.verdict.culprits;
+  const bool is_sure = std::none_of(facts.begin(), facts.end(), [](const HostFacts& each) {
+    return each.state == State::doubtful;
+  });
   for (int host = 0; host < roster_.host_count(); ++host) {
-    const HostFacts::State state = facts[static_cast<std::size_t>(host)].state;
+    const State state = facts[static_cast<std::size_t>(host)].state;
     const bool is_off = (vote_.vote.cut_off - vote_.vote.gone).contains(host);
-    const bool is_lost = host != roster_.own_host() && state != HostFacts::State::left &&
-                         (state != HostFacts::State::reachable || is_off);
-    if (!is_lost) continue;
+    const bool is_lost = state == State::dead || (state == State::cut && is_sure) ||
+                         (state != State::left && is_off);
+    if (host == roster_.own_host() || !is_lost) continue;
     losses.out.insert(host);
     for (const WorldRank rank : roster_.host(host).ranks)
       if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);

@@ -347,6 +347,8 @@ TEST(Hearing, WhoAcknowledgesNothingThatWasAskedIsSilent) {
   EXPECT_EQ(hearing.silent_from(), start + 3s) << "from the first on that is open";
   EXPECT_FALSE(hearing.is_silent(start + 3s - 1ms));
   EXPECT_TRUE(hearing.is_silent(start + 3s));
+  EXPECT_FALSE(hearing.is_doubtful(start + 2s - 1ms));
+  EXPECT_TRUE(hearing.is_doubtful(start + 2s));
 
   hearing.heard(start + 999ms);
   EXPECT_EQ(hearing.last(), start + 999ms);

@@ -161,6 +161,20 @@ bool add_half_heard(Plan& plan, Random& random) {
   return true;
 }
 
+/// All wait for each other when a host is cut from all others, which find that out one by one.
+bool add_alone(Plan& plan, Random& random) {
+  if (plan.hosts() < 3) return false;
+  plan.timeout = 8'000ms;
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.faults.push_back({.kind = FaultKind::cut,
+                         .who = random.from_to(0, plan.ranks() - 1),
+                         .lasts = 6'000ms,
+                         .other = -1,
+                         .one_way = random.chance(0.3),
+                         .is_pinned = true});
+  return true;
+}
+
 /// Many ranks share a core, so their rings are short; what goes through them wraps around.
 bool add_short_rings(Plan& plan, Random& random) {
   constexpr int kRanksOfACore = 5;
@@ -263,7 +277,7 @@ bool add_moment(Plan& plan, Random& random) {
   constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
                                    add_unawares,    add_orphan,      add_late_look,  add_half_heard,
                                    add_short_rings, add_withdrawals, add_latecomers, add_quiet,
-                                   add_buffered};
+                                   add_buffered,    add_alone};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

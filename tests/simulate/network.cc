@@ -15,8 +15,9 @@ using control::LineState;
 
 namespace {
 
-/// A link without an ACK for so long is cut.
+/// A link without an ACK for so long is cut; and how much later an end of it finds that out.
 constexpr auto kCut = 2s;
+constexpr auto kBetweenBeats = 500ms;
 /// How soon somebody is told again who could not be told at once.
 constexpr auto kAgain = 5ms;
 
@@ -93,8 +94,10 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
                                         [&](const auto& frame) { return frame.first == other; });
       if (link.over.size() == kStreams && is_read) {
         facts.state = link.has_left ? HostFacts::State::left : HostFacts::State::dead;
-      } else if (network_.is_cut(host_, other)) {
-        facts.state = HostFacts::State::cut;
+      } else if (const auto since = network_.down_since(host_, other)) {
+        const auto silent = network_.kernel_.now() - (*since + link.asked_after);
+        if (silent >= kCut / 2) facts.state = HostFacts::State::doubtful;
+        if (silent >= kCut) facts.state = HostFacts::State::cut;
         facts.heard = std::max(link.down_since, network_.link(host_, other).down_since);
       }
     }
@@ -169,8 +172,11 @@ void Network::start() {
 }
 
 void Network::cut(int host, const Fault& fault) {
-  block(host, fault.other, fault.lasts);
-  if (!fault.one_way) block(fault.other, host, fault.lasts);
+  for (int other = 0; other < count(); ++other) {
+    if (other == host || (fault.other >= 0 && other != fault.other)) continue;
+    block(host, other, fault.lasts);
+    if (!fault.one_way) block(other, host, fault.lasts);
+  }
 }
 
 void Network::at(Clock::time_point time, Task task) {
@@ -338,17 +344,32 @@ bool Network::is_down(int one, int other) {
   return std::max(link(one, other).blocked_until, link(other, one).blocked_until) > kernel_.now();
 }
 
-bool Network::is_cut(int one, int other) {
-  const auto since = [&](const Link& each) {
-    return each.blocked_until > kernel_.now() ? each.down_since : Clock::time_point::max();
-  };
-  return is_down(one, other) &&
-         kernel_.now() - kCut >= std::min(since(link(one, other)), since(link(other, one)));
+std::optional<Clock::time_point> Network::down_since(int one, int other) {
+  std::optional<Clock::time_point> first;
+  for (const Link* each : {&link(one, other), &link(other, one)})
+    if (each->blocked_until > kernel_.now())
+      first = std::min(first.value_or(each->down_since), each->down_since);
+  return first;
 }
 
+bool Network::is_cut(int one, int other) {
+  const auto since = down_since(one, other);
+  return since && kernel_.now() >= *since + kCut;
+}
+
+/// Each end notices by its own beats.
 void Network::block(int from, int to, std::chrono::nanoseconds lasts) {
   Link& each = link(from, to);
   const auto now = kernel_.now();
+  if (!is_down(from, to)) {
+    for (const auto& [one, other] : {std::pair(from, to), std::pair(to, from)}) {
+      const auto asked_after = std::chrono::nanoseconds(kernel_.random().below(
+          static_cast<std::uint64_t>(std::chrono::nanoseconds(kBetweenBeats).count())));
+      link(one, other).asked_after = asked_after;
+      for (const auto when : {asked_after + kCut / 2, asked_after + kCut})
+        at(now + when, [this, host = other] { rouse(host); });
+    }
+  }
   if (each.blocked_until <= now) each.down_since = now;
   each.blocked_until = std::max(each.blocked_until, now + lasts);
   at(now + kCut, [this, from, to] {

@@ -39,7 +39,7 @@ class Network {
 
   /// The courier, once all processes of the plan are there; and what befalls links.
   void start();
-  /// `host` from another, as the fault says.
+  /// `host` from another one or all others, as the fault says.
   void cut(int host, const Fault& fault);
   /// A process has died; the program of a rank has ended.
   void died(const Proc& process);
@@ -86,6 +86,7 @@ class Network {
     };
     std::array<std::deque<Parcel>, kStreams> parcels;
     Clock::time_point blocked_until = {}, down_since = {};
+    std::chrono::nanoseconds asked_after{0};  ///< that, by the receiving host
     std::uint64_t connection = 0;  ///< of relays, as the receiving host knows it
     std::set<Stream> over = {};    ///< on which the end of the sending host has come
     bool has_left = false;         ///< its ranks had all left in order
@@ -97,6 +98,7 @@ class Network {
   int host_of(int rank) const;
   Link& link(int from, int to) { return links_[static_cast<std::size_t>(from * count() + to)]; }
   bool is_down(int one, int other);
+  std::optional<Clock::time_point> down_since(int one, int other);
   bool is_cut(int one, int other);
 
   // ---- the courier

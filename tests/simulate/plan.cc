@@ -334,7 +334,8 @@ void spread(Fault& fault, const Plan& plan, Random& random) {
 void complete(Fault& fault, const Plan& plan, Random& random) {
   if (fault.kind == FaultKind::cut) {
     const int host = fault.is_pinned ? plan.host_of(fault.who) : fault.who;
-    fault.other = (host + random.from_to(1, plan.hosts() - 1)) % plan.hosts();
+    const bool is_alone = random.chance(0.3);  // cut from all others
+    fault.other = is_alone ? -1 : (host + random.from_to(1, plan.hosts() - 1)) % plan.hosts();
     fault.one_way = random.chance(0.3);
   }
   // Hosts that hear nothing of each other part after some seconds; who asks and gets no answer

@@ -92,6 +92,7 @@ class Round {
            !cut_off(other, host).empty();
   }
   void check_parting();
+  void check_alone(const Fault& cut);
   void check_bystanders();
 
   const Plan& plan_;
@@ -194,6 +195,7 @@ void Round::check_parting() {
                                one, other, number));
   check_bystanders();
   if (plan_.faults.size() != 1) return;
+  check_alone(plan_.faults.front());
   for (int host = 0; host < plan_.hosts(); ++host)
     for (int rank = 0; rank < plan_.ranks(); ++rank) {
       const auto ranks = cut_off(host, plan_.host_of(rank));
@@ -205,13 +207,26 @@ void Round::check_parting() {
     }
 }
 
+/// Whom a cut parts from all others names them in one entry, however late each was found silent.
+void Round::check_alone(const Fault& cut) {
+  if (cut.kind != FaultKind::cut || cut.other >= 0) return;
+  const int host = cut.is_pinned ? plan_.host_of(cut.who) : cut.who;
+  const auto losses = std::count_if(chosen_.begin(), chosen_.end(), [&](const auto& all) {
+    const auto own = all.second.find(host);
+    return own != all.second.end() && own->second.verdict.is_loss();
+  });
+  if (losses > 1)
+    violated(fmt::format("host {} was cut from all others at once and names them in {} entries",
+                         host, losses));
+}
+
 /// A host that can be reached is nobody's loss: who is cut off, or has cut off, is an end of a cut.
 void Round::check_bystanders() {
   const auto is_end = [&](int host) {
     return std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Fault& fault) {
       const int one = fault.is_pinned ? plan_.host_of(fault.who) : fault.who;
       return fault.kind == FaultKind::cut && fault.lasts > 1900ms &&
-             (one == host || fault.other == host);
+             (one == host || fault.other == host || fault.other == -1);
     });
   };
   for (int host = 0; host < plan_.hosts(); ++host)

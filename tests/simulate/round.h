@@ -40,7 +40,7 @@ struct Fault {
   /// cut; else step of the plan.
   std::uint64_t at = 0;
   std::chrono::nanoseconds lasts{0};
-  int other = 0;         ///< host, of cut
+  int other = 0;         ///< host, of cut; -1: all others
   bool one_way = false;  ///< the same
   /// Of processes and hosts: `who` is a rank, whose they are, and `at` a step of the plan, to which
   /// that comes, or two more than all: after its last goodbye. It dies `lasts` later.

@@ -146,7 +146,7 @@ void check_fault(const Plan& plan, const Fault& fault) {
   require(!of_host || plan.hosts() > 1, "a fault of a host where there is one");
   const int host = fault.is_pinned ? plan.host_of(fault.who) : fault.who;
   require(fault.kind != FaultKind::cut ||
-              (fault.other >= 0 && fault.other < plan.hosts() && fault.other != host),
+              (fault.other >= -1 && fault.other < plan.hosts() && fault.other != host),
           fmt::format("host {} is cut from {}", host, fault.other));
 }
 

@@ -29,6 +29,8 @@ class Hearing {
 
   /// A time at which nothing was asked does not count: this process may have been stopped.
   bool is_silent(Clock::time_point now) const noexcept { return now >= silent_from(); }
+  /// It may be found silent soon: it has acknowledged nothing for half that time.
+  bool is_doubtful(Clock::time_point now) const noexcept { return is_silent(now + kSilence / 2); }
   /// When it counts as silent, if it acknowledges nothing until then.
   Clock::time_point silent_from() const noexcept {
     return asked_ ? *asked_ + kSilence : Clock::time_point::max();

@@ -164,7 +164,7 @@ std::vector<HostFacts> RemoteHosts::facts() const {
   std::vector<HostFacts> facts = facts_;
   for (const auto& [host, frame] : inbox_.frames) {
     HostFacts& each = facts[static_cast<std::size_t>(host)];
-    if (each.state != HostFacts::State::cut) each.state = HostFacts::State::reachable;
+    if (is_over(each.state)) each.state = HostFacts::State::reachable;
   }
   return facts;
 }
@@ -457,10 +457,11 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   HostFacts facts;
   const int relay = relay_of_[static_cast<std::size_t>(host)];
   if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
-  bool is_heard = false, is_read = true, is_gone = true, has_left = true;
+  bool is_heard = false, is_doubtful = true, is_read = true, is_gone = true, has_left = true;
   for (const WorldRank rank : roster_.host(host).ranks) {
     const Far& other = far(rank);
     is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
+    is_doubtful = is_doubtful && (other.is_gone || other.hearing.is_doubtful(now));
     is_read = is_read && !other.line && !other.from;
     is_gone = is_gone && other.is_gone;
     has_left = has_left && view_.has_left(rank);
@@ -468,6 +469,7 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   }
   // What it has said may still have to be read.
   if (is_gone && is_read) facts.state = has_left ? HostFacts::State::left : HostFacts::State::dead;
+  if (!is_gone && is_doubtful) facts.state = HostFacts::State::doubtful;
   if (!is_gone && !is_heard) facts.state = HostFacts::State::cut;
   return facts;
 }

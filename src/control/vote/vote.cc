@@ -118,8 +118,7 @@ class Voter {
   }
 
   void take_facts(int host) {
-    const State state = facts_of(host).state;
-    if (host == self() || (state != State::dead && state != State::left)) return;
+    if (host == self() || !is_over(facts_of(host).state)) return;
     if (!vote_.gone.contains(host)) take_gone({host});
   }
 

@@ -129,6 +129,7 @@ struct VoteFrame {
 struct HostFacts {
   enum class State : std::uint8_t {
     reachable,  ///< stopped or slow ones too
+    doubtful,   ///< reached as well, but it has acknowledged nothing for 1 s
     cut,        ///< has acknowledged nothing for 2 s
     dead,       ///< its board or its own listener says so: a fact
     left,       ///< all its ranks have left in order: a fact
@@ -137,6 +138,10 @@ struct HostFacts {
   Clock::time_point heard = {};  ///< cut: when it last acknowledged something
   std::uint64_t connection = 0;  ///< changes with each new one; 0: none
 };
+/// Nobody is left there who could vote.
+inline bool is_over(HostFacts::State state) noexcept {
+  return state == HostFacts::State::dead || state == HostFacts::State::left;
+}
 
 /// What a relay remembers; it dies with it. A new relay begins with an empty one.
 struct VoteMemory {
