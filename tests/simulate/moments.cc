@@ -130,6 +130,19 @@ bool add_late_look(Plan& plan, Random& random) {
   return true;
 }
 
+/// A member dies that has closed all its groups, while others have as well and stay: no loss.
+bool add_last_goodbye(Plan& plan, Random& random) {
+  if (plan.ranks() < 3 || plan.hosts() > 1) return false;
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  plan.keeps.assign(plan.keeps.size(), true);
+  plan.faults.push_back({.kind = FaultKind::die,
+                         .who = random.from_to(0, plan.ranks() - 1),
+                         .at = plan.steps.size() + 2,
+                         .is_pinned = true});
+  return true;
+}
+
 /// A host dies when one of its ranks has said goodbye to a group and another one has not, and one
 /// of the other hosts has not heard of the goodbye.
 bool add_half_heard(Plan& plan, Random& random) {
@@ -274,10 +287,10 @@ bool add_moment(Plan& plan, Random& random) {
   std::vector<int> all = shuffled_ranks(plan, random);
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
-  constexpr std::array kMoments = {add_chain,       add_circles,     add_opposites,  add_unawares,
-                                   add_unawares,    add_orphan,      add_late_look,  add_half_heard,
-                                   add_short_rings, add_withdrawals, add_latecomers, add_quiet,
-                                   add_buffered,    add_alone};
+  constexpr std::array kMoments = {
+      add_chain,      add_circles,   add_opposites,  add_unawares,    add_unawares,
+      add_orphan,     add_late_look, add_half_heard, add_short_rings, add_withdrawals,
+      add_latecomers, add_quiet,     add_buffered,   add_alone,       add_last_goodbye};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;
