@@ -97,6 +97,32 @@ void Membership::State::await_cause() noexcept {
           {}});
 }
 
+void Membership::State::await_answer(int member) noexcept {
+  if (members.is_here(member) || host->process->on_control_thread()) return;
+  // Its relay answers at once; one that is stopped is not waited for.
+  static constexpr std::chrono::seconds kAnswers{1};
+  class Asking final : public Patience {
+   public:
+    Asking(State& state, int member) noexcept : state_(state), member_(member) {}
+    bool is_answered() const {
+      return state_.host->others->facts_of(state_.id, state_.members.world_rank_of(member_))
+                 .asked >= began_;
+    }
+    Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+      state_.members.ask({member_});
+      *next = now + std::chrono::milliseconds(20);
+      return now < began_ + kAnswers ? Verdict::keep_waiting : Verdict::give_up;
+    }
+
+   private:
+    State& state_;
+    const int member_;
+    const Clock::time_point began_ = Clock::now();
+  };
+  Asking asking(*this, member);
+  wait(waiter, asking, [&] { return asking.is_answered(); });
+}
+
 void Membership::State::announce() noexcept {
   std::vector<std::function<void(const Error&)>> due;
   bool first = false;

@@ -213,6 +213,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
+  /// Of a member on another host: until it is known what it does now, or a second has passed.
+  void await_answer(int member) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
   /// The same of a call of `close`.
@@ -238,6 +240,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
                      std::string_view link_elsewhere) const;
   /// The same about members that may be in no group with this rank.
   std::string doings_anywhere(const std::vector<int>& awaited) const;
+  /// What a member has called, with the texts of its host for it.
+  KnownCall with_texts(int member, const KnownCall& known) const;
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
   std::string call_of(int member, const Request& request) const;
   std::string person(int member) const;

@@ -66,7 +66,10 @@ void Membership::fail_stalled(const Request& request) noexcept {
 
 void Membership::fail_mismatch(const Request& own, int peer, const Description* seen) noexcept {
   Sighting sighting{.member = peer};
-  if (seen != nullptr) sighting.shown = Shown{*seen};
+  if (seen != nullptr) {
+    sighting.shown = Shown{*seen};
+    state_->await_answer(peer);
+  }
   const Shown shown = shown_of(own, site(own.where));
   state_->fail(disagreement_with(state_->members.read(), shown, sighting), &own);
   state_->await_cause();
@@ -74,6 +77,7 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
 
 void Membership::fail_counts(const Request& request, int from, std::uint64_t sent, int to,
                              std::uint64_t awaited) noexcept {
+  state_->await_answer(from == rank() ? to : from);
   fail({.code = ErrorCode::kCollectiveMismatch,
         .text = fmt::format(
             "rank {}'s {} sends {} to rank {}, whose {} has a count of {} for them. The "

@@ -82,10 +82,13 @@ std::string Membership::State::call_of(int member, const Request& request) const
   const GroupFacts facts = members.read();
   const auto& theirs = facts.line_of(member);
   const auto shown = theirs ? shown_at(*theirs, request.seq) : std::nullopt;
-  const bool has_site = shown && members.is_here(member);
-  const std::string site = has_site ? members.here().site_of(member, shown->site) : "";
+  const std::string site = shown ? with_texts(member, *shown).site_text : "";
   return fmt::format("{} #{}{}{}", call_name(request), request.seq, site.empty() ? "" : " at ",
                      site);
+}
+
+KnownCall Membership::State::with_texts(int member, const KnownCall& known) const {
+  return members.is_here(member) ? known_call(members.here().slot_of(member), known) : known;
 }
 
 ErrorContext Membership::State::context_of(const Request& request) const {
@@ -150,7 +153,8 @@ class Words {
 
   std::string operator()(const UnequalCalls& found) const {
     const std::string what =
-        found.shown ? fmt::format(", on rank {} {}", found.more, call_by(found.more, *found.shown))
+        found.shown ? fmt::format(", on rank {} {}", found.more,
+                                  describe(group_.with_texts(found.more, *found.shown)))
                     : "";
     return fmt::format(
         "the ranks did not call the same number of collectives: {}. Rank {} left without #{}{}. {}",
@@ -219,18 +223,14 @@ class Words {
 
   std::string call_of(const Side& side) const {
     if (!side.shown) return "an operation that the board no longer shows";
-    return call_by(side.shown_by, *side.shown);
+    return describe(group_.with_texts(side.shown_by, *side.shown));
   }
 
-  std::string purpose_of(const Side& side) const {
-    if (!group_.members.is_here(side.shown_by)) return {};
-    return describe_purpose(group_.members.here().slot_of(side.shown_by), *side.shown);
-  }
-
-  /// Its purpose and site stand on the board of its host.
-  std::string call_by(int member, const Shown& shown) const {
-    return group_.members.is_here(member) ? describe(group_.members.here().slot_of(member), shown)
-                                          : describe(shown);
+  /// Wherever it was called from.
+  std::string what(const Side& side) const {
+    KnownCall call = group_.with_texts(side.shown_by, *side.shown);
+    call.site_text.clear();
+    return describe(call);
   }
 
   std::string making_by(int member, GroupId group) const {
@@ -240,8 +240,7 @@ class Words {
 
   /// The same operation, called on top of different pasts.
   bool alike(const Side& one, const Side& other) const {
-    return one.shown && other.shown && purpose_of(one) == purpose_of(other) &&
-           describe(*one.shown) == describe(*other.shown);
+    return one.shown && other.shown && what(one) == what(other);
   }
 
   static std::string hidden_reason(const Disagreement& found) {

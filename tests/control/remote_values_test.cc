@@ -35,6 +35,8 @@ Report full_report() {
   shown.root_or_peer = -1;
   shown.factor = 0.5;
   line.history[9 % kHistory] = shown;
+  line.history[9 % kHistory]->site_text = "train.cc:88";
+  line.history[9 % kHistory]->purpose_text = "bucket 1 of 2";
   line.failure = FailureFacts{ErrorCode::kAborted, {1, 7}, "why"};
   return {.rank = WorldRank(3),
           .stamp = 12,
@@ -74,6 +76,8 @@ TEST(RemoteValues, AReportComesAsItWent) {
   EXPECT_FALSE(line.history[0]);
   EXPECT_EQ(line.history[1]->chain, 77u);
   EXPECT_EQ(line.history[1]->factor, 0.5);
+  EXPECT_EQ(line.history[1]->site_text, "train.cc:88");
+  EXPECT_EQ(line.history[1]->purpose_text, "bucket 1 of 2");
   EXPECT_EQ(line.history[1]->root_or_peer, -1);
   ASSERT_TRUE(line.failure);
   EXPECT_EQ(line.failure->code, ErrorCode::kAborted);

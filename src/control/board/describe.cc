@@ -33,10 +33,8 @@ std::string name_of_call(const Shown& shown) {
 }
 
 /// " at train.cc:88"; "" if the site is not known.
-std::string at_site(const Slot& slot, std::uint32_t site) {
-  const std::string text = read_site(slot, site);
-  return text.empty() ? text : " at " + text;
-}
+std::string at(const std::string& site) { return site.empty() ? site : " at " + site; }
+std::string at_site(const Slot& slot, std::uint32_t site) { return at(read_site(slot, site)); }
 
 }  // namespace
 
@@ -99,16 +97,23 @@ std::string describe(const Shown& shown, std::string_view whose) {
   return details.empty() ? text : text + "(" + details + ")";
 }
 
-std::string describe_purpose(const Slot& slot, const Shown& shown) {
+KnownCall known_call(const Slot& slot, const Shown& shown) {
+  KnownCall call = shown;
   const std::size_t op = op_index(shown.op);
-  if (op < kOpCount && is_message(static_cast<Op>(op))) return {};
-  const std::string purpose = read_purpose(slot, shown.chain);
-  return purpose.empty() ? purpose : " for " + purpose;
+  const bool has_purpose = op >= kOpCount || !is_message(static_cast<Op>(op));
+  if (has_purpose) call.purpose_text = read_purpose(slot, shown.chain);
+  call.site_text = read_site(slot, shown.site);
+  return call;
+}
+
+std::string describe(const KnownCall& call, std::string_view whose) {
+  const std::string& purpose = call.purpose_text;
+  return describe(static_cast<const Shown&>(call), whose) +
+         (purpose.empty() ? "" : " for " + purpose) + at(call.site_text);
 }
 
 std::string describe(const Slot& slot, const Shown& shown, std::string_view whose) {
-  std::string text = describe(shown, whose) + describe_purpose(slot, shown);
-  return text + at_site(slot, shown.site);
+  return describe(known_call(slot, shown), whose);
 }
 
 std::string describe_making(const Board& board, SlotIndex owner, GroupId group) {

@@ -15,9 +15,11 @@ struct WaitPart;
 std::string describe_wait_status(int wait_status);
 /// "all_reduce(f32 x 1000, sum)". `whose` follows the number of a rank: " of the group".
 std::string describe(const Shown& shown, std::string_view whose = {});
-/// " for bucket 1 of 2 of ..."; "" if there is no purpose, or none that can still be read.
-std::string describe_purpose(const Slot& slot, const Shown& shown);
-/// The operation with its purpose and its call site: "... for ... at train.cc:88".
+/// With its purpose and its call site: "... for ... at train.cc:88".
+std::string describe(const KnownCall& call, std::string_view whose = {});
+/// With the texts that its slot has for it.
+KnownCall known_call(const Slot& slot, const Shown& shown);
+/// The same of an operation of the slot.
 std::string describe(const Slot& slot, const Shown& shown, std::string_view whose = {});
 /// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
 std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose = {});

@@ -11,7 +11,7 @@ namespace tutti::control {
 namespace {
 
 constexpr std::uint32_t kHasLeft = 1, kHasLine = 2, kHasFailure = 4, kHasWait = 8;
-constexpr std::size_t kMostText = 4096;
+constexpr std::size_t kMostText = 4096, kMostCallText = 256;
 constexpr std::uint32_t kMostMeetings = 1024;
 constexpr std::uint32_t kRuns = 1, kSeveralThreads = 2;     // of a wait
 constexpr std::uint32_t kMakesGroup = 1, kOneSuffices = 2;  // of a part
@@ -38,6 +38,11 @@ class Writer {
              std::uint32_t{shown.reduce} << 16 | std::uint32_t{shown.site} << 24);
     out_.u32(static_cast<std::uint32_t>(shown.root_or_peer));
   }
+  void call(const KnownCall& call) {
+    shown(call);
+    for (const std::string* text : {&call.site_text, &call.purpose_text})
+      out_.bytes(std::string_view(*text).substr(0, kMostCallText));
+  }
   void line(const LineFacts& line) {
     out_.u32(static_cast<std::uint32_t>(line.state));
     for (const std::uint64_t word : {line.entered, line.completed, line.queued, line.goodbye_seq,
@@ -49,7 +54,7 @@ class Writer {
                                      [](const auto& each) { return each.has_value(); });
     out_.u32(static_cast<std::uint32_t>(count));
     for (const auto& each : line.history)
-      if (each) shown(*each);
+      if (each) call(*each);
     if (line.failure) failure(*line.failure);
   }
   void failure(const FailureFacts& failure) {
@@ -127,6 +132,12 @@ class Reader {
     need(shown.seq != 0);
     return shown;
   }
+  KnownCall call() {
+    KnownCall call = shown();
+    for (std::string* text : {&call.site_text, &call.purpose_text})
+      *text = in_.bytes(kMostCallText);
+    return call;
+  }
   LineFacts line() {
     LineFacts line;
     const std::uint32_t state = in_.u32();
@@ -141,7 +152,7 @@ class Reader {
     const std::uint32_t count = in_.u32();
     need(count <= kHistory);
     for (std::uint32_t i = 0; is_good() && i < count; ++i) {
-      const Shown each = shown();
+      const KnownCall each = call();
       line.history[each.seq % kHistory] = each;
     }
     return line;

@@ -14,6 +14,16 @@ std::uint64_t stamp_now() noexcept {
   return static_cast<std::uint64_t>(Clock::now().time_since_epoch().count());
 }
 
+/// With what other hosts cannot read.
+std::optional<LineFacts> read_with_texts(const Board& board, SlotIndex slot, const Line& line,
+                                         GroupId group) {
+  std::optional<LineFacts> facts = read_line(board, slot, line, group);
+  if (!facts) return facts;
+  for (auto& call : facts->history)
+    if (call) call = known_call(board.slot(slot), *call);
+  return facts;
+}
+
 }  // namespace
 
 Reporter::Reporter(const Board& board, const Roster& roster)
@@ -21,7 +31,7 @@ Reporter::Reporter(const Board& board, const Roster& roster)
 
 Report Reporter::report_of(SlotIndex slot, const Line& line, GroupId group) const {
   Report report{.rank = roster_.rank_in(slot), .stamp = stamp_now(), .group = group};
-  report.line = read_line(board_, slot, line, group);
+  report.line = read_with_texts(board_, slot, line, group);
   return report;
 }
 
@@ -99,7 +109,7 @@ Report Reporter::answer(const Question& question) const {
     return report;
   }
   if (const Line* const line = board_.find_line(slot, question.group))
-    report.line = read_line(board_, slot, *line, question.group);
+    report.line = read_with_texts(board_, slot, *line, question.group);
   report.meetings = read_meetings(board_, slot, question.group);
   return report;
 }

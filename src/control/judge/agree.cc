@@ -5,8 +5,8 @@
 
 namespace tutti::control {
 
-std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept {
-  const std::optional<Shown>& shown = line.history[seq % kHistory];
+std::optional<KnownCall> shown_at(const LineFacts& line, std::uint64_t seq) noexcept {
+  const std::optional<KnownCall>& shown = line.history[seq % kHistory];
   return shown && shown->seq == seq ? shown : std::nullopt;
 }
 
@@ -23,7 +23,7 @@ std::optional<bool> differ(const GroupFacts& facts, std::uint64_t seq, int one, 
 std::vector<Side> sides_at(const GroupFacts& facts, std::uint64_t seq, const Sighting& sighting) {
   std::vector<Side> sides;
   for (int member = 0; member < facts.size(); ++member) {
-    std::optional<Shown> shown = shown_at(facts.does(member), seq);
+    std::optional<KnownCall> shown = shown_at(facts.does(member), seq);
     if (!shown && member == sighting.member && sighting.shown && sighting.shown->seq == seq)
       shown = sighting.shown;
     if (!shown) continue;

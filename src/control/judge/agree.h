@@ -13,7 +13,7 @@ namespace tutti::control {
 /// What was seen of a member's operation elsewhere, if its line has moved on since.
 struct Sighting {
   int member = -1;
-  std::optional<Shown> shown = {};
+  std::optional<KnownCall> shown = {};
 };
 
 /// Whether the members that show an operation `seq` differ in it.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "tutti/request.h"
 
@@ -39,6 +40,15 @@ static_assert(sizeof(Description) == 32);
 /// A Description and what else a rank can show of an operation.
 struct Shown : Description {
   double factor = 1.0;  ///< of premul_sum
+};
+
+/// A collective of a member, as it is known here.
+struct KnownCall : Shown {
+  KnownCall() = default;
+  KnownCall(const Shown& shown) : Shown(shown) {}  // NOLINT(google-explicit-constructor)
+  /// On another host: what stands on its board for the site and the chain; "" if nothing does. On
+  /// this one whoever wants to say it reads the board.
+  std::string site_text = {}, purpose_text = {};
 };
 
 /// Without the site, which only the rank's own slot can name.

@@ -67,7 +67,7 @@ struct LineFacts {
   int waiting_for = -1;
   std::uint64_t goodbye_seq = 0, goodbye_chain = 0;
   std::uint64_t progress = 0;  ///< grows with the bytes moved
-  std::array<std::optional<Shown>, kHistory> history = {};
+  std::array<std::optional<KnownCall>, kHistory> history = {};
   std::optional<FailureFacts> failure = {};
 };
 
@@ -115,6 +115,6 @@ struct GroupFacts {
 };
 
 /// The collective `seq`, if a member still shows it.
-std::optional<Shown> shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
+std::optional<KnownCall> shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
 
 }  // namespace tutti::control

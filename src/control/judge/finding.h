@@ -16,7 +16,7 @@ namespace tutti::control {
 struct Side {
   std::uint64_t chain = 0;
   std::vector<int> members = {};
-  std::optional<Shown> shown = {};
+  std::optional<KnownCall> shown = {};
   int shown_by = -1;  ///< the member that shows it
 };
 
@@ -31,8 +31,8 @@ struct Disagreement {
 struct UnequalCalls {
   std::uint64_t extra = 0;
   int more = 0, fewer = 0;
-  std::optional<Shown> shown = {};   ///< that operation
-  std::vector<std::uint64_t> calls;  ///< of each member, how many collectives
+  std::optional<KnownCall> shown = {};  ///< that operation
+  std::vector<std::uint64_t> calls;     ///< of each member, how many collectives
 };
 
 /// `member`, whom a collective needs, has left the group after its collective `last`.
