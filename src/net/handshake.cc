@@ -64,7 +64,7 @@ std::optional<Handshake::Greeting> Handshake::Greeting::decode(std::span<const s
   const std::uint32_t level = in.u32(), status = in.u32(), purpose = in.u32();
   if (level > static_cast<std::uint32_t>(Level::integrity) ||
       status > static_cast<std::uint32_t>(Status::refused) ||
-      purpose > static_cast<std::uint32_t>(Purpose::data))
+      purpose > static_cast<std::uint32_t>(Purpose::note))
     return std::nullopt;
   greeting.level = static_cast<Level>(level);
   greeting.status = static_cast<Status>(status);
@@ -90,6 +90,11 @@ Handshake Handshake::calling(const Claim& claim, Level level, const Key& key) {
   std::copy_n(made.out_.begin(), kHelloBytes, made.said_.begin());
   made.to_send_ = kHelloBytes;
   made.due_ = kReplyBytes;
+  if (!is_one_way(claim.purpose)) return made;
+  made.agree(key);
+  std::ranges::copy(made.proof(true), made.out_.begin() + kHelloBytes);
+  made.to_send_ += kProofBytes;
+  made.outcome_ = Outcome::proved;
   return made;
 }
 
@@ -168,13 +173,14 @@ void Handshake::hear_hello() {
   if (outcome_ == Outcome::refused) reply.status = Status::refused;
   fill_random(reply.nonce.data(), reply.nonce.size());
   say(reply);
-  to_send_ = kReplyBytes;
+  to_send_ = is_one_way(claim_.purpose) ? 0 : kReplyBytes;
   if (!key) return;
+  due_ = kProofBytes;
   std::copy_n(in_.begin(), kHelloBytes, said_.begin());
+  if (is_one_way(claim_.purpose)) return agree(*key);
   std::copy_n(out_.begin(), kHelloBytes, said_.begin() + kHelloBytes);
   agree(*key);
   std::ranges::copy(proof(false), out_.begin() + kHelloBytes);
-  due_ = kProofBytes;
 }
 
 void Handshake::hear_reply() {

@@ -5,6 +5,9 @@
 //     called -> caller   reply    the same of the other end, and its proof
 //     caller -> called   confirm  its proof
 //
+// Who leaves a *note* waits for no reply: the confirm follows the hello at once. It proves who has
+// said it, not when, and may be heard again.
+//
 // The *claim* says what the connection is for, from whom and to whom. A *proof* is made with a key
 // of its own for each direction, over all that both have said: it counts for this connection only,
 // and for nobody who has merely heard one. Each end reads no more than it wants, and nothing before
@@ -33,7 +36,10 @@ enum class Purpose : std::uint32_t {
   store,
   line,  ///< of the relay of a host
   data,  ///< one lane of a group
+  note,
 };
+/// Whether the called end says nothing, and the proof is over the hello alone.
+constexpr bool is_one_way(Purpose purpose) noexcept { return purpose == Purpose::note; }
 
 /// Ranks are of the world; -1: none, or not known.
 struct Claim {
@@ -102,7 +108,7 @@ class Handshake {
   KeyFor key_for_ = {};                               // of the called
   Key key_ = {};                                      // of the caller
   std::optional<Key> session_ = {};                   // of this connection
-  std::array<std::byte, 2 * kHelloBytes> said_ = {};  // hello and reply, less its proof
+  std::array<std::byte, 2 * kHelloBytes> said_ = {};  // hello and reply, less its proof, if any
   std::array<std::byte, kReplyBytes> in_ = {}, out_ = {};
   std::size_t due_ = 0, received_ = 0;  // of what is heard now
   std::size_t to_send_ = 0, sent_ = 0;

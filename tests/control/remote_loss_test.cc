@@ -136,5 +136,32 @@ TEST(RemoteLoss, AStoppedHostIsNotLost) {
   }
 }
 
+TEST(RemoteLoss, WhoLeavesWhileARankOfAnotherHostIsStoppedIsNotLost) {
+  // Rank 2 is the last of its host, and has spoken to nobody elsewhere before.
+  const std::vector<std::pair<std::vector<int>, std::vector<int>>> cases = {{{0, 1, 1}, {0}},
+                                                                            {{0, 1, 1, 0}, {0, 3}}};
+  for (const auto& [layout, stopped] : cases) {
+    ForkedHosts hosts(layout, [](Host&, Membership& world, ChildReport& report) {
+      report.stage.store(1);
+      while (report.told.load() == 0) usleep(1000);
+      if (report.told.load() == 2) world.close(0, 0, Deadline::after(20s), Where::current());
+    });
+    ForkedRanks& ranks = hosts.ranks;
+    ASSERT_TRUE(ranks.all_reach(1));
+    for (const int rank : stopped) ::kill(ranks.pid(rank), SIGSTOP);
+    for (const int rank : {1, 2}) {
+      ranks.report(rank).told.store(1);
+      EXPECT_EQ(ranks.reap(rank), 0);
+    }
+    for (const int rank : stopped) ::kill(ranks.pid(rank), SIGCONT);
+    usleep(500'000);  // by then they have called at the doors of both
+    for (const int rank : stopped) ranks.report(rank).told.store(2);
+    for (const int rank : stopped) {
+      EXPECT_EQ(ranks.reap(rank), 0);
+      EXPECT_EQ(ranks.report(rank).code.load(), -1) << ranks.report(rank).text.data();
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tutti::control

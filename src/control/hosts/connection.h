@@ -35,6 +35,10 @@ class Connection {
   void send(const net::Frame& frame);
   /// Nothing is sent after what is pending, and the other end is told so.
   void finish();
+  /// After finish: whether the kernel of the other end has all of it.
+  bool has_delivered() const noexcept {
+    return is_finishing_ && out_.empty() && !net::has_unacknowledged(socket_.get());
+  }
   /// How long ago the kernel of the other end last acknowledged something.
   std::chrono::milliseconds since_acknowledged() const noexcept {
     return net::since_acknowledged(socket_.get());

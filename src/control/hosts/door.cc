@@ -36,6 +36,8 @@ bool say(int socket, std::span<const std::byte> bytes) noexcept {
 constexpr int kMostLines = 8;
 /// Then others have their turn.
 constexpr int kAcceptsAtATime = 64;
+/// No more can stand at a door.
+constexpr int kMostWaiting = 4096;
 
 /// Of the other end, which may have gone.
 std::string address_of(int socket) try {
@@ -68,25 +70,25 @@ Door::Door(net::Events& events, net::Fd listener, net::Level level, int world_si
       key_for_(std::move(key_for)),
       on_hello_(std::move(on_hello)),
       on_guest_(std::move(on_guest)),
-      watched_(events.watch(listener_.get(), [this] { accept(); })) {
+      watched_(events.watch(listener_.get(), [this] { accept(kAcceptsAtATime); })) {
   watched_->arm(net::Events::Want::read);
 }
 
 Door::~Door() = default;
 
-void Door::accept() try {
+void Door::accept(int at_most) try {
   const auto key_for = [this](const net::Claim& claim) {
     const std::optional<Hello> hello = hello_of(claim, world_size_);
     return hello ? key_for_(*hello) : std::nullopt;
   };
-  for (int i = 0; i < kAcceptsAtATime; ++i) {
+  for (int i = 0; i < at_most; ++i) {
     net::Fd socket = net::accept_tcp(listener_.get());
     if (!socket) break;
     if (callers_.size() == kMostCallers) callers_.pop_front();
     const auto caller = callers_.emplace(callers_.end(), std::move(socket),
                                          net::Handshake::called(level_, key_for));
     caller->watched = events_.watch(caller->socket.get(), [this, caller] { hear(caller); });
-    caller->watched->arm(net::Events::Want::read);
+    hear(caller);
   }
   watched_->arm(net::Events::Want::read);
 } catch (const Error& error) {
@@ -94,9 +96,14 @@ void Door::accept() try {
   log(LogLevel::error, error.what());
 }
 
+void Door::hear_waiting() {
+  for (auto caller = callers_.begin(); caller != callers_.end();) hear(caller++);
+  accept(kMostWaiting);
+}
+
 void Door::sweep(Clock::time_point now) {
+  hear_waiting();  // this process may have been stopped for so long
   while (!callers_.empty() && now >= callers_.front().came + kHelloTime) callers_.pop_front();
-  watched_->arm(net::Events::Want::read);
 }
 
 void Door::hear(std::list<Caller>::iterator caller) {
@@ -114,8 +121,10 @@ void Door::hear(std::list<Caller>::iterator caller) {
 
 void Door::answer(Caller& caller) {
   const Hello hello = *hello_of(caller.handshake.claim(), world_size_);
-  const Answer answer = on_hello_(hello);
-  if (!say(caller.socket.get(), encode(answer)) || answer != Answer::welcome) return;
+  if (hello.role != Role::note) {
+    const Answer answer = on_hello_(hello);
+    if (!say(caller.socket.get(), encode(answer)) || answer != Answer::welcome) return;
+  }
   caller.watched.reset();
   net::Secured guest(std::move(caller.socket));
   if (level_ == net::Level::integrity) guest.keys = caller.handshake.frame_keys();
@@ -173,6 +182,7 @@ void Call::prove() {
   if (error_number != 0) return end({.error_number = error_number});
   if (handshake_.outcome() != net::Handshake::Outcome::proved) return distrust();
   state_ = State::asking;
+  if (hello_.role == Role::note) welcome({});
 }
 
 void Call::distrust() {
@@ -190,11 +200,13 @@ void Call::hear() {
   if (error_number != 0) return end({.error_number = error_number});
   const auto answer = decode_answer(answer_);
   if (!answer) return end({.error_number = EPROTO});
-  Outcome outcome{.answer = answer};
-  if (answer == Answer::welcome) {
-    outcome.socket.socket = std::move(socket_);
-    if (level_ == net::Level::integrity) outcome.socket.keys = handshake_.frame_keys();
-  }
+  if (answer == Answer::welcome) return welcome({.answer = answer});
+  end({.answer = answer});
+}
+
+void Call::welcome(Outcome outcome) {
+  outcome.socket.socket = std::move(socket_);
+  if (level_ == net::Level::integrity) outcome.socket.keys = handshake_.frame_keys();
   end(std::move(outcome));
 }
 

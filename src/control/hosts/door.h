@@ -38,10 +38,13 @@ class Door {
 
   /// Drops those who have taken too long. Call it now and then.
   void sweep(Clock::time_point now);
+  /// Takes all who stand at the door by now and have said what they want. Whose door is closed may
+  /// have left a note here before.
+  void hear_waiting();
 
  private:
   struct Caller;
-  void accept();
+  void accept(int at_most);
   void hear(std::list<Caller>::iterator caller);
   void answer(Caller& caller);
   void tell_of(const Caller& caller);
@@ -64,7 +67,7 @@ class Call {
   struct Outcome {
     int error_number = 0;  ///< ECONNREFUSED: nobody is at that door any more
     std::optional<Answer> answer = {};
-    net::Secured socket = {};   ///< if welcome
+    net::Secured socket = {};   ///< if welcome, or nothing is answered
     std::string distrust = {};  ///< EACCES: why who is at that door is not believed
   };
   /// Once; may not end the call, but may post that.
@@ -84,6 +87,7 @@ class Call {
   void look();
   void prove();
   void hear();
+  void welcome(Outcome outcome);
   void distrust();
   void end(Outcome outcome);
 

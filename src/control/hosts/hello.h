@@ -14,11 +14,13 @@
 
 namespace tutti::control {
 
-inline constexpr std::uint32_t kWireVersion = 2;
+inline constexpr std::uint32_t kWireVersion = 3;
 
 enum class Role : std::uint8_t {
   relay,  ///< that of its host, which has facts and votes to tell
   data,   ///< one lane of a group
+  /// Of a host of which nobody is left: goodbyes and who has left, which nobody answers.
+  note,
 };
 
 struct Hello {

@@ -25,7 +25,8 @@ enum FrameKind : std::uint32_t { kBeat, kReport, kVote, kQuestion };
 constexpr milliseconds kBetweenBeats{500};
 /// Between two looks at what takes long, and between two calls.
 constexpr milliseconds kSweep{20}, kBetweenCalls{100};
-constexpr std::chrono::seconds kLeaving{1};
+/// Hosts that do not reach each other for so long have parted.
+constexpr std::chrono::seconds kLeaving{3};
 constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
 
 }  // namespace
@@ -47,6 +48,13 @@ RemoteHosts::RemoteHosts(RemoteOptions options)
             return begin_call(hello, milliseconds(0), std::move(on_outcome));
           },
           [this] { ring(board_.slot(slot_).bell); }),
+      notes_(
+          events_,
+          [this](WorldRank to, Call::OnOutcome on_outcome) {
+            return begin_call({.role = Role::note, .from = rank_, .to = to}, Hearing::kSilence,
+                              std::move(on_outcome));
+          },
+          kMostFrameBytes),
       door_(
           events_, std::move(options.listener), keys_.security().level, roster_.world_size(),
           [this](const Hello& hello) { return key_for(hello); },
@@ -208,10 +216,7 @@ void RemoteHosts::leave() noexcept {
   const bool is_last = is_last_of_host();
   events_.post([this, is_last] {
     is_leaving_ = true;
-    if (is_last) {
-      is_relay_ = true;
-      visit_far([&](WorldRank rank, Far&) { call(rank); });
-    }
+    if (is_last) leave_note();
     next_sweep_ = {};
   });
   Deadline deadline = Deadline::after(kLeaving);
@@ -263,9 +268,10 @@ void RemoteHosts::sweep(Clock::time_point now) {
     }
     if (now >= other.next_call) call(rank);
     is_waiting = is_waiting || other.call;
-    has_told_all = has_told_all && !is_to_be_told(other);
+    has_told_all = has_told_all && (!other.line || other.line->has_delivered());
     if (now < other.hearing.silent_from()) next = std::min(next, other.hearing.silent_from());
   });
+  if (is_leaving_) has_told_all = notes_.sweep(now) && has_told_all;
   update_facts();
   next_sweep_ = is_waiting ? std::min(next, now + kSweep) : next;
   if (!has_told_all) return;
@@ -286,12 +292,6 @@ void RemoteHosts::listen_for(Far& other, Clock::time_point now) {
   if (other.call && !other.call->is_connecting()) other.hearing.heard(other.call->began());
 }
 
-/// Whether this rank, as the relay, has something to say to it before it leaves.
-bool RemoteHosts::is_to_be_told(const Far& other) const noexcept {
-  const bool is_over = other.is_gone || (other.has_heard_last && !other.line);
-  return other.line || other.call || (is_relay_ && is_leaving_ && !is_over);
-}
-
 std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds silence,
                                               Call::OnOutcome on_outcome) {
   const DoorPlate& plate = plates_[hello.to.index()];
@@ -302,7 +302,7 @@ std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds s
 
 void RemoteHosts::call(WorldRank rank) {
   Far& other = far(rank);
-  if (!is_relay_ || other.call || other.line || other.is_gone || other.has_heard_last) return;
+  if (!is_relay_ || other.call || other.line || other.is_gone) return;
   other.next_call = Clock::now() + kBetweenCalls;
   try {
     other.call =
@@ -321,7 +321,7 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
     log(LogLevel::error, outcome.distrust);
   const bool has_said = outcome.answer || !outcome.distrust.empty();
   if (has_said || outcome.error_number == ECONNREFUSED) other.hearing.heard(Clock::now());
-  if (outcome.error_number == ECONNREFUSED) other.is_gone = true;
+  if (outcome.error_number == ECONNREFUSED) note_gone(other);
   if (outcome.socket && is_relay_) {
     other.line_id = ++last_line_id_;
     other.line = std::make_unique<Connection>(
@@ -331,8 +331,6 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
     const auto now = Clock::now();
     for (const Report& report : reporter_.all())
       other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
-    other.has_heard_last = is_leaving_;
-    if (is_leaving_) other.line->finish();
   }
   update_facts();
 }
@@ -341,9 +339,15 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   Far& other = far(rank);
   drop(std::move(other.line));
   other.line_id = 0;
-  if (error_number == ECONNREFUSED) other.is_gone = true;
+  if (error_number == ECONNREFUSED) note_gone(other);
   call(rank);
   update_facts();
+}
+
+/// Nobody is at its door. What was left here before that stands at the own one.
+void RemoteHosts::note_gone(Far& other) {
+  door_.hear_waiting();
+  other.is_gone = true;
 }
 
 /// Not at once: it may be the one that speaks. Another one may stand in its place by then.
@@ -365,6 +369,7 @@ Answer RemoteHosts::on_hello(const Hello& hello) {
 
 void RemoteHosts::on_guest(const Hello& hello, net::Secured socket) {
   if (hello.role == Role::data) return data_.on_guest(hello, std::move(socket));
+  if (hello.role == Role::note) return hear_note(hello.from, std::move(socket));
   const WorldRank rank = hello.from;
   Far& other = far(rank);
   net::end_if_silent(socket.socket.get(), Hearing::kSilence);
@@ -384,6 +389,18 @@ void RemoteHosts::on_relay_end(WorldRank rank) {
   int& relay = relay_of_[static_cast<std::size_t>(roster_.host_of(rank))];
   if (relay == rank.value) relay = -1;
   update_facts();
+}
+
+void RemoteHosts::hear_note(WorldRank rank, net::Secured socket) {
+  std::unique_ptr<Connection>& words = far(rank).note;
+  if (words) drop(std::move(words));  // who says them again says all of them
+  words = std::make_unique<Connection>(
+      events_, std::move(socket), kMostFrameBytes,
+      [this, rank](const net::Frame& frame) { hear_relay(rank, frame); },
+      [this, rank](int) {
+        drop(std::move(far(rank).note));
+        update_facts();
+      });
 }
 
 /// What the relay of a host was asked that is no more is asked of the next one.
@@ -451,6 +468,16 @@ void RemoteHosts::end_lines() {
   });
 }
 
+void RemoteHosts::leave_note() {
+  std::vector<net::Frame> words;
+  const auto now = Clock::now();
+  for (const Report& report : reporter_.all())
+    words.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
+  std::vector<WorldRank> to;
+  visit_far([&](WorldRank rank, const Far&) { to.push_back(rank); });
+  notes_.leave(to, std::move(words));
+}
+
 void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }
 
 HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
@@ -462,7 +489,7 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
     const Far& other = far(rank);
     is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
     is_doubtful = is_doubtful && (other.is_gone || other.hearing.is_doubtful(now));
-    is_read = is_read && !other.line && !other.from;
+    is_read = is_read && !other.line && !other.from && !other.note;
     is_gone = is_gone && other.is_gone;
     has_left = has_left && view_.has_left(rank);
     if (!other.is_gone) facts.heard = std::max(facts.heard, other.hearing.last());

@@ -11,8 +11,9 @@
 // left.
 //
 // A rank is *gone* when its line has ended and nobody listens at its door. A host is dead, or has
-// left, when all its ranks are gone and all that came from it has been read; it is *cut* when it
-// has acknowledged nothing for a while of what goes to those left.
+// left, when all its ranks are gone and all that came from it has been read, a note at the own door
+// as well (door_notes.h); it is *cut* when it has acknowledged nothing for a while of what goes to
+// those left.
 #pragma once
 
 #include <atomic>
@@ -32,6 +33,7 @@
 #include "control/hosts/connection.h"
 #include "control/hosts/data_calls.h"
 #include "control/hosts/door.h"
+#include "control/hosts/door_notes.h"
 #include "control/hosts/door_plate.h"
 #include "control/hosts/hearing.h"
 #include "control/hosts/other_hosts.h"
@@ -58,7 +60,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   ~RemoteHosts() override;
 
   /// After this rank has left the board in order. The last rank of its host tells the others that
-  /// all have left; returns when they have heard it, or after a second.
+  /// all have left. Returns when the kernels of their hosts have it, whatever their processes do:
+  /// those that cannot be reached within that time part from this host.
   void leave() noexcept;
 
   /// Of this host, where the own door is.
@@ -91,10 +94,10 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     Clock::time_point next_call = {};
     bool is_gone = false;
     Hearing hearing = Hearing();
-    bool has_heard_last = false;  ///< that this rank has left
-    bool is_distrusted = false;   ///< and that was said
+    bool is_distrusted = false;  ///< and that was said
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
+    std::unique_ptr<Connection> note = {};
   };
   /// What came from another host's relay and waits for this host's.
   struct Inbox {
@@ -126,13 +129,15 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   Answer on_hello(const Hello& hello);
   void on_guest(const Hello& hello, net::Secured socket);
   void on_relay_end(WorldRank rank);
+  void hear_note(WorldRank rank, net::Secured socket);
+  void note_gone(Far& other);
   void hear_relay(WorldRank rank, const net::Frame& frame);
   void hear_question(WorldRank rank, const net::Frame& frame);
   void take_vote(int host, const std::string& bytes);
   void ask_again(int host);
   void tell_news();
   void end_lines();
-  bool is_to_be_told(const Far& other) const noexcept;
+  void leave_note();
   void drop(std::unique_ptr<Connection> connection);
   void update_facts();
   HostFacts facts_of_host(int host, Clock::time_point now);
@@ -168,6 +173,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::uint64_t last_line_id_ = 0;
   Clock::time_point next_beat_ = {}, next_sweep_ = {};
   DataCalls data_;
+  DoorNotes notes_;
   Door door_;
 
   std::atomic<bool> stops_{false};
