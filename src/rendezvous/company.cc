@@ -108,9 +108,9 @@ std::string Company::key(std::string_view what) const {
 }
 
 void Company::enlist(Deadline& deadline) {
+  leave_will(deadline);  // before anybody can read for what: it belongs to the first who leaves it
   store_->append(key("roster"), fmt::format("{} {}\n", options_.rank, encode(own_)),
                  store::timeout_of(deadline));
-  leave_will(deadline);
   read_roster(store::timeout_of(deadline));
   for (const Known& known : known_) {
     if (is_dead(known.claim, own_)) past_.insert(known.claim.nonce);

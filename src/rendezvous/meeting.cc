@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 #include "base/hash.h"
@@ -108,6 +110,18 @@ std::string own_address(const Served& served) {
   return {};
 }
 
+/// Of all ranks of a round that is complete.
+std::map<std::string, std::string> claims_in(Store& store, const std::string& prefix, int size,
+                                             Deadline& deadline) {
+  std::map<std::string, std::string> claims;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::string key = fmt::format("{}/rank/{}", prefix, rank);
+    if (auto claim = store.try_get(key, store::timeout_of(deadline)))
+      claims.emplace(key, *std::move(claim));
+  }
+  return claims;
+}
+
 /// Who meets at a store of rank 0, as one comes to it.
 CompanyOptions company_at(const Identity& identity, Served& served) {
   CompanyOptions company = company_of(identity);
@@ -151,7 +165,10 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                                                    identity.rank, place.description));
     }
     // Before anybody can finish init: whoever comes to this place from now on begins a new world.
-    if (served->server) served->close_doors();
+    if (served->server) {
+      served->close_doors(claims_in(*served->store, round_prefix(options.name, company->round()),
+                                    who.world_size, deadline));
+    }
     Store* const store = served->store.get();
     std::string address = own_address(*served);
     Meeting meeting = below_round(std::shared_ptr<Store>(std::move(served), store), options,

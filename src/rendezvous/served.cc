@@ -213,9 +213,9 @@ void Served::linger() const {
   }
 }
 
-void Served::close_doors() {
+void Served::close_doors(std::map<std::string, std::string> claims) {
   if (posted) posted->take_down();
-  server->stop_listening();
+  server->stop_listening(std::move(claims));
 }
 
 Served find_store(const Identity& identity, const Place& place, const MeetingOptions& options,

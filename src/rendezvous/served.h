@@ -1,7 +1,9 @@
 // The store of a meeting that rank 0 serves, and how the others come to it.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "rendezvous/identity.h"
@@ -24,8 +26,9 @@ struct Served {
   std::vector<net::TcpAddress> tcp = {};  ///< where it is served to other hosts, or was
   std::unique_ptr<Posted> posted = {};    ///< our notice of it; null: there is none
 
-  /// Whoever comes from now on finds another world.
-  void close_doors();
+  /// Whoever comes from now on finds another world, and whoever has come over TCP and holds none of
+  /// these claims, keys with their values, is turned out.
+  void close_doors(std::map<std::string, std::string> claims);
   /// Returns once the others have gone, or have had a second to read why we go.
   void linger() const;
 };

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <deque>
 #include <list>
+#include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -70,9 +71,10 @@ class Server::Loop {
     wakeup_.signal();
   }
 
-  void stop_listening() {
+  void stop_listening(std::optional<std::map<std::string, std::string>> claims) {
     std::unique_lock lock(mutex_);
     is_listener_unwanted_ = true;
+    claims_ = std::move(claims);
     wakeup_.signal();
     Deadline never;
     while (!is_listener_closed_) changed_.wait(lock, never);
@@ -92,6 +94,8 @@ class Server::Loop {
   void run() noexcept;
   void turn(Deadline deadline);
   void take_orders();
+  /// Once nobody comes any more: who has not said hello, and who is none of those expected.
+  void turn_out_strangers();
   /// A new connection; whether it was welcomed already.
   bool take_in(net::Fd socket, const net::Peer& peer);
   /// Drops the one that has been silent longest when they are too many.
@@ -122,6 +126,7 @@ class Server::Loop {
   std::deque<std::pair<net::Fd, net::Peer>> adopted_;
   std::optional<Error> failure_;
   bool is_listener_unwanted_ = false;
+  std::optional<std::map<std::string, std::string>> claims_;
   bool is_listener_closed_ = false;
 
   std::thread thread_;  // last: it uses all of the above
@@ -155,11 +160,30 @@ void Server::Loop::take_orders() {
   if (is_listener_unwanted_ && !is_listener_closed_) {
     entrance_.close();
     tcp_entrance_.close();
-    connections_.remove_if([](const Connection& c) { return !c.is_local() && !c.guest.hello(); });
+    turn_out_strangers();
     is_listener_closed_ = true;
     changed_.notify_all();
   }
   if (failure_) hall_.fail(*failure_);
+}
+
+void Server::Loop::turn_out_strangers() {
+  const auto is_expected = [this](const std::optional<Will>& will) {
+    if (!claims_ || !will) return !claims_;
+    const auto claim = claims_->find(will->key);
+    return claim != claims_->end() && claim->second == will->value;
+  };
+  int lines = 0;
+  connections_.remove_if([&](const Connection& connection) {
+    if (connection.is_local()) return false;
+    if (!connection.guest.hello()) return true;
+    if (is_expected(connection.guest.will())) return false;
+    if (lines++ < kMostLines) {
+      log(LogLevel::warn, "the store of this rank has turned out " + describe(connection.peer) +
+                              ", which is no rank of the world that is complete now");
+    }
+    return true;
+  });
 }
 
 void Server::Loop::turn(Deadline deadline) {
@@ -347,7 +371,10 @@ Server::~Server() = default;
 void Server::adopt(net::Fd connection, const net::Peer& peer) {
   loop_->adopt(std::move(connection), peer);
 }
-void Server::stop_listening() { loop_->stop_listening(); }
+void Server::stop_listening() { loop_->stop_listening(std::nullopt); }
+void Server::stop_listening(std::map<std::string, std::string> claims) {
+  loop_->stop_listening(std::move(claims));
+}
 void Server::fail(const Error& reason) { loop_->fail(reason); }
 std::size_t Server::client_count() const { return loop_->client_count(); }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +47,9 @@ class Server {
   void adopt(net::Fd connection, const net::Peer& peer);
   /// Returns once nobody can connect any more and the addresses are free.
   void stop_listening();
+  /// The same, and of those who have come over TCP only they stay who have left a will for one of
+  /// these values of their keys. A will belongs to the first who leaves it.
+  void stop_listening(std::map<std::string, std::string> claims);
   /// Those who wait, and all calls from now on, fail with `reason`; connections stay open.
   void fail(const Error& reason);
   /// Admitted clients that are connected.

@@ -160,6 +160,15 @@ Answer Hall::take_will(Guest& guest, const Call& call) {
   if (!will && !call.keys.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "store will: a malformed one");
   }
+  const bool is_taken = will && std::ranges::any_of(guests_, [&](const Guest* other) {
+                          return other != &guest && other->will_ &&
+                                 other->will_->key == will->key &&
+                                 other->will_->value == will->value;
+                        });
+  if (is_taken) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "store will: another client has left one for the same value of this key");
+  }
   guest.will_ = std::move(will);
   return {};
 }

@@ -67,6 +67,9 @@ class Guest {
   void welcome() noexcept { is_welcome_ = true; }
   bool is_welcome() const noexcept { return is_welcome_; }
 
+  /// Until it is taken back.
+  const std::optional<Will>& will() const noexcept { return will_; }
+
   net::SendQueue& queue() noexcept { return queue_; }
   bool has_unsent() const noexcept { return !queue_.empty(); }
   bool wants_more() const noexcept { return queue_.pending() < kMaxUnsentBytes; }

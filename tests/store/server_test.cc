@@ -333,6 +333,25 @@ TEST(StoreServer, BeforeTheProofNothingIsRead) {
   first_of_us->store->set("k", "v");
 }
 
+TEST(StoreServer, WhoHoldsNoClaimIsTurnedOutWhenAllHaveCome) {
+  const net::Security open = secured(net::Level::opportunistic, "");
+  Guarded guarded(open);
+  const store::Will will{"rank/1", "the first", {"failure"}, "lost"};
+  const auto stranger = guarded.connect(open), copier = guarded.connect(open);
+  const auto member = guarded.connect(open), late = guarded.connect(open);
+  ASSERT_TRUE(stranger && copier && member && late);
+  member->remote->leave_will(will, 20s);
+  // A will is of the first who leaves it, or strangers would pass for ranks.
+  EXPECT_EQ(thrown_by([&] { copier->remote->leave_will(will, 20s); }).code(),
+            ErrorCode::kInvalidArgument);
+  late->remote->leave_will({"rank/1", "the second", {"failure"}, "lost"}, 20s);
+  guarded.server->stop_listening({{"rank/1", "the first"}});
+  for (const auto* other : {&stranger, &copier, &late})
+    EXPECT_EQ(thrown_by([&] { (*other)->store->set("k", "v"); }).code(), ErrorCode::kSystem);
+  member->store->set("k", "v");
+  EXPECT_EQ(guarded.server->client_count(), 1u);
+}
+
 TEST(StoreServer, TenThousandSilentConnectionsDisturbNobody) {
   Guarded guarded(secured(net::Level::auth, "secret"));
   const auto client = guarded.connect(secured(net::Level::auth, "secret"));
