@@ -268,7 +268,7 @@ TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
   Shown value = all_reduce_at(41);
   value.chain = 1000;
   value.site = owner->site({"src/train.cc", 88});
-  EXPECT_EQ(describe_purpose(board.slot(SlotIndex(0)), value), "");
+  EXPECT_EQ(known_call(board.slot(SlotIndex(0)), value).purpose_text, "");
   owner->publish_purpose(1000, "bucket 1 of 2");
   EXPECT_EQ(describe(board.slot(SlotIndex(0)), value),
             describe(value) + " for bucket 1 of 2 at train.cc:88");
@@ -281,7 +281,7 @@ TEST(Board, TheLatestPurposesAreShownBesideTheirOperations) {
 
   value.op = static_cast<std::uint8_t>(Op::send);  // its chain is the tag
   value.chain = 7;
-  EXPECT_EQ(describe_purpose(board.slot(SlotIndex(0)), value), "");
+  EXPECT_EQ(known_call(board.slot(SlotIndex(0)), value).purpose_text, "");
 }
 
 TEST(Board, WhatAProgramWaitsForRoundTrips) {

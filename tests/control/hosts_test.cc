@@ -52,7 +52,7 @@ struct Told final : OtherHosts, RelayLinks {
     ++notified;
   }
 
-  MemberFacts known = {.line = LineFacts{}, .asked = {}};
+  MemberFacts known = {.line = std::make_optional<LineFacts>(), .asked = {}};
   std::function<void(MemberFacts&)> answers;
   int questions = 0, notified = 0;
 };

@@ -290,6 +290,56 @@ TEST(Handshake, AReflectionIsUnproved) {
   EXPECT_EQ(right.outcome(), Outcome::unproved);
 }
 
+// ---- notes -------------------------------------------------------------------------------------
+
+Handshake writer(int from, int to, const Key& key = kKey) {
+  return Handshake::calling({.purpose = Purpose::note, .from = from, .to = to}, Level::auth, key);
+}
+/// Rank 5, which knows rank 3.
+Handshake reader() {
+  return Handshake::called(Level::auth, [](const Claim& claim) {
+    return claim.from == 3 && claim.to == 5 ? std::optional(kKey) : std::nullopt;
+  });
+}
+Outcome heard(const Bytes& note) {
+  Handshake end = reader();
+  hear(end, note);
+  EXPECT_TRUE(end.unsent().empty());  // nobody would hear it
+  return end.outcome();
+}
+
+TEST(Handshake, ANoteIsProvedWithoutAnAnswer) {
+  Handshake one = writer(3, 5), other = reader();
+  EXPECT_EQ(one.outcome(), Outcome::proved);
+  EXPECT_EQ(one.wants(), 0u);
+  hear(other, said_by(one));
+  EXPECT_EQ(other.outcome(), Outcome::proved);
+  EXPECT_EQ(copy(one.frame_keys().send.bytes()), copy(other.frame_keys().receive.bytes()));
+  Handshake again = writer(3, 5);  // each has keys of its own
+  EXPECT_NE(copy(one.frame_keys().send.bytes()), copy(again.frame_keys().send.bytes()));
+}
+
+TEST(Handshake, NoChangedByteOfANoteIsBelieved) {
+  Handshake one = writer(3, 5);
+  const Bytes note = said_by(one);
+  ASSERT_EQ(heard(note), Outcome::proved);
+  for (std::size_t i = 0; i < note.size(); ++i) {
+    Bytes changed = note;
+    changed[i] ^= std::byte{1};
+    Handshake end = reader();
+    hear(end, changed);
+    EXPECT_NE(end.outcome(), Outcome::proved) << i;
+    EXPECT_NE(heard({note.begin(), note.begin() + static_cast<std::ptrdiff_t>(i)}), Outcome::proved)
+        << i;
+  }
+}
+
+TEST(Handshake, ANoteOfSomebodyElseIsNotBelieved) {
+  Handshake stranger = writer(3, 5, Key(digest_of(bytes_of("another")))), back = writer(5, 3);
+  EXPECT_EQ(heard(said_by(stranger)), Outcome::unproved);
+  EXPECT_EQ(heard(said_by(back)), Outcome::refused);
+}
+
 TEST(Handshake, WhoSpeaksSomethingElseIsToldByItsFirstBytes) {
   for (const std::string banner : {"SSH-2.0-OpenSSH_9.2p1", "GET / HTTP/1.1\r\n\r\n"}) {
     for (Handshake end : {caller(), called()}) {
