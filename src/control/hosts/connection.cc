@@ -91,9 +91,10 @@ void Connection::read() {
   }
 }
 
+/// Of an error that a send has told of a read tells no more: it finds the end.
 void Connection::end(int error_number) {
   if (std::exchange(has_ended_, true)) return;
-  on_end_(error_number);
+  on_end_(error_number != 0 ? error_number : send_error_);
 }
 
 }  // namespace tutti::control

@@ -65,7 +65,8 @@ class Door {
 class Call {
  public:
   struct Outcome {
-    int error_number = 0;  ///< ECONNREFUSED: nobody is at that door any more
+    int error_number = 0;   ///< ECONNREFUSED: nobody is at that door any more
+    bool is_heard = false;  ///< by the other kernel, which has taken or refused the call
     std::optional<Answer> answer = {};
     net::Secured socket = {};   ///< if welcome, or nothing is answered
     std::string distrust = {};  ///< EACCES: why who is at that door is not believed

@@ -267,6 +267,7 @@ void RemoteHosts::sweep(Clock::time_point now) {
       on_outcome(rank, {.error_number = ETIMEDOUT});
     }
     if (now >= other.next_call) call(rank);
+    if (lacks_line(other)) next = std::min(next, other.next_call);
     is_waiting = is_waiting || other.call;
     has_told_all = has_told_all && (!other.line || other.line->has_delivered());
     if (now < other.hearing.silent_from()) next = std::min(next, other.hearing.silent_from());
@@ -297,12 +298,21 @@ std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds s
   const DoorPlate& plate = plates_[hello.to.index()];
   return std::make_unique<Call>(events_, plate.address, hello, keys_.security().level,
                                 keys_.with(hello.to, plate.public_key), silence,
-                                std::move(on_outcome));
+                                [this, on_outcome = std::move(on_outcome)](Call::Outcome outcome) {
+                                  const bool is_due_again = !outcome.socket;
+                                  on_outcome(std::move(outcome));
+                                  if (is_due_again) next_sweep_ = {};
+                                });
+}
+
+/// Whether this rank is to call that one, as the relay.
+bool RemoteHosts::lacks_line(const Far& other) const noexcept {
+  return is_relay_ && !other.call && !other.line && !other.is_gone;
 }
 
 void RemoteHosts::call(WorldRank rank) {
   Far& other = far(rank);
-  if (!is_relay_ || other.call || other.line || other.is_gone) return;
+  if (!lacks_line(other)) return;
   other.next_call = Clock::now() + kBetweenCalls;
   try {
     other.call =
@@ -316,12 +326,13 @@ void RemoteHosts::call(WorldRank rank) {
 
 void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   Far& other = far(rank);
+  if (outcome.is_heard) other.hearing.heard(other.call->began());
   events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
   if (!outcome.distrust.empty() && !std::exchange(other.is_distrusted, true))
     log(LogLevel::error, outcome.distrust);
-  const bool has_said = outcome.answer || !outcome.distrust.empty();
-  if (has_said || outcome.error_number == ECONNREFUSED) other.hearing.heard(Clock::now());
   if (outcome.error_number == ECONNREFUSED) note_gone(other);
+  // A process that ends closes its lines first and its door last: whoever calls between is reset.
+  if (outcome.error_number == ECONNRESET) other.next_call = Clock::now() + kSweep;
   if (outcome.socket && is_relay_) {
     other.line_id = ++last_line_id_;
     other.line = std::make_unique<Connection>(

@@ -122,6 +122,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void listen_for(Far& other, Clock::time_point now);
   std::unique_ptr<Call> begin_call(const Hello& hello, milliseconds silence,
                                    Call::OnOutcome on_outcome);
+  bool lacks_line(const Far& other) const noexcept;
   void call(WorldRank rank);
   void on_outcome(WorldRank rank, Call::Outcome outcome);
   void on_line_end(WorldRank rank, int error_number);

@@ -1,0 +1,127 @@
+// The relay of a host calls at a door that breaks what comes: the test is the rank behind it.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "control/board/board.h"
+#include "control/hosts/remote_hosts.h"
+#include "control/hosts/report.h"
+#include "net/frame.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+const WorldRank kNear{0}, kFar{1};
+
+void reset(net::Fd socket) {
+  const linger at_once{1, 0};
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
+/// Rank 0, alone on its host and its relay; rank 1 on another host is a listener.
+struct Hosts {
+  Hosts() : near(options()) { near.links().open(); }
+
+  RemoteOptions options() {
+    const net::Security security;
+    const net::KeyPair keys = net::KeyPair::make();
+    net::Fd own_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+    std::vector<DoorPlate> plates;
+    std::vector<std::string> texts;
+    for (const net::Fd* listener : {&own_door, &far_door}) {
+      plates.push_back(
+          {.address = net::TcpAddress::local(listener->get()), .level = security.level});
+      texts.push_back(
+          encode(plates.back(), WorldRank(static_cast<int>(plates.size()) - 1), security));
+    }
+    far_keys.emplace(security, keys, texts);
+    return {.memory = net::Fd(::dup(memory.get())),
+            .roster = roster,
+            .rank = kNear,
+            .listener = std::move(own_door),
+            .plates = std::move(plates),
+            .keys = DoorKeys(security, keys, texts)};
+  }
+  HostFacts::State state() { return near.links().facts()[1].state; }
+  net::Fd next_call() {
+    for (const auto end = Clock::now() + 10s; Clock::now() < end;) {
+      net::Fd caller = net::accept_tcp(far_door.get());
+      if (caller) return caller;
+      std::this_thread::sleep_for(1ms);
+    }
+    return {};
+  }
+
+  net::Fd memory = Board::make(1, 2);
+  Board board{memory};
+  const Roster roster{{{"host-a", world_ranks({0})}, {"host-b", world_ranks({1})}}, 0};
+  net::Fd far_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  std::optional<DoorKeys> far_keys;
+  RemoteHosts near;
+};
+
+// A process that ends resets those who call between the end of its lines and that of its door. Each
+// of those calls is answered by the other host, and followed by another one before the next beat.
+TEST(FarDoor, WhoIsResetCallsAgainSoonAndHasHeardTheOtherHost) {
+  Hosts hosts;
+  int calls = 0;
+  const auto begin = Clock::now();
+  while (Clock::now() < begin + Hearing::kSilence + 1s) {
+    net::Fd caller = hosts.next_call();
+    ASSERT_TRUE(caller);
+    reset(std::move(caller));
+    ++calls;
+    ASSERT_EQ(hosts.state(), HostFacts::State::reachable) << "after " << calls << " calls";
+  }
+  EXPECT_GT(calls, 10) << "beats go every 500 ms";
+  hosts.far_door = {};
+  const auto end = Clock::now() + 10s;
+  while (hosts.state() != HostFacts::State::dead && Clock::now() < end)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(hosts.state(), HostFacts::State::dead);
+}
+
+/// Runs a door whose first guest is reset; true: a later one was told that rank 0 has left.
+bool is_told_after_a_reset(Hosts& hosts) {
+  net::Events events;
+  std::vector<std::unique_ptr<Connection>> lines;
+  bool is_first = true, is_told = false;
+  const auto hear = [&](const net::Frame& frame) {
+    const auto report = decode_report(frame.body, 2);
+    is_told = is_told || (report && report->rank == kNear && report->has_left);
+  };
+  Door door(
+      events, std::move(hosts.far_door), net::Level::none, 2,
+      [&](const Hello& hello) { return hosts.far_keys->with(hello.from, {}); },
+      [](const Hello&) { return Answer::welcome; },
+      [&](const Hello&, net::Secured guest) {
+        if (std::exchange(is_first, false)) return reset(std::move(guest.socket));
+        lines.push_back(
+            std::make_unique<Connection>(events, std::move(guest), 1 << 20, hear, [](int) {}));
+      });
+  const auto end = Clock::now() + 5s;
+  while (!is_told && Clock::now() < end) events.run(Clock::now() + 20ms);
+  return is_told;
+}
+
+TEST(FarDoor, WhoLeavesSaysSoAgainAfterAReset) {
+  Hosts hosts;
+  hosts.near.links().close();
+  Slot& own = hosts.board.slot(SlotIndex(0));
+  own.state.store(RankState::left);
+  std::thread leaving([&] { hosts.near.leave(); });
+  EXPECT_TRUE(is_told_after_a_reset(hosts));
+  leaving.join();
+}
+
+}  // namespace
+}  // namespace tutti::control
