@@ -229,6 +229,16 @@ TEST(ProveRejects, DeadlockUnderZeroBuffering) {
   EXPECT_NE(disprove(shape, broken).find("waits for ever"), std::string::npos);
 }
 
+TEST(ProveRejects, ASendBehindAReceiveOfItsRound) {
+  // Who awaits many looks no further in a round.
+  const Shape shape{.op = Op::all_to_all, .group_size = 3};
+  std::vector<Schedule> broken = make_all(shape);
+  std::vector<Step>& steps = broken[1].steps;
+  ASSERT_EQ(steps.back().kind, Step::Kind::recv);
+  std::rotate(steps.begin(), steps.end() - 1, steps.end());
+  EXPECT_NE(disprove(shape, broken).find("begun to receive"), std::string::npos);
+}
+
 TEST(ProveRejects, ABarrierThatMissesSomebody) {
   const Shape shape{.op = Op::barrier, .group_size = 4};
   std::vector<Schedule> broken = make_all(shape);

@@ -277,11 +277,20 @@ void make_all_to_all(Maker& make, Algorithm algorithm, bool in_place) {
     make.end_round();
   }
   if (!in_place) make.copy(input(make.rank()), output(make.rank()));
-  for (int i = 1; i < make.group_size(); ++i) {
+  const auto send = [&](int i) {
     make.send(make.peer(i), in_place ? scratch(make.peer(i)) : input(make.peer(i)));
-    make.recv(make.peer(-i), output(make.peer(-i)));
-    if (algorithm == Algorithm::pairwise) make.end_round();
+  };
+  const auto recv = [&](int i) { make.recv(make.peer(-i), output(make.peer(-i))); };
+  if (algorithm == Algorithm::pairwise) {
+    for (int i = 1; i < make.group_size(); ++i) {
+      send(i);
+      recv(i);
+      make.end_round();
+    }
+    return;
   }
+  for (int i = 1; i < make.group_size(); ++i) send(i);
+  for (int i = 1; i < make.group_size(); ++i) recv(i);
 }
 
 /// Everybody hands its input to all ranks above and combines what comes from below: n (n - 1) / 2

@@ -175,7 +175,10 @@ class Prover {
       if (peer < 0 || peer >= shape_.group_size || peer == r) wrong(r, "a peer that is not one");
       if (!edges.emplace(peer, index).second) wrong(r, "two messages of a pair in one round");
     };
-    if (step.kind == Step::Kind::send) edge(rank(r).sends, step.peer);
+    if (step.kind == Step::Kind::send) {
+      if (!rank(r).receives.empty()) wrong(r, "sends after it has begun to receive");
+      edge(rank(r).sends, step.peer);
+    }
     if (step.kind == Step::Kind::recv) edge(rank(r).receives, step.peer);
     for (const Operand& operand : schedule(r).operands_of(step)) {
       if (operand.peer >= 0) edge(rank(r).receives, operand.peer);
