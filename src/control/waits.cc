@@ -18,6 +18,22 @@
 
 namespace tutti::control {
 
+namespace {
+
+/// Whether all members have done something, asked with every look: `missing` had not at the last
+/// one, and is asked first.
+template <class Has>
+bool all_have(int size, int& missing, Has&& has) noexcept {
+  const int first = missing;
+  for (int i = 0; i < size; ++i) {
+    missing = (first + i) % size;
+    if (!has(missing)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 // ---- operations --------------------------------------------------------------------------------
 
 Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock& clock,
@@ -184,10 +200,9 @@ class Membership::State::Meeting final : public Patience {
     clock_.deadline.start(clock_.began);
   }
 
-  bool all_have_come() const noexcept {
-    for (int member = 0; member < state_.size(); ++member)
-      if (!state_.members.state_of(member)) return false;
-    return true;
+  bool all_have_come() noexcept {
+    return all_have(state_.size(), missing_,
+                    [this](int member) { return state_.members.state_of(member).has_value(); });
   }
 
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
@@ -242,6 +257,7 @@ class Membership::State::Meeting final : public Patience {
   const Membership& membership_;
   State& state_;
   State* const ends_with_;
+  int missing_ = 0;  ///< member that had not come
   MeetingClock clock_;
   ProgramWait program_;
 };
@@ -341,9 +357,8 @@ class Membership::State::Farewell final : public Patience {
     return Verdict::keep_waiting;
   }
   bool all_have_left() noexcept {
-    for (int member = 0; member < state_.size(); ++member)
-      if (!has_left(member)) return false;
-    return !awaits_cause();
+    return all_have(state_.size(), missing_, [this](int member) { return has_left(member); }) &&
+           !awaits_cause();
   }
   /// With other hosts a member may show a failure before the entry has come that says why. For long
   /// it is not waited for: that may be none of this rank's.
@@ -373,6 +388,7 @@ class Membership::State::Farewell final : public Patience {
   static constexpr std::chrono::milliseconds kLook{20};
 
   State& state_;
+  int missing_ = 0;  ///< member that had not left
   Deadline deadline_;
   std::optional<Clock::time_point> shown_;  ///< since when somebody shows a failure
 };
