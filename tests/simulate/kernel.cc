@@ -244,7 +244,7 @@ void Kernel::block(const void* place, Clock::time_point until) noexcept {
   fiber.place = place;
   fiber.wait = ++waits_;
   if (place != nullptr) waiting_at_[place].push_back(&fiber);
-  if (until != Clock::time_point::max()) timers_.push({until, fiber.wait, &fiber});
+  if (until != Clock::time_point::max()) add_timer({until, fiber.wait, &fiber});
   switch_out();
 }
 
@@ -328,11 +328,31 @@ Fiber* Kernel::choose() {
   return *chosen;
 }
 
+/// Whether nobody waits for it any more.
+bool Kernel::is_over(const Timer& timer) noexcept {
+  return timer.fiber->wait != timer.number || timer.fiber->process->dead;
+}
+
+/// Most waits end long before their time: what is over goes once it is the most.
+void Kernel::add_timer(Timer timer) {
+  if (timers_.size() > 4 * all_fibers_.size()) {
+    std::erase_if(timers_, is_over);
+    std::make_heap(timers_.begin(), timers_.end());
+  }
+  timers_.push_back(timer);
+  std::push_heap(timers_.begin(), timers_.end());
+}
+
+void Kernel::pop_timer() noexcept {
+  std::pop_heap(timers_.begin(), timers_.end());
+  timers_.pop_back();
+}
+
 /// Those whose time has come.
 void Kernel::wake_due() noexcept {
-  for (; !timers_.empty() && timers_.top().at <= now_; timers_.pop()) {
-    Fiber& fiber = *timers_.top().fiber;
-    if (fiber.wait != timers_.top().number) continue;
+  for (; !timers_.empty() && timers_.front().at <= now_; pop_timer()) {
+    Fiber& fiber = *timers_.front().fiber;
+    if (fiber.wait != timers_.front().number) continue;
     leave_place(fiber);
     make_runnable(fiber);
   }
@@ -340,17 +360,15 @@ void Kernel::wake_due() noexcept {
 
 /// When somebody can run again.
 Clock::time_point Kernel::next_due() noexcept {
-  while (!timers_.empty() &&
-         (timers_.top().fiber->wait != timers_.top().number || timers_.top().fiber->process->dead))
-    timers_.pop();
-  auto due = timers_.empty() ? Clock::time_point::max() : timers_.top().at;
+  while (!timers_.empty() && is_over(timers_.front())) pop_timer();
+  auto due = timers_.empty() ? Clock::time_point::max() : timers_.front().at;
   for (const Proc* process : ready_) due = std::min(due, process->stopped_until);
   return due;
 }
 
 bool Kernel::run(Clock::time_point limit) {
   for (;;) {
-    if (!timers_.empty() && now_ >= timers_.top().at) wake_due();
+    if (!timers_.empty() && now_ >= timers_.front().at) wake_due();
     if (Fiber* const fiber = choose()) {
       resume(*fiber);
       spend(std::chrono::nanoseconds(random_.below(2000)));

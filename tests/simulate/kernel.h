@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <queue>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -135,7 +134,7 @@ class Kernel {
   std::uint64_t steps_left_ = 0, own_steps_left_ = 0;  // before the next switch
   std::vector<Proc*> ready_;                           // processes with fibers that can run
   std::unordered_map<const void*, std::vector<Fiber*>> waiting_at_;
-  /// What waits for a time: the earliest is the last one. Some have been woken since.
+  /// What waits for a time, a heap: the earliest is the last one. Some have been woken since.
   struct Timer {
     Clock::time_point at;
     std::uint64_t number;
@@ -144,7 +143,10 @@ class Kernel {
       return at != other.at ? at > other.at : number > other.number;
     }
   };
-  std::priority_queue<Timer> timers_;
+  static bool is_over(const Timer& timer) noexcept;
+  void add_timer(Timer timer);
+  void pop_timer() noexcept;
+  std::vector<Timer> timers_;
   std::uint64_t waits_ = 0;
   int waiting_for_mutexes_ = 0;
   std::unordered_map<void*, Proc*> holders_;

@@ -29,14 +29,13 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
   Side(Network& network, int rank) : network_(network), rank_(rank), host_(network.host_of(rank)) {}
 
   control::MemberFacts facts_of(GroupId group, WorldRank rank) const override {
-    const View& view = network_.host_at(host_).view;
-    control::MemberFacts facts{.has_left_world = has_left(rank), .asked = {}};
-    if (const auto line = view.lines.find({group, rank.value}); line != view.lines.end()) {
+    const Known& known = known_of(rank);
+    control::MemberFacts facts{.has_left_world = known.has_left, .asked = {}};
+    if (const auto line = known.lines.find(group); line != known.lines.end()) {
       facts.line = line->second.facts;
       facts.asked = line->second.asked;
     }
-    if (const auto found = view.meetings.find(rank.value); found != view.meetings.end())
-      facts.meetings = found->second;
+    facts.meetings = known.meetings;
     return facts;
   }
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override {
@@ -47,9 +46,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     const control::LineFacts* const line = line_of(group, rank);
     return line != nullptr && line->failure;
   }
-  bool has_left(WorldRank rank) const noexcept override {
-    return network_.host_at(host_).view.left.contains(rank.value);
-  }
+  bool has_left(WorldRank rank) const noexcept override { return known_of(rank).has_left; }
   void ask(GroupId group, WorldRank rank) noexcept override {
     const auto now = network_.kernel_.now();
     Clock::time_point& last = asked_[{group, rank.value}];
@@ -58,11 +55,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     network_.post(host_, network_.host_of(rank.value), kFacts,
                   [this, group, rank, now] { network_.answer(group, rank.value, rank_, now); });
   }
-  control::WaitFacts wait_of(WorldRank rank) const override {
-    const auto& waits = network_.host_at(host_).view.waits;
-    const auto wait = waits.find(rank.value);
-    return wait != waits.end() ? wait->second : control::WaitFacts{};
-  }
+  control::WaitFacts wait_of(WorldRank rank) const override { return known_of(rank).wait; }
   void ask_wait(WorldRank rank) noexcept override {
     network_.post(host_, network_.host_of(rank.value), kFacts,
                   [this, rank] { network_.answer_wait(rank.value, host_); });
@@ -124,10 +117,11 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
   }
 
  private:
+  const Known& known_of(WorldRank rank) const noexcept { return network_.known(host_, rank.value); }
   const control::LineFacts* line_of(GroupId group, WorldRank rank) const noexcept {
-    const View& view = network_.host_at(host_).view;
-    const auto line = view.lines.find({group, rank.value});
-    return line != view.lines.end() && line->second.facts ? &*line->second.facts : nullptr;
+    const Known& known = known_of(rank);
+    const auto line = known.lines.find(group);
+    return line != known.lines.end() && line->second.facts ? &*line->second.facts : nullptr;
   }
 
   Network& network_;
@@ -148,6 +142,7 @@ Network::Network(const Plan& plan, Kernel& kernel, Happened& happened)
     each.memory = control::Board::make(slots, plan.ranks());
     each.board = std::make_unique<control::Board>(each.memory);
     each.roster = std::make_unique<Roster>(all, host);
+    each.known.resize(static_cast<std::size_t>(plan.ranks()));
   }
   links_.resize(hosts_.size() * hosts_.size());
   for (int rank = 0; rank < plan.ranks(); ++rank)
@@ -275,7 +270,7 @@ void Network::report(int rank, int to, std::optional<int> ring) {
   const bool has_left = control::has_left(*host_at(from).board, slot);
   if (!has_left && !ring) return;
   post(from, to, kFacts, [this, rank, to, ring, has_left] {
-    if (has_left) host_at(to).view.left.insert(rank);
+    if (has_left) known(to, rank).has_left = true;
     if (ring) tutti::ring(host_at(to).board->slot(roster(to).slot_of(WorldRank(*ring))).bell);
   });
 }
@@ -292,11 +287,11 @@ void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::ti
   auto meetings = all.meetings_of(member);
   post(from, to, kFacts,
        [this, group, rank, to, asked, line = std::move(line), meetings = std::move(meetings)] {
-         View& view = host_at(to).view;
-         View::Line& known = view.lines[{group, rank}];
-         known.facts = line;
-         if (asked) known.asked = std::max(known.asked, *asked);
-         view.meetings[rank] = meetings;
+         Known& of_sender = known(to, rank);
+         Known::Line& last = of_sender.lines[group];
+         last.facts = line;
+         if (asked) last.asked = std::max(last.asked, *asked);
+         of_sender.meetings = meetings;
        });
 }
 
@@ -325,8 +320,7 @@ void Network::answer_wait(int rank, int to) {
   control::WaitFacts wait = control::read_wait(board, slot);
   if (board.slot(slot).mark.is_known_dead()) wait.is_running = false;
   for (control::WaitPart& part : wait.parts) part.words = control::describe_wait(board, slot, part);
-  post(from, to, kFacts,
-       [this, rank, to, wait = std::move(wait)] { host_at(to).view.waits[rank] = wait; });
+  post(from, to, kFacts, [this, rank, to, wait = std::move(wait)] { known(to, rank).wait = wait; });
 }
 
 void Network::report_all(int from, int to) {
@@ -462,17 +456,17 @@ void Network::check_over(int host) {
   });
   if (!is_over) return;
   own.is_over = true;
-  std::set<int> left;
+  std::vector<int> left;
   for (const WorldRank rank : ranks) {
     const SlotIndex slot = own.roster->slot_of(rank);
     own.board->slot(slot).mark.look();
-    if (control::has_left(*own.board, slot)) left.insert(rank.value);
+    if (control::has_left(*own.board, slot)) left.push_back(rank.value);
   }
   for (int other = 0; other < count(); ++other) {
     if (other == host) continue;
     for (const Stream stream : {kFacts, kFrames})
       post(host, other, stream, [this, host, other, stream, left, count = ranks.size()] {
-        host_at(other).view.left.insert(left.begin(), left.end());
+        for (const int rank : left) known(other, rank).has_left = true;
         link(host, other).has_left = left.size() == count;
         // What it has said before may still be under way on the other stream.
         if (stream == kFrames) link(host, other).connection = 0;

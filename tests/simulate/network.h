@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/of_rank.h"
 #include "base/roster.h"
 #include "control/board/board.h"
 #include "control/board/members.h"
@@ -57,23 +58,23 @@ class Network {
   static constexpr std::size_t kStreams = 2;
   using Task = std::function<void()>;
 
-  /// What a host knows of the ranks of others.
-  struct View {
+  /// What a host knows of a rank of another.
+  struct Known {
     struct Line {
       std::optional<control::LineFacts> facts;
       Clock::time_point asked = {};
     };
-    std::map<std::pair<GroupId, int>, Line> lines;
-    std::map<int, std::vector<control::MeetingFacts>> meetings;
-    std::map<int, control::WaitFacts> waits;
-    std::set<int> left;
+    std::map<GroupId, Line> lines;
+    std::vector<control::MeetingFacts> meetings;
+    control::WaitFacts wait;
+    bool has_left = false;
   };
   struct Host {
     net::Fd memory;
     std::unique_ptr<control::Board> board;
     std::unique_ptr<Roster> roster;
-    View view;
-    int relay = -1;  ///< rank whose links are open
+    std::vector<Known> known;  ///< by rank
+    int relay = -1;            ///< rank whose links are open
     /// Frames that have come and were not received, by host: lost with the process of the relay.
     std::deque<std::pair<int, std::string>> inbox;
     std::map<GroupId, std::unique_ptr<control::BoardMembers>> groups;
@@ -87,13 +88,14 @@ class Network {
     std::array<std::deque<Parcel>, kStreams> parcels;
     Clock::time_point blocked_until = {}, down_since = {};
     std::chrono::nanoseconds asked_after{0};  ///< that, by the receiving host
-    std::uint64_t connection = 0;  ///< of relays, as the receiving host knows it
-    std::set<Stream> over = {};    ///< on which the end of the sending host has come
-    bool has_left = false;         ///< its ranks had all left in order
+    std::uint64_t connection = 0;             ///< of relays, as the receiving host knows it
+    std::set<Stream> over = {};               ///< on which the end of the sending host has come
+    bool has_left = false;                    ///< its ranks had all left in order
   };
 
   Host& host_at(int host) { return hosts_[static_cast<std::size_t>(host)]; }
   const Host& host_at(int host) const { return hosts_[static_cast<std::size_t>(host)]; }
+  Known& known(int host, int rank) { return of_rank(host_at(host).known, rank); }
   int count() const noexcept { return static_cast<int>(hosts_.size()); }
   int host_of(int rank) const;
   Link& link(int from, int to) { return links_[static_cast<std::size_t>(from * count() + to)]; }
