@@ -109,7 +109,8 @@ bool Executor::run_round(std::size_t round, State* states) {
       continue;
     }
     all = false;
-    if (step.kind != Step::Kind::send && receives_.all()) break;  // no send comes after a receive
+    if (step.kind != Step::Kind::send && receives_.are_many())
+      break;  // no send comes after a receive
   }
   return all;
 }
@@ -170,14 +171,14 @@ bool Executor::run(const Step& step, State& state) {
       return did;
     }
     case Step::Kind::recv: {
-      const bool did = !receives_.is(step.peer) && recv(step);
+      const bool did = !receives_.are_many() && !receives_.is(step.peer) && recv(step);
       if (!did) receives_.set(step.peer);
       return did;
     }
     case Step::Kind::reduce: {
       if (!is_held(step) && reduce(step, state)) return true;
       for (const Operand& operand : schedule_->operands_of(step)) {
-        if (receives_.all()) break;
+        if (receives_.are_many()) break;
         if (operand.peer >= 0) receives_.set(operand.peer);
       }
       return false;
@@ -195,6 +196,7 @@ bool Executor::run(const Step& step, State& state) {
 
 bool Executor::is_held(const Step& reduce) const noexcept {
   if (receives_.none()) return false;
+  if (receives_.are_many()) return true;
   const std::span<const Operand> operands = schedule_->operands_of(reduce);
   return std::any_of(operands.begin(), operands.end(), [&](const Operand& operand) {
     return operand.peer >= 0 && receives_.is(operand.peer);

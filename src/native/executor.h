@@ -44,9 +44,9 @@ class Executor final : public Operation {
     std::size_t first = 0, count = 0;  ///< elements
   };
   /// What keeps one order: the peers to whom, or from whom, nothing more goes in this pass. Once
-  /// they are many that goes for all: of a thousand who have yet to come not each is looked at
-  /// whenever one of them has. The first ones always are, and of what is not done anywhere the
-  /// first round needs no other.
+  /// many have been looked at in vain no other is awaited in it: of a thousand who have yet to come
+  /// not each is looked at whenever one of them has. Sends go to all of them, so that whoever is
+  /// awaited first and has not come is behind.
   class Held {
    public:
     explicit Held(int group_size) : passes_(static_cast<std::size_t>(group_size)) {}
@@ -55,8 +55,8 @@ class Executor final : public Operation {
       count_ = 0;
     }
     bool none() const noexcept { return count_ == 0; }
-    bool all() const noexcept { return count_ >= kMany; }
-    bool is(int peer) const noexcept { return all() || of_rank(passes_, peer) == pass_; }
+    bool are_many() const noexcept { return count_ >= kMany; }
+    bool is(int peer) const noexcept { return of_rank(passes_, peer) == pass_; }
     void set(int peer) noexcept {
       if (std::exchange(of_rank(passes_, peer), pass_) != pass_) ++count_;
     }
