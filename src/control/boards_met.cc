@@ -105,8 +105,10 @@ net::Fd share_board(const HostOptions& options, const Roster& roster, Deadline& 
   // The first host's rank 0 is the world's, as where there is one host.
   const std::string prefix =
       roster.host_count() == 1 ? "board" : fmt::format("board/{}", roster.own_host());
+  std::vector<int> names;
+  for (const WorldRank rank : roster.own().ranks) names.push_back(rank.value);
   std::vector<net::Fd> boards = hand_over(*options.store, prefix, slot, count, memory.get(),
-                                          deadline, {.look = &options.look});
+                                          deadline, {.look = &options.look}, names);
   if (!boards.front()) {
     throw Error(ErrorCode::kInternal, fmt::format("status board: rank {} handed over no board",
                                                   roster.rank_in(SlotIndex(0)).value));

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/of_rank.h"
-#include "base/rank_list.h"
 #include "control/board/limits.h"
 #include "control/membership.h"
 #include "control/memory/hand_over.h"
@@ -74,20 +73,8 @@ std::unique_ptr<Arena> Arena::make(const GroupSpec& spec, const std::vector<int>
   };
   const net::Interrupt interrupt{&group::membership_of(spec).abort_word()};
   const std::string prefix = all_are_here ? "arena" : fmt::format("arena/{}", here.front());
-  try {
-    control::hand_over(*spec.store, prefix, own, group_size, arena->memory_.get(),
-                       Deadline::after(spec.timeout), take, interrupt);
-  } catch (const Error& error) {
-    if (all_are_here) throw;
-    // It has counted the members of this host.
-    ErrorContext context = error.context();
-    for (int& culprit : context.culprits) culprit = of_rank(here, culprit);
-    throw Error(error.code(),
-                fmt::format("{} (ranks as they are counted among those of the group that are on "
-                            "this host: {})",
-                            error.what(), format_ranks(here)),
-                std::move(context));
-  }
+  control::hand_over(*spec.store, prefix, own, group_size, arena->memory_.get(),
+                     Deadline::after(spec.timeout), take, interrupt, here);
   return arena;
 }
 

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <array>
 #include <latch>
+#include <string>
 #include <thread>
 
 #include "base/cores.h"
 #include "control/board/board.h"
 #include "control/thread_ranks.h"
+#include "net/poller.h"
+#include "net/unix_socket.h"
 #include "tutti/error.h"
 #include "tutti/store.h"
 
@@ -143,6 +147,34 @@ TEST(Host, AWorldThatFailsDoesNotConcernAnother) {
     EXPECT_FALSE(a->cause());
     a->close(0, 0, Deadline::after(10s));
   });
+}
+
+/// Ranks 1 and 2 are on a host of their own, where rank 1 hands out the board.
+TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
+  const auto store = make_memory_store();
+  const std::string address = net::random_address("tutti-test");
+  const net::Fd listener = net::listen(address);
+  store->set("host/0", "one\nnode-1\n0\n11");
+  store->set("host/1", "two\nnode-2\n0\n12");
+  store->set("board/1/hand-over", address);
+  std::thread rank_1([&] {
+    Deadline deadline = Deadline::after(20s);
+    ASSERT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+    const net::Accepted accepted = net::accept(listener.get());
+    std::array<std::byte, 16> hello;
+    EXPECT_TRUE(net::receive_all(accepted.socket.get(), hello, deadline));
+  });
+  HostOptions options = options_for(store, 2, 3);
+  options.host_id = "two";
+  try {
+    Host::join(options);
+    ADD_FAILURE() << "joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+    EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+    EXPECT_EQ(std::string(error.what()).rfind("rank 1 (", 0), 0u) << error.what();
+  }
+  rank_1.join();
 }
 
 }  // namespace

@@ -97,7 +97,8 @@ class HandOver {
 }  // namespace
 
 void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
-               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt) {
+               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt,
+               std::span<const int>) {
   HandOver hand_over(store, prefix, group_size, deadline, interrupt);
   hand_over.give(rank, own_memory);
   if (rank == 0) {
@@ -109,7 +110,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
 }
 
 std::vector<net::Fd> hand_over(Store&, std::string_view, int, int, int, Deadline,
-                               const net::Interrupt&) {
+                               const net::Interrupt&, std::span<const int>) {
   throw Error(ErrorCode::kUnsupported, "simulated ranks find their board without a store");
 }
 

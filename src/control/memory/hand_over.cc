@@ -62,6 +62,11 @@ std::string get_address(Store& store, const std::string& key, Deadline& deadline
   return store::get_watching(store, std::span(&key, 1), deadline, look).front();
 }
 
+/// The rank as errors name it.
+int name_in(std::span<const int> names, std::size_t rank) {
+  return names.empty() ? static_cast<int>(rank) : names[rank];
+}
+
 /// A rank's connection to rank 0 and what it gave.
 struct Member {
   net::Fd socket;
@@ -71,8 +76,9 @@ struct Member {
 /// Rank 0's side: meets the others, then sends everything to everybody.
 class HandOverHost {
  public:
-  HandOverHost(int group_size, int own_memory, const net::Interrupt& interrupt)
-      : members_(static_cast<std::size_t>(group_size)), interrupt_(interrupt) {
+  HandOverHost(int group_size, int own_memory, const net::Interrupt& interrupt,
+               std::span<const int> names)
+      : members_(static_cast<std::size_t>(group_size)), interrupt_(interrupt), names_(names) {
     if (own_memory >= 0) members_[0].memory = duplicate(own_memory);
   }
 
@@ -101,12 +107,13 @@ class HandOverHost {
   std::vector<Member> members_;
   std::vector<net::Fd> strangers_;
   const net::Interrupt& interrupt_;
+  const std::span<const int> names_;
 };
 
 std::vector<int> HandOverHost::missing() const {
   std::vector<int> ranks;
   for (std::size_t r = 1; r < members_.size(); ++r) {
-    if (!members_[r].socket) ranks.push_back(static_cast<int>(r));
+    if (!members_[r].socket) ranks.push_back(name_in(names_, r));
   }
   return ranks;
 }
@@ -209,8 +216,8 @@ void HandOverHost::send_all(Deadline& deadline) {
 /// The other ranks' side.
 class HandOverGuest {
  public:
-  HandOverGuest(net::Fd socket, std::size_t group_size)
-      : socket_(std::move(socket)), group_size_(group_size) {}
+  HandOverGuest(net::Fd socket, std::size_t group_size, std::span<const int> names)
+      : socket_(std::move(socket)), group_size_(group_size), names_(names) {}
 
   void give(int rank, int own_memory, Deadline& deadline) {
     const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
@@ -226,18 +233,21 @@ class HandOverGuest {
       std::vector<net::Fd> memories;
       if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors)) {
         ErrorContext context;
-        context.culprits = {0};
+        const int host = name_in(names_, 0);
+        context.culprits = {host};
         throw Error(ErrorCode::kPeerLost,
-                    fmt::format("rank 0 ({}) ended the hand-over of memory before rank {}: it "
+                    fmt::format("rank {} ({}) ended the hand-over of memory before rank {}: it "
                                 "failed or refused this rank",
-                                net::describe_process(net::peer_of(socket_.get()).pid), first),
+                                host, net::describe_process(net::peer_of(socket_.get()).pid),
+                                name_in(names_, first)),
                     std::move(context));
       }
       const auto [magic, announced, low, high] = decode(message);
       const std::uint64_t bits = low | std::uint64_t{high} << 32;
       if (magic != kBatchMagic || announced != first ||
           memories.size() != static_cast<std::size_t>(std::popcount(bits))) {
-        throw Error(ErrorCode::kInternal, "rank 0 sent a malformed batch of memories");
+        throw Error(ErrorCode::kInternal,
+                    fmt::format("rank {} sent a malformed batch of memories", name_in(names_, 0)));
       }
       const std::size_t batch = std::min(net::kMaxDescriptors, group_size_ - first);
       auto next = memories.begin();
@@ -251,16 +261,18 @@ class HandOverGuest {
  private:
   net::Fd socket_;
   std::size_t group_size_;
+  std::span<const int> names_;
 };
 
 }  // namespace
 
 void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
-               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt) {
+               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt,
+               std::span<const int> names) {
   deadline.start(Clock::now());
   const std::string key = fmt::format("{}/hand-over", prefix);
   if (rank == 0) {
-    HandOverHost host(group_size, own_memory, interrupt);
+    HandOverHost host(group_size, own_memory, interrupt, names);
     if (group_size > 1) {
       const std::string address = net::random_address("tutti-memory");
       net::Fd listener = net::listen(address);
@@ -274,20 +286,21 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   }
   const std::string address = get_address(store, key, deadline, interrupt);
   HandOverGuest guest(net::connect(address, deadline, interrupt),
-                      static_cast<std::size_t>(group_size));
+                      static_cast<std::size_t>(group_size), names);
   guest.give(rank, own_memory, deadline);
   guest.take(take, deadline);
 }
 
 std::vector<net::Fd> hand_over(Store& store, std::string_view prefix, int rank, int group_size,
-                               int own_memory, Deadline deadline, const net::Interrupt& interrupt) {
+                               int own_memory, Deadline deadline, const net::Interrupt& interrupt,
+                               std::span<const int> names) {
   std::vector<net::Fd> memories(static_cast<std::size_t>(group_size));
   hand_over(
       store, prefix, rank, group_size, own_memory, deadline,
       [&](int owner, net::Fd memory) {
         memories[static_cast<std::size_t>(owner)] = std::move(memory);
       },
-      interrupt);
+      interrupt, names);
   return memories;
 }
 

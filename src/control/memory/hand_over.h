@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -22,12 +23,15 @@ using TakeMemory = std::function<void(int rank, net::Fd memory)>;
 /// ends the wait for all to come; from then on a rank that gives up shows by the end of its socket,
 /// and what a faster rank does with the memories disturbs nobody.
 ///
-/// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away.
+/// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away. They are
+///         named as in `names`, by rank; empty: by these numbers.
 void hand_over(Store& store, std::string_view prefix, int rank, int group_size, int own_memory,
-               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt = {});
+               Deadline deadline, const TakeMemory& take, const net::Interrupt& interrupt = {},
+               std::span<const int> names = {});
 /// The same, all at once: for few ranks, since all descriptors are open at the same time.
 std::vector<net::Fd> hand_over(Store& store, std::string_view prefix, int rank, int group_size,
                                int own_memory, Deadline deadline,
-                               const net::Interrupt& interrupt = {});
+                               const net::Interrupt& interrupt = {},
+                               std::span<const int> names = {});
 
 }  // namespace tutti::control
