@@ -11,7 +11,7 @@
 
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 32;
+constexpr std::size_t kMostBytes = std::size_t{1} << 32, kPieceBytes = std::size_t{1} << 20;
 
 [[noreturn]] void fail(const std::string& file, const std::string& what) {
   throw std::runtime_error(file + ": " + what +
@@ -28,23 +28,26 @@ class GzipFile {
   GzipFile& operator=(const GzipFile&) = delete;
   ~GzipFile() { gzclose(file_); }
 
-  void read(std::uint8_t* bytes, std::size_t byte_count) {
-    std::size_t done = 0;
-    while (done < byte_count) {
-      const auto part = static_cast<unsigned>(std::min(byte_count - done, std::size_t{1} << 30));
-      const int got = gzread(file_, bytes + done, part);
+  /// Memory grows with what is there, not with what a header has said.
+  std::vector<std::uint8_t> read(std::size_t byte_count) {
+    std::vector<std::uint8_t> bytes;
+    while (bytes.size() < byte_count) {
+      const std::size_t done = bytes.size();
+      bytes.resize(std::min(byte_count, done + kPieceBytes));
+      const int got =
+          gzread(file_, bytes.data() + done, static_cast<unsigned>(bytes.size() - done));
       if (got <= 0) {
         fail(name_, "is cut short or damaged: " + std::to_string(total_ + done) +
                         " bytes unpacked, " + std::to_string(total_ + byte_count) + " expected");
       }
-      done += static_cast<std::size_t>(got);
+      bytes.resize(done + static_cast<std::size_t>(got));
     }
-    total_ += done;
+    total_ += byte_count;
+    return bytes;
   }
 
   std::size_t read_number() {
-    std::uint8_t bytes[4];
-    read(bytes, sizeof(bytes));
+    const std::vector<std::uint8_t> bytes = read(4);
     return std::size_t{bytes[0]} << 24 | std::size_t{bytes[1]} << 16 | std::size_t{bytes[2]} << 8 |
            bytes[3];
   }
@@ -74,8 +77,7 @@ std::vector<std::size_t> read_idx(const std::string& name, std::size_t dimension
     byte_count *= sizes.back();
     if (byte_count == 0 || byte_count > kMostBytes) fail(name, "its header gives senseless sizes");
   }
-  bytes->resize(byte_count);
-  file.read(bytes->data(), byte_count);
+  *bytes = file.read(byte_count);
   return sizes;
 }
 

@@ -135,6 +135,8 @@ std::optional<TcpAddress> TcpAddress::parse(std::string_view text) {
     host.resize(percent);
   }
   if (::inet_pton(AF_INET6, host.c_str(), &v6.sin6_addr) != 1) return std::nullopt;
+  // Of any other, the system writes the interface as a number.
+  if (v6.sin6_scope_id != 0 && !IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr)) return std::nullopt;
   return address;
 }
 

@@ -221,8 +221,8 @@ std::optional<net::Frame> receive_welcome(int socket, Stream& stream, Deadline& 
   return frame;
 }
 
-/// Throws what the server refuses us with.
-void check_welcome(const net::Frame& welcome) {
+/// What the server refuses us with; empty: we are welcome. Throws for anything else.
+std::optional<Error> refusal_in(const net::Frame& welcome) {
   net::ByteReader reader(welcome.body);
   const std::uint32_t magic = reader.u32();
   const std::uint32_t version = reader.u32();
@@ -238,10 +238,11 @@ void check_welcome(const net::Frame& welcome) {
                             "version of Tutti for the whole job",
                             version, kProtocolVersion));
   }
-  if (code > static_cast<std::uint32_t>(ErrorCode::kInternal) + 1) {
+  if (code == 0) return std::nullopt;
+  if (code > static_cast<std::uint32_t>(ErrorCode::kInternal) + 1 || text.empty()) {
     throw Error(ErrorCode::kInternal, "its refusal is malformed");
   }
-  if (code != 0) throw Error(static_cast<ErrorCode>(code - 1), text);
+  return Error(static_cast<ErrorCode>(code - 1), text);
 }
 
 /// Says hello; empty if the server has dropped the connection before it knew whose it was.
@@ -249,17 +250,17 @@ std::optional<Connected> greet(net::Fd socket, Stream stream, net::Peer server,
                                const std::string& place, const Hello& hello, Deadline& deadline) {
   stream.queue.push(encode(hello));
   std::vector<net::Fd> descriptors;
-  std::optional<net::Frame> welcome;
+  std::optional<Error> refusal;
   try {
     // At once and whole, since nothing else is in the socket: from then on nobody drops us unheard.
-    if (stream.queue.flush(socket.get()) == net::IoResult::progress) {
-      welcome = receive_welcome(socket.get(), stream, deadline, &descriptors);
-    }
+    if (stream.queue.flush(socket.get()) != net::IoResult::progress) return std::nullopt;
+    const auto welcome = receive_welcome(socket.get(), stream, deadline, &descriptors);
+    if (!welcome) return std::nullopt;
+    refusal = refusal_in(*welcome);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
   }
-  if (!welcome) return std::nullopt;
-  check_welcome(*welcome);
+  if (refusal) throw *refusal;
   Connected connected;
   connected.server = std::move(server);
   if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
