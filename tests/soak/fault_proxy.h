@@ -28,7 +28,6 @@ enum class Harm : std::uint8_t {
   delay,    ///< what follows comes later, in order
   garbage,  ///< that byte is another one
 };
-inline constexpr std::string_view kHarmNames[] = {"none", "reset", "end", "delay", "garbage"};
 
 struct Fault {
   Harm harm = Harm::none;

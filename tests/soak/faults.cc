@@ -6,7 +6,7 @@
 // culprits, of which one is at an end of that connection. Nobody takes a wrong result for a right
 // one. Who is held up for a second is unaffected. A changed byte is an error if it is one of a
 // header; a payload has TCP's checksum alone at this level of security, so there it may be a wrong
-// result, which is counted and not judged.
+// result, which is counted and not judged. At level integrity it must not be one.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -21,8 +21,10 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "secret_file.h"
 #include "soak/fault_proxy.h"
 #include "soak/soak.h"
 #include "tutti/init.h"
@@ -40,6 +42,17 @@ const std::vector<int> kHosts = {0, 0, 1, 1};
 constexpr int kWorldsAtATime = 4;
 constexpr auto kDeadline = 40s;
 constexpr std::uint64_t kFirstBytes = 3000;  // handshakes and reports
+
+struct Series {
+  std::string_view name;
+  Harm harm;
+  const char* level = "opportunistic";
+};
+constexpr std::array<Series, 5> kSeries{{{"reset", Harm::reset},
+                                         {"end", Harm::end},
+                                         {"delay", Harm::delay},
+                                         {"garbage", Harm::garbage},
+                                         {"integrity", Harm::garbage, "integrity"}}};
 
 struct WrongResult : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -102,10 +115,14 @@ std::string live(const test_kit::Rank& me, int behind, const Fault& fault,
   return told.dump();
 }
 
-std::vector<ordered_json> run_world(int behind, const Fault& fault, const std::string& file) {
+std::vector<ordered_json> run_world(int behind, const Fault& fault, const char* level,
+                                    const std::string& file) {
+  const SecretFile secret("a secret of the soak faults");
+  InitOptions init;
+  init.settings = {{"security", level}, {"secret_file", secret.path()}};
   const auto outcomes = test_kit::collect_ranks(
       kRanks, [&](const test_kit::Rank& me) { return live(me, behind, fault, file); },
-      {.as = test_kit::As::processes, .deadline = kDeadline, .init = {}, .hosts = kHosts});
+      {.as = test_kit::As::processes, .deadline = kDeadline, .init = init, .hosts = kHosts});
   std::filesystem::remove(file);
   std::vector<ordered_json> told;
   for (const test_kit::Outcome& outcome : outcomes) {
@@ -117,29 +134,29 @@ std::vector<ordered_json> run_world(int behind, const Fault& fault, const std::s
 }
 
 struct Round {
-  Harm harm = Harm::reset;
+  const Series* series = nullptr;
   int behind = 0;
   Fault fault;
 };
 
 /// Those of a series, or all.
-std::vector<Harm> harms_of(const std::string& only) {
-  std::vector<Harm> harms;
-  for (const Harm harm : {Harm::reset, Harm::end, Harm::delay, Harm::garbage}) {
-    if (only.empty() || only == kHarmNames[static_cast<std::size_t>(harm)]) harms.push_back(harm);
+std::vector<const Series*> series_of(const std::string& only) {
+  std::vector<const Series*> all;
+  for (const Series& each : kSeries) {
+    if (only.empty() || only == each.name) all.push_back(&each);
   }
-  return harms;
+  return all;
 }
 
 /// By rank behind the proxy and direction: bytes of an undisturbed job.
 using Totals = std::array<std::array<std::uint64_t, 2>, kRanks>;
 
 Round draw(std::mt19937_64& random, int number, const Totals& totals,
-           const std::vector<Harm>& harms) {
+           const std::vector<const Series*>& all) {
   Round round;
-  round.harm = harms[static_cast<std::size_t>(number) % harms.size()];
+  round.series = all[static_cast<std::size_t>(number) % all.size()];
   round.behind = static_cast<int>(random() % kRanks);
-  round.fault = {.harm = round.harm, .is_inward = random() % 2 == 0, .delay = 1s};
+  round.fault = {.harm = round.series->harm, .is_inward = random() % 2 == 0, .delay = 1s};
   const auto& by_end = totals[static_cast<std::size_t>(round.behind)];
   const std::uint64_t total = std::max<std::uint64_t>(1, by_end[round.fault.is_inward ? 1 : 0]);
   round.fault.offset = random() % (random() % 2 == 0 ? std::min(total, kFirstBytes) : total);
@@ -158,18 +175,19 @@ std::string judge(const Round& round, const std::vector<ordered_json>& told) {
       culprits.insert(rank["culprits"].get<std::vector<int>>());
   }
   if (codes == std::set<std::string>{"right"}) return "unaffected";
-  if (round.harm == Harm::garbage && codes.contains("wrong")) return "wrong result";
+  const bool has_tags = std::string_view(round.series->level) == "integrity";
+  if (round.series->harm == Harm::garbage && !has_tags && codes.contains("wrong"))
+    return "wrong result";
   if (codes.contains("wrong")) return "a wrong result";
-  if (round.harm == Harm::delay) return "a job that was only held up has failed";
+  if (round.series->harm == Harm::delay) return "a job that was only held up has failed";
   if (culprits.size() > 1) return "not the same culprits everywhere";
   if (culprits.begin()->empty()) return "nobody is named";
   return "named";
 }
 
 std::string described(const Round& round, const std::vector<ordered_json>& told) {
-  std::string text =
-      fmt::format("{} at byte {} {} rank {}", kHarmNames[static_cast<std::size_t>(round.harm)],
-                  round.fault.offset, round.fault.is_inward ? "to" : "from", round.behind);
+  std::string text = fmt::format("{} at byte {} {} rank {}", round.series->name, round.fault.offset,
+                                 round.fault.is_inward ? "to" : "from", round.behind);
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     text += fmt::format("\n    rank {}: {} {}", rank, told[rank]["code"].get<std::string>(),
                         told[rank]["text"].get<std::string>());
@@ -180,16 +198,17 @@ std::string described(const Round& round, const std::vector<ordered_json>& told)
 /// One process's share of the rounds: a line {round, harm, found, struck, text} for each.
 void run_share(const Words& words, int share, const Totals& totals, const std::string& folder,
                int out) {
-  const std::vector<Harm> harms = harms_of(words.only);
+  const std::vector<const Series*> all = series_of(words.only);
   for (int number = share; number < words.rounds; number += kWorldsAtATime) {
     std::mt19937_64 random(words.seed + static_cast<std::uint64_t>(number) * 0x9e3779b97f4a7c15u);
-    const Round round = draw(random, number, totals, harms);
+    const Round round = draw(random, number, totals, all);
     const auto begin = std::chrono::steady_clock::now();
-    const auto told = run_world(round.behind, round.fault, fmt::format("{}/{}", folder, number));
+    const auto told = run_world(round.behind, round.fault, round.series->level,
+                                fmt::format("{}/{}", folder, number));
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     const auto& proxied = told[static_cast<std::size_t>(round.behind)];
     const ordered_json line = {{"round", number},
-                               {"harm", kHarmNames[static_cast<std::size_t>(round.harm)]},
+                               {"harm", round.series->name},
                                {"found", judge(round, told)},
                                {"struck", proxied.value("struck", false)},
                                {"ms", took.count()},
@@ -202,7 +221,7 @@ void run_share(const Words& words, int share, const Totals& totals, const std::s
 Totals undisturbed(const std::string& folder) {
   Totals totals;
   for (int behind = 0; behind < kRanks; ++behind) {
-    const auto told = run_world(behind, {}, folder + "/undisturbed");
+    const auto told = run_world(behind, {}, "opportunistic", folder + "/undisturbed");
     for (const ordered_json& rank : told) {
       if (rank["code"] != "right")
         throw std::runtime_error("undisturbed: " + rank["text"].get<std::string>());
@@ -229,8 +248,8 @@ void read_lines(int in, const Take& take) {
 }
 
 int run(const Words& words) {
-  if (harms_of(words.only).empty()) {
-    fmt::print(stderr, "faults: --only {}: reset, end, delay or garbage\n", words.only);
+  if (series_of(words.only).empty()) {
+    fmt::print(stderr, "faults: --only {}: reset, end, delay, garbage or integrity\n", words.only);
     return 2;
   }
   fmt::print(stderr, "faults: seed {}\n", words.seed);
