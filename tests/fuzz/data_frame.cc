@@ -1,16 +1,15 @@
 // Whatever comes over a data connection, the receiver shows frames or throws: it never crashes,
-// never waits, and writes nowhere but where a payload belongs. Run: data_frame -max_total_time=60
-// CORPUS/
+// never waits, and writes nowhere but where a payload belongs.
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "fuzz/input.h"
 #include "native/channel/tcp.h"
 #include "tutti/error.h"
 
@@ -19,30 +18,8 @@ namespace {
 using namespace tutti;
 using native::Frame;
 
-/// Takes bytes from the input; zeros behind its end.
-class Input {
- public:
-  explicit Input(std::span<const std::uint8_t> bytes) : bytes_(bytes) {}
-  bool is_empty() const { return bytes_.empty(); }
-  std::uint8_t byte() {
-    if (bytes_.empty()) return 0;
-    const std::uint8_t first = bytes_.front();
-    bytes_ = bytes_.subspan(1);
-    return first;
-  }
-  std::span<const std::uint8_t> piece(std::size_t most) {
-    const auto piece = bytes_.first(std::min(most, bytes_.size()));
-    bytes_ = bytes_.subspan(piece.size());
-    return piece;
-  }
-
- private:
-  std::span<const std::uint8_t> bytes_;
-};
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
+using fuzz::Input;
+using fuzz::require;
 
 void put(int socket, std::span<const std::byte> bytes) {
   std::size_t moved = 0;
@@ -53,7 +30,7 @@ void put(int socket, std::span<const std::byte> bytes) {
 void put_something(Input& input, int socket) {
   const std::uint8_t kind = input.byte();
   if (kind % 2 == 0) {
-    put(socket, std::as_bytes(input.piece(kind / 2)));
+    put(socket, input.piece(kind / 2));
     return;
   }
   native::FrameHeader header;
@@ -87,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   int ends[2] = {-1, -1};
   require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) == 0);
   const net::Fd peer(ends[0]);
-  Input input({data, byte_count});
+  Input input(data, byte_count);
   std::optional<net::FrameKeys> keys;
   if (input.byte() % 2 == 1) keys.emplace();  // tags, of which no input knows the right one
   native::TcpReceiver receiver(

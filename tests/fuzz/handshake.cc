@@ -1,25 +1,22 @@
 // Whatever comes before a connection is believed: neither end proves anybody, reads more than it
-// wants, or takes memory for it. Run: handshake -max_total_time=60 CORPUS/
+// wants, or takes memory for it.
 #include "net/handshake.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "control/hosts/door_plate.h"
 #include "control/hosts/hello.h"
+#include "fuzz/input.h"
 
 namespace {
 
 using namespace tutti;
+using fuzz::require;
 using net::Handshake;
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 net::Key key() {
   net::Digest bytes;

@@ -1,8 +1,6 @@
 // Whatever a relay or a caller of another host sends: it is decoded, or it is none. What was
-// decoded stays within the world, and says the same when it is encoded again. Run: host_frame
-// -max_total_time=60 CORPUS/
+// decoded stays within the world, and says the same when it is encoded again.
 #include <cstdint>
-#include <cstdlib>
 #include <span>
 #include <string_view>
 
@@ -10,16 +8,14 @@
 #include "control/hosts/report.h"
 #include "control/hosts/view.h"
 #include "control/hosts/vote_frame.h"
+#include "fuzz/input.h"
 
 namespace {
 
 using namespace tutti::control;
+using tutti::fuzz::require;
 
 constexpr int kWorldSize = 64, kHosts = 8;
-
-void require(bool holds) {
-  if (!holds) std::abort();
-}
 
 void take_report(std::string_view bytes) {
   auto report = decode_report(bytes, kWorldSize);

@@ -1,5 +1,5 @@
 // Whatever a client sends, the server's parser answers or closes: it never crashes, never waits,
-// and takes no memory that has not been sent. Run: store_frame -max_total_time=60 CORPUS/
+// and takes no memory for what has not been sent.
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -194,14 +194,18 @@ def parser(description):
     return words
 
 
+def machine(name):
+    """How the report of a soak begins."""
+    commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    return {"soak": name, "commit": commit.stdout.strip(), "date": datetime.date.today().isoformat(), "cpu": cpu,
+            "cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()]}
+
+
 def write_evidence(options, name, fields):
     if not options.out:
         return
-    commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
-    report = {"soak": name, "commit": commit.stdout.strip(), "date": datetime.date.today().isoformat(), "cpu": cpu,
-              "cores": os.cpu_count(), "load": [round(load, 1) for load in os.getloadavg()], "seed": options.seed,
-              "ranks_per_host": options.ranks, "scale": options.scale, **fields}
+    report = {**machine(name), "seed": options.seed, "ranks_per_host": options.ranks, "scale": options.scale, **fields}
     options.out.write_text(json.dumps(report, indent=2) + "\n")
 
 

@@ -1,4 +1,4 @@
-# ./dev soak NAME [--rounds N] [--seed S] [--hosts N]
+# ./dev soak NAME [--rounds N] [--seed S] [--hosts N]; ./dev soak fuzz [--seconds N] [--seed S] [--only PARSERS]
 name=${1:-}
 [ $# -gt 0 ] && shift
 given="$*"
@@ -17,18 +17,27 @@ case "$name/$hosts" in
   */ | kills/* | deadlocks/* | real/* | groups/2 | links/3 | disagreements/2) ;;
   *) die 2 "soak $name --hosts $hosts: there are kills, deadlocks and real --hosts N, groups and disagreements --hosts 2, links --hosts 3" ;;
 esac
+if [ "$name" = fuzz ]; then # of the library alone, by clang
+  # shellcheck disable=SC2086
+  install_packages $packages_build $packages_test zlib1g-dev
+  build_target=fuzzers build fuzz
+  hold_lock
+  mkdir -p docs/evidence
+  exec python3 tests/soak/fuzz.py --build build/fuzz --out docs/evidence/fuzz.json "$@"
+fi
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
   endings | real) rounds=200 ;;
-  faults) rounds=800 ;; # 200 of each harm
+  faults) rounds=1000 ;; # 200 of each harm
   flood) rounds=50 ;;
   deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
   links) rounds=20 hosts=3 ;; # of each cut
+  strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, faults, flood, orphans, groups, init, links, real, simulate, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, faults, flood, fuzz, orphans, groups, init, links, real, simulate, strangers, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -54,8 +63,8 @@ fi
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
 fi
-if [ "$name" = links ]; then
-  soak=tests/soak/links.py
+if [ "$name" = links ] || [ "$name" = strangers ]; then
+  soak=tests/soak/$name.py
 fi
 if [ "$name" = groups ] && [ -z "$hosts" ]; then
   install_packages clang-14 libclang-rt-14-dev
@@ -67,7 +76,7 @@ if [ "$name" = init ]; then
   set -- --state build/soak_init.json "$@"
 fi
 case "$name/$hosts" in
-  */ | links/*) ;;
+  */ | links/* | strangers/*) ;;
   disagreements/*) # started as ranks
     exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out docs/evidence/disagreements_hosts.json "$@"
     ;;

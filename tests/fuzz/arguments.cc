@@ -1,0 +1,38 @@
+// Whatever a person types behind `tutti run`, a word a line: it is cut where the program begins, or
+// refused in words. No word is lost.
+#include "launch/arguments.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fuzz/input.h"
+#include "tutti/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte_count) {
+  using namespace tutti;
+  static const std::vector<launch::OptionWord> known = {
+      {"n", true},       {"np", true},       {"nproc-per-node", true},
+      {"timeout", true}, {"dry-run", false}, {"verbose", false},
+      {"v", false},      {"nnodes", true}};
+  const std::vector<std::string> words = fuzz::Input(data, byte_count).lines();
+  try {
+    const launch::CutArguments cut = launch::cut_arguments(words, known);
+    fuzz::require(cut.command.size() <= words.size());
+    for (std::size_t i = 0; i < cut.command.size(); ++i)
+      fuzz::require(cut.command[i] == words[words.size() - cut.command.size() + i]);
+    for (const std::string& option : cut.options) fuzz::require(option.starts_with('-'));
+    (void)launch::explain_late_count(cut.command);
+    fuzz::require(launch::shell_words(cut.command).size() >= cut.command.size());
+  } catch (const Error& error) {
+    fuzz::require(error.code() == ErrorCode::kInvalidArgument);
+  }
+  for (const std::string& word : words) {
+    try {
+      fuzz::require(launch::parse_rank_count(word, 8) >= 1);
+    } catch (const Error& error) {
+      fuzz::require(error.code() == ErrorCode::kInvalidArgument);
+    }
+  }
+  return 0;
+}
