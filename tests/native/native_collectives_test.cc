@@ -177,6 +177,29 @@ TEST_P(Collective, AllToAll) {
   });
 }
 
+TEST(Collectives, WithMorePeersThanAPassLooksAt) {
+  on_native_ranks(24, [](NativeRank& me) {
+    for (const std::size_t count : {std::size_t{1}, std::size_t{20'000}}) {
+      const std::size_t all = count * static_cast<std::size_t>(me.n);
+      const std::size_t own = count * static_cast<std::size_t>(me.rank);
+      const Ints data = filled(me.rank, all);
+      Ints output(all), sums(count);
+      me.run(me.next(Op::all_to_all, count, data.data(), output.data()));
+      for (int r = 0; r < me.n; ++r) {
+        expect_all(
+            output, count * static_cast<std::size_t>(r), count,
+            [&](std::size_t i) { return value(r, own + i); }, "all_to_all");
+      }
+      me.run(me.next(Op::reduce_scatter, count, data.data(), sums.data()));
+      expect_all(
+          sums, 0, count, [&](std::size_t i) { return sum_at(me.n, own + i); }, "reduce_scatter");
+      me.run(me.next(Op::scan, count, data.data(), sums.data()));
+      expect_all(
+          sums, 0, count, [&](std::size_t i) { return sum_at(me.rank + 1, i); }, "scan");
+    }
+  });
+}
+
 TEST_P(Collective, BarrierWaitsForEverybody) {
   std::atomic<int> entered{0};
   on_native_ranks(GetParam(), [&](NativeRank& me) {

@@ -30,6 +30,8 @@ FAULTS = [
      "if (has_gone(member)) return member;", "the data come between two looks, and the second look finds them first"),
     ("late before its time", "control/judge/look.cc", "if (arrive_.left.expired(now_)) {",
      "if (now_ > clock_.began + std::chrono::milliseconds(20)) {", None),
+    ("who was missing is the only one", "control/waits.cc", "    missing = (first + i) % size;\n",
+     "    missing = (first + i) % size;\n    if (first > 0 && i > 0) break;\n", None),
     ("nobody is furthest behind", "control/judge/look.cc", "if (entered > least) continue;", "if (entered < least) continue;", None),
     ("stalled before its time", "control/judge/look.cc", "if (!clock_.stall.expired(now_)) {",
      "if (now_ < clock_.began + std::chrono::milliseconds(6)) {", None),
