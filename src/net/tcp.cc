@@ -430,7 +430,16 @@ std::chrono::milliseconds since_acknowledged(int socket) noexcept {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
-  return std::chrono::milliseconds(info.tcpi_last_ack_recv);
+  constexpr std::uint32_t kTickMs = 10;  // the longest of a kernel's clock
+  return std::chrono::milliseconds(info.tcpi_last_ack_recv -
+                                   std::min(kTickMs, info.tcpi_last_ack_recv));
+}
+
+bool is_connecting(int socket) noexcept {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 &&
+         info.tcpi_state == TCP_SYN_SENT;
 }
 
 bool has_unacknowledged(int socket) noexcept {

@@ -95,8 +95,10 @@ int end_connect(int socket) noexcept;
 /// does not matter.
 void end_if_silent(int socket, std::chrono::milliseconds silence);
 /// How long ago the kernel of the other end last acknowledged something, whether or not it was
-/// asked. 0: unknown.
+/// asked; rather too short, by a tick of the kernel's clock. 0: unknown.
 std::chrono::milliseconds since_acknowledged(int socket) noexcept;
+/// Whether a connection that was begun has not been answered yet.
+bool is_connecting(int socket) noexcept;
 
 /// Whether the other end has yet to acknowledge something that was sent.
 bool has_unacknowledged(int socket) noexcept;

@@ -218,7 +218,7 @@ void Call::give_up() noexcept {
 
 void Call::end(Outcome outcome) {
   const bool is_reset = outcome.error_number == ECONNREFUSED || outcome.error_number == ECONNRESET;
-  outcome.is_heard = is_reset || !is_connecting();
+  outcome.is_heard = is_reset || state_ != State::connecting;
   state_ = State::over;
   watched_.reset();
   on_outcome_(std::move(outcome));

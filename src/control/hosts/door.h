@@ -80,7 +80,9 @@ class Call {
   /// There will be no outcome.
   void give_up() noexcept;
   /// Whether the other host has not even said that it hears; a process that is stopped is heard.
-  bool is_connecting() const noexcept { return state_ == State::connecting; }
+  bool is_connecting() const noexcept {
+    return state_ == State::connecting && net::is_connecting(socket_.get());
+  }
   Clock::time_point began() const noexcept { return began_; }
 
  private:

@@ -348,6 +348,9 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
 
 void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   Far& other = far(rank);
+  const auto now = Clock::now();
+  listen_for(other, now);
+  if (error_number == ECONNRESET) other.hearing.heard(now);  // that is an answer, too
   drop(std::move(other.line));
   other.line_id = 0;
   if (error_number == ECONNREFUSED) note_gone(other);
@@ -497,7 +500,9 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
   bool is_heard = false, is_doubtful = true, is_read = true, is_gone = true, has_left = true;
   for (const WorldRank rank : roster_.host(host).ranks) {
-    const Far& other = far(rank);
+    Far& other = far(rank);
+    // What was acknowledged while this thread did not run counts as well.
+    if (other.hearing.is_silent(now)) listen_for(other, now);
     is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
     is_doubtful = is_doubtful && (other.is_gone || other.hearing.is_doubtful(now));
     is_read = is_read && !other.line && !other.from && !other.note;
