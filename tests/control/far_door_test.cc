@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const WorldRank kNear{0}, kFar{1};
+const WorldRank kNear{0};
 
 void reset(net::Fd socket) {
   const linger at_once{1, 0};
