@@ -52,9 +52,9 @@ std::string Membership::State::doing_elsewhere(int member) const {
   const auto& theirs = facts.line_of(member);
   if (!theirs) return "has not made this group";
   if (theirs->entered == 0) return "has completed no collective yet";
-  const auto shown = shown_at(*theirs, theirs->entered);
+  const KnownCall* const shown = shown_at(*theirs, theirs->entered);
   return fmt::format("{} #{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
-                     theirs->entered, shown ? ", " + describe(*shown) : "");
+                     theirs->entered, shown != nullptr ? ", " + describe(*shown) : "");
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited, std::string_view link,
@@ -81,8 +81,8 @@ std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) 
 std::string Membership::State::call_of(int member, const Request& request) const {
   const GroupFacts facts = members.read();
   const auto& theirs = facts.line_of(member);
-  const auto shown = theirs ? shown_at(*theirs, request.seq) : std::nullopt;
-  const std::string site = shown ? with_texts(member, *shown).site_text : "";
+  const KnownCall* const shown = theirs ? shown_at(*theirs, request.seq) : nullptr;
+  const std::string site = shown != nullptr ? with_texts(member, *shown).site_text : "";
   return fmt::format("{} #{}{}{}", call_name(request), request.seq, site.empty() ? "" : " at ",
                      site);
 }

@@ -57,7 +57,8 @@ void Executor::begin(const Request& request, const Schedule& schedule, const Cut
   first_slot_ = 0;
   failed_ = false;
   awaited_ = -1;
-  states_.assign(depth_ * schedule.steps.size(), 0);
+  missing_operand_ = nullptr;
+  finished_.assign(depth_ * schedule.steps.size(), 0);
   scratch_stride_ = std::min(segment_count_, longest) * element_bytes_;
   scratch_segments_ = std::min(segments_, depth_ * rounds);
   const std::size_t scratch =
@@ -69,8 +70,8 @@ bool Executor::step() {
   while (first_slot_ < slots_) {
     const std::size_t first = first_slot_;
     const std::size_t end = std::min(first + depth_, slots_);
-    sends_.begin_pass();
-    receives_.begin_pass();
+    ++pass_;
+    missing_ = 0;
     awaited_ = -1;
     for (std::size_t slot = first; slot < end && !failed_; ++slot) {
       if (run_slot(slot) && slot == first_slot_) close_slot();
@@ -81,11 +82,13 @@ bool Executor::step() {
 }
 
 void Executor::close_slot() noexcept {
-  std::fill_n(states_of(first_slot_++), schedule_->steps.size(), 0);
+  std::uint8_t* const finished = finished_of(first_slot_++);
+  std::fill_n(finished, schedule_->steps.size(), 0);
 }
 
-Executor::State* Executor::states_of(std::size_t slot) noexcept {
-  return depth_ == 1 ? states_.data() : states_.data() + slot % depth_ * schedule_->steps.size();
+std::uint8_t* Executor::finished_of(std::size_t slot) noexcept {
+  return depth_ == 1 ? finished_.data()
+                     : finished_.data() + slot % depth_ * schedule_->steps.size();
 }
 
 bool Executor::run_slot(std::size_t slot) {
@@ -93,24 +96,23 @@ bool Executor::run_slot(std::size_t slot) {
   std::size_t round = slot < segments_ ? 0 : (slot - segments_) / depth_ + 1;
   for (; round < schedule_->round_ends.size() && round * depth_ <= slot; ++round) {
     segment_ = slot - round * depth_;
-    all = run_round(round, states_of(slot)) && all;
+    all = run_round(round, finished_of(slot)) && all;
   }
   return all;
 }
 
-bool Executor::run_round(std::size_t round, State* states) {
+bool Executor::run_round(std::size_t round, std::uint8_t* finished) {
   bool all = true;
   const std::uint32_t end = schedule_->round_ends[round];
   for (std::uint32_t i = round == 0 ? 0 : schedule_->round_ends[round - 1]; i < end; ++i) {
-    if (states[i] == kDone) continue;
+    if (finished[i] != 0) continue;
     const Step& step = schedule_->steps[i];
-    if (run(step, states[i])) {
-      states[i] = kDone;
+    if (run(step)) {
+      finished[i] = 1;
       continue;
     }
     all = false;
-    if (step.kind != Step::Kind::send && receives_.are_many())
-      break;  // no send comes after a receive
+    if (step.kind != Step::Kind::send && awaits_many()) break;  // no send comes after a receive
   }
   return all;
 }
@@ -163,23 +165,23 @@ const void* Executor::source(const Place& place) const noexcept {
 void* Executor::target(const Place& place) noexcept { return const_cast<void*>(source(place)); }
 
 /// What cannot go now holds up what is behind it on its channels.
-bool Executor::run(const Step& step, State& state) {
+bool Executor::run(const Step& step) {
   switch (step.kind) {
     case Step::Kind::send: {
-      const bool did = !sends_.is(step.peer) && send(step);
-      if (!did) sends_.set(step.peer);
+      const bool did = !sends_.is(step.peer, pass_) && send(step);
+      if (!did) sends_.set(step.peer, pass_);
       return did;
     }
     case Step::Kind::recv: {
-      const bool did = !receives_.are_many() && !receives_.is(step.peer) && recv(step);
-      if (!did) receives_.set(step.peer);
+      const bool did = !awaits_many() && !receives_.is(step.peer, pass_) && recv(step);
+      if (!did) hold_receives(step.peer);
       return did;
     }
     case Step::Kind::reduce: {
-      if (!is_held(step) && reduce(step, state)) return true;
+      if (!is_held(step) && reduce(step)) return true;
       for (const Operand& operand : schedule_->operands_of(step)) {
-        if (receives_.are_many()) break;
-        if (operand.peer >= 0) receives_.set(operand.peer);
+        if (awaits_many()) break;
+        if (operand.peer >= 0) hold_receives(operand.peer);
       }
       return false;
     }
@@ -194,12 +196,16 @@ bool Executor::run(const Step& step, State& state) {
   return true;
 }
 
+void Executor::hold_receives(int peer) noexcept {
+  if (receives_.set(peer, pass_)) ++missing_;
+}
+
 bool Executor::is_held(const Step& reduce) const noexcept {
-  if (receives_.none()) return false;
-  if (receives_.are_many()) return true;
+  if (missing_ == 0) return false;
+  if (awaits_many()) return true;
   const std::span<const Operand> operands = schedule_->operands_of(reduce);
   return std::any_of(operands.begin(), operands.end(), [&](const Operand& operand) {
-    return operand.peer >= 0 && receives_.is(operand.peer);
+    return operand.peer >= 0 && receives_.is(operand.peer, pass_);
   });
 }
 
@@ -231,20 +237,28 @@ bool Executor::recv(const Step& step) {
 }
 
 /// Adds what has come, to its end: who sleeps arms only connections that are read out.
-bool Executor::reduce(const Step& step, State& missing) {
+bool Executor::reduce(const Step& step) {
   if (bytes_of(step.target) == 0 && segment_ > 0) return true;
+  if (is_missing_still(step)) return false;
   bool is_done = false;
-  while (!is_done && add(step, missing, is_done)) {
+  while (!is_done && add(step, is_done)) {
   }
   return is_done;
 }
 
+/// Looks at it before all that was there already.
+bool Executor::is_missing_still(const Step& reduce) {
+  const std::span<const Operand> operands = schedule_->operands_of(reduce);
+  const bool is_of_it =
+      missing_operand_ >= operands.data() && missing_operand_ < operands.data() + operands.size();
+  return is_of_it && expect(missing_operand_->peer, reduce.target) == nullptr;
+}
+
 /// Adds what lies here of every operand; false: nothing. They are taken in step, so that all are
-/// equally far. What was missing is looked at before all that was there already.
-bool Executor::add(const Step& step, State& missing, bool& is_done) {
+/// equally far.
+bool Executor::add(const Step& step, bool& is_done) {
   const std::size_t byte_count = bytes_of(step.target);
   const std::span<const Operand> operands = schedule_->operands_of(step);
-  if (missing > 0 && expect(operands[missing].peer, step.target) == nullptr) return false;
   operands_.resize(operands.size());
   std::size_t taken = 0, most = byte_count;
   for (std::size_t i = 0; i < operands.size(); ++i) {
@@ -252,7 +266,7 @@ bool Executor::add(const Step& step, State& missing, bool& is_done) {
     if (peer < 0) continue;
     const Frame* frame = expect(peer, step.target);
     if (frame == nullptr) {
-      missing = static_cast<State>(i);
+      missing_operand_ = &operands[i];
       return false;
     }
     taken = frame->taken;

@@ -43,33 +43,24 @@ class Executor final : public Operation {
   struct Span {
     std::size_t first = 0, count = 0;  ///< elements
   };
-  /// What keeps one order: the peers to whom, or from whom, nothing more goes in this pass. Once
-  /// many have been looked at in vain no other is awaited in it: of a thousand who have yet to come
-  /// not each is looked at whenever one of them has. Sends go to all of them, so that whoever is
-  /// awaited first and has not come is behind.
+  /// What keeps one order: the peers to whom, or from whom, nothing more goes in this pass.
   class Held {
    public:
     explicit Held(int group_size) : passes_(static_cast<std::size_t>(group_size)) {}
-    void begin_pass() noexcept {
-      ++pass_;
-      count_ = 0;
-    }
-    bool none() const noexcept { return count_ == 0; }
-    bool are_many() const noexcept { return count_ >= kMany; }
-    bool is(int peer) const noexcept { return of_rank(passes_, peer) == pass_; }
-    void set(int peer) noexcept {
-      if (std::exchange(of_rank(passes_, peer), pass_) != pass_) ++count_;
+    bool is(int peer, std::uint64_t pass) const noexcept { return of_rank(passes_, peer) == pass; }
+    /// False: it was so already.
+    bool set(int peer, std::uint64_t pass) noexcept {
+      return std::exchange(of_rank(passes_, peer), pass) != pass;
     }
 
    private:
-    static constexpr std::size_t kMany = 16;
     std::vector<std::uint64_t> passes_;  // by peer: the last one in which it was
-    std::uint64_t pass_ = 0;             // over the open slots
-    std::size_t count_ = 0;              // of peers, in this pass
   };
-  /// Of a step: whether it is done; of a reduction until then the operand that was missing last.
-  using State = std::uint32_t;
-  static constexpr State kDone = ~State{0};
+  /// Once a pass has found so many peers missing it looks at no others: of a thousand who have yet
+  /// to come not each is looked at whenever one of them has. Of what is not done anywhere the first
+  /// round needs only that each looks at the first ones, and that all its sends are tried: who
+  /// combines what comes in parts takes all of them in step.
+  static constexpr std::size_t kMany = 16;
   /// The whole of a chunk.
   Span extent_of(const Place& place) const noexcept;
   /// Its part in this segment; empty past its end.
@@ -80,14 +71,17 @@ class Executor final : public Operation {
 
   bool run_slot(std::size_t slot);
   void close_slot() noexcept;
-  State* states_of(std::size_t slot) noexcept;
-  bool run_round(std::size_t round, State* states);
-  bool run(const Step& step, State& state);
+  std::uint8_t* finished_of(std::size_t slot) noexcept;
+  bool run_round(std::size_t round, std::uint8_t* finished);
+  bool run(const Step& step);
+  bool awaits_many() const noexcept { return missing_ >= kMany; }
   bool is_held(const Step& reduce) const noexcept;
+  void hold_receives(int peer) noexcept;
   bool send(const Step& step);
   bool recv(const Step& step);
-  bool reduce(const Step& step, State& missing);
-  bool add(const Step& step, State& missing, bool& is_done);
+  bool reduce(const Step& step);
+  bool add(const Step& step, bool& is_done);
+  bool is_missing_still(const Step& reduce);
   void copy(const Step& step);
   /// The peer's frame for this segment, or null: it is not there, or it is a wrong one and the
   /// group has failed.
@@ -110,15 +104,18 @@ class Executor final : public Operation {
   std::size_t scratch_stride_ = 0;          // bytes
   std::size_t scratch_segments_ = 1;
   std::size_t segment_ = 0;  // on which the steps work that now run
+  std::uint64_t pass_ = 0;   // over the open slots
   Held sends_, receives_;
+  std::size_t missing_ = 0;  // peers in receives_, in this pass
   bool failed_ = false;
   bool has_moved_ = false;
   int awaited_ = -1;
   std::vector<std::size_t> input_firsts_,
-      output_firsts_;          // uneven: where each chunk begins, and the end
-  std::vector<State> states_;  // by open slot, then by step
+      output_firsts_;                   // uneven: where each chunk begins, and the end
+  std::vector<std::uint8_t> finished_;  // by open slot, then by step
   std::vector<std::byte> scratch_;
   std::vector<const void*> operands_;
+  const Operand* missing_operand_ = nullptr;  // which a reduction has found missing last
 };
 
 }  // namespace tutti::native

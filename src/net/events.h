@@ -58,6 +58,11 @@ class Events {
 
   /// Calls soon, in the order of posting. Any thread, signal handlers excepted.
   void post(Call call);
+  /// Destroys `gone` when the call that now runs is over: it may be the one that runs it.
+  template <class T>
+  void discard(std::unique_ptr<T> gone) {
+    post([gone = std::shared_ptr<T>(std::move(gone))] {});
+  }
   /// Runs what is due; returns when something was, or the time has come. One thread. What a call
   /// throws is thrown once all that are due have run.
   void run(Clock::time_point until);

@@ -82,8 +82,8 @@ class Scene {
   Scene& leaves(int member, LineState state = LineState::closing) {
     LineFacts& theirs = ends(member).line(member);
     theirs.goodbye_seq = theirs.entered;
-    const auto last = shown_at(theirs, theirs.entered);
-    theirs.goodbye_chain = last ? last->chain : 0;
+    const KnownCall* const last = shown_at(theirs, theirs.entered);
+    theirs.goodbye_chain = last != nullptr ? last->chain : 0;
     theirs.state = state;
     return *this;
   }

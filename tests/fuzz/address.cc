@@ -14,15 +14,7 @@ namespace {
 
 using namespace tutti;
 using fuzz::require;
-
-template <class Call>
-void take_or_refuse(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    require(error.code() == ErrorCode::kInvalidArgument);
-  }
-}
+using fuzz::take_or_refuse;
 
 void take_url(const std::string& text) {
   const rendezvous::InitMethod method = rendezvous::parse_init_method(text);

@@ -5,17 +5,30 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "tutti/error.h"
 #include "tutti/log.h"
 
 namespace tutti::fuzz {
 
 inline void require(bool holds) {
   if (!holds) std::abort();
+}
+
+/// What is called takes its input, or refuses it by one of `refusals`.
+template <class Call>
+void take_or_refuse(const Call& call,
+                    std::initializer_list<ErrorCode> refusals = {ErrorCode::kInvalidArgument}) {
+  try {
+    call();
+  } catch (const Error& error) {
+    require(std::find(refusals.begin(), refusals.end(), error.code()) != refusals.end());
+  }
 }
 
 /// What is logged of an input is of no use.

@@ -15,15 +15,6 @@ namespace {
 using namespace tutti;
 using fuzz::require;
 
-template <class Call>
-void take_or_refuse(const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    require(error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported);
-  }
-}
-
 void identify(const Environment& environment) {
   const rendezvous::Identity who = rendezvous::identify(environment);
   require(who.world_size >= 1 && who.world_size <= rendezvous::kMaxWorldSize);
@@ -57,9 +48,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
       environment[line.substr(0, sign)] = value;
     }
   }
-  take_or_refuse([&] { require(!Config(options, environment).describe().empty()); });
-  take_or_refuse([&] { identify(environment); });
-  take_or_refuse([&] { launch_below(environment); });
+  const auto take = [](const auto& call) {
+    fuzz::take_or_refuse(call, {ErrorCode::kInvalidArgument, ErrorCode::kUnsupported});
+  };
+  take([&] { require(!Config(options, environment).describe().empty()); });
+  take([&] { identify(environment); });
+  take([&] { launch_below(environment); });
   (void)unknown_variables(environment);
   return 0;
 }

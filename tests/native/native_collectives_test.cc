@@ -380,6 +380,12 @@ TEST(NativeSize, ManyRanksWithSmallRings) {
     const std::size_t own = kCount * static_cast<std::size_t>(me.rank);
     expect_all(
         output, 0, kCount, [&](std::size_t i) { return sum_at(me.n, own + i); }, "reduce_scatter");
+    me.run(me.next(Op::all_gather, kCount, input.data(), output.data()));
+    for (int r = 0; r < me.n; ++r) {
+      expect_all(
+          output, kCount * static_cast<std::size_t>(r), kCount,
+          [&](std::size_t i) { return value(r, i); }, "all_gather");
+    }
   });
 }
 

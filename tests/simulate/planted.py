@@ -36,7 +36,7 @@ FAULTS = [
     ("stalled before its time", "control/judge/look.cc", "if (!clock_.stall.expired(now_)) {",
      "if (now_ < clock_.began + std::chrono::milliseconds(6)) {", None),
     ("history of an older operation", "control/judge/agree.cc",
-     "return shown && shown->seq == seq ? shown : std::nullopt;", "return shown;", None),
+     "return shown && shown->seq == seq ? &*shown : nullptr;", "return shown ? &*shown : nullptr;", None),
     ("compares with who is still there", "control/judge/agree.cc",
      "if (member == facts.rank || !has_left(theirs.state) || theirs.failure) continue;",
      "if (member == facts.rank) continue;", None),

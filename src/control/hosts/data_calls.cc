@@ -112,11 +112,10 @@ Clock::time_point DataCalls::sweep(Clock::time_point now) {
   return next;
 }
 
-/// Not at once: it may be the one that speaks.
 void DataCalls::drop(std::unique_ptr<Call> call) {
   if (call == nullptr) return;
   call->give_up();
-  events_.post([gone = std::shared_ptr<Call>(std::move(call))] {});
+  events_.discard(std::move(call));
 }
 
 }  // namespace tutti::control

@@ -40,24 +40,18 @@ void DoorNotes::call(Place& place, Clock::time_point now) try {
 }
 
 void DoorNotes::on_outcome(Place& place, Call::Outcome outcome) {
-  drop(std::move(place.call));
+  events_.discard(std::move(place.call));
   if (outcome.error_number == ECONNREFUSED) place.is_over = true;
   if (!outcome.socket) return;
   place.connection = std::make_unique<Connection>(
       events_, std::move(outcome.socket), most_frame_bytes_, [](const net::Frame&) {},
       [this, &place](int error_number) {
         if (error_number == 0) place.is_over = true;  // it has read all of it, and closed
-        drop(std::move(place.connection));
+        place.connection->give_up();
+        events_.discard(std::move(place.connection));
       });
   for (const net::Frame& frame : words_) place.connection->send(frame);
   place.connection->finish();
-}
-
-/// Not at once: it may be the one that speaks.
-template <class T>
-void DoorNotes::drop(std::unique_ptr<T> gone) {
-  gone->give_up();
-  events_.post([gone = std::shared_ptr<T>(std::move(gone))] {});
 }
 
 }  // namespace tutti::control

@@ -41,8 +41,6 @@ class DoorNotes {
   };
   void call(Place& place, Clock::time_point now);
   void on_outcome(Place& place, Call::Outcome outcome);
-  template <class T>
-  void drop(std::unique_ptr<T> gone);
 
   net::Events& events_;
   const Begin begin_;

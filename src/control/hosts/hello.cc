@@ -13,38 +13,8 @@ constexpr std::uint64_t kMagic = 0x3169684954545554;  // "TUTTIhi1"
 
 }  // namespace
 
-namespace {
-
-constexpr net::Purpose purpose_of(Role role) noexcept {
-  switch (role) {
-    case Role::relay:
-      return net::Purpose::line;
-    case Role::data:
-      return net::Purpose::data;
-    case Role::note:
-      return net::Purpose::note;
-  }
-  return net::Purpose::store;
-}
-
-constexpr std::optional<Role> role_of(net::Purpose purpose) noexcept {
-  switch (purpose) {
-    case net::Purpose::store:
-      return std::nullopt;
-    case net::Purpose::line:
-      return Role::relay;
-    case net::Purpose::data:
-      return Role::data;
-    case net::Purpose::note:
-      return Role::note;
-  }
-  return std::nullopt;
-}
-
-}  // namespace
-
 net::Claim claim_of(const Hello& hello) noexcept {
-  return {.purpose = purpose_of(hello.role),
+  return {.purpose = static_cast<net::Purpose>(hello.role),
           .from = hello.from.value,
           .to = hello.to.value,
           .group = hello.group,
@@ -53,10 +23,10 @@ net::Claim claim_of(const Hello& hello) noexcept {
 
 std::optional<Hello> hello_of(const net::Claim& claim, int world_size) noexcept {
   const auto is_rank = [world_size](int rank) { return rank >= 0 && rank < world_size; };
-  const std::optional<Role> role = role_of(claim.purpose);
-  if (!role || !is_rank(claim.from) || !is_rank(claim.to) || claim.lane > UINT8_MAX)
+  if (claim.purpose == net::Purpose::store || !is_rank(claim.from) || !is_rank(claim.to) ||
+      claim.lane > UINT8_MAX)
     return std::nullopt;
-  return Hello{.role = *role,
+  return Hello{.role = static_cast<Role>(claim.purpose),
                .from = WorldRank(claim.from),
                .to = WorldRank(claim.to),
                .group = claim.group,

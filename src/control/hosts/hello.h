@@ -16,11 +16,13 @@ namespace tutti::control {
 
 inline constexpr std::uint32_t kWireVersion = 3;
 
-enum class Role : std::uint8_t {
-  relay,  ///< that of its host, which has facts and votes to tell
-  data,   ///< one lane of a group
+/// The purposes of a connection that a door is for.
+enum class Role : std::uint32_t {
+  /// That of its host, which has facts and votes to tell.
+  relay = static_cast<std::uint32_t>(net::Purpose::line),
+  data = static_cast<std::uint32_t>(net::Purpose::data),  ///< one lane of a group
   /// Of a host of which nobody is left: goodbyes and who has left, which nobody answers.
-  note,
+  note = static_cast<std::uint32_t>(net::Purpose::note),
 };
 
 struct Hello {

@@ -327,7 +327,7 @@ void RemoteHosts::call(WorldRank rank) {
 void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   Far& other = far(rank);
   if (outcome.is_heard) other.hearing.heard(other.call->began());
-  events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
+  events_.discard(std::move(other.call));
   if (!outcome.distrust.empty() && !std::exchange(other.is_distrusted, true))
     log(LogLevel::error, outcome.distrust);
   if (outcome.error_number == ECONNREFUSED) note_gone(other);
@@ -367,7 +367,7 @@ void RemoteHosts::note_gone(Far& other) {
 /// Not at once: it may be the one that speaks. Another one may stand in its place by then.
 void RemoteHosts::drop(std::unique_ptr<Connection> connection) {
   connection->give_up();
-  events_.post([gone = std::shared_ptr<Connection>(std::move(connection))] {});
+  events_.discard(std::move(connection));
 }
 
 // ---- who calls ---------------------------------------------------------------------------------
@@ -476,7 +476,7 @@ void RemoteHosts::end_lines() {
   visit_far([&](WorldRank, Far& other) {
     if (other.call) {
       other.call->give_up();
-      events_.post([call = std::shared_ptr<Call>(std::move(other.call))] {});
+      events_.discard(std::move(other.call));
     }
     if (other.line) other.line->finish();
   });
@@ -502,7 +502,7 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   for (const WorldRank rank : roster_.host(host).ranks) {
     Far& other = far(rank);
     // What was acknowledged while this thread did not run counts as well.
-    if (other.hearing.is_silent(now)) listen_for(other, now);
+    if (other.hearing.is_doubtful(now)) listen_for(other, now);
     is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
     is_doubtful = is_doubtful && (other.is_gone || other.hearing.is_doubtful(now));
     is_read = is_read && !other.line && !other.from && !other.note;

@@ -5,9 +5,9 @@
 
 namespace tutti::control {
 
-std::optional<KnownCall> shown_at(const LineFacts& line, std::uint64_t seq) noexcept {
+const KnownCall* shown_at(const LineFacts& line, std::uint64_t seq) noexcept {
   const std::optional<KnownCall>& shown = line.history[seq % kHistory];
-  return shown && shown->seq == seq ? shown : std::nullopt;
+  return shown && shown->seq == seq ? &*shown : nullptr;
 }
 
 namespace {
@@ -15,22 +15,23 @@ namespace {
 /// Whether two members had different chains after the operation `seq`; nothing if one does not
 /// show that.
 std::optional<bool> differ(const GroupFacts& facts, std::uint64_t seq, int one, int other) {
-  const auto of_one = shown_at(facts.does(one), seq), of_other = shown_at(facts.does(other), seq);
-  if (!of_one || !of_other) return std::nullopt;
+  const KnownCall *const of_one = shown_at(facts.does(one), seq), *const of_other = shown_at(
+                                                                      facts.does(other), seq);
+  if (of_one == nullptr || of_other == nullptr) return std::nullopt;
   return of_one->chain != of_other->chain;
 }
 
 std::vector<Side> sides_at(const GroupFacts& facts, std::uint64_t seq, const Sighting& sighting) {
   std::vector<Side> sides;
   for (int member = 0; member < facts.size(); ++member) {
-    std::optional<KnownCall> shown = shown_at(facts.does(member), seq);
-    if (!shown && member == sighting.member && sighting.shown && sighting.shown->seq == seq)
-      shown = sighting.shown;
-    if (!shown) continue;
+    const KnownCall* shown = shown_at(facts.does(member), seq);
+    const bool was_seen = member == sighting.member && sighting.shown && sighting.shown->seq == seq;
+    if (shown == nullptr && was_seen) shown = &*sighting.shown;
+    if (shown == nullptr) continue;
     auto side = std::find_if(sides.begin(), sides.end(),
                              [&](const Side& each) { return each.chain == shown->chain; });
     if (side == sides.end())
-      side = sides.insert(sides.end(), Side{shown->chain, {}, shown, member});
+      side = sides.insert(sides.end(), Side{shown->chain, {}, *shown, member});
     side->members.push_back(member);
   }
   return sides;
@@ -64,12 +65,13 @@ Finding unequal_calls(const GroupFacts& facts, int member) {
   const int more = seq > own_seq ? member : facts.rank;
   const int fewer = seq > own_seq ? facts.rank : member;
   const std::uint64_t extra = std::min(seq, own_seq) + 1;
+  const KnownCall* const shown = shown_at(facts.does(more), extra);
   return {ErrorCode::kCollectiveMismatch,
           {fewer},
           UnequalCalls{.extra = extra,
                        .more = more,
                        .fewer = fewer,
-                       .shown = shown_at(facts.does(more), extra),
+                       .shown = shown != nullptr ? std::optional(*shown) : std::nullopt,
                        .calls = calls_of(facts)}};
 }
 

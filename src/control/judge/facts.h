@@ -114,7 +114,7 @@ struct GroupFacts {
   }
 };
 
-/// The collective `seq`, if a member still shows it.
-std::optional<KnownCall> shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
+/// The collective `seq`, if a member still shows it; else null.
+const KnownCall* shown_at(const LineFacts& line, std::uint64_t seq) noexcept;
 
 }  // namespace tutti::control

@@ -2,10 +2,10 @@
 //
 // A *schedule* is a list of *rounds* of *steps*; the steps of a round are independent of each other
 // and run at once, a round begins when the one before it has ended. Its sends stand before all that
-// receives: who awaits many need not look further. A step moves one *chunk*, one
-// rank's share of a buffer, between *places*: a chunk of the input, of the output or of scratch
-// memory. Places are chunk numbers and not bytes: one schedule serves every count and dtype. Large
-// chunks are cut into *segments*, and the schedule is run for each of them: executor.h.
+// receives: who awaits many need not look further. A step moves one *chunk*, one rank's share of a
+// buffer, between *places*: a chunk of the input, of the output or of scratch memory. Places are
+// chunk numbers and not bytes: one schedule serves every count and dtype. Large chunks are cut into
+// *segments*, and the schedule is run for each of them: executor.h.
 //
 // Schedules are *synchronous*: a message is received in the round in which it is sent, at most one
 // from a rank to another in each. So the order of the messages of a pair is the same at both ends
