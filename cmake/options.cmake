@@ -27,6 +27,11 @@ endif()
 if(TUTTI_SANITIZE)
   add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${TUTTI_SANITIZE})
+  # A hundred programs, each with all of the library and its debug information.
+  find_program(TUTTI_LLD NAMES ld.lld-14 ld.lld)
+  if(TUTTI_LLD AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    add_link_options(--ld-path=${TUTTI_LLD})
+  endif()
 endif()
 
 if(TUTTI_COVERAGE)

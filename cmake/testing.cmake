@@ -14,11 +14,11 @@ function(tutti_test_code name)
   target_precompile_headers(${name} REUSE_FROM tutti_test_headers)
 endfunction()
 
-# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s]): one GoogleTest program; one ctest entry
-# per test. Labels: none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan),
+# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s] [LAYOUTS l ...]): one GoogleTest program; one
+# ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in TUTTI_TEST_LAYOUT. Labels: none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan),
 # `torch`, `mpi`, `soak`, `package`.
 function(tutti_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS;LAYOUTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   tutti_test_code(${name})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${ARG_LINKS})
@@ -34,8 +34,16 @@ function(tutti_test name)
   if(labels MATCHES "threads|store|net")
     add_dependencies(thread_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX "${name}."
-    PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}")
+  foreach(layout "" ${ARG_LAYOUTS})
+    set(prefix ${name})
+    set(where)
+    if(layout)
+      string(APPEND prefix _${layout})
+      set(where ENVIRONMENT TUTTI_TEST_LAYOUT=${layout})
+    endif()
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX "${prefix}."
+      TEST_LIST ${prefix}_tests PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}" ${where})
+  endforeach()
 endfunction()
 
 # tutti_torch_program(NAME a.cc ...): a program over libtorch, whose headers cost many times what the files say: one

@@ -50,6 +50,7 @@ class Round {
     const std::optional<std::string> text = store_.try_get(rank_key(rank), timeout_of(deadline_));
     return text ? decode_claim(*text) : std::nullopt;
   }
+  bool is_here(const std::optional<Claim>& claim) const;
   [[noreturn]] void refuse_twice(const Claim& other);
   void compare_sizes();
   void judge();
@@ -137,13 +138,16 @@ void Round::compare_sizes() {
   throw company_.fail(error);
 }
 
+/// The place of one that had died before we came is free; of later deaths look() knows. A rank that
+/// says another size is about to end the round.
+bool Round::is_here(const std::optional<Claim>& claim) const {
+  return claim && claim->world_size == identity_.world_size && !company_.is_past(*claim);
+}
+
 /// Sets the verdict if all ranks are here. Whoever claims last finds them so, and perhaps another.
 void Round::judge() {
-  for (int rank = identity_.world_size; rank-- > 0;) {
-    const std::optional<Claim> claim = claim_of(rank);
-    // The place of one that had died before we came is free; of later deaths look() knows.
-    if (!claim || company_.is_past(*claim)) return;
-  }
+  for (int rank = identity_.world_size; rank-- > 0;)
+    if (!is_here(claim_of(rank))) return;
   if (const std::optional<Error> mixture = find_mixture()) throw company_.fail(*mixture);
   store_.compare_set(key("verdict"), "", kOk, timeout_of(deadline_));
 }
@@ -173,13 +177,12 @@ std::optional<Error> Round::find_mixture() {
   return std::nullopt;
 }
 
-/// Those without a claim, and those who had died before we came.
 std::vector<int> Round::missing() {
   std::vector<int> ranks;
   for (int rank = 0; rank < identity_.world_size; ++rank) {
     const std::optional<Claim> claim =
         decode_claim(store_.try_get(rank_key(rank), kAside).value_or(""));
-    if (!claim || company_.is_past(*claim)) ranks.push_back(rank);
+    if (!is_here(claim)) ranks.push_back(rank);
   }
   return ranks;
 }

@@ -410,7 +410,7 @@ TEST(Messages, AProcessThatWasStoppedInALookLooksAgainSoon) {
 
 TEST(Messages, AnyNumberMayBeUnmatched) {
   // A narrow stream takes a few of them at a time, and each time its ends wait for a core.
-  const int kMany = hosts_of == nullptr ? 20'000 : 2'000;
+  const int kMany = host_of == nullptr ? 20'000 : 2'000;
   on_native_ranks(2, [kMany](NativeRank& me) {
     std::vector<Bytes> data(static_cast<std::size_t>(kMany),
                             Bytes(4, static_cast<std::uint8_t>(me.rank)));

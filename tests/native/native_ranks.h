@@ -21,10 +21,10 @@ namespace tutti::native {
 
 inline constexpr GroupId kTestGroup = 0x7e57;
 
-/// On which host each of n ranks is, where tests run on several (streams.cc); null: on one. They
-/// share a board all the same, but neither memory nor bells where they move data.
-using HostsOf = std::vector<int> (*)(int n);
-inline HostsOf hosts_of = nullptr;
+/// On which host a rank of n is, where tests run on several (streams.cc); null: on one. They share a
+/// board all the same, but neither memory nor bells where they move data.
+using HostOf = int (*)(int rank, int n);
+inline HostOf host_of = nullptr;
 
 /// One rank of a test: what the ProcessGroup would be.
 class NativeRank {
@@ -161,7 +161,11 @@ inline void on_native_ranks(int n, const std::function<void(NativeRank&)>& body,
                             Wires* wires = nullptr) {
   const std::shared_ptr<Store> store = make_memory_store();
   std::optional<Wires> own_wires;
-  if (wires == nullptr && hosts_of != nullptr && n > 1) wires = &own_wires.emplace(hosts_of(n));
+  if (wires == nullptr && host_of != nullptr && n > 1) {
+    std::vector<int> hosts;
+    for (int rank = 0; rank < n; ++rank) hosts.push_back(host_of(rank, n));
+    wires = &own_wires.emplace(std::move(hosts));
+  }
   net::Fd own_board;
   if (wires == nullptr) own_board = control::Board::make(n);
   const int board = wires != nullptr ? wires->board_fd() : own_board.get();

@@ -1,37 +1,29 @@
-// Linked into tests, this puts their ranks on several hosts: TUTTI_TEST_LAYOUT says on which, and
-// TUTTI_TEST_TAGS that every frame between them has a tag.
+// Linked into tests, this puts their ranks on the hosts that TUTTI_TEST_LAYOUT says; "tags" are ranks
+// apart of whom every frame has a tag.
+#include <cstdlib>
+#include <map>
+
 #include "native_ranks.h"
 
 namespace tutti::native {
 namespace {
 
-enum Layout : std::uint8_t { apart, halves, first_alone, interleaved };
+const std::map<std::string_view, HostOf> kLayouts = {
+    {"", nullptr},
+    {"apart", [](int rank, int) { return rank; }},
+    {"tags", [](int rank, int) { return rank; }},
+    {"halves", [](int rank, int n) { return rank < (n + 1) / 2 ? 0 : 1; }},
+    {"first_alone", [](int rank, int) { return rank == 0 ? 0 : 1; }},
+    {"interleaved", [](int rank, int) { return rank % 2; }},
+};
 
-std::vector<int> hosts_by_layout(int n) {
-  std::vector<int> hosts;
-  for (int rank = 0; rank < n; ++rank) {
-    switch (TUTTI_TEST_LAYOUT) {
-      case apart:
-        hosts.push_back(rank);
-        break;
-      case halves:
-        hosts.push_back(rank < (n + 1) / 2 ? 0 : 1);
-        break;
-      case first_alone:
-        hosts.push_back(rank == 0 ? 0 : 1);
-        break;
-      case interleaved:
-        hosts.push_back(rank % 2);
-        break;
-    }
-  }
-  return hosts;
-}
-
-[[maybe_unused]] const bool kIsSet = (hosts_of = hosts_by_layout, true);
-#ifdef TUTTI_TEST_TAGS
-[[maybe_unused]] const bool kHaveTags = (frames_have_tags = true);
-#endif
+[[maybe_unused]] const bool kIsSet = [] {
+  const char* const given = std::getenv("TUTTI_TEST_LAYOUT");
+  const std::string_view layout = given != nullptr ? given : "";
+  host_of = kLayouts.at(layout);
+  frames_have_tags = layout == "tags";
+  return true;
+}();
 
 }  // namespace
 }  // namespace tutti::native

@@ -15,6 +15,7 @@
 #include "net/process_info.h"
 #include "net/unix_socket.h"
 #include "ranks.h"
+#include "rendezvous/claim.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "tutti/log.h"
@@ -385,6 +386,18 @@ TEST(Meeting, InTheProgramsStore) {
   std::thread other([&] { body(1); });
   body(0);
   other.join();
+}
+
+TEST(Meeting, WhoSaysAnotherSizeCompletesNoWorld) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  // It has its rank, and has not yet read which size the others say.
+  store->set("world//1/rank/1", encode(claim_of_this_process(3)));
+  Identity identity;
+  identity.rank = 0;
+  identity.world_size = 2;
+  const Error error = thrown_by([&] { meet(identity, {.timeout = 300ms, .store = store}); });
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  expect_text(error, "1 of 2 ranks missing: 1");
 }
 
 TEST(Meeting, ANumberOfTheProgramThatTwoHaveIsSaidToBeThat) {
