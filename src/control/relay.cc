@@ -1,5 +1,7 @@
 #include "control/relay.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -175,7 +177,8 @@ std::optional<Entry> Relay::find_want(const std::vector<HostFacts>& facts) const
   Entry losses{.verdict = {.finder = roster_.rank_in(own_.index())}, .out = {}};
   add_losses(facts, losses);
   if (!losses.verdict.culprits.empty()) return losses;
-  return find_failure();
+  std::optional<Entry> failure = find_failure();
+  return failure ? std::move(failure) : find_last_word(facts);
 }
 
 /// A cut may part this host from several, of which one is found silent before the others. All that
@@ -235,6 +238,34 @@ std::optional<Entry> Relay::find_failure() const {
     if (is_new) return Entry{*std::move(wish), {}};
   }
   return std::nullopt;
+}
+
+/// This host may have been stopped while the others entered a failure and left: nobody says it
+/// again, but their lines show it.
+std::optional<Entry> Relay::find_last_word(const std::vector<HostFacts>& facts) const {
+  std::optional<Entry> without_text;
+  for (int host = 0; host < roster_.host_count(); ++host) {
+    if (host == roster_.own_host()) continue;
+    if (facts[static_cast<std::size_t>(host)].state != HostFacts::State::left) return std::nullopt;
+    for (const WorldRank rank : roster_.host(host).ranks) {
+      for (const auto& [group, failure] : others_.failures_of(rank)) {
+        if (failure.code == ErrorCode::kPeerLost || failed_.contains(group)) continue;
+        Entry entry{.verdict = {.code = failure.code,
+                                .groups = {group},
+                                .culprits = tutti::world_ranks(failure.culprits),
+                                .text = failure.text,
+                                .finder = rank},
+                    .out = {}};
+        if (!failure.text.empty()) return entry;
+        if (without_text) continue;
+        entry.verdict.text =
+            fmt::format("rank {} (on {}) had failed ({}) before it left", rank.value,
+                        roster_.host(host).name, name_of(failure.code));
+        without_text = std::move(entry);
+      }
+    }
+  }
+  return without_text;
 }
 
 }  // namespace tutti::control

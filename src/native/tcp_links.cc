@@ -100,6 +100,8 @@ void TcpLinks::has_happened(End& end, Lane lane) noexcept {
 }
 
 bool TcpLinks::has_sent() const {
+  if (membership_.abort_word().load() != 0) return false;
+  if (has_ends()) return true;  // what was under way there is lost, and not yet known to be
   const std::lock_guard lock(mutex_);
   return std::any_of(lanes_.begin(), lanes_.end(), [](const LaneEnds& lane) {
     return std::any_of(lane.ends.begin(), lane.ends.end(), [](const auto& each) {

@@ -54,7 +54,8 @@ class TcpLinks {
   /// Whether there are members whose messages come over a connection that is yet to be made.
   bool awaits_connections() const noexcept;
 
-  /// Whether another host has yet to acknowledge something, or to be sent something that is wanted.
+  /// Whether another host has yet to acknowledge something, or to be sent something that is wanted;
+  /// or a connection has ended, and nothing explains that yet. Never in a group that has failed.
   bool has_sent() const;
 
   bool has_ends() const noexcept { return ends_.load() > 0; }

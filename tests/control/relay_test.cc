@@ -31,6 +31,9 @@ struct Links final : OtherHosts, RelayLinks {
   WaitFacts wait_of(WorldRank) const override { return {}; }
   void ask_wait(WorldRank) noexcept override {}
   bool has_left(WorldRank rank) const noexcept override { return left.contains(rank); }
+  std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const override {
+    return failures.contains(rank) ? failures.at(rank) : std::map<GroupId, FailureFacts>();
+  }
   void ask(GroupId, WorldRank) noexcept override {}
   void notify(WorldRank) noexcept override {}
   RelayLinks& links() noexcept override { return *this; }
@@ -53,6 +56,7 @@ struct Links final : OtherHosts, RelayLinks {
   Links* peer = nullptr;
   bool is_open = false;
   std::set<WorldRank> left;
+  std::map<WorldRank, std::map<GroupId, FailureFacts>> failures;
   std::vector<HostFacts> known{2};
   std::deque<std::pair<int, std::string>> inbox;
 };
@@ -199,6 +203,30 @@ TEST(Relay, ADeadHostIsLostButForThoseWhoHadLeft) {
   host.first.tick(0ms);
   ASSERT_TRUE(host.first.entry(1));
   EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({3}));
+}
+
+/// It was stopped while they entered them.
+TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
+  OneHost host(0);
+  Links& links = host.first.links;
+  links.failures[WorldRank(2)] = {{7, {ErrorCode::kTimeout, {0, 3}, ""}},
+                                  {8, {ErrorCode::kPeerLost, {3}, ""}},
+                                  {9, {ErrorCode::kAborted, {2}, ""}}};
+  links.failures[WorldRank(3)] = {{7, {ErrorCode::kTimeout, {0, 3}, "late"}}};
+  host.first.tick(0ms);
+  EXPECT_FALSE(host.first.entry(1)) << "the other host may still say it";
+  links.known[1].state = HostFacts::State::left;
+  host.first.tick(20ms);
+  ASSERT_TRUE(host.first.entry(2));
+  EXPECT_EQ(*host.first.entry(1), (Verdict{.code = ErrorCode::kTimeout,
+                                           .groups = {7},
+                                           .culprits = world_ranks({0, 3}),
+                                           .text = "late",
+                                           .finder = WorldRank(3)}));
+  EXPECT_EQ(host.first.entry(2)->groups, std::vector<GroupId>{9});
+  EXPECT_EQ(host.first.entry(2)->text, "rank 2 (on host-b) had failed (kAborted) before it left");
+  host.first.tick(40ms);
+  EXPECT_FALSE(host.first.entry(3)) << "who is lost is entered as a loss";
 }
 
 TEST(Relay, TwoHostsEnterTheSame) {

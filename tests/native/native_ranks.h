@@ -21,8 +21,8 @@ namespace tutti::native {
 
 inline constexpr GroupId kTestGroup = 0x7e57;
 
-/// On which host a rank of n is, where tests run on several (streams.cc); null: on one. They share a
-/// board all the same, but neither memory nor bells where they move data.
+/// On which host a rank of n is, where tests run on several (streams.cc); null: on one. They share
+/// a board all the same, but neither memory nor bells where they move data.
 using HostOf = int (*)(int rank, int n);
 inline HostOf host_of = nullptr;
 

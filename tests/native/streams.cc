@@ -1,5 +1,5 @@
-// Linked into tests, this puts their ranks on the hosts that TUTTI_TEST_LAYOUT says; "tags" are ranks
-// apart of whom every frame has a tag.
+// Linked into tests, this puts their ranks on the hosts that TUTTI_TEST_LAYOUT says; "tags" are
+// ranks apart of whom every frame has a tag.
 #include <cstdlib>
 #include <map>
 

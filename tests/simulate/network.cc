@@ -47,6 +47,12 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     return line != nullptr && line->failure;
   }
   bool has_left(WorldRank rank) const noexcept override { return known_of(rank).has_left; }
+  std::map<GroupId, control::FailureFacts> failures_of(WorldRank rank) const override {
+    std::map<GroupId, control::FailureFacts> failures;
+    for (const auto& [group, line] : known_of(rank).lines)
+      if (line.facts && line.facts->failure) failures.emplace(group, *line.facts->failure);
+    return failures;
+  }
   void ask(GroupId group, WorldRank rank) noexcept override {
     const auto now = network_.kernel_.now();
     Clock::time_point& last = asked_[{group, rank.value}];

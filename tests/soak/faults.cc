@@ -179,6 +179,7 @@ std::string judge(const Round& round, const std::vector<ordered_json>& told) {
   if (round.series->harm == Harm::garbage && !has_tags && codes.contains("wrong"))
     return "wrong result";
   if (codes.contains("wrong")) return "a wrong result";
+  if (codes.contains("kDeadlock")) return "a fault is called a deadlock";
   if (round.series->harm == Harm::delay) return "a job that was only held up has failed";
   if (culprits.size() > 1) return "not the same culprits everywhere";
   if (culprits.begin()->empty()) return "nobody is named";

@@ -21,14 +21,22 @@ use_libtorch
 # Open MPI refuses root and more ranks than cores without these; CI is root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# suite PRESET [CTEST-ARGS]: builds a preset and runs its tests, keeping what they said.
-suite() {
+# run_tests PRESET [CTEST-ARGS]: keeps what they say.
+run_tests() {
   local preset=$1
   shift
-  build "$preset" -DTUTTI_WERROR=ON
   say "testing $preset"
   $plainly ctest --test-dir "build/$preset" --output-on-failure --timeout 300 --output-junit "$results/$preset.xml" \
     "$@" >"$results/$preset.log" 2>&1 || grep -E "Failed|\*\*\*|Timeout|FAILED|error:" "$results/$preset.log" | head -n 60 || true
+}
+
+# build_beneath PRESET: builds it beside the tests of another, in the time that they leave: many of them wait.
+build_beneath() {
+  (
+    chrt --idle --pid 0 "$BASHPID" 2>/dev/null || true
+    build "$1" -DTUTTI_WERROR=ON
+  ) &
+  beneath=$!
 }
 
 if [ -n "$list" ]; then
@@ -36,17 +44,25 @@ if [ -n "$list" ]; then
   ctest --test-dir build/release -N | sed -n 's/^ *Test *#[0-9]*: //p'
   exit 0
 fi
+build release -DTUTTI_WERROR=ON
 if [ -n "$name" ]; then
-  suite release -R "$name"
+  run_tests release -R "$name"
+elif [ -z "$sanitizers" ]; then
+  run_tests release -j "$(($(nproc) + 1))"
 else
   # Tests that measure promises about time run alone (RUN_SERIAL); of the others some only wait.
-  suite release -j "$(($(nproc) + 1))"
-  if [ -n "$sanitizers" ]; then
-    # The run-times of clang 14 need address-space randomisation off on newer kernels.
-    # Nothing promises a time there, and many tests wait: twice as many as cores.
-    if setarch -R true 2>/dev/null; then plainly="setarch -R"; fi
-    ASAN_OPTIONS=detect_stack_use_after_return=1 suite asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style"
-    build_target=thread_tests suite tsan -j "$((2 * $(nproc)))" -L "threads|store|net"
-  fi
+  build_beneath asan
+  run_tests release -j "$(($(nproc) + 1))"
+  wait "$beneath" || exit 1
+  # The run-times of clang 14 need address-space randomisation off on newer kernels.
+  if setarch -R true 2>/dev/null; then plainly="setarch -R"; fi
+  # Three of the layouts of native, and MPI's launchers, whose ranks spin, are left to the release build.
+  thinned=()
+  [ -n "$full" ] || thinned=(-E "^native_(apart|halves|first_alone)\.|^e2e_examples.*\.(openmpi|mpich)$|dev_hosts$")
+  # Nothing promises a time there, and many tests wait: twice as many as cores.
+  build_target=thread_tests build_beneath tsan
+  ASAN_OPTIONS=detect_stack_use_after_return=1 run_tests asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style" "${thinned[@]}"
+  wait "$beneath" || exit 1
+  run_tests tsan -j "$((2 * $(nproc)))" -L "threads|store|net" "${thinned[@]}"
 fi
 python3 tools/test_summary.py "$results"/*.xml

@@ -5,6 +5,7 @@
 // entered comes when somebody asks. Nothing is ever older than what was read before.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -49,6 +50,8 @@ class OtherHosts {
   virtual bool shows_failure(GroupId group, WorldRank rank) const noexcept = 0;
   /// Whether `rank` has left the world in order, as far as is known.
   virtual bool has_left(WorldRank rank) const noexcept = 0;
+  /// The failures that the lines of `rank` show, by group; culprits are ranks of the world.
+  virtual std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const = 0;
   /// Puts the question what `rank` does in `group`: soon facts_of has an answer to it, unless the
   /// rank is lost, or the way to it. Waits for nothing.
   virtual void ask(GroupId group, WorldRank rank) noexcept = 0;

@@ -91,6 +91,10 @@ bool RemoteHosts::shows_failure(GroupId group, WorldRank rank) const noexcept {
 
 bool RemoteHosts::has_left(WorldRank rank) const noexcept { return view_.has_left(rank); }
 
+std::map<GroupId, FailureFacts> RemoteHosts::failures_of(WorldRank rank) const {
+  return view_.failures_of(rank);
+}
+
 void RemoteHosts::ask(GroupId group, WorldRank rank) noexcept {
   const Question question{
       .rank = rank, .group = group, .asked = Clock::now().time_since_epoch().count()};

@@ -72,6 +72,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override;
   bool shows_failure(GroupId group, WorldRank rank) const noexcept override;
   bool has_left(WorldRank rank) const noexcept override;
+  std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const override;
   void ask(GroupId group, WorldRank rank) noexcept override;
   WaitFacts wait_of(WorldRank rank) const override;
   void ask_wait(WorldRank rank) noexcept override;

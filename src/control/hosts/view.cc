@@ -84,6 +84,17 @@ bool View::has_left(WorldRank rank) const noexcept {
   return left_.contains(rank);
 }
 
+std::map<GroupId, FailureFacts> View::failures_of(WorldRank rank) const {
+  std::map<GroupId, FailureFacts> failures;
+  const std::lock_guard lock(mutex_);
+  for (auto line = lines_.lower_bound({rank, 0}); line != lines_.end(); ++line) {
+    if (line->first.first != rank) break;
+    const auto& facts = line->second.facts;
+    if (facts && facts->failure) failures.emplace(line->first.second, *facts->failure);
+  }
+  return failures;
+}
+
 bool View::add_question(const Question& question) {
   const std::lock_guard lock(mutex_);
   Line& line = lines_[{question.rank, question.group}];

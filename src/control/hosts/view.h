@@ -24,6 +24,7 @@ class View {
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept;
   bool shows_failure(GroupId group, WorldRank rank) const noexcept;
   bool has_left(WorldRank rank) const noexcept;
+  std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const;
   WaitFacts wait_of(WorldRank rank) const;
 
   /// A question is open until a report answers it. Whether this one is to be put now: none of the
