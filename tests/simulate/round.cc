@@ -78,6 +78,7 @@ class Round {
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
   bool is_harmless() const;
   bool has_circles_only() const;
+  bool may_have_failed_unseen() const;
   bool has_all_halves() const;
   const Proc& process_of(int rank) const {
     return kernel_.process(plan_.process_of[static_cast<std::size_t>(rank)]);
@@ -298,7 +299,8 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
     case ErrorCode::kDeadlock:
       // All ranks follow one plan, so nobody waits in a circle unless a rank leaves its path, or
       // goes on without a call that has failed: however late the others are.
-      if (!happened_.has_failed_call) explained({skip, swap, disagree, abort, quit, error, die});
+      if (!happened_.has_failed_call && !may_have_failed_unseen())
+        explained({skip, swap, disagree, abort, quit, error, die});
       break;
     case ErrorCode::kInvalidArgument:
     case ErrorCode::kUnsupported:
@@ -308,6 +310,16 @@ void Round::check_first(const Verdict& verdict, const std::string& text) {
       violated(text + ": no part of a simulation fails so");
   }
   count_first(name_of(verdict.code));
+}
+
+/// Whether the time of a message may have been over that its program has not looked at since.
+bool Round::may_have_failed_unseen() const {
+  const bool has_unseen =
+      std::any_of(plan_.steps.begin(), plan_.steps.end(), [](const PlanStep& step) {
+        return step.kind == StepKind::message &&
+               (step.how != How::waits || step.how_to != How::waits);
+      });
+  return has_unseen && happened_.pauses() >= plan_.timeout / 2;
 }
 
 /// What the first rank of a process does.
