@@ -34,7 +34,9 @@ struct InitOptions {
   /// Of the world, the same on all its ranks: ranks that give different ones meet in different
   /// worlds, and wait for the others there.
   std::string name = {};
-  std::shared_ptr<Store> store = {};  ///< meet here; then rank and world_size must be given
+  /// Meet here; then rank and world_size must be given. Other hosts are reached by the interface of
+  /// the default route, unless the setting socket_ifname names one.
+  std::shared_ptr<Store> store = {};
   Settings settings = {};             ///< rows of the configuration table, for this world only
 };
 

@@ -18,8 +18,10 @@
 #include "base/rank_list.h"
 #include "control/board/board.h"
 #include "control/memory/hand_over.h"
+#include "net/interfaces.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
+#include "net/tcp.h"
 #include "store/watch.h"
 #include "tutti/error.h"
 
@@ -36,15 +38,16 @@ std::string read_line(const char* path) {
 
 /// What one rank tells the others before they share anything.
 struct Introduction {
-  std::string identity;
+  std::string identity;  ///< the same for ranks of one host
+  std::string network;   ///< the same for processes that share a loopback address
   std::string host_name;
   bool agent_board = false;  ///< has one from the agent, with its slot unused
   int pid = 0;
 };
 
 std::string encode(const Introduction& introduction) {
-  return introduction.identity + "\n" + introduction.host_name + "\n" +
-         (introduction.agent_board ? "1\n" : "0\n") + std::to_string(introduction.pid);
+  return introduction.identity + "\n" + introduction.network + "\n" + introduction.host_name +
+         "\n" + (introduction.agent_board ? "1\n" : "0\n") + std::to_string(introduction.pid);
 }
 
 [[noreturn]] void throw_unreadable(int rank) {
@@ -57,6 +60,7 @@ Introduction decode_introduction(int rank, const std::string& text) {
   Introduction read;
   int agent_board = 0;
   std::getline(lines, read.identity);
+  std::getline(lines, read.network);
   std::getline(lines, read.host_name);
   lines >> agent_board >> read.pid;
   if (!lines) throw_unreadable(rank);
@@ -116,9 +120,15 @@ net::Fd share_board(const HostOptions& options, const Roster& roster, Deadline& 
   return std::move(boards.front());
 }
 
+/// Whether `other` can call the rank with the introduction `own` at a loopback address.
+bool share_loopback(const Introduction& own, const Introduction& other) {
+  return own.network == other.network;
+}
+
 /// Throws how the plate of another rank does not go with this one's.
 DoorPlate read_plate(const HostOptions& options, const Roster& roster, int rank,
-                     const std::string& text, const DoorPlate& own, const net::Security& security) {
+                     const std::string& text, const DoorPlate& own, bool shares_loopback,
+                     const net::Security& security) {
   const auto person = [&](int of) {
     return fmt::format("rank {} on {}", of, roster.host(roster.host_of(WorldRank(of))).name);
   };
@@ -139,7 +149,8 @@ DoorPlate read_plate(const HostOptions& options, const Roster& roster, int rank,
                             person(options.rank), person(rank)),
                 {.rank = options.rank, .culprits = {rank}});
   }
-  if (plate->address.is_loopback() != own.address.is_loopback()) {
+  const bool is_loopback = plate->address.is_loopback();
+  if (is_loopback != own.address.is_loopback() || (is_loopback && !shares_loopback)) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("{} listens at {}, {} at {}: a loopback address is of one host alone. "
@@ -151,8 +162,19 @@ DoorPlate read_plate(const HostOptions& options, const Roster& roster, int rank,
   return *plate;
 }
 
-net::Fd open_door(const HostOptions& options) {
-  const std::string host = options.address.empty() ? "127.0.0.1" : options.address;
+/// Where the meeting point does not say which interface leads to the others: the one of the default
+/// route, else the first.
+std::string default_address(const std::vector<Introduction>& all, const Introduction& own) {
+  const bool is_one_network = std::all_of(
+      all.begin(), all.end(), [&](const Introduction& each) { return share_loopback(own, each); });
+  if (is_one_network) return "127.0.0.1";
+  const auto anywhere = net::TcpAddress::parse("192.0.2.1:9");  // of documentation: nobody's
+  return net::choose_address("the way to other hosts (setting socket_ifname)", "^lo",
+                             net::interfaces_of_this_host(), net::address_toward(*anywhere))
+      .host();
+}
+
+net::Fd open_door(const HostOptions& options, const std::string& host) {
   const bool is_v6 = host.find(':') != std::string::npos;
   const auto address = net::TcpAddress::parse(is_v6 ? fmt::format("[{}]:0", host) : host + ":0");
   if (!address) {
@@ -163,19 +185,26 @@ net::Fd open_door(const HostOptions& options) {
 }
 
 std::unique_ptr<RemoteHosts> open_doors(const HostOptions& options, const net::Fd& memory,
-                                        const Roster& roster, Deadline& deadline) {
+                                        const Roster& roster,
+                                        const std::vector<Introduction>& introductions,
+                                        Deadline& deadline) {
+  const Introduction& self = introductions[static_cast<std::size_t>(options.rank)];
   const net::Security security = options.security ? options.security() : net::Security{};
   const net::KeyPair keys = net::KeyPair::make();
-  net::Fd listener = open_door(options);
+  net::Fd listener = open_door(
+      options, options.address.empty() ? default_address(introductions, self) : options.address);
   const DoorPlate own{.address = net::TcpAddress::local(listener.get()),
                       .level = security.level,
                       .public_key = keys.public_key()};
   const std::vector<std::string> all =
       tell_all(options, "door", encode(own, WorldRank(options.rank), security), deadline);
   std::vector<DoorPlate> plates;
-  for (const std::string& text : all)
+  for (const std::string& text : all) {
+    const std::size_t rank = plates.size();
+    const bool shares_loopback = share_loopback(self, introductions[rank]);
     plates.push_back(
-        read_plate(options, roster, static_cast<int>(plates.size()), text, own, security));
+        read_plate(options, roster, static_cast<int>(rank), text, own, shares_loopback, security));
+  }
   return std::make_unique<RemoteHosts>(RemoteOptions{.memory = memory.duplicate(),
                                                      .roster = roster,
                                                      .rank = WorldRank(options.rank),
@@ -192,13 +221,16 @@ BoardsMet at_board(const HostOptions& options, net::Fd memory) {
           nullptr};
 }
 
-}  // namespace
-
-std::string host_identity(const std::string& host_id) {
-  if (!host_id.empty()) return host_id;
+std::string network_identity() {
   struct stat status {};
   if (stat("/proc/self/ns/net", &status) != 0) status.st_ino = 0;
   return fmt::format("{}/{}", read_line("/proc/sys/kernel/random/boot_id"), status.st_ino);
+}
+
+}  // namespace
+
+std::string host_identity(const std::string& host_id) {
+  return host_id.empty() ? network_identity() : host_id;
 }
 
 /// The agent's board shows one world per process; further worlds make boards of their own. All
@@ -207,7 +239,8 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   if (options.store == nullptr && options.board_fd >= 0)
     return at_board(options, duplicate(options.board_fd));
   if (options.world_size == 1 && options.board_fd < 0) return at_board(options, Board::make(1));
-  Introduction own{host_identity(options.host_id), net::own_host_name(), false, ::getpid()};
+  Introduction own{host_identity(options.host_id), network_identity(), net::own_host_name(), false,
+                   ::getpid()};
   net::Fd memory;
   if (options.board_fd >= 0) {
     memory = duplicate(options.board_fd);
@@ -223,7 +256,7 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   const bool at_agents = roster.host_count() == 1 && std::all_of(all.begin(), all.end(), has_board);
   if (!at_agents) memory = share_board(options, roster, deadline);
   BoardsMet met{std::move(memory), roster, nullptr};
-  if (roster.host_count() > 1) met.remote = open_doors(options, met.memory, roster, deadline);
+  if (roster.host_count() > 1) met.remote = open_doors(options, met.memory, roster, all, deadline);
   return met;
 }
 

@@ -15,6 +15,11 @@
 namespace tutti::net {
 namespace {
 
+/// Before anybody uses OpenSSL: else it ends with an exit handler, and a world that is a global
+/// object lives longer.
+[[maybe_unused]] const bool kOutlivesExitHandlers =
+    OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr) == 1;
+
 struct Free {
   void operator()(EVP_PKEY* key) const noexcept { EVP_PKEY_free(key); }
   void operator()(EVP_PKEY_CTX* context) const noexcept { EVP_PKEY_CTX_free(context); }

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,27 @@ void in_a_world_that_fails(const Layout& hosts,
                                                         },
                                                         {.deadline = 30s, .hosts = hosts}))
     EXPECT_EQ(outcome.failure, "") << outcome.rank;
+}
+
+/// Made before main, so it ends after all that exit handlers do.
+std::optional<ProcessGroup> global_world;
+
+TEST(HostsFailures, AGlobalWorldLeavesInOrderAtExit) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  for (const bool closes : {false, true}) {
+    const std::vector<Outcome> outcomes =
+        test_kit::collect_ranks(3,
+                                [&](const Rank& me) -> std::string {
+                                  global_world = init_process_group(me.init);
+                                  std::vector<float> data(5000, 1.0F);
+                                  global_world->all_reduce(data);
+                                  if (closes) global_world->close();
+                                  std::exit(0);
+                                },
+                                {.as = As::processes, .deadline = 30s, .hosts = {0, 1, 1}});
+    for (const Outcome& outcome : outcomes)
+      EXPECT_EQ(outcome.wait_status, 0) << outcome.rank << ": " << outcome.failure;
+  }
 }
 
 TEST(HostsFailures, ARankThatIsKilledIsNamedByAll) {

@@ -17,6 +17,8 @@
 #include "ranks.h"
 #include "store/server.h"
 #include "tutti/init.h"
+#include "tutti/process_group.h"
+#include "tutti/store.h"
 
 namespace tutti::rendezvous {
 namespace {
@@ -294,6 +296,30 @@ TEST_F(ByFileInNamespaces, AJobThatDiedOnAnotherHostIsForgotten) {
   Child zero = start_on(0, rank_of(0, 2));
   EXPECT_EQ(zero.result(), "met in round 1");
   EXPECT_EQ(one.result(), "met in round 1");
+}
+
+/// Nothing says there which interface leads to the others.
+TEST_F(ByFileInNamespaces, AWorldInAStoreOfTheProgram) {
+  const auto start_world = [&](int rank, const Settings& settings) {
+    return spaces.on_host(rank, [=, this] {
+      ProcessGroup world = init_process_group({.rank = rank,
+                                               .world_size = 3,
+                                               .timeout = 20s,
+                                               .store = make_file_store(path_),
+                                               .settings = settings});
+      int sum = rank + 1;
+      world.all_reduce(sum);
+      return std::to_string(sum);
+    });
+  };
+  for (const Settings& settings : {Settings{}, Settings{{"socket_ifname", "lo"}}}) {
+    std::vector<Child> ranks;
+    for (const int rank : {0, 1, 2}) ranks.push_back(start_world(rank, settings));
+    for (Child& rank : ranks) {
+      expect_has(rank.result(), settings.empty() ? "6" : "a loopback address is of one host alone");
+    }
+    ::unlink(path_.c_str());
+  }
 }
 
 TEST_F(ByFileInNamespaces, ALivingJobOfAnotherHostIsNot) {
