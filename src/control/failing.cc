@@ -49,7 +49,7 @@ void Membership::State::settle(Cause cause) noexcept {
     // Whoever finds it settled finds all of it.
     const std::lock_guard lock(mutex);
     if (first_cause) return;
-    if (cause.host.empty() && !cause.culprits.empty()) cause.host = host->roster.own().name;
+    if (cause.host.empty()) cause.host = host_of_first(cause.culprits);
     first_cause = cause;
     Untold::of_process().add({.group = id,
                               .rank = rank,
@@ -97,30 +97,42 @@ void Membership::State::await_cause() noexcept {
           {}});
 }
 
-void Membership::State::await_answer(int member) noexcept {
-  if (members.is_here(member) || host->process->on_control_thread()) return;
-  // Its relay answers at once; one that is stopped is not waited for.
-  static constexpr std::chrono::seconds kAnswers{1};
+std::string Membership::State::ask_what_they_do(const std::vector<int>& about,
+                                                std::chrono::nanoseconds most) noexcept try {
+  std::vector<int> asked;
+  for (const int member : about)
+    if (!members.is_here(member)) asked.push_back(member);
+  if (asked.empty() || host->process->on_control_thread()) return {};
   class Asking final : public Patience {
    public:
-    Asking(State& state, int member) noexcept : state_(state), member_(member) {}
-    bool is_answered() const {
-      return state_.host->others->facts_of(state_.id, state_.members.world_rank_of(member_))
-                 .asked >= began_;
+    Asking(State& state, std::vector<int> silent, Clock::time_point end)
+        : state_(state), silent_(std::move(silent)), end_(end) {}
+    bool is_answered() noexcept {
+      std::erase_if(silent_, [this](int member) {
+        const WorldRank of = state_.members.world_rank_of(member);
+        return state_.host->others->facts_of(state_.id, of).asked >= began_;
+      });
+      return silent_.empty();
     }
     Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-      state_.members.ask({member_});
+      state_.members.ask(silent_);
       *next = now + std::chrono::milliseconds(20);
-      return now < began_ + kAnswers ? Verdict::keep_waiting : Verdict::give_up;
+      return now < end_ ? Verdict::keep_waiting : Verdict::give_up;
     }
+    const std::vector<int>& silent() const noexcept { return silent_; }
 
    private:
     State& state_;
-    const int member_;
-    const Clock::time_point began_ = Clock::now();
+    std::vector<int> silent_;
+    const Clock::time_point began_ = Clock::now(), end_;
   };
-  Asking asking(*this, member);
+  // Their relays answer at once; one that is stopped is not waited for.
+  most = std::min<std::chrono::nanoseconds>(most, std::chrono::seconds(1));
+  Asking asking(*this, std::move(asked), Clock::now() + most);
   wait(waiter, asking, [&] { return asking.is_answered(); });
+  return old_news(asking.silent(), most);
+} catch (...) {  // no memory: the words come without
+  return {};
 }
 
 void Membership::State::announce() noexcept {

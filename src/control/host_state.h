@@ -213,8 +213,11 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
-  /// Of a member on another host: until it is known what it does now, or a second has passed.
-  void await_answer(int member) noexcept;
+  /// Of members on other hosts: until it is known what they do now, for a second at most. What is to
+  /// be said of those who have not answered.
+  std::string ask_what_they_do(
+      const std::vector<int>& about,
+      std::chrono::nanoseconds most = std::chrono::nanoseconds::max()) noexcept;
   void announce() noexcept;
   Error make_error(const Request* request) const;
   /// The same of a call of `close`.
@@ -245,6 +248,10 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// "all_to_allv #3 at sort.cc:9": a member's part in an operation of this rank.
   std::string call_of(int member, const Request& request) const;
   std::string person(int member) const;
+  /// "; rank 1 (on host-b) has not answered for 1 s: what is said of it may be old".
+  std::string old_news(const std::vector<int>& silent, std::chrono::nanoseconds lasting) const;
+  /// Where the first of them is; "" if there is none.
+  std::string host_of_first(const std::vector<int>& culprits) const;
   /// The cause's text for those who count in ranks of the world.
   std::string for_the_world(const Cause& cause) const;
   /// " of group world/0-2"; "" of a world.

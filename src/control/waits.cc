@@ -84,7 +84,7 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
   Sighting sighting{.member = peer};
   if (seen != nullptr) {
     sighting.shown = Shown{*seen};
-    state_->await_answer(peer);
+    state_->ask_what_they_do({peer});
   }
   const Shown shown = shown_of(own, site(own.where));
   state_->fail(disagreement_with(state_->members.read(), shown, sighting), &own);
@@ -93,7 +93,7 @@ void Membership::fail_mismatch(const Request& own, int peer, const Description* 
 
 void Membership::fail_counts(const Request& request, int from, std::uint64_t sent, int to,
                              std::uint64_t awaited) noexcept {
-  state_->await_answer(from == rank() ? to : from);
+  state_->ask_what_they_do({from == rank() ? to : from});
   fail({.code = ErrorCode::kCollectiveMismatch,
         .text = fmt::format(
             "rank {}'s {} sends {} to rank {}, whose {} has a count of {} for them. The "
@@ -108,7 +108,8 @@ void Membership::throw_gave_up(const Request& request, const std::string& detail
   const int peer = request.message.peer;
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
-  context.host = state_->host->roster.own().name;
+  context.host = state_->host_of_first(context.culprits);
+  const std::string silent = state_->ask_what_they_do(context.culprits, request.arrive.budget());
   const std::string waited =
       request.op == Op::send
           ? fmt::format("{} has posted no recv with tag {}", state_->person(peer),
@@ -116,9 +117,9 @@ void Membership::throw_gave_up(const Request& request, const std::string& detail
           : fmt::format("nothing came from {} with tag {}",
                         peer != kAnyRank ? state_->person(peer) : "any rank", request.message.tag);
   const std::string text = fmt::format(
-      "{}: {} for {} in {}{}{}. Nothing was {} and the group stays usable",
+      "{}: {} for {} in {}{}{}{}. Nothing was {} and the group stays usable",
       state_->heading_of(request), waited, describe(shown_of(request, 0)),
-      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "",
+      budget_text(request.arrive), peer != kAnyRank ? "; it " + state_->doing(peer) : "", silent,
       detail.empty() ? "" : "; " + detail, request.op == Op::send ? "sent" : "received");
   throw Error(ErrorCode::kTimeout, text, std::move(context));
 }
@@ -423,13 +424,14 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
   for (int member = 0; member < state.size(); ++member)
     if (!farewell.has_left(member)) context.culprits.push_back(member);
-  context.host = state.host->roster.own().name;
+  context.host = state.host_of_first(context.culprits);
   const std::string who =
       ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");
+  const std::string silent = state.ask_what_they_do(context.culprits, deadline.budget());
   const std::string doings = state.doings(context.culprits, " ");
   throw Error(ErrorCode::kTimeout,
-              fmt::format("{}: {} not left after {}{}{}", heading(context, state.name), who,
-                          budget_text(deadline), doings.empty() ? "" : "; ", doings),
+              fmt::format("{}: {} not left after {}{}{}{}", heading(context, state.name), who,
+                          budget_text(deadline), doings.empty() ? "" : "; ", doings, silent),
               context);
 }
 

@@ -16,6 +16,22 @@ std::string Membership::State::person(int member) const {
   return host->person(members.world_rank_of(member), member);
 }
 
+std::string Membership::State::old_news(const std::vector<int>& silent,
+                                        std::chrono::nanoseconds lasting) const {
+  std::string text;
+  for (const int member : silent) {
+    text += fmt::format("; {} has not answered for {}: what is said of it may be old",
+                        person(member), seconds(lasting));
+  }
+  return text;
+}
+
+std::string Membership::State::host_of_first(const std::vector<int>& culprits) const {
+  if (culprits.empty()) return {};
+  const WorldRank first = members.world_rank_of(culprits.front());
+  return host->roster.host(host->roster.host_of(first)).name;
+}
+
 std::string Membership::State::for_the_world(const Cause& cause) const {
   const std::vector<WorldRank>& ranks = members.world_ranks();
   const bool is_same = std::all_of(ranks.begin(), ranks.end(), [&](const WorldRank& each) {
@@ -51,7 +67,9 @@ std::string Membership::State::doing_elsewhere(int member) const {
   const GroupFacts facts = members.read();
   const auto& theirs = facts.line_of(member);
   if (!theirs) return "has not made this group";
-  if (theirs->entered == 0) return "has completed no collective yet";
+  const bool was_asked = facts.of(member).asked != Clock::time_point{};
+  if (theirs->entered == 0)
+    return was_asked ? "has completed no collective yet" : "has not said what it did";
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
   return fmt::format("{} #{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
                      theirs->entered, shown != nullptr ? ", " + describe(*shown) : "");
@@ -259,11 +277,7 @@ class Words {
 
 std::string Membership::State::words_of(const Finding& finding, const Request* request) const {
   std::string text = std::visit(Words(*this, finding, request), finding.what);
-  for (const int member : finding.silent) {
-    text += fmt::format("; {} has not answered for {}: what is said of it may be old",
-                        person(member), seconds(kAnswerComes));
-  }
-  return text;
+  return text + old_news(finding.silent, kAnswerComes);
 }
 
 // ---- deadlocks ---------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ TEST(Hosts, OneOnAnotherHostIsLateOnlyIfItSaysSo) {
   ASSERT_TRUE(b.world->cause());
   EXPECT_EQ(b.world->cause()->code, ErrorCode::kTimeout);
   EXPECT_EQ(b.world->cause()->culprits, std::vector<int>{1});
+  EXPECT_EQ(b.world->error(nullptr).context().host, "host-b");
   EXPECT_NE(b.world->cause()->text.find("rank 1 (on host-b)"), std::string::npos)
       << b.world->cause()->text;
 }
