@@ -282,7 +282,9 @@ Host::~Host() {
   state_->progress.stop();
   state_->process->unwatch(*state_, [this] { leave(*state_); });
   state_->rouse_others();
-  if (state_->remote != nullptr) state_->remote->leave();
+  if (state_->remote == nullptr) return;
+  const std::lock_guard lock(state_->mutex);
+  state_->remote->leave(state_->lost);
 }
 
 const Board& Host::board() const noexcept { return state_->shared; }

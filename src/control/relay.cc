@@ -88,6 +88,7 @@ void Relay::take_over(Clock::time_point now) {
   failed_.clear();
   for (const Entry& entry : vote_.entries)
     failed_.insert(entry.verdict.groups.begin(), entry.verdict.groups.end());
+  others_.links().part_from(vote_.vote.cut_off);
   others_.links().open();
 }
 
@@ -130,7 +131,10 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
     }
     vote_ = std::move(after);
     for (auto& [host, each] : step.frames) others_.links().send(host, encode(each));
-    if (step.entered) enter_chosen();
+    if (step.entered) {
+      others_.links().part_from(vote_.vote.cut_off);
+      enter_chosen();
+    }
     tell_own_ranks(step.held_up);
     *next = std::min(*next, step.next);
     if (step.next > now) return true;
@@ -240,6 +244,16 @@ std::optional<Entry> Relay::find_failure() const {
   return std::nullopt;
 }
 
+/// Whether a rank of this host has the group, and does not know that it has failed.
+bool Relay::goes_on_here(GroupId group) const {
+  if (failed_.contains(group)) return false;
+  for (const SlotIndex slot : board_.slots()) {
+    const Line* const line = board_.find_line(slot, group);
+    if (line != nullptr && line->failure.load() == 0 && !has_left(line->state.load())) return true;
+  }
+  return false;
+}
+
 /// This host may have been stopped while the others entered a failure and left: nobody says it
 /// again, but their lines show it.
 std::optional<Entry> Relay::find_last_word(const std::vector<HostFacts>& facts) const {
@@ -249,7 +263,7 @@ std::optional<Entry> Relay::find_last_word(const std::vector<HostFacts>& facts) 
     if (facts[static_cast<std::size_t>(host)].state != HostFacts::State::left) return std::nullopt;
     for (const WorldRank rank : roster_.host(host).ranks) {
       for (const auto& [group, failure] : others_.failures_of(rank)) {
-        if (failure.code == ErrorCode::kPeerLost || failed_.contains(group)) continue;
+        if (failure.code == ErrorCode::kPeerLost || !goes_on_here(group)) continue;
         Entry entry{.verdict = {.code = failure.code,
                                 .groups = {group},
                                 .culprits = tutti::world_ranks(failure.culprits),

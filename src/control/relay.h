@@ -46,6 +46,7 @@ class Relay {
   std::vector<WorldRank> lost_here() const;
   void tell_own_ranks(bool is_held_up);
   std::optional<Entry> find_failure() const;
+  bool goes_on_here(GroupId group) const;
   std::optional<Entry> find_last_word(const std::vector<HostFacts>& facts) const;
   void pass_entered();
   void enter_chosen();

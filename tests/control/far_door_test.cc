@@ -129,7 +129,7 @@ TEST(FarDoor, WhoLeavesSaysSoAgainAfterAReset) {
     far.lines.push_back(
         std::make_unique<Connection>(far.events, std::move(guest), 1 << 20, hear, [](int) {}));
   });
-  std::thread leaving([&] { hosts.near.leave(); });
+  std::thread leaving([&] { hosts.near.leave({}); });
   EXPECT_TRUE(far.run_until(is_told));
   leaving.join();
 }

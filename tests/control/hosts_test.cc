@@ -48,6 +48,7 @@ struct Told final : OtherHosts, RelayLinks {
   std::optional<std::pair<int, std::string>> receive() override { return std::nullopt; }
   void send(int, std::string) override { ADD_FAILURE() << "to a host that has left"; }
   void report() override {}
+  void part_from(const HostSet&) override {}
   void notify(WorldRank rank) noexcept override {
     EXPECT_EQ(rank, WorldRank(1));
     ++notified;

@@ -48,6 +48,7 @@ struct Links final : OtherHosts, RelayLinks {
     return first;
   }
   void report() override {}
+  void part_from(const HostSet& hosts) override { parted = hosts; }
   void send(int, std::string frame) override {
     if (peer != nullptr) peer->inbox.emplace_back(host, std::move(frame));
   }
@@ -55,6 +56,7 @@ struct Links final : OtherHosts, RelayLinks {
   int host = 0;
   Links* peer = nullptr;
   bool is_open = false;
+  HostSet parted;
   std::set<WorldRank> left;
   std::map<WorldRank, std::map<GroupId, FailureFacts>> failures;
   std::vector<HostFacts> known{2};
@@ -211,8 +213,10 @@ TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
   Links& links = host.first.links;
   links.failures[WorldRank(2)] = {{7, {ErrorCode::kTimeout, {0, 3}, ""}},
                                   {8, {ErrorCode::kPeerLost, {3}, ""}},
-                                  {9, {ErrorCode::kAborted, {2}, ""}}};
+                                  {9, {ErrorCode::kAborted, {2}, ""}},
+                                  {10, {ErrorCode::kAborted, {2}, ""}}};
   links.failures[WorldRank(3)] = {{7, {ErrorCode::kTimeout, {0, 3}, "late"}}};
+  for (const GroupId group : {7, 8, 9}) ASSERT_TRUE(host.second.owner.open_line(group, 0, {}));
   host.first.tick(0ms);
   EXPECT_FALSE(host.first.entry(1)) << "the other host may still say it";
   links.known[1].state = HostFacts::State::left;
@@ -226,7 +230,23 @@ TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
   EXPECT_EQ(host.first.entry(2)->groups, std::vector<GroupId>{9});
   EXPECT_EQ(host.first.entry(2)->text, "rank 2 (on host-b) had failed (kAborted) before it left");
   host.first.tick(40ms);
-  EXPECT_FALSE(host.first.entry(3)) << "who is lost is entered as a loss";
+  EXPECT_FALSE(host.first.entry(3)) << "who is lost is entered as a loss, and nobody has group 10";
+}
+
+TEST(Relay, NothingOfItsRanksIsToldToAHostThatHasParted) {
+  OneHost host(0);
+  host.first.links.known[1].state = HostFacts::State::cut;
+  for (auto at = 0ms; at < 5000ms && !host.first.entry(1); at += 20ms) {
+    EXPECT_TRUE(host.first.links.parted.empty());
+    host.first.tick(at);
+  }
+  ASSERT_TRUE(host.first.entry(1));
+  EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({2, 3}));
+  EXPECT_TRUE(host.first.links.parted.contains(1));
+  host.first.relay.leave();
+  host.first.owner.slot().state.store(RankState::left);
+  host.second.tick(6000ms);
+  EXPECT_TRUE(host.second.links.parted.contains(1)) << "the next relay as well";
 }
 
 TEST(Relay, TwoHostsEnterTheSame) {

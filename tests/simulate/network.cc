@@ -110,6 +110,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     return first;
   }
   void report() override {}  // the courier does
+  void part_from(const control::HostSet& hosts) override { network_.host_at(host_).parted = hosts; }
   void send(int host, std::string frame) override {
     const std::uint64_t connection = network_.link(host, host_).connection;
     if (connection == 0) return;
@@ -253,7 +254,7 @@ const control::BoardMembers& Network::members(GroupId group, int host) {
 /// What `rank` has changed, to the host `to`; then the bell of a rank there.
 void Network::report(int rank, int to, std::optional<int> ring) {
   const int from = host_of(rank);
-  if (host_at(from).is_over) return;
+  if (host_at(from).is_over || host_at(from).parted.contains(to)) return;
   if (!is_reporting(from)) {
     if (!held_reports_.insert({rank, to, ring}).second) return;
     return at(kernel_.now() + kAgain, [this, rank, to, ring] {
@@ -283,6 +284,7 @@ void Network::report(int rank, int to, std::optional<int> ring) {
 
 void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::time_point> asked) {
   const int from = host_of(rank);
+  if (host_at(from).parted.contains(to)) return;
   const auto& all = members(group, from);
   const int member = all.member_of(WorldRank(rank));
   if (member < 0) return;
@@ -470,10 +472,12 @@ void Network::check_over(int host) {
   }
   for (int other = 0; other < count(); ++other) {
     if (other == host) continue;
+    const bool says_so = !own.parted.contains(other);
     for (const Stream stream : {kFacts, kFrames})
-      post(host, other, stream, [this, host, other, stream, left, count = ranks.size()] {
-        for (const int rank : left) known(other, rank).has_left = true;
-        link(host, other).has_left = left.size() == count;
+      post(host, other, stream, [this, host, other, stream, says_so, left, count = ranks.size()] {
+        if (says_so)
+          for (const int rank : left) known(other, rank).has_left = true;
+        link(host, other).has_left = says_so && left.size() == count;
         // What it has said before may still be under way on the other stream.
         if (stream == kFrames) link(host, other).connection = 0;
         link(host, other).over.insert(stream);

@@ -78,6 +78,7 @@ class Network {
     /// Frames that have come and were not received, by host: lost with the process of the relay.
     std::deque<std::pair<int, std::string>> inbox;
     std::map<GroupId, std::unique_ptr<control::BoardMembers>> groups;
+    control::HostSet parted;
     bool is_over = false;
   };
   struct Link {

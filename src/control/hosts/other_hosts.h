@@ -36,6 +36,9 @@ class RelayLinks {
   virtual void send(int host, std::string frame) = 0;
   /// Tells the others what is new of the ranks of this host; on each tick of its relay.
   virtual void report() = 0;
+  /// From now on nothing is told to those hosts of the ranks of this one: they have parted. Who
+  /// heard how these end for that reason would take it for a reason of its own.
+  virtual void part_from(const HostSet& hosts) = 0;
 };
 
 /// Any thread, but for `links`.

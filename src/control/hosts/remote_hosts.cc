@@ -205,6 +205,10 @@ void RemoteHosts::report() {
   if (std::exchange(reported_news_, news) != news) events_.post([this] { tell_news(); });
 }
 
+void RemoteHosts::part_from(const HostSet& hosts) {
+  if (!hosts.empty()) events_.post([this, hosts] { parted_ = hosts; });
+}
+
 // ---- leaving -----------------------------------------------------------------------------------
 
 bool RemoteHosts::is_last_of_host() const noexcept {
@@ -216,11 +220,11 @@ bool RemoteHosts::is_last_of_host() const noexcept {
   return true;
 }
 
-void RemoteHosts::leave() noexcept {
+void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   const bool is_last = is_last_of_host();
-  events_.post([this, is_last] {
+  events_.post([this, is_last, lost] {
     is_leaving_ = true;
-    if (is_last) leave_note();
+    if (is_last) leave_note(lost);
     next_sweep_ = {};
   });
   Deadline deadline = Deadline::after(kLeaving);
@@ -343,9 +347,7 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
         events_, std::move(outcome.socket), kMostFrameBytes,
         [this, rank](const net::Frame& frame) { hear_question(rank, frame); },
         [this, rank](int error_number) { on_line_end(rank, error_number); });
-    const auto now = Clock::now();
-    for (const Report& report : reporter_.all())
-      other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
+    if (!has_parted(rank)) tell_all(*other.line);
   }
   update_facts();
 }
@@ -445,7 +447,7 @@ void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
 void RemoteHosts::hear_question(WorldRank rank, const net::Frame& frame) {
   if (frame.type != kQuestion || !far(rank).line) return;
   const std::optional<Question> question = decode_question(frame.body, roster_.world_size());
-  if (!question || !roster_.is_here(question->rank)) return;
+  if (!question || !roster_.is_here(question->rank) || has_parted(rank)) return;
   far(rank).line->send(
       {.type = kReport, .id = 0, .body = encode(reporter_.answer(*question), Clock::now())});
 }
@@ -465,12 +467,18 @@ void RemoteHosts::take_vote(int host, const std::string& bytes) {
 
 // ---- as the relay ------------------------------------------------------------------------------
 
+void RemoteHosts::tell_all(Connection& line) {
+  const auto now = Clock::now();
+  for (const Report& report : reporter_.all())
+    line.send({.type = kReport, .id = 0, .body = encode(report, now)});
+}
+
 void RemoteHosts::tell_news() {
   if (!is_relay_) return;
   const std::vector<Report> news = reporter_.news();
   const auto now = Clock::now();
-  visit_far([&](WorldRank, Far& other) {
-    if (!other.line) return;
+  visit_far([&](WorldRank rank, Far& other) {
+    if (!other.line || has_parted(rank)) return;
     for (const Report& report : news)
       other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
   });
@@ -486,13 +494,15 @@ void RemoteHosts::end_lines() {
   });
 }
 
-void RemoteHosts::leave_note() {
+void RemoteHosts::leave_note(const std::set<WorldRank>& lost) {
   std::vector<net::Frame> words;
   const auto now = Clock::now();
   for (const Report& report : reporter_.all())
     words.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
   std::vector<WorldRank> to;
-  visit_far([&](WorldRank rank, const Far&) { to.push_back(rank); });
+  visit_far([&](WorldRank rank, const Far&) {
+    if (!lost.contains(rank) && !has_parted(rank)) to.push_back(rank);
+  });
   notes_.leave(to, std::move(words));
 }
 

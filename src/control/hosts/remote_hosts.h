@@ -62,7 +62,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   /// After this rank has left the board in order. The last rank of its host tells the others that
   /// all have left. Returns when the kernels of their hosts have it, whatever their processes do:
   /// those that cannot be reached within that time part from this host.
-  void leave() noexcept;
+  /// `lost`: by the log; to their hosts nothing is said.
+  void leave(const std::set<WorldRank>& lost) noexcept;
 
   /// Of this host, where the own door is.
   std::string address() const { return plates_[rank_.index()].address.host(); }
@@ -114,6 +115,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::optional<std::pair<int, std::string>> receive() override;
   void send(int host, std::string frame) override;
   void report() override;
+  void part_from(const HostSet& hosts) override;
 
   // ---- on the own thread
   void run() noexcept;
@@ -137,9 +139,11 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void hear_question(WorldRank rank, const net::Frame& frame);
   void take_vote(int host, const std::string& bytes);
   void ask_again(int host);
+  void tell_all(Connection& line);
   void tell_news();
+  bool has_parted(WorldRank rank) const noexcept { return parted_.contains(roster_.host_of(rank)); }
   void end_lines();
-  void leave_note();
+  void leave_note(const std::set<WorldRank>& lost);
   void drop(std::unique_ptr<Connection> connection);
   void update_facts();
   HostFacts facts_of_host(int host, Clock::time_point now);
@@ -169,6 +173,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   // On the own thread.
   DoorKeys keys_;
   bool is_relay_ = false, is_leaving_ = false;
+  HostSet parted_;
   Reporter reporter_;
   std::vector<Far> far_;       ///< by rank of the world
   std::vector<int> relay_of_;  ///< by host: the rank that called last as its relay, or -1
