@@ -213,8 +213,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
-  /// Of members on other hosts: until it is known what they do now, for a second at most. What is to
-  /// be said of those who have not answered.
+  /// Of members on other hosts: until it is known what they do now, for a second at most. What is
+  /// to be said of those who have not answered.
   std::string ask_what_they_do(
       const std::vector<int>& about,
       std::chrono::nanoseconds most = std::chrono::nanoseconds::max()) noexcept;
