@@ -154,8 +154,8 @@ TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
   const auto store = make_memory_store();
   const std::string address = net::random_address("tutti-test");
   const net::Fd listener = net::listen(address);
-  store->set("host/0", "one\nnode-1\n0\n11");
-  store->set("host/1", "two\nnode-2\n0\n12");
+  store->set("host/0", "one\nnetwork-1\nnode-1\n0\n11");
+  store->set("host/1", "two\nnetwork-2\nnode-2\n0\n12");
   store->set("board/1/hand-over", address);
   std::thread rank_1([&] {
     Deadline deadline = Deadline::after(20s);
