@@ -92,6 +92,7 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
     show_wish();
     relay->tick(now, next);
     hear_while_held_up();
+    settle_what_is_held_up(now, next);
   }
   look_for_deadlocks(now);
   if (!has_missed_entries.load()) return;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -69,6 +70,10 @@ struct Host::State final : Watched {
   bool was_chosen(const Verdict& wish) const noexcept;
   /// On the control thread: what the relay says while other hosts hold up the next entry.
   void hear_while_held_up() noexcept;
+  /// On the control thread: a failure that a rank of this host has wished for long counts for its
+  /// ranks before it is entered.
+  void settle_what_is_held_up(Deadline::Clock::time_point now,
+                              Deadline::Clock::time_point* next) noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
   void wish(const Verdict& verdict);                                 // log_mutex
@@ -152,6 +157,14 @@ struct Host::State final : Watched {
   std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
   std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
+  std::set<GroupId> ahead_of_log;  // log_mutex; groups that have failed here, and have no entry yet
+  /// A wish of a rank of this host: which, and in how many looks it was there.
+  struct SeenWish {
+    std::uint64_t number = 0;
+    int looks = 0;
+    Deadline::Clock::time_point next_look = {};
+  };
+  std::map<SlotIndex, SeenWish> seen_wishes;  // control thread
 
   mutable std::mutex mutex;
   std::vector<std::shared_ptr<Membership::State>> memberships;  // mutex

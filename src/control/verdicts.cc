@@ -46,6 +46,8 @@ void Host::State::wish(const Verdict& verdict) {
 
 /// A deadlock is settled once any of its groups has failed: its members are told of that cause.
 bool Host::State::is_settled(const Verdict& wish) const noexcept {
+  const auto is_ahead = [this](GroupId group) { return ahead_of_log.contains(group); };
+  if (std::any_of(wish.groups.begin(), wish.groups.end(), is_ahead)) return false;
   if (!wish.is_loss() && has_failed_since(wish)) return true;
   const std::lock_guard lock(mutex);
   if (wish.is_loss()) {
@@ -101,6 +103,33 @@ void Host::State::hear_while_held_up() noexcept {
     if (membership->abort_word.load() == kRunning) membership->peers_lost(told);
 }
 
+void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_point* next) noexcept {
+  // In looks: while this process was stopped the relay may have been, too.
+  static constexpr std::chrono::milliseconds kBetween{20};
+  static constexpr int kLooks = static_cast<int>(kHeldUp / kBetween);
+  for (const SlotIndex slot : shared.slots()) {
+    const std::uint64_t shown = shared.slot(slot).wish.load();
+    SeenWish& seen = seen_wishes[slot];
+    if (std::exchange(seen.number, shown) != shown) seen.looks = 0;
+    if (shown == 0 || shared.slot(slot).mark.is_known_dead()) continue;
+    if (now >= seen.next_look) {
+      seen.next_look = now + kBetween;
+      ++seen.looks;
+    }
+    *next = std::min(*next, seen.next_look);
+    if (seen.looks <= kLooks) continue;
+    const auto wish = read_wish(shared, slot);
+    if (!wish || wish->is_loss()) continue;
+    const std::lock_guard lock(log_mutex);
+    apply_new_entries();
+    for (const auto& membership : all_memberships()) {
+      if (!wish->fails(membership->id) || membership->abort_word.load() != kRunning) continue;
+      ahead_of_log.insert(membership->id);
+      membership->fail_by(*wish);
+    }
+  }
+}
+
 // ---- applying them -----------------------------------------------------------------------------
 
 void Host::State::apply_new_entries() noexcept {
@@ -126,6 +155,7 @@ void Host::State::apply(const Verdict& verdict) noexcept {
     return apply_loss(verdict.culprits);
   }
   std::size_t here = 0;
+  for (const GroupId group : verdict.groups) ahead_of_log.erase(group);
   for (const auto& membership : all_memberships()) {
     if (!verdict.fails(membership->id)) continue;
     membership->fail_by(verdict);

@@ -44,7 +44,9 @@ struct Told final : OtherHosts, RelayLinks {
   RelayLinks& links() noexcept override { return *this; }
   void open() override {}
   void close() noexcept override {}
-  std::vector<HostFacts> facts() const override { return {{}, {.state = HostFacts::State::left}}; }
+  std::vector<HostFacts> facts() const override {
+    return {{}, {.state = is_stopped ? HostFacts::State::reachable : HostFacts::State::left}};
+  }
   std::optional<std::pair<int, std::string>> receive() override { return std::nullopt; }
   void send(int, std::string) override { ADD_FAILURE() << "to a host that has left"; }
   void report() override {}
@@ -57,11 +59,13 @@ struct Told final : OtherHosts, RelayLinks {
   MemberFacts known = {.line = std::make_optional<LineFacts>(), .asked = {}};
   std::function<void(MemberFacts&)> answers;
   int questions = 0, notified = 0;
+  std::atomic<bool> is_stopped{false};  ///< it acknowledges, and says nothing
 };
 
 /// Rank 0 of two, each on a host of its own.
 struct RankOfHostA {
-  RankOfHostA() : memory(Board::make(1, 2)) {
+  explicit RankOfHostA(bool is_other_stopped = false) : memory(Board::make(1, 2)) {
+    told.is_stopped = is_other_stopped;
     HostOptions options;
     options.board_fd = memory.get();
     options.world_size = 2;
@@ -156,6 +160,18 @@ TEST(Hosts, WhatAnotherHostHasFailedWithIsForTheLogToSay) {
   a.told.known.line->failure = FailureFacts{ErrorCode::kAborted, {1}, "rank 1 aborted the group"};
   a.wait_in(short_collective(), 20ms);
   EXPECT_FALSE(a.world->cause()) << "the entry comes to this host as well";
+}
+
+TEST(Hosts, AFailureThatAStoppedHostHoldsUpCountsHereAfterASecond) {
+  RankOfHostA a(true);
+  const auto began = Clock::now();
+  a.world->fail({ErrorCode::kAborted, "rank 0 aborted the group", {0}, {}});
+  while (!a.world->cause() && Clock::now() < began + 20s) std::this_thread::sleep_for(5ms);
+  ASSERT_TRUE(a.world->cause());
+  EXPECT_GE(Clock::now() - began, 950ms) << "the other host might have answered";
+  EXPECT_EQ(a.world->cause()->code, ErrorCode::kAborted);
+  EXPECT_EQ(a.world->cause()->text, "rank 0 aborted the group");
+  EXPECT_NE(Board(a.memory).slot(SlotIndex(0)).wish.load(), 0u) << "the log has yet to say it";
 }
 
 TEST(Hosts, AnotherHostIsToldAndAwaitedAtTheEnd) {

@@ -162,6 +162,8 @@ FAULTS = [
     ("a goodbye that only some have heard of", "control/failing.cc",
      "members.all_are_here() ? lost_to(facts, lost) : lost;", "lost_to(facts, lost);", None),
     ("nobody waits for the cause", "control/membership.cc", "  state->await_cause();\n", "", None),
+    ("a stopped host holds up all failures", "control/host.cc", "    settle_what_is_held_up(now, next);\n", "",
+     "the others end once it goes on: Hosts.AFailureThatAStoppedHostHoldsUpCountsHereAfterASecond"),
     ("wishes are not shown", "control/verdicts.cc", "  own.show_wish(first);\n", "", None),
     # Hosts that vote.
     ("two deciders", "control/vote/vote.cc", "    vote_.promised = {highest.round + 1, self()};",

@@ -238,10 +238,10 @@ void Round::check_bystanders() {
     }
 }
 
-/// Whether a host may have stopped for so long that others told their own ranks of deaths before
-/// there was an entry, which may then say something else.
+/// Whether a host may have stopped for so long that others told their own ranks of what they had
+/// found before there was an entry, which may then say something else.
 bool Round::may_be_held_up() const {
-  return plan_.hosts() > 1 && has_fault({FaultKind::die, FaultKind::lose}) &&
+  return plan_.hosts() > 1 &&
          std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) {
            const bool stops = fault.kind == FaultKind::freeze || fault.kind == FaultKind::stop ||
                               fault.kind == FaultKind::cut;
