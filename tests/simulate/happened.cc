@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "control/vote/vote.h"
 #include "simulate/program.h"
 
 namespace tutti::simulate {
@@ -36,6 +37,15 @@ void Happened::check_prompt(Clock::time_point since, Clock::time_point ended,
                          (ended - since) / 1us));
 }
 
+bool Happened::may_be_held_up() const {
+  return plan.hosts() > 1 &&
+         std::any_of(plan.faults.begin(), plan.faults.end(), [](const Fault& fault) {
+           const bool stops = fault.kind == FaultKind::freeze || fault.kind == FaultKind::stop ||
+                              fault.kind == FaultKind::cut;
+           return stops && fault.lasts > control::kHeldUp - 100ms;
+         });
+}
+
 std::chrono::nanoseconds Happened::soon() const { return plan.hosts() == 1 ? 100ms : 1000ms; }
 
 void Happened::check_reason(GroupId group, int rank, const Error& error) {
@@ -44,6 +54,7 @@ void Happened::check_reason(GroupId group, int rank, const Error& error) {
                                   [group](const Verdict& each) { return each.fails(group); });
   constexpr std::size_t kWhole = 1000;  // longer ones are cut on the board
   if (first == log_there.end() || first->code != error.code()) return;
+  if (may_be_held_up()) return;
   if (error.code() == ErrorCode::kPeerLost) return;  // each says what it has seen the lost ones do
   const std::string_view words = error.what();
   const bool has_slept =

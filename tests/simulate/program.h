@@ -90,6 +90,9 @@ struct Happened {
   }
   std::chrono::nanoseconds pauses() const;
   bool has_fault(FaultKind kind) const;
+  /// Whether a host may have stopped for so long that others told their own ranks of what they had
+  /// found before there was an entry, which may then say something else.
+  bool may_be_held_up() const;
   /// Within which an entry is known to all; another relay may have to take over.
   std::chrono::nanoseconds soon() const;
   /// Where nothing is late an operation has `ended` soon after all had come to it, at `since`. Not

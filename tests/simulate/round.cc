@@ -86,7 +86,6 @@ class Round {
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
   bool is_divided() const;
-  bool may_be_held_up() const;
   std::map<int, Clock::time_point> cut_off(int host, int other) const;
   bool have_parted(int host, int other) const {
     return outlived_.contains(std::minmax(host, other)) || !cut_off(host, other).empty() ||
@@ -236,17 +235,6 @@ void Round::check_bystanders() {
       violated(fmt::format("host {} has cut off host {}, which it can reach, with rank {}", host,
                            other, cut_off(host, other).begin()->first));
     }
-}
-
-/// Whether a host may have stopped for so long that others told their own ranks of what they had
-/// found before there was an entry, which may then say something else.
-bool Round::may_be_held_up() const {
-  return plan_.hosts() > 1 &&
-         std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) {
-           const bool stops = fault.kind == FaultKind::freeze || fault.kind == FaultKind::stop ||
-                              fault.kind == FaultKind::cut;
-           return stops && fault.lasts > control::kHeldUp - 100ms;
-         });
 }
 
 /// Something in the plan explains what went wrong first.
@@ -469,7 +457,7 @@ void Round::check_outcomes(GroupId id, const Happened::Group& group) {
     const int host = plan_.host_of(group.world_ranks[member]);
     firsts.emplace(host, &*outcome);
     for (const auto& [other, first] : firsts)
-      if (*first != *outcome && !may_be_held_up() && !have_parted(host, other))
+      if (*first != *outcome && !happened_.may_be_held_up() && !have_parted(host, other))
         violated(fmt::format("group {}: member {} ended with {}, others with {}", id, member,
                              text_of(*outcome), text_of(*first)));
   }
