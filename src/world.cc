@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -279,6 +280,20 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
+/// The ranks by what they say: the most numerous first, of equals the one with the lowest rank.
+std::vector<std::vector<int>> sides_of(const std::vector<std::string>& texts) {
+  std::map<std::string_view, std::size_t> places;
+  std::vector<std::vector<int>> sides;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    const auto [place, is_new] = places.emplace(texts[rank], sides.size());
+    if (is_new) sides.emplace_back();
+    sides[place->second].push_back(static_cast<int>(rank));
+  }
+  std::stable_sort(sides.begin(), sides.end(),
+                   [](const auto& one, const auto& other) { return one.size() > other.size(); });
+  return sides;
+}
+
 /// Every rank sees every rank's settings, so that all of them refuse, with the same words.
 void compare_settings(const Meeting& meeting, const Identity& identity, const Config& config) {
   Deadline deadline = Deadline::after(config.duration(Setting::timeout));
@@ -291,15 +306,23 @@ void compare_settings(const Meeting& meeting, const Identity& identity, const Co
                      store::timeout_of(deadline));
   const std::vector<std::string> all =
       store::get_watching(*meeting.store, keys, deadline, [&] { meeting.company->look(); });
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    if (all[rank] == all[0]) continue;
-    const std::vector<std::string_view> first = lines_of(all[0]), other = lines_of(all[rank]);
-    const auto [here, there] =
-        std::mismatch(first.begin(), first.end(), other.begin(), other.end());
-    throw_invalid(fmt::format(
-        "a setting that must be the same on all ranks differs: {} on rank 0, {} on rank {}",
-        here == first.end() ? "nothing" : *here, there == other.end() ? "nothing" : *there, rank));
-  }
+  const std::vector<std::vector<int>> sides = sides_of(all);
+  if (sides.size() == 1) return;
+  const int one = sides[0].front(), other = sides[1].front();
+  const std::vector<std::string_view> first = lines_of(all[static_cast<std::size_t>(one)]),
+                                      second = lines_of(all[static_cast<std::size_t>(other)]);
+  const auto [here, there] =
+      std::mismatch(first.begin(), first.end(), second.begin(), second.end());
+  std::vector<int> culprits;
+  for (std::size_t side = 1; side < sides.size(); ++side)
+    culprits.insert(culprits.end(), sides[side].begin(), sides[side].end());
+  std::sort(culprits.begin(), culprits.end());
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("init_process_group: a setting that must be the same on all ranks "
+                          "differs: {} on rank {}, {} on rank {}",
+                          here == first.end() ? "nothing" : *here, one,
+                          there == second.end() ? "nothing" : *there, other),
+              {.culprits = std::move(culprits)});
 }
 
 /// What the agent has written on its board.

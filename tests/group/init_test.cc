@@ -144,6 +144,19 @@ TEST_F(Init, SettingsThatMustAgreeAreComparedByName) {
              ErrorCode::kInvalidArgument, "stall_timeout=7s on rank 2");
 }
 
+TEST_F(Init, WhoHasOtherSettingsThanMostIsTheCulpritOnAll) {
+  const std::vector<Outcome> outcomes = collect_ranks(4, [](const Rank& me) {
+    InitOptions options = me.init;
+    options.settings["deadlock_after"] = me.rank == 0 ? "5s" : "2s";
+    ProcessGroup world = init_process_group(options);
+    return std::string();
+  });
+  expect_all(outcomes, ErrorCode::kInvalidArgument,
+             "deadlock_after=2s on rank 1, deadlock_after=5s on rank 0");
+  for (const Outcome& outcome : outcomes)
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{0}) << outcome.rank;
+}
+
 TEST_F(Init, WhoIsMissingIsNamed) {
   const auto outcomes = collect_ranks(3, [](const Rank& me) {
     if (me.rank == 1) return std::string("never came");
