@@ -45,7 +45,7 @@ std::string encode_failure(const Error& failure) {
                      failure.what());
 }
 
-Error decode_failure(const std::string& text) {
+Error decode_failure(const std::string& text, int rank) {
   const auto malformed = [&] {
     return Error(ErrorCode::kInternal, fmt::format("init: a failure '{}'", text.substr(0, 200)));
   };
@@ -57,7 +57,7 @@ Error decode_failure(const std::string& text) {
   }
   const std::size_t second = text.find(' ', static_cast<std::size_t>(after_code - text.data()) + 1);
   if (after_code == end || second == std::string::npos) return malformed();
-  ErrorContext context;
+  ErrorContext context{.op = "init", .rank = rank};
   for (const char* at = after_code + 1; at < text.data() + second; ++at) {
     int culprit = -1;
     const auto [stop, bad] = std::from_chars(at, text.data() + second, culprit);
@@ -166,7 +166,7 @@ std::optional<Error> Company::find_end_of_store(const Error& error) {
 std::optional<Error> Company::find_failure() try {
   const std::string text = store_->try_get(key("failure"), kAside).value_or("");
   if (text.empty()) return std::nullopt;
-  return decode_failure(text);
+  return decode_failure(text, options_.rank);
 } catch (const Error& error) {
   return find_end_of_store(error);
 }
@@ -209,7 +209,7 @@ Error Company::fail(const Error& failure) {
     const std::string first =
         store_->compare_set(key("failure"), "", encode_failure(failure), kAside);
     store_->compare_set(key("verdict"), "", first, kAside);  // wakes those who wait for it
-    return decode_failure(first);
+    return decode_failure(first, options_.rank);
   } catch (const Error& error) {
     // The agent has told everybody itself; or the store is gone, and with it all who could be told.
     return find_end_of_store(error).value_or(failure);

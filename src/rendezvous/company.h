@@ -118,6 +118,7 @@ class Company {
 
 /// A failure in the store: "<code> <culprits or -> <text>".
 std::string encode_failure(const Error& failure);
-Error decode_failure(const std::string& text);
+/// As rank `rank` is told it.
+Error decode_failure(const std::string& text, int rank);
 
 }  // namespace tutti::rendezvous

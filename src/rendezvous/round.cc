@@ -21,8 +21,8 @@ constexpr const char* kOk = "ok";
 constexpr milliseconds kAside{1000};  // for questions beside the deadline: who is missing
 constexpr milliseconds kSlice{100};   // of the wait for the verdict, between two looks
 
-void check_verdict(const std::string& verdict) {
-  if (verdict != kOk) throw decode_failure(verdict);
+void check_verdict(const std::string& verdict, int rank) {
+  if (verdict != kOk) throw decode_failure(verdict, rank);
 }
 
 class Round {
@@ -78,7 +78,7 @@ Round::Entry Round::enter() {
     const std::string now = store_.compare_set(own_key, expected, own_text_, timeout_of(deadline_));
     if (now == own_text_) break;
     if (const auto verdict = store_.try_get(key("verdict"), timeout_of(deadline_))) {
-      if (options_.is_once) check_verdict(*verdict);
+      if (options_.is_once) check_verdict(*verdict, identity_.rank);
       return Entry::over;
     }
     const std::optional<Claim> other = decode_claim(now);
@@ -209,10 +209,10 @@ void Round::throw_timeout() {
   const std::string who = say_missing();
   if (who.find("missing") != std::string::npos) context.culprits = missing();
   throw Error(ErrorCode::kTimeout,
-              fmt::format("init (rank {}): {}. Were they started, with this WORLD_SIZE and "
-                          "this meeting point?{}{} A longer timeout is given by "
-                          "InitOptions::timeout or TUTTI_TIMEOUT",
-                          identity_.rank, who, options_.advice.empty() ? "" : " ", options_.advice),
+              fmt::format("init: {}. Were they started, with this WORLD_SIZE and this meeting "
+                          "point?{}{} A longer timeout is given by InitOptions::timeout or "
+                          "TUTTI_TIMEOUT",
+                          who, options_.advice.empty() ? "" : " ", options_.advice),
               context);
 }
 
@@ -230,7 +230,7 @@ void Round::await_verdict(WaitingLines& lines) {
     if (deadline_.expired(now)) throw_timeout();
     lines.look(now, [&] { return say_missing(); });
   }
-  check_verdict(verdict);
+  check_verdict(verdict, identity_.rank);
 }
 
 }  // namespace

@@ -35,9 +35,9 @@ void take_text(const std::string& text) {
     require(!notice->tcp || !notice->tcp->is_wildcard());
     require(decode_notice(encode(*notice)).has_value());
   }
-  const Error failure = decode_failure(text);
+  const Error failure = decode_failure(text, 0);
   require(!name_of(failure.code()).empty());
-  const Error again = decode_failure(encode_failure(failure));
+  const Error again = decode_failure(encode_failure(failure), 0);
   require(again.code() == failure.code());
   require(again.context().culprits == failure.context().culprits);
 }

@@ -318,7 +318,7 @@ TEST_F(Hosts, ANameOfThisHostAloneIsSaidToBeThat) {
                              return meet_and_greet(identity, {.timeout = 300ms});
                            }).result();
   if (text == "no") GTEST_SKIP() << "no mount namespaces here";
-  expect_has(text, "kTimeout: init (rank 0): 1 of 2 ranks missing: 1");
+  expect_has(text, "kTimeout: init: 1 of 2 ranks missing: 1");
   expect_has(text,
              "MASTER_ADDR=node-a.test means 127.0.1.1 here (see /etc/hosts), which is this "
              "host alone");

@@ -270,7 +270,7 @@ TEST(Meeting, ARankThatGivesUpTellsTheOthers) {
                             " (" + address_of(port) + "))";
   for (Child* child : {&zero, &one}) {
     const std::string text = child->result();
-    expect_has(text, "kTimeout: init (rank 1): " + place);
+    expect_has(text, "kTimeout: init: " + place);
     expect_has(text, "(culprits: 2)");
   }
 }
