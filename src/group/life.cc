@@ -158,9 +158,17 @@ void ProcessGroup::Impl::on_failure(FailureCallback callback) {
 }
 
 void ProcessGroup::Impl::close_in_order(Deadline deadline, const Where& where) {
-  if (foreign_) foreign_->drain(deadline);
-  parts_.backend->close(deadline);
-  if (parts_.side) parts_.side->close(deadline);
+  try {
+    if (foreign_) foreign_->drain(deadline);
+    parts_.backend->close(deadline);
+    if (parts_.side) parts_.side->close(deadline);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kTimeout) throw;
+    ErrorContext context = error.context();
+    context.call_site = name_of(where);
+    throw Error(error.code(), fmt::format("{}: {}", heading(context, parts_.name), error.what()),
+                context);
+  }
   membership().close(last_.seq, last_.chain, deadline, where);
 }
 

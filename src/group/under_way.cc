@@ -15,9 +15,11 @@ Cause destroyed_too_early(int rank) {
 
 Error still_under_way(int rank, std::size_t pending) {
   return Error(ErrorCode::kTimeout,
-               fmt::format("close (rank {}): {} asynchronous operations are still under way; wait "
-                           "for them before closing, or give a later deadline",
-                           rank, pending),
+               fmt::format("{} still under way: wait for {} before closing, or give a later "
+                           "deadline",
+                           pending == 1 ? "1 asynchronous operation is"
+                                        : fmt::format("{} asynchronous operations are", pending),
+                           pending == 1 ? "it" : "them"),
                {.op = "close", .rank = rank});
 }
 

@@ -11,7 +11,7 @@ namespace tutti::group {
 /// What the group fails with: rank `rank` has destroyed it without close.
 Cause destroyed_too_early(int rank);
 
-/// What close throws at its deadline.
+/// What the close of a backend throws at its deadline; without a heading, which the group has.
 Error still_under_way(int rank, std::size_t pending);
 
 }  // namespace tutti::group

@@ -492,6 +492,25 @@ TEST(Life, CloseNamesWhoHasNotLeft) {
   });
 }
 
+TEST(Life, CloseSaysWhereItWasCalledAndThatOperationsAreUnderWay) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup group = world.new_group({0, 1});
+    int value = 0;
+    Work receive;
+    if (group.rank() == 0) {
+      receive = group.recv(value, 1, async);
+      const Error error = thrown_by([&] { group.close(50ms); });
+      expect_text(error, "(rank 0) at group_test.cc:");
+      expect_text(error, ": 1 asynchronous operation is still under way: wait for it before");
+      EXPECT_NE(error.context().call_site, "");
+    }
+    world.barrier();
+    if (group.rank() == 1) group.send(1, 0);
+    receive.wait();
+    EXPECT_EQ(value, group.rank() == 0 ? 1 : 0);
+  });
+}
+
 TEST(Life, TheDestructorIsBounded) {
   on_ranks(2, [](ProcessGroup& world) {
     auto group = std::make_unique<ProcessGroup>(world.new_group({0, 1}));
