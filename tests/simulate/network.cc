@@ -282,16 +282,24 @@ void Network::report(int rank, int to, std::optional<int> ring) {
   });
 }
 
+/// As other hosts are told of it.
+std::optional<control::LineFacts> Network::line_of(GroupId group, int rank) {
+  const auto& all = members(group, host_of(rank));
+  const int member = all.member_of(WorldRank(rank));
+  if (member < 0) return std::nullopt;
+  auto line = all.facts_of(member).line;
+  if (line && line->failure)
+    for (int& culprit : line->failure->culprits) culprit = all.world_rank_of(culprit).value;
+  return line;
+}
+
 void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::time_point> asked) {
   const int from = host_of(rank);
   if (host_at(from).parted.contains(to)) return;
   const auto& all = members(group, from);
   const int member = all.member_of(WorldRank(rank));
   if (member < 0) return;
-  auto line = all.facts_of(member).line;
-  if (line && line->failure) {
-    for (int& culprit : line->failure->culprits) culprit = all.world_rank_of(culprit).value;
-  }
+  auto line = line_of(group, rank);
   auto meetings = all.meetings_of(member);
   post(from, to, kFacts,
        [this, group, rank, to, asked, line = std::move(line), meetings = std::move(meetings)] {
@@ -465,6 +473,10 @@ void Network::check_over(int host) {
   if (!is_over) return;
   own.is_over = true;
   std::vector<int> left;
+  std::map<std::pair<GroupId, int>, control::LineFacts> lines;  // the last one leaves a note
+  for (const WorldRank rank : ranks)
+    for (const GroupId group : happened_.made[rank.value])
+      if (auto line = line_of(group, rank.value)) lines[{group, rank.value}] = *std::move(line);
   for (const WorldRank rank : ranks) {
     const SlotIndex slot = own.roster->slot_of(rank);
     own.board->slot(slot).mark.look();
@@ -474,15 +486,19 @@ void Network::check_over(int host) {
     if (other == host) continue;
     const bool says_so = !own.parted.contains(other);
     for (const Stream stream : {kFacts, kFrames})
-      post(host, other, stream, [this, host, other, stream, says_so, left, count = ranks.size()] {
-        if (says_so)
-          for (const int rank : left) known(other, rank).has_left = true;
-        link(host, other).has_left = says_so && left.size() == count;
-        // What it has said before may still be under way on the other stream.
-        if (stream == kFrames) link(host, other).connection = 0;
-        link(host, other).over.insert(stream);
-        rouse(other);
-      });
+      post(host, other, stream,
+           [this, host, other, stream, says_so, left, lines, count = ranks.size()] {
+             if (says_so) {
+               for (const auto& [of, line] : lines)
+                 known(other, of.second).lines[of.first].facts = line;
+               for (const int rank : left) known(other, rank).has_left = true;
+             }
+             link(host, other).has_left = says_so && left.size() == count;
+             // What it has said before may still be under way on the other stream.
+             if (stream == kFrames) link(host, other).connection = 0;
+             link(host, other).over.insert(stream);
+             rouse(other);
+           });
   }
 }
 

@@ -115,6 +115,7 @@ class Network {
   void report(int rank, int to, std::optional<int> ring);
   void answer(GroupId group, int rank, int asker, Clock::time_point asked);
   void answer_wait(int rank, int to);
+  std::optional<control::LineFacts> line_of(GroupId group, int rank);
   void send_line(GroupId group, int rank, int to, std::optional<Clock::time_point> asked);
   const control::BoardMembers& members(GroupId group, int host);
   void report_all(int from, int to);
