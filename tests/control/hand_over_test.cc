@@ -328,6 +328,22 @@ TEST(HandOver, ATimeoutNamesWhoDidNotCome) {
             ErrorCode::kTimeout);
 }
 
+TEST(HandOver, AnotherUserIsToldSo) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  const std::string address = net::random_address("tutti-test");
+  const net::Fd listener = net::listen(address);
+  test::Child guest([&]() -> std::string {
+    if (::setuid(65534) != 0) return "setuid";
+    const auto store = make_memory_store();
+    store->set("x/hand-over", address);
+    hand_over(*store, "x", 1, 2, -1, soon());
+    return "handed over";
+  });
+  EXPECT_NE(guest.result().find("kUnauthenticated: rank 1 runs as user 65534, rank 0 (pid "),
+            std::string::npos)
+      << guest.result();
+}
+
 TEST(HandOver, AnAbortEndsIt) {
   const auto store = make_memory_store();
   const Owned own(0);

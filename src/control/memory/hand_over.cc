@@ -219,6 +219,19 @@ class HandOverGuest {
   HandOverGuest(net::Fd socket, std::size_t group_size, std::span<const int> names)
       : socket_(std::move(socket)), group_size_(group_size), names_(names) {}
 
+  /// Another user's rank is refused by rank 0 in silence, as everybody else is.
+  void check_user(int rank) const {
+    const net::Peer host = net::peer_of(socket_.get());
+    if (host.uid == ::geteuid() || ::geteuid() == 0) return;
+    const int own = name_in(names_, static_cast<std::size_t>(rank));
+    throw Error(ErrorCode::kUnauthenticated,
+                fmt::format("rank {} runs as user {}, rank {} ({}) on the same host as user {}: "
+                            "ranks of one host share memory, so start all as one user",
+                            own, ::geteuid(), name_in(names_, 0), net::describe_process(host.pid),
+                            host.uid),
+                {.culprits = {own}});
+  }
+
   void give(int rank, int own_memory, Deadline& deadline) {
     const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
                                     static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
@@ -287,6 +300,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   const std::string address = get_address(store, key, deadline, interrupt);
   HandOverGuest guest(net::connect(address, deadline, interrupt),
                       static_cast<std::size_t>(group_size), names);
+  guest.check_user(rank);
   guest.give(rank, own_memory, deadline);
   guest.take(take, deadline);
 }
