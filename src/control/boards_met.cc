@@ -189,6 +189,12 @@ std::unique_ptr<RemoteHosts> open_doors(const HostOptions& options, const net::F
                                         const std::vector<Introduction>& introductions,
                                         Deadline& deadline) {
   const Introduction& self = introductions[static_cast<std::size_t>(options.rank)];
+  // As the relay of its host it has a line to each rank of the others; then two lanes of data.
+  const auto far = static_cast<std::size_t>(roster.world_size()) - roster.own().ranks.size();
+  const std::size_t own_use = 8, lines = far + static_cast<std::size_t>(roster.host_count());
+  net::require_descriptors(
+      own_use + lines, own_use + lines + 2 * far,
+      fmt::format("a world of {} ranks on {} hosts", roster.world_size(), roster.host_count()));
   const net::Security security = options.security ? options.security() : net::Security{};
   const net::KeyPair keys = net::KeyPair::make();
   net::Fd listener = open_door(

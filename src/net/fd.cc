@@ -1,16 +1,21 @@
 #include "net/fd.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <vector>
 
 #include "net/system_error.h"
+#include "tutti/error.h"
 
 namespace tutti::net {
 namespace {
@@ -94,6 +99,25 @@ void hold_standard_descriptors() {
     if (opened < 0) throw system_error("cannot open /dev/null", errno);
     if (opened > STDERR_FILENO) ::close(opened);  // another thread was faster
   }
+}
+
+void require_descriptors(std::size_t least, std::size_t wanted, std::string_view what) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  std::size_t open = 0;
+  std::error_code unreadable;
+  for (std::filesystem::directory_iterator each("/proc/self/fd", unreadable), end;
+       !unreadable && each != end; each.increment(unreadable))
+    ++open;
+  if (open + wanted > limit.rlim_cur && limit.rlim_cur < limit.rlim_max) {
+    limit.rlim_cur = std::min<rlim_t>(open + wanted, limit.rlim_max);
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  if (open + least <= limit.rlim_cur) return;
+  throw Error(ErrorCode::kSystem,
+              fmt::format("{} needs {} descriptors more, and of {} that this process may open {} "
+                          "are in use: raise `ulimit -n`",
+                          what, least, limit.rlim_cur, open));
 }
 
 }  // namespace tutti::net

@@ -1,7 +1,9 @@
 // A file descriptor that closes itself.
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 namespace tutti::net {
@@ -45,5 +47,9 @@ class Fd {
 /// Standard descriptors that are closed become ones that are empty and cannot be written: nothing
 /// else may get their numbers, or a program would print into it. Throws kSystem.
 void hold_standard_descriptors();
+
+/// Makes room for `wanted` more descriptors, as far as the hard limit allows: raises RLIMIT_NOFILE.
+/// Throws kSystem where not even `least` more can be opened; `what` needs them.
+void require_descriptors(std::size_t least, std::size_t wanted, std::string_view what);
 
 }  // namespace tutti::net

@@ -313,6 +313,24 @@ TEST(Socket, DescriptorsThatNobodyAskedForAreClosedAndRefused) {
   EXPECT_EQ(Fd(::dup(0)).get(), next_free);  // nothing leaked
 }
 
+TEST(Descriptors, ASoftLimitIsRaisedAndAHardOneIsAnError) {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit low{64, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &low);
+  require_descriptors(10, 200, "a test");
+  rlimit raised{};
+  ::getrlimit(RLIMIT_NOFILE, &raised);
+  EXPECT_GE(raised.rlim_cur, 200u);
+  EXPECT_EQ(raised.rlim_max, before.rlim_max);
+  const auto most = static_cast<std::size_t>(before.rlim_max);
+  const Error error = thrown_by([&] { require_descriptors(most, most, "a test"); });
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_EQ(error.code(), ErrorCode::kSystem);
+  expect_text(error, "a test needs " + std::to_string(most) + " descriptors more");
+  expect_text(error, "ulimit -n");
+}
+
 TEST(Socket, RunningOutOfDescriptorsIsAnErrorThatSaysSo) {
 #if defined(__has_feature)
 #if __has_feature(undefined_behavior_sanitizer) || __has_feature(address_sanitizer)
