@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "base/hash.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/odd_ranks.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
 #include "control/board/describe.h"
@@ -280,20 +280,6 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// The ranks by what they say: the most numerous first, of equals the one with the lowest rank.
-std::vector<std::vector<int>> sides_of(const std::vector<std::string>& texts) {
-  std::map<std::string_view, std::size_t> places;
-  std::vector<std::vector<int>> sides;
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    const auto [place, is_new] = places.emplace(texts[rank], sides.size());
-    if (is_new) sides.emplace_back();
-    sides[place->second].push_back(static_cast<int>(rank));
-  }
-  std::stable_sort(sides.begin(), sides.end(),
-                   [](const auto& one, const auto& other) { return one.size() > other.size(); });
-  return sides;
-}
-
 /// Every rank sees every rank's settings, so that all of them refuse, with the same words.
 void compare_settings(const Meeting& meeting, const Identity& identity, const Config& config) {
   Deadline deadline = Deadline::after(config.duration(Setting::timeout));
@@ -306,23 +292,19 @@ void compare_settings(const Meeting& meeting, const Identity& identity, const Co
                      store::timeout_of(deadline));
   const std::vector<std::string> all =
       store::get_watching(*meeting.store, keys, deadline, [&] { meeting.company->look(); });
-  const std::vector<std::vector<int>> sides = sides_of(all);
-  if (sides.size() == 1) return;
-  const int one = sides[0].front(), other = sides[1].front();
-  const std::vector<std::string_view> first = lines_of(all[static_cast<std::size_t>(one)]),
-                                      second = lines_of(all[static_cast<std::size_t>(other)]);
+  OddRanks found = odd_ranks(all);
+  if (found.odd.empty()) return;
+  const int usual = found.usual, odd = found.odd.front();
+  const std::vector<std::string_view> first = lines_of(all[static_cast<std::size_t>(usual)]),
+                                      second = lines_of(all[static_cast<std::size_t>(odd)]);
   const auto [here, there] =
       std::mismatch(first.begin(), first.end(), second.begin(), second.end());
-  std::vector<int> culprits;
-  for (std::size_t side = 1; side < sides.size(); ++side)
-    culprits.insert(culprits.end(), sides[side].begin(), sides[side].end());
-  std::sort(culprits.begin(), culprits.end());
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("init_process_group: a setting that must be the same on all ranks "
                           "differs: {} on rank {}, {} on rank {}",
-                          here == first.end() ? "nothing" : *here, one,
-                          there == second.end() ? "nothing" : *there, other),
-              {.culprits = std::move(culprits)});
+                          here == first.end() ? "nothing" : *here, usual,
+                          there == second.end() ? "nothing" : *there, odd),
+              {.culprits = std::move(found.odd)});
 }
 
 /// What the agent has written on its board.

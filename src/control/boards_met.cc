@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/odd_ranks.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
 #include "control/memory/hand_over.h"
@@ -120,53 +121,94 @@ net::Fd share_board(const HostOptions& options, const Roster& roster, Deadline& 
   return std::move(boards.front());
 }
 
-/// Whether `other` can call the rank with the introduction `own` at a loopback address.
-bool share_loopback(const Introduction& own, const Introduction& other) {
-  return own.network == other.network;
-}
+/// Throws who differs from most in what all ranks must have alike.
+class PlateCheck {
+ public:
+  PlateCheck(const HostOptions& options, const Roster& roster) noexcept
+      : own_(options.rank), roster_(roster) {}
 
-/// Throws how the plate of another rank does not go with this one's.
-DoorPlate read_plate(const HostOptions& options, const Roster& roster, int rank,
-                     const std::string& text, const DoorPlate& own, bool shares_loopback,
-                     const net::Security& security) {
-  const auto person = [&](int of) {
-    return fmt::format("rank {} on {}", of, roster.host(roster.host_of(WorldRank(of))).name);
-  };
-  const auto plate = decode_plate(text, WorldRank(rank), security);
-  if (!plate) throw_unreadable(rank);
-  if (plate->level != security.level) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} has security={}, {} has security={}: give all ranks the same "
-                            "TUTTI_SECURITY",
-                            person(options.rank), net::name_of(security.level), person(rank),
-                            net::name_of(plate->level)),
-                {.rank = options.rank, .culprits = {rank}});
+  void check_levels(const std::vector<DoorPlate>& plates) const {
+    std::vector<std::string> levels;
+    for (const DoorPlate& each : plates) levels.emplace_back(net::name_of(each.level));
+    check(levels, ErrorCode::kInvalidArgument, [&](int one, int other) {
+      return fmt::format(
+          "{} has security={}, {} has security={}: give all ranks the same "
+          "TUTTI_SECURITY",
+          person(one), of_rank(levels, one), person(other), of_rank(levels, other));
+    });
   }
-  if (!plate->proves_secret) {
-    throw Error(ErrorCode::kUnauthenticated,
-                fmt::format("{} and {} do not have the same secret: give all ranks of a job copies "
-                            "of one file in TUTTI_SECRET_FILE",
-                            person(options.rank), person(rank)),
-                {.rank = options.rank, .culprits = {rank}});
+  /// Whether a secret is the own one is all that a plate shows.
+  void check_secrets(const std::vector<DoorPlate>& plates) const {
+    std::vector<std::string> secrets;
+    for (const DoorPlate& each : plates)
+      secrets.emplace_back(each.proves_secret ? "the own one" : "another");
+    check(secrets, ErrorCode::kUnauthenticated, [&](int one, int other) {
+      return fmt::format(
+          "{} and {} do not have the same secret: give all ranks of a job copies of "
+          "one file in TUTTI_SECRET_FILE",
+          person(one), person(other));
+    });
   }
-  const bool is_loopback = plate->address.is_loopback();
-  if (is_loopback != own.address.is_loopback() || (is_loopback && !shares_loopback)) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} listens at {}, {} at {}: a loopback address is of one host alone. "
-                    "Give all ranks an address of the network to meet at, or choose its "
-                    "interface with TUTTI_SOCKET_IFNAME",
-                    person(options.rank), own.address.host(), person(rank), plate->address.host()),
-        {.rank = options.rank, .culprits = {rank}});
+  /// A loopback address is of one network name space alone.
+  void check_addresses(const std::vector<DoorPlate>& plates,
+                       const std::vector<Introduction>& introductions) const {
+    std::vector<std::string> networks;
+    for (const DoorPlate& each : plates)
+      networks.push_back(each.address.is_loopback() ? introductions[networks.size()].network : "");
+    check(networks, ErrorCode::kInvalidArgument, [&](int one, int other) {
+      return fmt::format(
+          "{} listens at {}, {} at {}: a loopback address is of one host alone. Give "
+          "all ranks an address of the network to meet at, or choose its interface "
+          "with TUTTI_SOCKET_IFNAME",
+          person(one), of_rank(plates, one).address.host(), person(other),
+          of_rank(plates, other).address.host());
+    });
   }
-  return *plate;
+
+ private:
+  template <class Each>
+  static const Each& of_rank(const std::vector<Each>& all, int rank) noexcept {
+    return all[static_cast<std::size_t>(rank)];
+  }
+  std::string person(int of) const {
+    return fmt::format("rank {} on {}", of, roster_.host(roster_.host_of(WorldRank(of))).name);
+  }
+  template <class Words>
+  void check(const std::vector<std::string>& said, ErrorCode code, const Words& words) const {
+    OddRanks found = odd_ranks(said);
+    if (found.odd.empty()) return;
+    const std::string text = words(found.usual, found.odd.front());
+    throw Error(code, text, {.rank = own_, .culprits = std::move(found.odd)});
+  }
+
+  const int own_;
+  const Roster& roster_;
+};
+
+std::vector<DoorPlate> read_plates(const HostOptions& options, const Roster& roster,
+                                   const std::vector<Introduction>& introductions,
+                                   const std::vector<std::string>& all,
+                                   const net::Security& security) {
+  std::vector<DoorPlate> plates;
+  for (const std::string& text : all) {
+    const auto rank = static_cast<int>(plates.size());
+    const auto plate = decode_plate(text, WorldRank(rank), security);
+    if (!plate) throw_unreadable(rank);
+    plates.push_back(*plate);
+  }
+  const PlateCheck check(options, roster);
+  check.check_levels(plates);
+  check.check_secrets(plates);
+  check.check_addresses(plates, introductions);
+  return plates;
 }
 
 /// Where the meeting point does not say which interface leads to the others: the one of the default
 /// route, else the first.
 std::string default_address(const std::vector<Introduction>& all, const Introduction& own) {
-  const bool is_one_network = std::all_of(
-      all.begin(), all.end(), [&](const Introduction& each) { return share_loopback(own, each); });
+  const bool is_one_network = std::all_of(all.begin(), all.end(), [&](const Introduction& each) {
+    return each.network == own.network;
+  });
   if (is_one_network) return "127.0.0.1";
   const auto anywhere = net::TcpAddress::parse("192.0.2.1:9");  // of documentation: nobody's
   return net::choose_address("the way to other hosts (setting socket_ifname)", "^lo",
@@ -204,13 +246,7 @@ std::unique_ptr<RemoteHosts> open_doors(const HostOptions& options, const net::F
                       .public_key = keys.public_key()};
   const std::vector<std::string> all =
       tell_all(options, "door", encode(own, WorldRank(options.rank), security), deadline);
-  std::vector<DoorPlate> plates;
-  for (const std::string& text : all) {
-    const std::size_t rank = plates.size();
-    const bool shares_loopback = share_loopback(self, introductions[rank]);
-    plates.push_back(
-        read_plate(options, roster, static_cast<int>(rank), text, own, shares_loopback, security));
-  }
+  std::vector<DoorPlate> plates = read_plates(options, roster, introductions, all, security);
   return std::make_unique<RemoteHosts>(RemoteOptions{.memory = memory.duplicate(),
                                                      .roster = roster,
                                                      .rank = WorldRank(options.rank),

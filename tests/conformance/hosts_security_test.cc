@@ -89,6 +89,7 @@ TEST(HostsSecurity, ARankWithAnotherSecretIsNamedByAllAtOnce) {
     expect_text(*outcome.error, "rank 2 on ");
     expect_text(*outcome.error, "TUTTI_SECRET_FILE");
     EXPECT_EQ(outcome.failure.find("nobody guesses"), std::string::npos);
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{2}) << outcome.failure;
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
 }
@@ -101,6 +102,7 @@ TEST(HostsSecurity, ARankOfAnotherLevelIsNamedWithBoth) {
     ASSERT_TRUE(outcome.error) << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kInvalidArgument);
     expect_text(*outcome.error, "security=auth on rank 0, security=opportunistic on rank 2");
+    EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{2}) << outcome.failure;
   }
 }
 
