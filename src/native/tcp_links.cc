@@ -15,6 +15,8 @@ namespace {
 /// learns what has become of others.
 constexpr std::chrono::milliseconds kLookAgain{20};
 constexpr int kLooks = static_cast<int>(TcpLinks::kExplained / kLookAgain);
+/// In the last of them it is asked whether anybody is at the peer's door.
+constexpr int kLooksAtTheDoor = 25;
 
 /// What the peer has sent goes on its way before this end closes: what lies here unread would make
 /// that a reset, which discards what is under way.
@@ -146,7 +148,19 @@ void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_p
     ++end.looks;
   }
   *next = std::min(*next, end.next_look);
+  if (end.looks <= kLooks - kLooksAtTheDoor) return;
+  const WorldRank rank = world_ranks_[static_cast<std::size_t>(end.peer)];
+  const bool has_ended = sockets_.has_ended(rank);
   if (end.looks <= kLooks) return;
+  // The relay of its host would say how, and is stopped.
+  if (has_ended) {
+    return membership_.fail({ErrorCode::kPeerLost,
+                             fmt::format("{} has ended: nobody is at its door, and its host does "
+                                         "not say how",
+                                         membership_.person(end.peer)),
+                             {end.peer},
+                             {}});
+  }
   membership_.fail({ErrorCode::kSystem,
                     fmt::format("the connection to {} {}", membership_.person(end.peer),
                                 end.connection->how_ended()),

@@ -516,6 +516,23 @@ TEST(Links, AConnectionThatEndsFailsTheGroup) {
   }
 }
 
+TEST(Links, APeerWhoseDoorIsClosedIsLost) {
+  Wires wires({0, 1});
+  wires.end_all();
+  on_native_ranks(
+      2,
+      [&](NativeRank& me) {
+        me.run(me.next(Op::all_to_all, 1, Ints(2).data(), Ints(2).data()));
+        if (me.rank == 0) ::shutdown(wires.end_of(kTestGroup, 0, 1, kCollectives), SHUT_RDWR);
+        const Error error =
+            thrown_by([&] { me.run(me.next(Op::all_to_all, 1, Ints(2).data(), Ints(2).data())); });
+        EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+        EXPECT_NE(std::string(error.what()).find("nobody is at its door"), std::string::npos);
+        EXPECT_EQ(error.context().culprits.size(), 1u);
+      },
+      &wires);
+}
+
 TEST(Links, AConnectionThatCannotBeMadeFailsTheGroup) {
   Wires wires({0, 1});
   wires.refuse();

@@ -60,6 +60,9 @@ class Wires {
   void all_have_made_it() { made_it_.arrive_and_wait(); }
   /// From now on `rank` is given none, as if it did nothing.
   void withhold(int rank) noexcept { withheld_.store(rank); }
+  /// From now on nobody is at anybody's door.
+  void end_all() noexcept { has_ended_.store(true); }
+  bool has_ended() const noexcept { return has_ended_.load(); }
   /// How many connections have been made.
   int count() {
     const std::lock_guard lock(mutex_);
@@ -147,6 +150,7 @@ class Wires {
   int made_ = 0;               // mutex_
   std::atomic<int> withheld_{-1};
   std::atomic<bool> refuses_{false};
+  std::atomic<bool> has_ended_{false};
   std::atomic<bool> stopping_{false};
   std::thread runner_;
 };
@@ -161,6 +165,7 @@ class WireSockets final : public control::PeerSockets {
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override {
     return wires_.has_come(group, rank_, peer.value, lane);
   }
+  bool has_ended(WorldRank) override { return wires_.has_ended(); }
   net::Events& events() noexcept override { return wires_.events(); }
 
  private:

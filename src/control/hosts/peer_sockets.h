@@ -22,6 +22,9 @@ class PeerSockets {
   virtual net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
   /// Whether try_take would give one by now, without making one.
   virtual bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) = 0;
+  /// Whether nobody is at the door of `peer` any more, as far as is known: its process has ended.
+  /// Asks anew, and waits for nothing.
+  virtual bool has_ended(WorldRank peer) = 0;
   /// Where it is watched; its thread runs as long as the world.
   virtual net::Events& events() noexcept = 0;
 };

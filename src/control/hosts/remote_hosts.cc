@@ -132,6 +132,31 @@ bool RemoteHosts::has_come(GroupId group, WorldRank peer, std::uint8_t lane) {
   return data_.has_come(group, peer, lane);
 }
 
+bool RemoteHosts::has_ended(WorldRank peer) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_.contains(peer)) return true;
+  }
+  events_.post([this, peer] { probe(peer); });
+  return false;
+}
+
+/// A note without words: the kernel of a process that is stopped takes it as well.
+void RemoteHosts::probe(WorldRank rank) {
+  if (far(rank).probe) return;
+  try {
+    far(rank).probe = begin_call({.role = Role::note, .from = rank_, .to = rank}, Hearing::kSilence,
+                                 [this, rank](Call::Outcome outcome) {
+                                   events_.discard(std::move(far(rank).probe));
+                                   if (outcome.error_number != ECONNREFUSED) return;
+                                   const std::lock_guard lock(mutex_);
+                                   ended_.insert(rank);
+                                 });
+  } catch (const Error& error) {
+    log(LogLevel::error, error.what());  // it is asked again
+  }
+}
+
 // ---- as the relay: on the control thread -------------------------------------------------------
 
 void RemoteHosts::open() {

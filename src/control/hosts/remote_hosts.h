@@ -83,6 +83,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   // PeerSockets
   net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override;
+  bool has_ended(WorldRank peer) override;
   net::Events& events() noexcept override { return events_; }
 
  private:
@@ -100,6 +101,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
     std::unique_ptr<Connection> note = {};
+    std::unique_ptr<Call> probe = {};
   };
   /// What came from another host's relay and waits for this host's.
   struct Inbox {
@@ -134,6 +136,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void on_guest(const Hello& hello, net::Secured socket);
   void on_relay_end(WorldRank rank);
   void hear_note(WorldRank rank, net::Secured socket);
+  void probe(WorldRank rank);
   void note_gone(Far& other);
   void hear_relay(WorldRank rank, const net::Frame& frame);
   void hear_question(WorldRank rank, const net::Frame& frame);
@@ -168,6 +171,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   net::Condition changed_;
   Inbox inbox_;                   // mutex_
   std::vector<HostFacts> facts_;  // mutex_; by host
+  std::set<WorldRank> ended_;     // mutex_; nobody was at their doors
   bool has_told_all_ = false;     // mutex_
 
   // On the own thread.
