@@ -13,6 +13,11 @@ namespace {
 /// Data repeat after a prime number of elements, so that what must come out is computed once.
 constexpr std::size_t kPeriod = 251;
 
+/// Of a step for `value`; who disagrees with the plan puts in something else.
+constexpr std::uint64_t number_of(std::size_t step, bool disagrees) noexcept {
+  return step + (disagrees ? 1000 : 0);
+}
+
 /// What `member` puts into `step`: of different magnitudes, so that the order of additions shows.
 float value(std::uint64_t step, int member, std::size_t i) noexcept {
   std::uint64_t bits = (step * 64 + static_cast<std::uint64_t>(member) + 1) * 0x9e3779b97f4a7c15;
@@ -101,7 +106,7 @@ bool Task::has_output() const noexcept {
 void Task::lay_out() {
   const auto members = static_cast<std::size_t>(members_);
   const bool is_split = op_ == Op::all_to_all || op_ == Op::reduce_scatter || op_ == Op::scatter;
-  const std::uint64_t number = step_ + (is_other_ ? 1000 : 0);
+  const std::uint64_t number = number_of(step_, is_other_);
   if (has_input()) {
     input_.resize(is_split ? first_of(members_) : count_of(me_));
     fill(input_, [&](std::size_t i) { return value(number, me_, i); });
@@ -201,8 +206,13 @@ std::string Task::why_wrong_message() const {
   if (!is_mine) return fmt::format("got the message of step {}", step);
   if (info_.rank != sent.from || info_.tag != sent.tag || info_.count != count_)
     return fmt::format("was told that rank {} sent it, with tag {}", info_.rank, info_.tag);
+  // Both ends may disagree with the plan in the same way.
+  const bool is_other =
+      std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Fault& fault) {
+        return fault.kind == FaultKind::disagree && fault.who == sent.from && fault.at == step;
+      });
   std::vector<float> period(std::min(kPeriod, count_));
-  fill(period, [&](std::size_t i) { return value(step, sent.from, i); });
+  fill(period, [&](std::size_t i) { return value(number_of(step, is_other), sent.from, i); });
   const auto got = std::span(output_).subspan(1);  // the first is the step
   const auto first = std::min(period.size() - 1, got.size());
   const bool is_right = is_filled(got.first(first), std::span(period).subspan(1)) &&
