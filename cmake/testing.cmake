@@ -15,8 +15,9 @@ function(tutti_test_code name)
 endfunction()
 
 # tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s] [LAYOUTS l ...]): one GoogleTest program; one
-# ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in TUTTI_TEST_LAYOUT. Labels: none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan),
-# `torch`, `mpi`, `soak`, `package`.
+# ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in TUTTI_TEST_LAYOUT. Labels:
+# none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`,
+# `package`.
 function(tutti_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS;LAYOUTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})

@@ -284,8 +284,12 @@ Host::~Host() {
   state_->process->unwatch(*state_, [this] { leave(*state_); });
   state_->rouse_others();
   if (state_->remote == nullptr) return;
-  const std::lock_guard lock(state_->mutex);
-  state_->remote->leave(state_->lost);
+  std::set<WorldRank> lost;
+  {
+    const std::lock_guard lock(state_->mutex);
+    lost = state_->lost;
+  }
+  state_->remote->leave(lost);  // which waits for other hosts
 }
 
 const Board& Host::board() const noexcept { return state_->shared; }

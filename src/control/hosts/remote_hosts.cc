@@ -372,7 +372,8 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
         events_, std::move(outcome.socket), kMostFrameBytes,
         [this, rank](const net::Frame& frame) { hear_question(rank, frame); },
         [this, rank](int error_number) { on_line_end(rank, error_number); });
-    if (!has_parted(rank)) tell_all(*other.line);
+    if (!has_parted(rank))
+      for (const net::Frame& report : all_reports()) other.line->send(report);
   }
   update_facts();
 }
@@ -492,10 +493,12 @@ void RemoteHosts::take_vote(int host, const std::string& bytes) {
 
 // ---- as the relay ------------------------------------------------------------------------------
 
-void RemoteHosts::tell_all(Connection& line) {
+std::vector<net::Frame> RemoteHosts::all_reports() const {
+  std::vector<net::Frame> frames;
   const auto now = Clock::now();
   for (const Report& report : reporter_.all())
-    line.send({.type = kReport, .id = 0, .body = encode(report, now)});
+    frames.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
+  return frames;
 }
 
 void RemoteHosts::tell_news() {
@@ -520,15 +523,11 @@ void RemoteHosts::end_lines() {
 }
 
 void RemoteHosts::leave_note(const std::set<WorldRank>& lost) {
-  std::vector<net::Frame> words;
-  const auto now = Clock::now();
-  for (const Report& report : reporter_.all())
-    words.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
   std::vector<WorldRank> to;
   visit_far([&](WorldRank rank, const Far&) {
     if (!lost.contains(rank) && !has_parted(rank)) to.push_back(rank);
   });
-  notes_.leave(to, std::move(words));
+  notes_.leave(to, all_reports());
 }
 
 void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }

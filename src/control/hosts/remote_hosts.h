@@ -101,6 +101,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
     std::unique_ptr<Connection> note = {};
+    // Of any rank: whether somebody is at its door.
     std::unique_ptr<Call> probe = {};
   };
   /// What came from another host's relay and waits for this host's.
@@ -142,7 +143,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void hear_question(WorldRank rank, const net::Frame& frame);
   void take_vote(int host, const std::string& bytes);
   void ask_again(int host);
-  void tell_all(Connection& line);
+  std::vector<net::Frame> all_reports() const;
   void tell_news();
   bool has_parted(WorldRank rank) const noexcept { return parted_.contains(roster_.host_of(rank)); }
   void end_lines();

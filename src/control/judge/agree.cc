@@ -15,8 +15,8 @@ namespace {
 /// Whether two members had different chains after the operation `seq`; nothing if one does not
 /// show that.
 std::optional<bool> differ(const GroupFacts& facts, std::uint64_t seq, int one, int other) {
-  const KnownCall *const of_one = shown_at(facts.does(one), seq), *const of_other = shown_at(
-                                                                      facts.does(other), seq);
+  const KnownCall* const of_one = shown_at(facts.does(one), seq);
+  const KnownCall* const of_other = shown_at(facts.does(other), seq);
   if (of_one == nullptr || of_other == nullptr) return std::nullopt;
   return of_one->chain != of_other->chain;
 }
