@@ -393,25 +393,20 @@ Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& i
   }
 }
 
-Fd begin_connect(const TcpAddress& address) {
+Fd begin_connect(const TcpAddress& address, int* error_number) {
   Fd socket = make_socket(address.family());
   send_at_once(socket);
-  if (::connect(socket.get(), address.data(), address.size()) != 0 && errno != EINPROGRESS &&
-      errno != EINTR && !may_come(errno)) {
-    throw system_error(fmt::format("cannot connect to {}", address.text()), errno);
-  }
+  const bool is_done = ::connect(socket.get(), address.data(), address.size()) == 0;
+  *error_number = is_done || errno == EINPROGRESS || errno == EINTR ? 0 : errno;
+  if (*error_number != 0 && !may_come(*error_number))
+    throw system_error(fmt::format("cannot connect to {}", address.text()), *error_number);
   return socket;
 }
 
 int end_connect(int socket) noexcept {
   int error_number = 0;
   socklen_t size = sizeof error_number;
-  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error_number, &size) != 0) return errno;
-  if (error_number != 0) return error_number;
-  // One that was refused at once has told its error already.
-  sockaddr_storage peer;
-  size = sizeof peer;
-  return ::getpeername(socket, reinterpret_cast<sockaddr*>(&peer), &size) == 0 ? 0 : ECONNREFUSED;
+  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error_number, &size) == 0 ? error_number : errno;
 }
 
 void end_if_silent(int socket, std::chrono::milliseconds silence) {

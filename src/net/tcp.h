@@ -85,10 +85,11 @@ std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline,
 /// no answer comes for some ten seconds. A process that is stopped is there.
 void watch_for_lost_host(int socket);
 
-/// Begins to connect, and waits for nothing: once the socket can be written, end_connect says how
-/// it went. Throws kSystem where nothing was begun.
-Fd begin_connect(const TcpAddress& address);
-/// 0: it is connected; else the number of the error.
+/// Begins to connect, and waits for nothing. `*error_number`: why that has failed at once, as it does
+/// without a route; 0: once the socket can be written, end_connect says how it went. Throws kSystem
+/// where nothing was begun.
+Fd begin_connect(const TcpAddress& address, int* error_number);
+/// 0: it was connected, and may have ended since; else the number of the error.
 int end_connect(int socket) noexcept;
 /// The connection ends with ETIMEDOUT once the other host has acknowledged nothing for so long,
 /// though something was sent, or nothing was and it answers no probes. A process that reads nothing

@@ -125,8 +125,11 @@ TEST_F(Launcher, AFailedJobWaitsForItsReaderUntilItIsAskedToEnd) {
 }
 
 TEST_F(Launcher, ARequestToEndDuringTheFailureGraceCountsForTheReaderToo) {
+  // Rank 1 is started last, and prints once it is the only one.
   LaunchedJob job(run(2, {"sh", "-c",
-                          "[ $RANK = 1 ] && exit 3; trap 'exit 0' TERM; "
+                          "[ $RANK = 0 ] && exit 3; trap 'exit 0' TERM; "
+                          "until [ \"$(cat /proc/$PPID/task/$PPID/children)\" = \"$$ \" ]; "
+                          "do sleep 0.01; done; "
                           "yes | head -n 20000 & while :; do wait; sleep 0.01; done"}));
   ASSERT_TRUE(job.wait_until_full());
   job.signal(SIGTERM);

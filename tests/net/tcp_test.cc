@@ -2,12 +2,15 @@
 #include "net/tcp.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
 #include <thread>
 
+#include "net/poller.h"
 #include "net/port_holder.h"
 #include "net/process_info.h"
 #include "net/resolve.h"
@@ -199,7 +202,9 @@ TEST(Tcp, AnAddressIsChosenByTheWayToAnother) {
 TEST(Tcp, WhatWasBegunSaysHowItWent) {
   const Fd listener = listen_tcp(address("127.0.0.1:0"));
   Deadline deadline = Deadline::after(20s);
-  const Fd socket = begin_connect(TcpAddress::local(listener.get()));
+  int at_once = -1;
+  const Fd socket = begin_connect(TcpAddress::local(listener.get()), &at_once);
+  EXPECT_EQ(at_once, 0);
   ASSERT_EQ(poll_writable(socket.get(), deadline), PollResult::ready);
   EXPECT_EQ(end_connect(socket.get()), 0);
   end_if_silent(socket.get(), 2000ms);
@@ -209,9 +214,39 @@ TEST(Tcp, WhatWasBegunSaysHowItWent) {
     const Fd gone = listen_tcp(address("127.0.0.1:0"));
     nobody = TcpAddress::local(gone.get());
   }
-  const Fd refused = begin_connect(nobody);
+  const Fd refused = begin_connect(nobody, &at_once);
   ASSERT_EQ(poll_writable(refused.get(), deadline), PollResult::ready);
-  EXPECT_EQ(end_connect(refused.get()), ECONNREFUSED);
+  EXPECT_EQ(at_once != 0 ? at_once : end_connect(refused.get()), ECONNREFUSED);
+}
+
+// Who is reset was not refused, whenever it asks: a process that is refused takes the other for
+// dead.
+TEST(Tcp, WhoIsResetWasNotRefused) {
+  const Fd listener = listen_tcp(address("127.0.0.1:0"));
+  Deadline deadline = Deadline::after(20s);
+  int at_once = -1;
+  const Fd socket = begin_connect(TcpAddress::local(listener.get()), &at_once);
+  ASSERT_EQ(poll_readable(listener.get(), deadline), PollResult::ready);
+  {
+    const Fd accepted = accept_tcp(listener.get());
+    ASSERT_TRUE(accepted);
+    const linger reset{1, 0};
+    ::setsockopt(accepted.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
+  ASSERT_EQ(poll_readable(socket.get(), deadline), PollResult::ready);
+  EXPECT_EQ(end_connect(socket.get()), ECONNRESET);
+  EXPECT_EQ(end_connect(socket.get()), 0) << "an error is told once";
+}
+
+TEST(Tcp, WhoHasNoRouteWasNotRefused) {
+  int at_once = 0;
+  bool may = false;
+  std::thread([&] {  // in a network without any device that is up
+    may = ::unshare(CLONE_NEWNET) == 0;
+    if (may) (void)begin_connect(address("127.0.0.1:9"), &at_once);
+  }).join();
+  if (!may) GTEST_SKIP() << "may not make a network namespace";
+  EXPECT_EQ(at_once, ENETUNREACH);
 }
 
 TEST(Tcp, NeverListensEverywhere) {

@@ -157,7 +157,7 @@ Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hel
       level_(level),
       handshake_(net::Handshake::calling(claim_of(hello), level, key)),
       on_outcome_(std::move(on_outcome)),
-      socket_(net::begin_connect(address)) {
+      socket_(net::begin_connect(address, &connect_error_)) {
   if (silence.count() > 0) net::end_if_silent(socket_.get(), silence);
   watched_ = events.watch(socket_.get(), [this] { look(); });
   watched_->arm(net::Events::Want::write);
@@ -165,7 +165,8 @@ Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hel
 
 void Call::look() {
   if (state_ == State::connecting) {
-    const int error_number = net::end_connect(socket_.get());
+    const int error_number =
+        connect_error_ != 0 ? connect_error_ : net::end_connect(socket_.get());
     if (error_number != 0) return end({.error_number = error_number});
     state_ = State::proving;
   }

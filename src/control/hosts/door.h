@@ -103,6 +103,7 @@ class Call {
   State state_ = State::connecting;
   AnswerBytes answer_;
   std::size_t heard_ = 0;
+  int connect_error_ = 0;  // before the socket, which sets it
   net::Fd socket_;
   std::unique_ptr<net::Events::Watched> watched_;
 };

@@ -29,6 +29,12 @@ constexpr milliseconds kSweep{20}, kBetweenCalls{100};
 constexpr std::chrono::seconds kLeaving{3};
 constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
 
+/// How long a call may be without an answer until it is made anew, after `unanswered` such calls. A
+/// listener that is being closed may drop a call, and the kernel repeats one only after a second.
+milliseconds patience_after(int unanswered) noexcept {
+  return std::min<milliseconds>(kBetweenCalls * (1 << std::min(unanswered, 8)), Hearing::kSilence);
+}
+
 }  // namespace
 
 RemoteHosts::RemoteHosts(RemoteOptions options)
@@ -295,7 +301,7 @@ void RemoteHosts::sweep(Clock::time_point now) {
       other.hearing.ask(now);
     }
     if (other.call && other.call->is_connecting() &&
-        now >= other.call->began() + Hearing::kSilence) {
+        now >= other.call->began() + patience_after(other.unanswered)) {
       other.call->give_up();
       on_outcome(rank, {.error_number = ETIMEDOUT});
     }
@@ -361,6 +367,7 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   Far& other = far(rank);
   if (outcome.is_heard) other.hearing.heard(other.call->began());
   events_.discard(std::move(other.call));
+  other.unanswered = outcome.error_number == ETIMEDOUT ? other.unanswered + 1 : 0;
   if (!outcome.distrust.empty() && !std::exchange(other.is_distrusted, true))
     log(LogLevel::error, outcome.distrust);
   if (outcome.error_number == ECONNREFUSED) note_gone(other);

@@ -92,6 +92,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   struct Far {
     // Of this rank as the relay of its host:
     std::unique_ptr<Call> call = {};
+    int unanswered = 0;  ///< calls, one after the other
     std::unique_ptr<Connection> line = {};
     std::uint64_t line_id = 0;  ///< 0: there is none
     Clock::time_point next_call = {};
