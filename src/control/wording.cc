@@ -252,8 +252,14 @@ class Words {
   }
 
   std::string making_by(int member, GroupId group) const {
-    if (!group_.members.is_here(member)) return "another group";
-    return describe_making(group_.host->shared, group_.members.here().slot_index_of(member), group);
+    if (group_.members.is_here(member)) {
+      const SlotIndex slot = group_.members.here().slot_index_of(member);
+      return describe_making(group_.host->shared, slot, group);
+    }
+    const GroupFacts facts = group_.members.read_meetings();
+    for (const MeetingFacts& other : facts.of(member).meetings)
+      if (other.group == group && !other.words.empty()) return other.words;
+    return "another group";
   }
 
   /// The same operation, called on top of different pasts.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <utility>
 
@@ -14,6 +15,12 @@
 #include "tutti/error.h"
 
 namespace tutti::launch {
+namespace {
+
+/// In which the keeper tells what it has started, after the process could run.
+constexpr std::chrono::seconds kNoteComes{1};
+
+}  // namespace
 
 Agent::Agent(int rank_count)
     : address_(net::random_address("tutti")),
@@ -21,8 +28,8 @@ Agent::Agent(int rank_count)
       board_fd_(control::Board::make(rank_count)),
       board_(board_fd_),
       joined_(static_cast<std::size_t>(rank_count)),
-      pids_(static_cast<std::size_t>(rank_count)),
-      slots_(static_cast<std::size_t>(rank_count)) {
+      slots_(static_cast<std::size_t>(rank_count)),
+      pids_(static_cast<std::size_t>(rank_count)) {
   std::iota(slots_.begin(), slots_.end(), 0);
 }
 
@@ -50,6 +57,7 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   if (hello.rank >= 0 && hello.world_size == board_.world_size() &&
       hello.rank < board_.slot_count()) {
     const auto rank = static_cast<std::size_t>(started_as(peer.pid, hello.rank));
+    const std::lock_guard lock(mutex_);
     // The board shows the first world; later ones may number as they like.
     if (board_.state_of(SlotIndex(slots_[rank])) == control::RankState::absent) {
       slots_[rank] = hello.rank;
@@ -63,13 +71,29 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
   return std::nullopt;
 }
 
-/// The rank as which we started the process, or its ancestor; as it says if that is not known.
-int Agent::started_as(pid_t pid, int said) const {
-  const auto is_below = [&](const pid_t started) { return net::descends_from(pid, started); };
-  const pid_t expected = pids_[static_cast<std::size_t>(said)];
-  if (expected == 0 || is_below(expected)) return said;
-  const auto found = std::find_if(pids_.begin(), pids_.end(), is_below);
-  return found == pids_.end() ? said : static_cast<int>(found - pids_.begin());
+/// The rank as which we started the process, or its ancestor; as it says if that is not known. A
+/// process may come before the keeper has told which it has started.
+int Agent::started_as(pid_t pid, int said) {
+  const auto is_below = [&](const pid_t started) {
+    return started != 0 && net::descends_from(pid, started);
+  };
+  Deadline deadline = Deadline::after(kNoteComes);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (is_below(pids_[static_cast<std::size_t>(said)])) return said;
+    const auto found = std::find_if(pids_.begin(), pids_.end(), is_below);
+    if (found != pids_.end()) return static_cast<int>(found - pids_.begin());
+    if (std::count(pids_.begin(), pids_.end(), 0) == 0 || !started_.wait(lock, deadline))
+      return said;
+  }
+}
+
+void Agent::rank_started(int rank, pid_t pid) noexcept {
+  const std::lock_guard lock(mutex_);
+  pids_[static_cast<std::size_t>(rank)] = pid;
+  // Before that another one may have this number in the world.
+  if (joined_[static_cast<std::size_t>(rank)]) board_.set_pid(slot_of(rank), pid);
+  started_.notify_all();
 }
 
 void Agent::fail(const std::string& reason, int lost) {

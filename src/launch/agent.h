@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
@@ -40,10 +41,7 @@ class Agent {
   /// Those who wait in the store, or come later, get this as their error: the rank `lost` is.
   void fail(const std::string& reason, int lost);
 
-  void rank_started(int rank, pid_t pid) noexcept {
-    pids_[static_cast<std::size_t>(rank)] = pid;
-    board_.set_pid(slot_of(rank), pid);
-  }
+  void rank_started(int rank, pid_t pid) noexcept;
   void rank_exited(int rank, int wait_status) noexcept {
     board_.set_exit(slot_of(rank), wait_status);
   }
@@ -62,7 +60,7 @@ class Agent {
 
  private:
   std::optional<Error> admit(const store::Hello& hello, const net::Peer& peer);
-  int started_as(pid_t pid, int said) const;
+  int started_as(pid_t pid, int said);
   /// On the board of the job's world, where a rank of the world is its slot.
   SlotIndex slot_of(int rank) const noexcept {
     return SlotIndex(slots_[static_cast<std::size_t>(rank)]);
@@ -74,8 +72,10 @@ class Agent {
   net::Fd board_fd_;
   control::Board board_;
   std::vector<std::atomic<bool>> joined_;
-  std::vector<std::atomic<pid_t>> pids_;  ///< by rank; 0: not known yet
-  std::vector<std::atomic<int>> slots_;   ///< by rank: another's, if the program has renumbered
+  std::vector<std::atomic<int>> slots_;  ///< by rank: another's, if the program has renumbered
+  std::mutex mutex_;
+  net::Condition started_;
+  std::vector<pid_t> pids_;  ///< mutex_; by rank; 0: not known yet
   std::atomic<pid_t> first_joined_ = -1;
   net::Wakeup news_;
   std::optional<store::Server> server_;  // last: its thread uses the others

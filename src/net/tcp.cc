@@ -406,7 +406,8 @@ Fd begin_connect(const TcpAddress& address, int* error_number) {
 int end_connect(int socket) noexcept {
   int error_number = 0;
   socklen_t size = sizeof error_number;
-  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error_number, &size) == 0 ? error_number : errno;
+  const bool is_told = ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error_number, &size) == 0;
+  return is_told ? error_number : errno;
 }
 
 void end_if_silent(int socket, std::chrono::milliseconds silence) {

@@ -85,7 +85,7 @@ std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline,
 /// no answer comes for some ten seconds. A process that is stopped is there.
 void watch_for_lost_host(int socket);
 
-/// Begins to connect, and waits for nothing. `*error_number`: why that has failed at once, as it does
+/// Begins to connect, and waits for nothing. `*error_number`: why that has failed at once, as
 /// without a route; 0: once the socket can be written, end_connect says how it went. Throws kSystem
 /// where nothing was begun.
 Fd begin_connect(const TcpAddress& address, int* error_number);

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/rank_list.h"
+#include "store/session.h"
 #include "store/watch.h"
 
 namespace tutti::rendezvous {
@@ -19,6 +20,7 @@ using store::timeout_of;
 
 constexpr const char* kOk = "ok";
 constexpr milliseconds kAside{1000};  // for questions beside the deadline: who is missing
+constexpr std::size_t kMostReasons = 8;  // why ranks are missing, in one text
 constexpr milliseconds kSlice{100};   // of the wait for the verdict, between two looks
 
 void check_verdict(const std::string& verdict, int rank) {
@@ -56,7 +58,7 @@ class Round {
   void judge();
   std::optional<Error> find_mixture();
   std::vector<int> missing();
-  std::string describe_missing(const std::vector<int>& ranks) const;
+  std::string describe_missing(const std::vector<int>& ranks);
   std::string say_missing();
   [[noreturn]] void throw_timeout();
 
@@ -187,9 +189,14 @@ std::vector<int> Round::missing() {
   return ranks;
 }
 
-std::string Round::describe_missing(const std::vector<int>& ranks) const {
-  return fmt::format("{} of {} ranks missing: {} (at {})", ranks.size(), identity_.world_size,
-                     format_ranks(ranks), options_.place);
+std::string Round::describe_missing(const std::vector<int>& ranks) {
+  std::string text = fmt::format("{} of {} ranks missing: {} (at {})", ranks.size(),
+                                 identity_.world_size, format_ranks(ranks), options_.place);
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMostReasons); ++i) {
+    if (const auto why = store_.try_get(store::turned_away_key(ranks[i]), kAside))
+      text += fmt::format("; a process was turned away there: {}", *why);
+  }
+  return text;
 }
 
 std::string Round::say_missing() try {

@@ -106,7 +106,7 @@ class Server::Loop {
   bool serve(Connection& connection, bool readable);
   bool read_from(Connection& connection);
   bool has_proved(Connection& connection);
-  void tell_of(const Connection& connection);
+  void tell_of(const Connection& connection) noexcept;
   net::Handshake begin_handshake() const;
   bool greet(Connection& connection);
   void say_last_words();
@@ -250,8 +250,8 @@ bool Server::Loop::has_proved(Connection& connection) {
   return true;
 }
 
-/// Who may be a rank with another secret, level or version than the others.
-void Server::Loop::tell_of(const Connection& connection) {
+/// Who may be a rank with another secret, level or version than the others, which wait for it.
+void Server::Loop::tell_of(const Connection& connection) noexcept try {
   using Outcome = net::Handshake::Outcome;
   const net::Handshake& handshake = *connection.handshake;
   const bool is_stranger =
@@ -260,10 +260,12 @@ void Server::Loop::tell_of(const Connection& connection) {
   const int rank = handshake.claim().from;
   const std::string who = describe(connection.peer) +
                           (rank >= 0 ? ", as it says rank " + std::to_string(rank) + "," : "");
-  const Error why = net::failure_of(handshake, options_.security.level, "this rank", who);
+  const Error why = net::failure_of(handshake, options_.security.level, "the store", who);
+  if (rank >= 0) hall_.put(turned_away_key(rank), why.what());
   log(LogLevel::warn,
       "the store of this rank has turned a client away: " + std::string(why.what()) +
           (++lines_ == kMostLines ? " (there are no more lines of this kind)" : ""));
+} catch (const std::exception&) {  // the store is full
 }
 
 bool Server::Loop::read_from(Connection& connection) {

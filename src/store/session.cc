@@ -21,6 +21,8 @@ net::Key key_of_store(const net::Security& security) {
   return net::derive(security.secret.bytes(), {}, "tutti store");
 }
 
+std::string turned_away_key(int rank) { return "turned_away/" + std::to_string(rank); }
+
 std::optional<Error> check_version(const Hello& hello) {
   if (hello.version == kProtocolVersion) return std::nullopt;
   return Error(ErrorCode::kUnsupported,
@@ -183,6 +185,11 @@ void Hall::execute(const Will& will) {
     table_.apply({Command::compare_set, {key}, {"", will.text}});
   }
   wake(will.absent);
+}
+
+void Hall::put(const std::string& key, const std::string& value) {
+  table_.apply({Command::set, {key}, {value}});
+  wake(std::span(&key, 1));
 }
 
 void Hall::keep(Guest& guest, std::uint64_t id, Guest::Wait wait) {

@@ -42,6 +42,9 @@ struct Hello {
 /// The key of connections over TCP: of the secret, where the level has one.
 net::Key key_of_store(const net::Security& security);
 
+/// Where the server of a store says why it has turned away a process that called itself that rank.
+std::string turned_away_key(int rank);
+
 /// kUnsupported when the client speaks another version of the protocol.
 std::optional<Error> check_version(const Hello& hello);
 net::Frame encode(const Hello& hello);
@@ -100,6 +103,8 @@ class Hall {
  public:
   /// From now on every call fails with `reason`; those who wait are answered so at once.
   void fail(const Error& reason);
+  /// The server's own entry, for whom it may concern.
+  void put(const std::string& key, const std::string& value);
   std::size_t guest_count() const noexcept { return guests_.size(); }
   /// From now on guests go because the hall closes: their wills are void.
   void close() noexcept { is_closing_ = true; }

@@ -31,16 +31,18 @@ std::vector<std::size_t> counts(int ranks) {
   return all;
 }
 
-/// Which of the four variants of a large cell the default tier runs: one or none, by the cell's
-/// seed.
+/// The default tier runs all cells but the large ones between threads, of the others one variant or
+/// none, which the cell's seed chooses.
 bool in_default_tier(const Cell& cell, int ranks, As as) {
   const std::uint64_t choice = cell.seed >> 20;
   const unsigned variant = (cell.in_place ? 1u : 0u) | (cell.asynchronous ? 2u : 0u);
   if (kSanitized && (cell.count > 1000 || ranks > 4)) return false;
-  if (cell.count < 100'000) return !kSanitized || choice % 4 == variant;
-  if (choice % 4 != variant) return false;
+  const bool is_large = cell.count >= 100'000;
+  const bool takes_all = !kSanitized && !is_large && as == As::threads;
+  if (!takes_all && choice % 4 != variant) return false;
+  if (!is_large) return true;
   const bool many = ranks > 4 || as == As::processes;
-  return !many || (choice >> 2) % 6 == 0;
+  return (choice >> 2) % (many ? 12 : 3) == 0;
 }
 
 std::vector<Cell> cells(const Call& call, int ranks, As as) {

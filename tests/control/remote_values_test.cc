@@ -48,7 +48,8 @@ Report full_report() {
                         .members = world_ranks({0, 7}),
                         .has_disagreed = true,
                         .failed = Clock::time_point(40s),
-                        .looks = 3}},
+                        .looks = 3,
+                        .words = "new_group({0, 7}) at train.cc:9"}},
           .asked = std::chrono::nanoseconds(100s).count()};
 }
 
@@ -86,6 +87,7 @@ TEST(RemoteValues, AReportComesAsItWent) {
   ASSERT_EQ(come->meetings.size(), 1u);
   EXPECT_EQ(come->meetings[0].members, world_ranks({0, 7}));
   EXPECT_TRUE(come->meetings[0].has_disagreed);
+  EXPECT_EQ(come->meetings[0].words, "new_group({0, 7}) at train.cc:9");
   // Ten seconds old there, so no older here than when the question was put.
   EXPECT_EQ(come->meetings[0].failed, Clock::time_point(90s));
 }

@@ -128,9 +128,9 @@ TEST_F(Launcher, ARequestToEndDuringTheFailureGraceCountsForTheReaderToo) {
   // Rank 1 is started last, and prints once it is the only one.
   LaunchedJob job(run(2, {"sh", "-c",
                           "[ $RANK = 0 ] && exit 3; trap 'exit 0' TERM; "
-                          "until [ \"$(cat /proc/$PPID/task/$PPID/children)\" = \"$$ \" ]; "
-                          "do sleep 0.01; done; "
-                          "yes | head -n 20000 & while :; do wait; sleep 0.01; done"}));
+                          "until [ \"$(cat /proc/$PPID/task/$PPID/children)\" = \"$$ \" ]; do "
+                          "sleep 0.01; done; yes | head -n 20000 & while :; do wait; "
+                          "sleep 0.01; done"}));
   ASSERT_TRUE(job.wait_until_full());
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait_exit_unread(5s), 3);

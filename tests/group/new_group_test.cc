@@ -58,14 +58,16 @@ TEST(NewGroup, RanksThatAskForOthersAreTold) {
   }
 }
 
-TEST(NewGroup, AnotherOrderIsAnotherGroup) {
+void ask_for_another_order(const std::vector<int>& hosts) {
+  test_kit::RunOptions options;
+  options.hosts = hosts;
   const auto outcomes =
       outcomes_of(2,
                   [](ProcessGroup& world) {
                     const std::vector<int> ranks = {world.rank(), 1 - world.rank()};
                     (void)world.new_group(ranks, {"role.cc", 5 + world.rank()});
                   },
-                  {});
+                  options);
   for (const int rank : {0, 1}) {
     const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
@@ -79,6 +81,9 @@ TEST(NewGroup, AnotherOrderIsAnotherGroup) {
                 "ranks in the same order");
   }
 }
+
+TEST(NewGroup, AnotherOrderIsAnotherGroup) { ask_for_another_order({}); }
+TEST(NewGroup, AnotherOrderIsAnotherGroupOverHostsToo) { ask_for_another_order({0, 1}); }
 
 TEST(NewGroup, SaysWhoIsMissingAndWhatItDoes) {
   test_kit::RunOptions options;

@@ -245,7 +245,7 @@ void die_after_close(ProcessGroup& world) {
 void exit_late(ProcessGroup& world) {
   const bool is_late = world.rank() == 1;
   world.close();
-  if (is_late) std::this_thread::sleep_for(std::getenv("TUTTI_TEST_FULL") ? 60s : 10s);
+  if (is_late) std::this_thread::sleep_for(std::getenv("TUTTI_TEST_FULL") ? 60s : 5s);
 }
 
 /// Rank 0 calls from a thread that did not start MPI, when rank 1 is inside already.

@@ -496,7 +496,7 @@ TEST_F(Hosts, AStrangerThatSaysNothingIsDroppedAfterTwoSeconds) {
 
 /// What a rank started by hand says in the end; "sum 3.0" if it has combined something.
 std::string whole_rank(int rank, int world_size, const std::string& host, int port,
-                       const Settings& settings = {}) {
+                       const Settings& settings = {}, std::chrono::milliseconds timeout = 20s) {
   ::setenv("RANK", std::to_string(rank).c_str(), 1);
   ::setenv("WORLD_SIZE", std::to_string(world_size).c_str(), 1);
   ::setenv("MASTER_ADDR", host.c_str(), 1);
@@ -507,7 +507,7 @@ std::string whole_rank(int rank, int world_size, const std::string& host, int po
     const std::lock_guard lock(mutex);
     if (level == LogLevel::warn) lines += std::string(line) + "\n";
   });
-  ProcessGroup world = init_process_group({.timeout = 20s, .settings = settings});
+  ProcessGroup world = init_process_group({.timeout = timeout, .settings = settings});
   std::vector<double> one = {1.0 + world.rank()};
   world.all_reduce(one);
   world.close();
@@ -751,9 +751,11 @@ TEST_F(InNamespaces, InTheProgramsTcpStoreADeathIsSeen) {
 
 struct WholeRanks : InNamespaces {
   /// Of a world of two, each on a host of its own.
-  Child start_whole(int rank, const Settings& settings) const {
-    return spaces.on_host(
-        rank, [=] { return whole_rank(rank, 2, Namespaces::address(0), 29500, settings); });
+  Child start_whole(int rank, const Settings& settings,
+                    std::chrono::milliseconds timeout = 20s) const {
+    return spaces.on_host(rank, [=] {
+      return whole_rank(rank, 2, Namespaces::address(0), 29500, settings, timeout);
+    });
   }
 };
 
@@ -785,10 +787,22 @@ TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesI
   Child one = start_whole(1, right);
   const std::string told = zero.result();
   expect_has(told, "sum 3.0");
-  expect_has(told, "the store of this rank has turned a client away: this rank and a process at ");
+  expect_has(told, "the store of this rank has turned a client away: the store and a process at ");
   expect_has(told, ", as it says rank 1, do not have the same secret");
   expect_has(told, "has security=none");
   EXPECT_EQ(one.result(), "sum 3.000000\n");
+}
+
+TEST_F(WholeRanks, WhoWaitsForARankThatWasTurnedAwayIsToldWhy) {
+  const SecretFile secret("a secret that nobody guesses"), another("one that differs from that");
+  Child zero = start_whole(0, {{"security", "auth"}, {"secret_file", secret.path()}}, 1500ms);
+  Child wrong = start_whole(1, {{"security", "auth"}, {"secret_file", another.path()}});
+  expect_has(wrong.result(10s), "kUnauthenticated: ");
+  const std::string text = zero.result();
+  expect_has(text, "kTimeout: ");
+  expect_has(text, "1 of 2 ranks missing: 1 (at ");
+  expect_has(text, "; a process was turned away there: the store and a process at 10.77.0.2:");
+  expect_has(text, ", as it says rank 1, do not have the same secret");
 }
 
 TEST_F(WholeRanks, InterfaceAndPortsAreAsTheyWereChosen) {

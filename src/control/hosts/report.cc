@@ -71,6 +71,7 @@ class Writer {
     out_.u32(meeting.has_disagreed ? 1 : 0);
     out_.i64((now - meeting.failed).count());
     out_.u64(meeting.looks);
+    out_.bytes(std::string_view(meeting.words).substr(0, kMostCallText));
   }
   void wait(const WaitFacts& wait, Clock::time_point now) {
     out_.u32((wait.is_running ? kRuns : 0u) | (wait.has_several_threads ? kSeveralThreads : 0u));
@@ -179,6 +180,7 @@ class Reader {
     if (asked != 0 && age >= 0 && age < asked)
       meeting.failed = Clock::time_point(Clock::duration(asked - age));
     meeting.looks = in_.u64();
+    meeting.words = in_.bytes(kMostCallText);
     return meeting;
   }
   WaitFacts wait(Clock::duration* age) {

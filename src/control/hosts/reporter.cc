@@ -111,6 +111,8 @@ Report Reporter::answer(const Question& question) const {
   if (const Line* const line = board_.find_line(slot, question.group))
     report.line = read_with_texts(board_, slot, *line, question.group);
   report.meetings = read_meetings(board_, slot, question.group);
+  for (MeetingFacts& meeting : report.meetings)
+    meeting.words = describe_making(board_, slot, meeting.group);
   return report;
 }
 

@@ -79,6 +79,7 @@ struct MeetingFacts {
   bool has_disagreed = false;  ///< it has failed because a member asked for another one
   Clock::time_point failed = {};
   std::uint64_t looks = 0;  ///< begun since it meets there
+  std::string words = {};   ///< the call and its line, where a host says it to others
 };
 
 struct MemberFacts {
