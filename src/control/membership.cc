@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "control/host_state.h"
+#include "control/untold.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -153,6 +154,17 @@ std::optional<Cause> Membership::cause() const {
     return Cause{ErrorCode::kInvalidArgument, "used in a forked child", {}, {}};
   const std::lock_guard lock(state_->mutex);
   return state_->first_cause;
+}
+
+std::optional<Cause> Membership::last_told() const {
+  const Host::State& host = *state_->host;
+  const auto told = Untold::of_process().last_told(host.number, host.rank);
+  if (!told) return std::nullopt;
+  Cause cause{told->code, told->text, {}, {}};
+  for (const WorldRank culprit : told->culprits)
+    if (const int member = state_->members.member_of(culprit); member >= 0)
+      cause.culprits.push_back(member);
+  return cause;
 }
 
 Error Membership::error(const Request* request) const { return state_->make_error(request); }

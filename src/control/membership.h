@@ -123,6 +123,9 @@ class Membership {
   /// and names who has not ended it.
   void fail_stalled(const Request& request) noexcept;
   std::optional<Cause> cause() const;
+  /// The last failure of a group of its world that the program of this rank has got and is no
+  /// culprit of, with those of its culprits that are members here.
+  std::optional<Cause> last_told() const;
   /// The cause as an Error that names this operation, or the group alone.
   Error error(const Request* request) const;
   /// The same of a call of `close`.

@@ -65,13 +65,24 @@ void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   });
   if (found == failures_.end()) return;
   found->is_told = true;
-  if (code == ErrorCode::kPeerLost || code == ErrorCode::kDeadlock) told_.push_back(*found);
+  told_.push_back(*found);
   if (told_.size() > kTold) told_.pop_front();
   for (Failure& failure : failures_)
     if (tells_of(*found, failure)) failure.is_told = true;
   std::erase_if(failures_,
                 [](const Failure& failure) { return failure.is_told && !failure.for_ever; });
   show();
+}
+
+std::optional<Untold::Failure> Untold::last_told(std::uint64_t world, WorldRank of) {
+  if (Process::forked()) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  const auto last = std::find_if(told_.rbegin(), told_.rend(), [&](const Failure& told) {
+    const auto& culprits = told.culprits;
+    const bool is_own = std::find(culprits.begin(), culprits.end(), of) != culprits.end();
+    return told.world == world && told.of == of && !is_own;
+  });
+  return last != told_.rend() ? std::optional(*last) : std::nullopt;
 }
 
 bool Untold::is_untold(GroupId group, int rank) noexcept {

@@ -55,6 +55,8 @@ class Untold {
   /// one than the group's. One loss or deadlock fails several groups: who is told by one knows of
   /// all.
   void told(GroupId group, int rank, ErrorCode code) noexcept;
+  /// The last one that the program has got as that rank of that world, and is no culprit of.
+  std::optional<Failure> last_told(std::uint64_t world, WorldRank of);
   /// Whether the program has yet to get the group's failure.
   bool is_untold(GroupId group, int rank) noexcept;
 
@@ -63,7 +65,7 @@ class Untold {
 
   std::mutex mutex_;
   std::vector<Failure> failures_;  // mutex_
-  std::deque<Failure> told_;       // mutex_; losses and deadlocks, the last ones
+  std::deque<Failure> told_;       // mutex_; the last ones
   std::optional<Board> board_;     // mutex_
   SlotIndex slot_{0};              // mutex_
   std::optional<Failure> shown_;   // mutex_; on that board

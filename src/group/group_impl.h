@@ -132,6 +132,7 @@ class ProcessGroup::Impl {
   /// For a destructor that runs inside an operation of the group, which would wait for itself: the
   /// group is aborted, and what the operation goes on to use stays as long as the process does.
   void leave_behind() noexcept;
+  void abort_unwound();
   void close_in_order(Deadline deadline, const Where& where);
   /// The program gets an Error of this group.
   void told(ErrorCode code) const noexcept;

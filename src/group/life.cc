@@ -7,6 +7,7 @@
 
 #include <exception>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "base/log.h"
@@ -107,7 +108,7 @@ void ProcessGroup::Impl::end() noexcept {
       if (unwinds) told(ErrorCode::kAborted);
       return;
     }
-    if (unwinds) return abort("it left the group while an exception unwound");
+    if (unwinds) return abort_unwound();
     close_once(kDestructorBudget, {});
   } catch (const std::exception& failure) {
     if (failed()) return;  // that has its own line
@@ -134,6 +135,22 @@ void ProcessGroup::Impl::abort(const std::string& reason) {
   fail({ErrorCode::kAborted,
         fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason),
         {rank()},
+        {}});
+  told(ErrorCode::kAborted);
+}
+
+/// What unwinds may come from another group of the world: who began that is named here, too.
+void ProcessGroup::Impl::abort_unwound() {
+  const char* const reason = "it left the group while an exception unwound";
+  const std::optional<Cause> before = membership().last_told();
+  if (!before) return abort(reason);
+  callers_.note();
+  std::set<int> culprits(before->culprits.begin(), before->culprits.end());
+  culprits.insert(rank());
+  fail({ErrorCode::kAborted,
+        fmt::format("rank {} aborted the group: {}; its program had been told: {}", rank(), reason,
+                    before->text),
+        {culprits.begin(), culprits.end()},
         {}});
   told(ErrorCode::kAborted);
 }

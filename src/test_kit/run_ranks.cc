@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -261,9 +262,20 @@ class Children {
   std::vector<pid_t> pids_;
 };
 
+/// The kernel lists a thread for a moment after it was joined.
+std::ptrdiff_t count_threads() {
+  constexpr std::chrono::seconds kGoes{1};
+  const auto end_of_patience = std::chrono::steady_clock::now() + kGoes;
+  for (;;) {
+    const std::filesystem::directory_iterator tasks("/proc/self/task"), end;
+    const auto count = std::distance(tasks, end);
+    if (count == 1 || std::chrono::steady_clock::now() >= end_of_patience) return count;
+    std::this_thread::yield();
+  }
+}
+
 void require_one_thread() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task"), end;
-  const auto count = std::distance(tasks, end);
+  const auto count = count_threads();
   if (count == 1) return;
   throw Error(ErrorCode::kInvalidArgument,
               "run_ranks: ranks as processes are forked, but this process has " +

@@ -323,6 +323,36 @@ TEST(Failure, AnExceptionThatUnwindsAbortsAtOnce) {
   EXPECT_EQ(outcomes[1].error->code(), ErrorCode::kAborted);
 }
 
+// Rank 1 leaves a group with an exception, which unwinds on rank 0 through the world as well.
+TEST(Failure, WhatUnwindsFromAnotherGroupNamesWhoBeganIt) {
+  const auto outcomes = test_kit::collect_ranks(3, [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    try {
+      ProcessGroup pair = world.new_group({0, 1});
+      if (me.rank == 1) throw std::runtime_error("a bug of the program");
+      if (me.rank == 0) pair.barrier();
+    } catch (const std::runtime_error&) {
+      if (me.rank == 0) throw;
+    }
+    world.barrier();
+    return std::string();
+  });
+  for (const int rank : {1, 2}) {
+    const auto& error = outcomes[static_cast<std::size_t>(rank)].error;
+    ASSERT_TRUE(error.has_value()) << rank;
+    EXPECT_EQ(error->code(), ErrorCode::kAborted);
+    EXPECT_EQ(error->context().culprits, (std::vector<int>{0, 1}));
+    const std::string told = error->what();
+    EXPECT_NE(told.find("rank 0 aborted the group: it left the group while an exception unwound; "
+                        "its program had been told: "),
+              std::string::npos)
+        << told;
+    EXPECT_NE(told.find("rank 1 aborted the group: it left the group while an exception unwound"),
+              std::string::npos)
+        << told;
+  }
+}
+
 TEST(Failure, DisagreementIsNamedOnEveryRank) {
   on_ranks(2, [](ProcessGroup& world) {
     ProcessGroup group = world.new_group({0, 1});
