@@ -52,7 +52,7 @@ std::vector<std::size_t> counts(const Layout& hosts) {
 bool is_run(const Cell& cell, std::size_t ranks, std::uint64_t choice) {
   if (full()) return true;
   if (kSanitized && (cell.count > 1000 || ranks > 4)) return false;
-  const std::uint64_t one_in = cell.count > 1000 ? 24 : kSanitized ? 6 : 3;
+  const std::uint64_t one_in = cell.count > 1000 ? 48 : 6;
   return choice % one_in == 0;
 }
 
