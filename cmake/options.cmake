@@ -38,7 +38,7 @@ if(TUTTI_COVERAGE)
   add_compile_options(--coverage -fprofile-abs-path -fprofile-update=single)  # a count may be too low, but not 0
   add_library(tutti_coverage STATIC ${CMAKE_CURRENT_LIST_DIR}/coverage.cc)
   set_target_properties(tutti_coverage PROPERTIES POSITION_INDEPENDENT_CODE ON)
-  add_link_options(--coverage -Wl,--wrap=_exit)
+  add_link_options(--coverage -Wl,--wrap=_exit -Wl,--undefined=__wrap__exit)
   link_libraries(tutti_coverage)
 endif()
 

@@ -22,6 +22,7 @@ class GroupMembers final : public FactSource {
   GroupFacts read_meetings() const override;
   bool shows_failure() const noexcept override;
   std::optional<LineState> state_of(int member) const noexcept override;
+  MemberFacts facts_of(int member) const;
   /// Those of `members` that are on other hosts are asked what they do.
   void ask(const std::vector<int>& members) const noexcept;
   /// This rank has changed what `member` may await.
@@ -37,8 +38,6 @@ class GroupMembers final : public FactSource {
   const BoardMembers& here() const noexcept { return here_; }
 
  private:
-  MemberFacts facts_of(int member) const;
-
   const Roster& roster_;
   OtherHosts* const others_;
   const GroupId group_;

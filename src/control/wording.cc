@@ -64,10 +64,10 @@ std::string Membership::State::doing(int member) const {
 }
 
 std::string Membership::State::doing_elsewhere(int member) const {
-  const GroupFacts facts = members.read();
-  const auto& theirs = facts.line_of(member);
+  const MemberFacts facts = members.facts_of(member);
+  const auto& theirs = facts.line;
   if (!theirs) return "has not made this group";
-  const bool was_asked = facts.of(member).asked != Clock::time_point{};
+  const bool was_asked = facts.asked != Clock::time_point{};
   if (theirs->entered == 0)
     return was_asked ? "has completed no collective yet" : "has not said what it did";
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
@@ -97,8 +97,7 @@ std::string Membership::State::doings_anywhere(const std::vector<int>& awaited) 
 }
 
 std::string Membership::State::call_of(int member, const Request& request) const {
-  const GroupFacts facts = members.read();
-  const auto& theirs = facts.line_of(member);
+  const auto theirs = members.facts_of(member).line;
   const KnownCall* const shown = theirs ? shown_at(*theirs, request.seq) : nullptr;
   const std::string site = shown != nullptr ? with_texts(member, *shown).site_text : "";
   return fmt::format("{} #{}{}{}", call_name(request), request.seq, site.empty() ? "" : " at ",
