@@ -50,24 +50,25 @@ if [ -n "$name" ]; then
 elif [ -z "$sanitizers" ]; then
   run_tests release -j "$(($(nproc) + 1))"
 else
-  # Tests that measure promises about time run alone (RUN_SERIAL); of the others some only wait. To Gloo hosts with one
-  # rank and with two are the same.
-  release_thinned=(-E "^backend_gloo_halves\.")
+  # Tests that measure promises about time run alone (RUN_SERIAL); of the others some only wait. Of layouts
+  # that differ little one is run.
+  release_thinned=(-E "^(backend_gloo|native)_halves\.")
   [ -z "$full" ] || release_thinned=()
   build_beneath asan
   run_tests release -j "$(($(nproc) + 1))" "${release_thinned[@]}"
   wait "$beneath" || exit 1
   # The run-times of clang 14 need address-space randomisation off on newer kernels.
   if setarch -R true 2>/dev/null; then plainly="setarch -R"; fi
-  # Left to the release build: all layouts of native but one host and one with TCP alone, conformance of processes, whose
-  # forks cost most there, the prover of schedules, which only counts, MPI's launchers, whose ranks spin, and soaks that
-  # mostly wait.
-  thinned=(-E "^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$")
-  [ -z "$full" ] || thinned=()
+  # Left to the release build: all layouts of native but one host and, under TSan, TCP alone (under ASan the tests of
+  # hosts go that way), conformance of processes, whose forks cost most there, the prover of schedules, which only
+  # counts, MPI's launchers, whose ranks spin, and soaks that mostly wait.
+  thinned="^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$"
+  asan_thinned=(-E "$thinned|^native_apart\.") tsan_thinned=(-E "$thinned")
+  [ -z "$full" ] || asan_thinned=() tsan_thinned=()
   # Nothing promises a time there, and many tests wait: twice as many as cores.
   build_target=thread_tests build_beneath tsan
-  ASAN_OPTIONS=detect_stack_use_after_return=1 run_tests asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style" "${thinned[@]}"
+  ASAN_OPTIONS=detect_stack_use_after_return=1 run_tests asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style" "${asan_thinned[@]}"
   wait "$beneath" || exit 1
-  run_tests tsan -j "$((2 * $(nproc)))" -L "threads|store|net" "${thinned[@]}"
+  run_tests tsan -j "$((2 * $(nproc)))" -L "threads|store|net" "${tsan_thinned[@]}"
 fi
 python3 tools/test_summary.py "$results"/*.xml
