@@ -228,6 +228,7 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
                                             "rank 1 \\(pid .*\\.\\.\\.")))
       << job.err();
   EXPECT_TRUE(has(lines[2], "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(lines[2].ends_with("): exit code 5")) << job.err();
   EXPECT_TRUE(lines[3].starts_with("  rank 1 last completed all_reduce #1")) << job.err();
   EXPECT_TRUE(lines[4].starts_with("  others: ranks 0, 2: ")) << job.err();
   EXPECT_EQ(lines[5], "tutti: exit code 5");
