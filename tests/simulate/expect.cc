@@ -155,10 +155,12 @@ const char* why_only_simulated(const Plan& plan) {
   if (fault.kind == FaultKind::freeze) return "it stops a host";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
   const auto lies_in_a_connection = [](const PlanStep& step) {
+    constexpr int kRoot = 0, kAnother = 1;
     Request request;
     request.op = step.op;
+    request.root = kRoot;
     return step.kind == StepKind::message ||
-           (step.kind == StepKind::collective && !control::needs_all(request, -1));
+           (step.kind == StepKind::collective && !control::needs_all(request, kAnother));
   };
   const auto is_large = [&](const PlanStep& step) {
     return lies_in_a_connection(step) && step.count > 1000;
