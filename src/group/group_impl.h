@@ -133,6 +133,7 @@ class ProcessGroup::Impl {
   /// group is aborted, and what the operation goes on to use stays as long as the process does.
   void leave_behind() noexcept;
   void abort_unwound();
+  void abort_with(const std::string& reason, std::vector<int> culprits);
   void close_in_order(Deadline deadline, const Where& where);
   /// The program gets an Error of this group.
   void told(ErrorCode code) const noexcept;

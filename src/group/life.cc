@@ -130,27 +130,26 @@ void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
 }
 
 void ProcessGroup::Impl::abort(const std::string& reason) {
-  callers_.note();
   if (close_ended_.load(std::memory_order_relaxed)) return;
-  fail({ErrorCode::kAborted,
-        fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason),
-        {rank()},
-        {}});
-  told(ErrorCode::kAborted);
+  abort_with(reason, {rank()});
 }
 
 /// What unwinds may come from another group of the world: who began that is named here, too.
 void ProcessGroup::Impl::abort_unwound() {
-  const char* const reason = "it left the group while an exception unwound";
-  const std::optional<Cause> before = membership().last_told();
-  if (!before) return abort(reason);
+  std::string reason = "it left the group while an exception unwound";
+  std::set<int> culprits = {rank()};
+  if (const auto before = membership().last_told()) {
+    reason += "; its program had been told: " + before->text;
+    culprits.insert(before->culprits.begin(), before->culprits.end());
+  }
+  abort_with(reason, {culprits.begin(), culprits.end()});
+}
+
+void ProcessGroup::Impl::abort_with(const std::string& reason, std::vector<int> culprits) {
   callers_.note();
-  std::set<int> culprits(before->culprits.begin(), before->culprits.end());
-  culprits.insert(rank());
   fail({ErrorCode::kAborted,
-        fmt::format("rank {} aborted the group: {}; its program had been told: {}", rank(), reason,
-                    before->text),
-        {culprits.begin(), culprits.end()},
+        fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason),
+        std::move(culprits),
         {}});
   told(ErrorCode::kAborted);
 }

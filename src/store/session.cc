@@ -21,7 +21,7 @@ net::Key key_of_store(const net::Security& security) {
   return net::derive(security.secret.bytes(), {}, "tutti store");
 }
 
-std::string turned_away_key(int rank) { return "turned_away/" + std::to_string(rank); }
+std::string turned_away_key(int rank) { return "tutti/turned_away/" + std::to_string(rank); }
 
 std::optional<Error> check_version(const Hello& hello) {
   if (hello.version == kProtocolVersion) return std::nullopt;
