@@ -38,6 +38,8 @@ class Membership {
   bool is_here(int member) const noexcept;
   /// "rank 3 (on host-b)", with what else is known.
   std::string person(int member) const;
+  /// What this rank does in the group, as the others can read it: "is in recv from rank 1 at ...".
+  std::string doing() const;
 
   /// Waits until all members have made this group; the first thing to do with it. Fails when
   /// `ends_with` (or null) does.

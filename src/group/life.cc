@@ -182,7 +182,9 @@ void ProcessGroup::Impl::close_in_order(Deadline deadline, const Where& where) {
     if (error.code() != ErrorCode::kTimeout) throw;
     ErrorContext context = error.context();
     context.call_site = name_of(where);
-    throw Error(error.code(), fmt::format("{}: {}", heading(context, parts_.name), error.what()),
+    throw Error(error.code(),
+                fmt::format("{}: {}; rank {} {}", heading(context, parts_.name), error.what(),
+                            rank(), membership().doing()),
                 context);
   }
   membership().close(last_.seq, last_.chain, deadline, where);

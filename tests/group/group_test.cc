@@ -532,6 +532,7 @@ TEST(Life, CloseSaysWhereItWasCalledAndThatOperationsAreUnderWay) {
       const Error error = thrown_by([&] { group.close(50ms); });
       expect_text(error, "(rank 0) at group_test.cc:");
       expect_text(error, ": 1 asynchronous operation is still under way: wait for it before");
+      expect_text(error, "; rank 0 is in recv");
       EXPECT_NE(error.context().call_site, "");
     }
     world.barrier();
