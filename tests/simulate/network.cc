@@ -96,7 +96,10 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
       } else if (const auto since = network_.down_since(host_, other)) {
         const auto silent = network_.kernel_.now() - (*since + link.asked_after);
         if (silent >= kCut / 2) facts.state = HostFacts::State::doubtful;
-        if (silent >= kCut) facts.state = HostFacts::State::cut;
+        if (silent >= kCut) {
+          facts.state = HostFacts::State::cut;
+          network_.cut_.insert(std::minmax(host_, other));
+        }
         facts.heard = std::max(link.down_since, network_.link(host_, other).down_since);
       }
     }

@@ -48,6 +48,8 @@ class Network {
 
   /// No process of the host is left.
   bool is_over(int host) const { return host_at(host).is_over; }
+  /// The link between them has once been down for so long that one of them was told so.
+  bool was_cut(int one, int other) const { return cut_.contains(std::minmax(one, other)); }
   int board_fd(int host) const { return host_at(host).memory.get(); }
   const Roster& roster(int host) const { return *host_at(host).roster; }
   control::OtherHosts& others_of(int rank);
@@ -134,6 +136,7 @@ class Network {
   Happened& happened_;
   std::vector<Host> hosts_;
   std::vector<Link> links_;
+  std::set<std::pair<int, int>> cut_;  ///< pairs of hosts
   std::vector<std::unique_ptr<Side>> sides_;  ///< by rank
   std::multimap<Clock::time_point, Task> timers_;
   std::map<std::tuple<int, GroupId, int>, std::pair<control::LineState, bool>> reported_;

@@ -86,6 +86,7 @@ class Round {
   void violated(std::string what) { happened_.violated(std::move(what)); }
 
   bool is_divided() const;
+  bool is_end_of_cut(int host) const;
   std::map<int, Clock::time_point> cut_off(int host, int other) const;
   bool have_parted(int host, int other) const {
     return outlived_.contains(std::minmax(host, other)) || !cut_off(host, other).empty() ||
@@ -163,9 +164,16 @@ void Round::chosen(std::uint64_t number, const Verdict* verdict) {
 
 /// Whether hosts may have parted.
 bool Round::is_divided() const {
-  return std::any_of(plan_.faults.begin(), plan_.faults.end(), [](const Fault& fault) {
-    return fault.kind == FaultKind::cut && fault.lasts > 1900ms;
-  });
+  for (int host = 0; host < plan_.hosts(); ++host)
+    if (is_end_of_cut(host)) return true;
+  return false;
+}
+
+/// However many faults have kept one of its links down so long.
+bool Round::is_end_of_cut(int host) const {
+  for (int other = 0; other < plan_.hosts(); ++other)
+    if (network_ && network_->was_cut(host, other)) return true;
+  return false;
 }
 
 /// When `host` entered that ranks of another one are lost that lived then, and which: none, if it
@@ -222,16 +230,9 @@ void Round::check_alone(const Fault& cut) {
 
 /// A host that can be reached is nobody's loss: who is cut off, or has cut off, is an end of a cut.
 void Round::check_bystanders() {
-  const auto is_end = [&](int host) {
-    return std::any_of(plan_.faults.begin(), plan_.faults.end(), [&](const Fault& fault) {
-      const int one = fault.is_pinned ? plan_.host_of(fault.who) : fault.who;
-      return fault.kind == FaultKind::cut && fault.lasts > 1900ms &&
-             (one == host || fault.other == host || fault.other == -1);
-    });
-  };
   for (int host = 0; host < plan_.hosts(); ++host)
     for (int other = 0; other < plan_.hosts(); ++other) {
-      if (is_end(host) || is_end(other) || cut_off(host, other).empty()) continue;
+      if (is_end_of_cut(host) || is_end_of_cut(other) || cut_off(host, other).empty()) continue;
       violated(fmt::format("host {} has cut off host {}, which it can reach, with rank {}", host,
                            other, cut_off(host, other).begin()->first));
     }
