@@ -41,16 +41,16 @@ int code_of(ForkedRanks& ranks, int rank) { return ranks.report(rank).code.load(
 TEST(Deadlock, AStoppedRankHasNotLookedWhetherItCanGoOn) {
   ForkedRanks ranks(
       2, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
-      200ms);
+      700ms);
   ASSERT_TRUE(ranks.all_reach(1));
   usleep(100'000);  // both show their waits
   kill(ranks.pid(1), SIGSTOP);
-  usleep(1'500'000);
+  usleep(1'800'000);
   EXPECT_EQ(code_of(ranks, 0), -1) << ranks.report(0).text.data();
   ranks.report(1).told.store(1);  // its data have come meanwhile
   kill(ranks.pid(1), SIGCONT);
   EXPECT_TRUE(ForkedRanks::eventually([&] { return ranks.report(1).stage.load() == 2; }));
-  usleep(500'000);
+  usleep(900'000);
   for (const int rank : {0, 1})
     EXPECT_EQ(code_of(ranks, rank), -1) << ranks.report(rank).text.data();
   for (const int rank : {0, 1}) ranks.report(rank).told.store(2);
