@@ -4,6 +4,8 @@
 
 #include <new>
 
+#include "base/memory_reserve.h"
+
 namespace tutti::native {
 
 namespace {
@@ -38,6 +40,7 @@ void fail_with_thrown(control::Membership& membership) noexcept {
       membership.fail({error.code(), error.what(), culprits, {}});
     }
   } catch (const std::bad_alloc&) {
+    give_back_memory_reserve();  // the failure needs some itself
     membership.fail({ErrorCode::kSystem,
                      of_this_rank("the system has refused memory; see its limits (ulimit -a) and "
                                   "what else the host runs"),

@@ -143,6 +143,14 @@ void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_p
     ends_.fetch_sub(1);
     return;
   }
+  const std::string what = fmt::format("the connection to {} {}", membership_.person(end.peer),
+                                       end.connection->how_ended());
+  if (end.connection->is_lacking_here()) {
+    return membership_.fail({ErrorCode::kSystem,
+                             fmt::format("rank {}: {}", membership_.rank(), what),
+                             {membership_.rank()},
+                             {}});
+  }
   if (now >= end.next_look) {
     end.next_look = now + kLookAgain;
     ++end.looks;
@@ -161,11 +169,7 @@ void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_p
                              {end.peer},
                              {}});
   }
-  membership_.fail({ErrorCode::kSystem,
-                    fmt::format("the connection to {} {}", membership_.person(end.peer),
-                                end.connection->how_ended()),
-                    {end.peer},
-                    {}});
+  membership_.fail({ErrorCode::kSystem, what, {end.peer}, {}});
 }
 
 }  // namespace tutti::native

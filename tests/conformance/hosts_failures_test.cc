@@ -2,6 +2,7 @@
 // called something else; groups of some of them; messages.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -134,6 +135,28 @@ TEST(HostsFailures, WhoCallsSomethingElseIsNamedAndNothingIsAdded) {
       });
       EXPECT_EQ(error.code(), ErrorCode::kCollectiveMismatch) << error.what();
     });
+  }
+}
+
+/// Found out by the rank itself: the others would blame it, or it them, for not coming.
+TEST(HostsFailures, WhoMayOpenNoMoreFilesSaysSo) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  const auto run = [&](const test_kit::Rank& me) -> std::string {
+    ProcessGroup world = init_process_group(me.init);
+    if (me.rank == 0) {
+      const rlimit none{0, 0};
+      ::setrlimit(RLIMIT_NOFILE, &none);
+    }
+    std::vector<float> data(1000, 1.0F);
+    const Error error = thrown_by([&] { world.all_reduce(data); });
+    expect_text(error, ": rank 0: the connection to rank ");
+    expect_text(error, "Too many open files (errno 24); this process may open no more files");
+    return told(error);
+  };
+  for (const Outcome& outcome :
+       test_kit::collect_ranks(2, run, {.as = As::processes, .deadline = 30s, .hosts = {0, 1}})) {
+    EXPECT_EQ(outcome.failure, "") << outcome.rank;
+    EXPECT_EQ(outcome.result, "kSystem 0 ") << outcome.rank;
   }
 }
 

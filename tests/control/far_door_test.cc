@@ -82,8 +82,7 @@ TEST(FarDoor, WhoIsResetCallsAgainSoonAndHasHeardTheOtherHost) {
   const auto begin = Clock::now();
   while (Clock::now() < begin + Hearing::kSilence + 1s) {
     net::Fd caller = hosts.next_call();
-    ASSERT_TRUE(caller) << "after " << calls << " calls, state "
-                        << static_cast<int>(hosts.state());
+    ASSERT_TRUE(caller) << "after " << calls << " calls, state " << static_cast<int>(hosts.state());
     reset(std::move(caller));
     ++calls;
     ASSERT_EQ(hosts.state(), HostFacts::State::reachable) << "after " << calls << " calls";
@@ -125,7 +124,7 @@ TEST(FarDoor, ACallThatWasDroppedIsMadeAnewSoon) {
 struct FarRank {
   FarRank(Hosts& hosts, std::function<void(net::Secured)> on_guest)
       : door(
-            events, std::move(hosts.far_door), net::Level::none, 2,
+            events, std::move(hosts.far_door), net::Level::none, 2, shortage,
             [&hosts](const Hello& hello) { return hosts.far_keys->with(hello.from, {}); },
             [](const Hello&) { return Answer::welcome; },
             [on_guest = std::move(on_guest)](const Hello&, net::Secured guest) {
@@ -138,6 +137,7 @@ struct FarRank {
   }
   net::Events events;
   std::vector<std::unique_ptr<Connection>> lines;
+  Shortage shortage;
   Door door;
   Deadline patience = Deadline::after(10s);
 };

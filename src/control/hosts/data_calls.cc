@@ -21,8 +21,13 @@ constexpr int kMostRefusals = 3;
 
 }  // namespace
 
-DataCalls::DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there)
-    : events_(events), rank_(rank), begin_(std::move(begin)), on_there_(std::move(on_there)) {}
+DataCalls::DataCalls(net::Events& events, WorldRank rank, const Shortage& shortage, Begin begin,
+                     OnThere on_there)
+    : events_(events),
+      rank_(rank),
+      shortage_(shortage),
+      begin_(std::move(begin)),
+      on_there_(std::move(on_there)) {}
 
 net::Secured DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   const Key key{group, peer, lane};
@@ -37,6 +42,7 @@ net::Secured DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lan
   if (line.refusals >= kMostRefusals)
     throw Error(ErrorCode::kPeerLost, "its process takes no calls any more");
   if (!std::exchange(line.is_wanted, true)) events_.post([this, key] { call(key); });
+  if (const auto error = shortage_.lasting(Clock::now())) throw *error;
   return {};
 }
 
@@ -55,8 +61,7 @@ void DataCalls::call(const Key& key) try {
   found->second.next_call = Clock::now() + kBetweenCalls;
   found->second.call =
       begin_(hello, [this, key](Call::Outcome outcome) { on_outcome(key, std::move(outcome)); });
-} catch (const Error& error) {
-  log(LogLevel::error, error.what());  // for want of descriptors, say: it is tried again
+} catch (const Error&) {  // a shortage; it is tried again
 }
 
 void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {

@@ -13,16 +13,18 @@
 #include <mutex>
 
 #include "control/hosts/door.h"
+#include "control/hosts/shortage.h"
 
 namespace tutti::control {
 
 class DataCalls {
  public:
-  /// How to call `peer`.
+  /// How to call `peer`. Throws where something lacks for it, and notes that as a shortage.
   using Begin = std::function<std::unique_ptr<Call>(const Hello&, Call::OnOutcome)>;
   /// There is a connection to take, or there will be none.
   using OnThere = std::function<void()>;
-  DataCalls(net::Events& events, WorldRank rank, Begin begin, OnThere on_there);
+  DataCalls(net::Events& events, WorldRank rank, const Shortage& shortage, Begin begin,
+            OnThere on_there);
 
   /// As PeerSockets says it. Any thread.
   net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane);
@@ -55,6 +57,7 @@ class DataCalls {
 
   net::Events& events_;
   const WorldRank rank_;
+  const Shortage& shortage_;
   const Begin begin_;
   const OnThere on_there_;
   std::mutex mutex_;

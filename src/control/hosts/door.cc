@@ -61,12 +61,13 @@ struct Door::Caller {
   std::unique_ptr<net::Events::Watched> watched;  // goes before the socket
 };
 
-Door::Door(net::Events& events, net::Fd listener, net::Level level, int world_size, KeyFor key_for,
-           OnHello on_hello, OnGuest on_guest)
+Door::Door(net::Events& events, net::Fd listener, net::Level level, int world_size,
+           Shortage& shortage, KeyFor key_for, OnHello on_hello, OnGuest on_guest)
     : events_(events),
       listener_(std::move(listener)),
       level_(level),
       world_size_(world_size),
+      shortage_(shortage),
       key_for_(std::move(key_for)),
       on_hello_(std::move(on_hello)),
       on_guest_(std::move(on_guest)),
@@ -84,6 +85,7 @@ void Door::accept(int at_most) try {
   for (int i = 0; i < at_most; ++i) {
     net::Fd socket = net::accept_tcp(listener_.get());
     if (!socket) break;
+    shortage_.is_over();
     if (callers_.size() == kMostCallers) callers_.pop_front();
     const auto caller = callers_.emplace(callers_.end(), std::move(socket),
                                          net::Handshake::called(level_, key_for));
@@ -92,8 +94,7 @@ void Door::accept(int at_most) try {
   }
   watched_->arm(net::Events::Want::read);
 } catch (const Error& error) {
-  // For want of descriptors, say: it is tried again with the next sweep.
-  log(LogLevel::error, error.what());
+  shortage_.note(error, Clock::now());  // of descriptors, say: the next sweep tries again
 }
 
 void Door::hear_waiting() {
@@ -165,8 +166,7 @@ Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hel
 
 void Call::look() {
   if (state_ == State::connecting) {
-    const int error_number =
-        connect_error_ != 0 ? connect_error_ : net::end_connect(socket_.get());
+    const int error_number = connect_error_ != 0 ? connect_error_ : net::end_connect(socket_.get());
     if (error_number != 0) return end({.error_number = error_number});
     state_ = State::proving;
   }

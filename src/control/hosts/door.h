@@ -11,6 +11,7 @@
 #include <string>
 
 #include "control/hosts/hello.h"
+#include "control/hosts/shortage.h"
 #include "control/judge/clock.h"
 #include "net/events.h"
 #include "net/fd.h"
@@ -32,8 +33,8 @@ class Door {
   using OnHello = std::function<Answer(const Hello&)>;
   /// Of who was told to be welcome.
   using OnGuest = std::function<void(const Hello&, net::Secured)>;
-  Door(net::Events& events, net::Fd listener, net::Level level, int world_size, KeyFor key_for,
-       OnHello on_hello, OnGuest on_guest);
+  Door(net::Events& events, net::Fd listener, net::Level level, int world_size, Shortage& shortage,
+       KeyFor key_for, OnHello on_hello, OnGuest on_guest);
   ~Door();
 
   /// Drops those who have taken too long. Call it now and then.
@@ -53,6 +54,7 @@ class Door {
   const net::Fd listener_;
   const net::Level level_;
   const int world_size_;
+  Shortage& shortage_;
   const KeyFor key_for_;
   const OnHello on_hello_;
   const OnGuest on_guest_;

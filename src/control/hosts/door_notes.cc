@@ -35,8 +35,7 @@ void DoorNotes::call(Place& place, Clock::time_point now) try {
   place.next_call = now + kBetweenCalls;
   place.call = begin_(
       place.to, [this, &place](Call::Outcome outcome) { on_outcome(place, std::move(outcome)); });
-} catch (const Error& error) {
-  log(LogLevel::error, error.what());  // it is tried again
+} catch (const Error&) {  // a shortage; it is tried again
 }
 
 void DoorNotes::on_outcome(Place& place, Call::Outcome outcome) {

@@ -49,7 +49,7 @@ RemoteHosts::RemoteHosts(RemoteOptions options)
       far_(static_cast<std::size_t>(roster_.world_size())),
       relay_of_(static_cast<std::size_t>(roster_.host_count()), -1),
       data_(
-          events_, rank_,
+          events_, rank_, shortage_,
           [this](const Hello& hello, Call::OnOutcome on_outcome) {
             return begin_call(hello, milliseconds(0), std::move(on_outcome));
           },
@@ -63,7 +63,7 @@ RemoteHosts::RemoteHosts(RemoteOptions options)
           kMostFrameBytes),
       door_(
           events_, std::move(options.listener), keys_.security().level, roster_.world_size(),
-          [this](const Hello& hello) { return key_for(hello); },
+          shortage_, [this](const Hello& hello) { return key_for(hello); },
           [this](const Hello& hello) { return on_hello(hello); },
           [this](const Hello& hello, net::Secured socket) { on_guest(hello, std::move(socket)); }) {
   inbox_.kept.resize(facts_.size());
@@ -158,8 +158,7 @@ void RemoteHosts::probe(WorldRank rank) {
                                    const std::lock_guard lock(mutex_);
                                    ended_.insert(rank);
                                  });
-  } catch (const Error& error) {
-    log(LogLevel::error, error.what());  // it is asked again
+  } catch (const Error&) {  // a shortage; it is asked again
   }
 }
 
@@ -252,6 +251,7 @@ bool RemoteHosts::is_last_of_host() const noexcept {
 }
 
 void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
+  if (lost.contains(rank_)) return;  // who has been left out is heard by nobody
   const bool is_last = is_last_of_host();
   events_.post([this, is_last, lost] {
     is_leaving_ = true;
@@ -308,7 +308,7 @@ void RemoteHosts::sweep(Clock::time_point now) {
     if (now >= other.next_call) call(rank);
     if (lacks_line(other)) next = std::min(next, other.next_call);
     is_waiting = is_waiting || other.call;
-    has_told_all = has_told_all && (!other.line || other.line->has_delivered());
+    has_told_all = has_told_all && (!other.line || has_parted(rank) || other.line->has_delivered());
     if (now < other.hearing.silent_from()) next = std::min(next, other.hearing.silent_from());
   });
   if (is_leaving_) has_told_all = notes_.sweep(now) && has_told_all;
@@ -333,15 +333,20 @@ void RemoteHosts::listen_for(Far& other, Clock::time_point now) {
 }
 
 std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds silence,
-                                              Call::OnOutcome on_outcome) {
+                                              Call::OnOutcome on_outcome) try {
   const DoorPlate& plate = plates_[hello.to.index()];
-  return std::make_unique<Call>(events_, plate.address, hello, keys_.security().level,
-                                keys_.with(hello.to, plate.public_key), silence,
-                                [this, on_outcome = std::move(on_outcome)](Call::Outcome outcome) {
-                                  const bool is_due_again = !outcome.socket;
-                                  on_outcome(std::move(outcome));
-                                  if (is_due_again) next_sweep_ = {};
-                                });
+  auto call = std::make_unique<Call>(
+      events_, plate.address, hello, keys_.security().level, keys_.with(hello.to, plate.public_key),
+      silence, [this, on_outcome = std::move(on_outcome)](Call::Outcome outcome) {
+        const bool is_due_again = !outcome.socket;
+        on_outcome(std::move(outcome));
+        if (is_due_again) next_sweep_ = {};
+      });
+  shortage_.is_over();
+  return call;
+} catch (const Error& error) {
+  shortage_.note(error, Clock::now());
+  throw;
 }
 
 /// Whether this rank is to call that one, as the relay.
@@ -358,8 +363,7 @@ void RemoteHosts::call(WorldRank rank) {
         begin_call({.role = Role::relay, .from = rank_, .to = rank}, Hearing::kSilence,
                    [this, rank](Call::Outcome outcome) { on_outcome(rank, std::move(outcome)); });
     other.hearing.ask(other.call->began());
-  } catch (const Error& error) {
-    log(LogLevel::error, error.what());  // it is tried again
+  } catch (const Error&) {  // a shortage; it is tried again
   }
 }
 

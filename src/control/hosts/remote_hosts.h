@@ -185,6 +185,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::vector<int> relay_of_;  ///< by host: the rank that called last as its relay, or -1
   std::uint64_t last_line_id_ = 0;
   Clock::time_point next_beat_ = {}, next_sweep_ = {};
+  Shortage shortage_;
   DataCalls data_;
   DoorNotes notes_;
   Door door_;

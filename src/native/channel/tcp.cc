@@ -74,6 +74,7 @@ int TcpConnection::take(bool makes) {
     return secured_.socket.get();
   } catch (const Error& error) {
     unmade = error.what();
+    is_lacking_here_.store(error.code() == ErrorCode::kSystem);
   }
   {
     const std::lock_guard lock(mutex_);

@@ -66,6 +66,8 @@ class TcpConnection {
   void set_end(int error_number) noexcept;
   /// "has ended", "has ended: connection reset by peer", "cannot be made: " and why.
   std::string how_ended() const;
+  /// Whether it cannot be made because this process lacks something for it.
+  bool is_lacking_here() const noexcept { return is_lacking_here_.load(); }
 
   /// Whether something is wanted to be sent that was not, or not whole.
   bool owes() const noexcept { return owes_.load(); }
@@ -90,7 +92,7 @@ class TcpConnection {
   std::string unmade_;    // mutex_; why there will be no socket
   std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
-  std::atomic<bool> owes_{false};
+  std::atomic<bool> owes_{false}, is_lacking_here_{false};
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
 };
