@@ -15,6 +15,7 @@
 #include "base/hash.h"
 #include "base/last_words.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/odd_ranks.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
@@ -124,9 +125,12 @@ class Protection {
 };
 
 /// The line of rank 0 that says what the level protects against, and what not.
-void tell_protection(const std::string& place, net::Level level) {
+void tell_protection(const std::string& place, net::Level level, const Config& config) {
+  const bool has_idle_secret =
+      level < net::Level::auth && !config.text(Setting::secret_file).empty();
   const std::string begin =
-      fmt::format("ranks meet at {} over TCP, security={}", place, net::name_of(level));
+      fmt::format("ranks meet at {} over TCP, security={}{}", place, net::name_of(level),
+                  has_idle_secret ? " (which leaves TUTTI_SECRET_FILE unused)" : "");
   constexpr const char* kRemedy =
       "To keep strangers out give all ranks TUTTI_SECURITY=auth and one secret in "
       "TUTTI_SECRET_FILE";
@@ -339,13 +343,13 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
     const net::Security& security = protection.of(fmt::format("ranks meet at {} over TCP", place));
     over_tcp = place;
     level = security.level;
-    if (identity.rank == 0 && !identity.is_rank_auto) tell_protection(place, level);
+    if (identity.rank == 0 && !identity.is_rank_auto) tell_protection(place, level, config);
     return security;
   };
   Meeting met = rendezvous::meet(identity, meeting);
   set_log_rank(met.rank);
   if (identity.is_rank_auto && met.rank == 0 && !over_tcp.empty()) {
-    tell_protection(over_tcp, level);
+    tell_protection(over_tcp, level, config);
   }
   return met;
 }
@@ -450,6 +454,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
 ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   control::Process::refuse_in_child();  // before it can claim its parent's rank
   net::hold_standard_descriptors();     // before there is a socket that a print would reach
+  hold_memory_reserve();
   const Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
   if (environment.contains("TUTTI_AGENT")) install_last_words();

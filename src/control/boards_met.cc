@@ -80,6 +80,22 @@ std::vector<std::string> tell_all(const HostOptions& options, const char* what,
   return store::get_watching(*options.store, keys, deadline, options.look);
 }
 
+/// Ranks that say they share a host must, or they could not hand each other memory.
+void check_hosts(const std::vector<Introduction>& all) {
+  std::map<std::string_view, std::size_t> lowest;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto first = lowest.try_emplace(all[rank].identity, rank).first->second;
+    if (all[first].network == all[rank].network) continue;
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("ranks {} (on {}) and {} (on {}) have the same TUTTI_HOST_ID, \"{}\", "
+                    "as if they shared a host, and do not: leave it out, or give the ranks "
+                    "of each host (or network name space) their own",
+                    first, all[first].host_name, rank, all[rank].host_name, all[rank].identity),
+        {.culprits = {static_cast<int>(first), static_cast<int>(rank)}});
+  }
+}
+
 net::Fd duplicate(int fd) {
   net::Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
   if (!copy) throw net::system_error("status board: cannot duplicate its descriptor", errno);
@@ -293,6 +309,7 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   std::vector<Introduction> all;
   for (const std::string& text : tell_all(options, "host", encode(own), deadline))
     all.push_back(decode_introduction(static_cast<int>(all.size()), text));
+  check_hosts(all);
   const Roster roster = roster_of(all, options.rank);
   const auto has_board = [](const Introduction& each) { return each.agent_board; };
   const bool at_agents = roster.host_count() == 1 && std::all_of(all.begin(), all.end(), has_board);

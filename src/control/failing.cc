@@ -157,21 +157,23 @@ void Membership::State::announce() noexcept {
   if (first) log(LogLevel::error, error.what());
 }
 
-void Membership::State::peers_lost(const std::set<WorldRank>& lost) noexcept {
+void Membership::State::peers_lost(const std::set<WorldRank>& lost,
+                                   const std::string& why) noexcept {
   std::vector<int> concerned;
   for (int member = 0; member < size(); ++member)
     if (lost.contains(members.world_rank_of(member))) concerned.push_back(member);
-  if (!concerned.empty()) members_lost(members.read(), concerned);
+  if (!concerned.empty()) members_lost(members.read(), concerned, why);
 }
 
-void Membership::State::members_lost(const GroupFacts& facts,
-                                     const std::vector<int>& lost) noexcept {
+void Membership::State::members_lost(const GroupFacts& facts, const std::vector<int>& lost,
+                                     const std::string& why) noexcept {
   Cause cause;
   cause.code = ErrorCode::kPeerLost;
   // A goodbye from another host is known to some members before others, and all must say the same.
   cause.culprits = members.all_are_here() ? lost_to(facts, lost) : lost;
   if (cause.culprits.empty()) return;
   cause.text = doings(cause.culprits, " was lost: ", " was lost; last known: ") +
+               (why.empty() ? "" : ". " + why) +
                ". The group is closed: make a group or a world without it, or start the job again";
   settle(std::move(cause));
 }
@@ -195,7 +197,7 @@ bool Membership::State::adopt_from_lines() noexcept {
   if (!told) return false;
   const FailureFacts& failure = told->failure;
   if (failure.code == ErrorCode::kPeerLost && failure.text.empty()) {
-    members_lost(facts, failure.culprits);
+    members_lost(facts, failure.culprits, {});
   } else {
     const std::string text =
         failure.text.empty()

@@ -76,12 +76,13 @@ struct Host::State final : Watched {
                               Deadline::Clock::time_point* next) noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
-  void wish(const Verdict& verdict);                                 // log_mutex
-  void apply_new_entries() noexcept;                                 // log_mutex
-  void apply(const Verdict& verdict) noexcept;                       // log_mutex
-  void remember(const Verdict& verdict);                             // log_mutex
-  void apply_loss(const std::vector<WorldRank>& culprits) noexcept;  // log_mutex
-  void catch_up() noexcept;                                          // log_mutex
+  void wish(const Verdict& verdict);            // log_mutex
+  void apply_new_entries() noexcept;            // log_mutex
+  void apply(const Verdict& verdict) noexcept;  // log_mutex
+  void remember(const Verdict& verdict);        // log_mutex
+  void apply_loss(const std::vector<WorldRank>& culprits,
+                  const std::string& why) noexcept;  // log_mutex
+  void catch_up() noexcept;                          // log_mutex
 
   // ---- deadlocks.cc
   /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
@@ -222,8 +223,10 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// Whether the group has failed, here or elsewhere.
   bool has_failed() noexcept;
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
-  void peers_lost(const std::set<WorldRank>& lost) noexcept;
-  void members_lost(const GroupFacts& facts, const std::vector<int>& lost) noexcept;
+  /// `why`: see Verdict::text.
+  void peers_lost(const std::set<WorldRank>& lost, const std::string& why) noexcept;
+  void members_lost(const GroupFacts& facts, const std::vector<int>& lost,
+                    const std::string& why) noexcept;
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
   /// Of members on other hosts: until it is known what they do now, for a second at most. What is

@@ -80,6 +80,9 @@ int Membership::host_of(int member) const noexcept {
 }
 bool Membership::is_here(int member) const noexcept { return state_->members.is_here(member); }
 std::string Membership::person(int member) const { return state_->person(member); }
+bool Membership::is_lost(int member) const noexcept {
+  return state_->host->is_lost(state_->members.world_rank_of(member));
+}
 std::string Membership::doing() const { return state_->doing(state_->rank); }
 
 void Membership::enter(const Request& request) noexcept {

@@ -38,6 +38,8 @@ class Membership {
   bool is_here(int member) const noexcept;
   /// "rank 3 (on host-b)", with what else is known.
   std::string person(int member) const;
+  /// Whether the log has declared it lost.
+  bool is_lost(int member) const noexcept;
   /// What this rank does in the group, as the others can read it: "is in recv from rank 1 at ...".
   std::string doing() const;
 

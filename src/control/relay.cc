@@ -1,6 +1,7 @@
 #include "control/relay.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
@@ -193,6 +194,7 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
   const bool is_sure = std::none_of(facts.begin(), facts.end(), [](const HostFacts& each) {
     return each.state == State::doubtful;
   });
+  std::vector<std::string> unreachable;
   for (int host = 0; host < roster_.host_count(); ++host) {
     const State state = facts[static_cast<std::size_t>(host)].state;
     const bool is_off = (vote_.vote.cut_off - vote_.vote.gone).contains(host);
@@ -200,12 +202,26 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
                          (state != State::left && is_off);
     if (host == roster_.own_host() || !is_lost) continue;
     losses.out.insert(host);
+    if (state != State::dead) unreachable.push_back(roster_.host(host).name);
     for (const WorldRank rank : roster_.host(host).ranks)
       if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);
   }
   const std::vector<WorldRank> here = lost_here();
   culprits.insert(culprits.end(), here.begin(), here.end());
   std::sort(culprits.begin(), culprits.end());
+  if (!unreachable.empty()) losses.verdict.text = out_of_reach(unreachable);
+}
+
+/// That processes were lost with the way to them, and may live.
+std::string Relay::out_of_reach(const std::vector<std::string>& hosts) const {
+  constexpr std::size_t kMost = 16;
+  const std::size_t named = std::min(hosts.size(), kMost);
+  return fmt::format(
+      "{} and {}{} do not reach each other (nothing was acknowledged for 2 s): the network or a "
+      "host is down, and processes on the other side may live and go on by themselves",
+      roster_.host(roster_.own_host()).name,
+      fmt::join(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+      hosts.size() == named ? "" : fmt::format(" and {} more", hosts.size() - named));
 }
 
 /// Those whom a rank of this host wishes to be declared lost, and no entry has.

@@ -100,7 +100,7 @@ void Host::State::hear_while_held_up() noexcept {
   if (told.empty()) return;
   const std::lock_guard lock(log_mutex);  // who is told in one group finds the others failed
   for (const auto& membership : all_memberships())
-    if (membership->abort_word.load() == kRunning) membership->peers_lost(told);
+    if (membership->abort_word.load() == kRunning) membership->peers_lost(told, {});
 }
 
 void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_point* next) noexcept {
@@ -152,7 +152,7 @@ void Host::State::apply_new_entries() noexcept {
 void Host::State::apply(const Verdict& verdict) noexcept {
   if (verdict.is_loss()) {
     remember(verdict);
-    return apply_loss(verdict.culprits);
+    return apply_loss(verdict.culprits, verdict.text);
   }
   std::size_t here = 0;
   for (const GroupId group : verdict.groups) ahead_of_log.erase(group);
@@ -172,7 +172,8 @@ void Host::State::remember(const Verdict& verdict) {
   has_missed_entries.store(true);  // for groups that are made from now on
 }
 
-void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
+void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
+                             const std::string& why) noexcept {
   std::set<WorldRank> all;
   {
     const std::lock_guard lock(mutex);
@@ -182,7 +183,7 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits) noexcept {
   own.publish_lost({all.begin(), all.end()});
   loss_word.store(kFailed);
   ring(own.slot().bell);
-  for (const auto& membership : all_memberships()) membership->peers_lost(all);
+  for (const auto& membership : all_memberships()) membership->peers_lost(all, why);
 }
 
 // Others have applied what this rank has missed: their slots say who is lost, their lines why
@@ -195,7 +196,7 @@ void Host::State::catch_up() noexcept {
       shown.insert(each);
   }
   for (const auto& membership : all_memberships()) membership->adopt_from_lines();
-  if (!shown.empty()) apply_loss({shown.begin(), shown.end()});
+  if (!shown.empty()) apply_loss({shown.begin(), shown.end()}, {});
 }
 
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
@@ -210,9 +211,9 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
   for (const Verdict& verdict : remembered) {
     if (verdict.fails(membership->id)) membership->fail_by(verdict);
     if (verdict.is_loss())
-      membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()});
+      membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()}, verdict.text);
   }
-  membership->peers_lost(all_lost);
+  membership->peers_lost(all_lost, {});
   membership->adopt_missed();
 }
 

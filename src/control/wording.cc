@@ -12,6 +12,13 @@
 
 namespace tutti::control {
 
+namespace {
+
+/// What a rank elsewhere did so long ago is told with its age.
+constexpr std::chrono::seconds kRecent{2};
+
+}  // namespace
+
 std::string Membership::State::person(int member) const {
   return host->person(members.world_rank_of(member), member);
 }
@@ -70,9 +77,14 @@ std::string Membership::State::doing_elsewhere(int member) const {
   const bool was_asked = facts.asked != Clock::time_point{};
   if (theirs->entered == 0)
     return was_asked ? "has completed no collective yet" : "has not said what it did";
+  // It may have gone on since.
+  const auto age = Clock::now() - facts.asked;
+  const std::string when = was_asked && age < kRecent ? ""
+                           : was_asked ? fmt::format(" (as it was {} ago)", seconds(age))
+                                       : " (as it was some time ago)";
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
-  return fmt::format("{} #{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
-                     theirs->entered, shown != nullptr ? ", " + describe(*shown) : "");
+  return fmt::format("{} #{}{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
+                     theirs->entered, shown != nullptr ? ", " + describe(*shown) : "", when);
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited, std::string_view link,

@@ -110,6 +110,9 @@ class ProcessGroup::Impl {
 
   /// Of the group that was asked for the `times`th time with these ranks; its rank is -1 where this
   /// one is none of them. `of_survivors`: this group has failed.
+  /// The member that is rank 0 of the world, which serves the store of a job started by hand, if it
+  /// is lost.
+  std::vector<int> lost_rank_0() const;
   group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
                            bool of_survivors) const;
   void admit(const Request& request, bool blocking);

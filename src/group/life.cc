@@ -5,6 +5,7 @@
 // destroyed while an exception unwinds: then nobody may wait for this rank.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <set>
@@ -256,6 +257,14 @@ group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::ui
   return child;
 }
 
+std::vector<int> ProcessGroup::Impl::lost_rank_0() const {
+  const auto& ranks = parts_.world_ranks;
+  const auto found = std::find(ranks.begin(), ranks.end(), 0);
+  if (found == ranks.end()) return {};
+  const auto member = static_cast<int>(found - ranks.begin());
+  return membership().is_lost(member) ? std::vector<int>{member} : std::vector<int>{};
+}
+
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
   group::refuse_in_callback("new_group");
   callers_.note();
@@ -290,12 +299,13 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
                              });
   } catch (const Error& error) {
     ErrorContext context = error.context();
-    // Without a culprit: the store is gone, with whose process this group has failed.
-    const bool may_follow = !of_survivors || context.culprits.empty();
-    const std::optional<Error> own_failure = may_follow ? this->error() : std::nullopt;
-    context.culprits = group::culprits_of_new_group(
-        ranks, context.culprits,
-        own_failure ? own_failure->context().culprits : std::vector<int>{});
+    const std::optional<Error> own_failure = of_survivors ? std::nullopt : this->error();
+    // Without a culprit: the store is gone.
+    context.culprits =
+        group::culprits_of_new_group(ranks, context.culprits,
+                                     own_failure                ? own_failure->context().culprits
+                                     : context.culprits.empty() ? lost_rank_0()
+                                                                : std::vector<int>{});
     throw wrong(error.code(), error.what(), std::move(context));
   }
 }

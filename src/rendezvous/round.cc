@@ -19,9 +19,9 @@ using std::chrono::milliseconds;
 using store::timeout_of;
 
 constexpr const char* kOk = "ok";
-constexpr milliseconds kAside{1000};  // for questions beside the deadline: who is missing
+constexpr milliseconds kAside{1000};     // for questions beside the deadline: who is missing
 constexpr std::size_t kMostReasons = 8;  // why ranks are missing, in one text
-constexpr milliseconds kSlice{100};   // of the wait for the verdict, between two looks
+constexpr milliseconds kSlice{100};      // of the wait for the verdict, between two looks
 
 void check_verdict(const std::string& verdict, int rank) {
   if (verdict != kOk) throw decode_failure(verdict, rank);
@@ -114,12 +114,17 @@ std::string advice_when_twice(const Identity& identity, const std::string& mark)
 
 void Round::refuse_twice(const Claim& other) {
   if (options_.is_open) store_.append(key("intruders"), own_text_ + '\n', timeout_of(deadline_));
+  // For who waits for the rank that it should have been.
+  store_.set(key("twice"),
+             fmt::format("{} calls itself rank {}, as {} does", company_.own_name(), identity_.rank,
+                         company_.name_of(other)),
+             timeout_of(deadline_));
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
                   "we are {} with world size {}. {}",
                   identity_.rank, options_.place, company_.name_of(other), other.world_size,
-                  describe(own_), identity_.world_size,
+                  company_.own_name(), identity_.world_size,
                   advice_when_twice(identity_, options_.mark)));
 }
 
@@ -196,6 +201,8 @@ std::string Round::describe_missing(const std::vector<int>& ranks) {
     if (const auto why = store_.try_get(store::turned_away_key(ranks[i]), kAside))
       text += fmt::format("; a process was turned away there: {}", *why);
   }
+  if (const auto twice = store_.try_get(key("twice"), kAside))
+    text += fmt::format("; a process was turned away: {}", *twice);
   return text;
 }
 

@@ -197,7 +197,8 @@ class ByNotice {
       place.tcp.empty()
           ? fmt::format("Was it started, with this {}?", place.mark)
           : "Was it started, with this address and port? One that was given 127.0.0.1 or another "
-            "address of its host alone serves nobody on other hosts.";
+            "address of its host alone serves nobody on other hosts. If it has ended already, its "
+            "own output says why.";
   throw Error(ErrorCode::kTimeout,
               fmt::format("{}: {}. {}{}{}", init_of(identity), missing, remedy,
                           place.advice.empty() ? "" : " ", place.advice),

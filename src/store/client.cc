@@ -89,7 +89,8 @@ void SocketStore::lose(std::string_view why) {
   loss_ = Error(ErrorCode::kSystem,
                 fmt::format("the {} is gone ({}), and no group can be made without it: the process "
                             "that served it (of a job started by hand rank 0, else the launcher) "
-                            "has ended or closed it. See why it did, then start the job again",
+                            "has ended or closed it, or its host cannot be reached. See why, then "
+                            "start the job again",
                             place_, why),
                 {.op = "store"});
   changed_.notify_all();

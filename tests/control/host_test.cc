@@ -155,7 +155,7 @@ TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
   const std::string address = net::random_address("tutti-test");
   const net::Fd listener = net::listen(address);
   store->set("host/0", "one\nnetwork-1\nnode-1\n0\n11");
-  store->set("host/1", "two\nnetwork-2\nnode-2\n0\n12");
+  store->set("host/1", "two\n" + host_identity("") + "\nnode-2\n0\n12");
   store->set("board/1/hand-over", address);
   std::thread rank_1([&] {
     Deadline deadline = Deadline::after(20s);
@@ -175,6 +175,23 @@ TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
     EXPECT_EQ(std::string(error.what()).rfind("rank 1 (", 0), 0u) << error.what();
   }
   rank_1.join();
+}
+
+TEST(Host, RanksOfTwoHostsWithOneHostIdAreNamed) {
+  const auto store = make_memory_store();
+  store->set("host/0", "one\nnetwork-1\nnode-1\n0\n11");
+  store->set("host/1", "two\nnetwork-2\nnode-2\n0\n12");
+  HostOptions options = options_for(store, 2, 3);
+  options.host_id = "two";
+  try {
+    Host::join(options);
+    ADD_FAILURE() << "joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.context().culprits, (std::vector<int>{1, 2}));
+    EXPECT_EQ(std::string(error.what()).rfind("ranks 1 (on node-2) and 2 (on ", 0), 0u)
+        << error.what();
+  }
 }
 
 }  // namespace

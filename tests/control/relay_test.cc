@@ -205,6 +205,7 @@ TEST(Relay, ADeadHostIsLostButForThoseWhoHadLeft) {
   host.first.tick(0ms);
   ASSERT_TRUE(host.first.entry(1));
   EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({3}));
+  EXPECT_EQ(host.first.entry(1)->text, "") << "there is no doubt of it";
 }
 
 /// It was stopped while they entered them.
@@ -242,6 +243,10 @@ TEST(Relay, NothingOfItsRanksIsToldToAHostThatHasParted) {
   }
   ASSERT_TRUE(host.first.entry(1));
   EXPECT_EQ(host.first.entry(1)->culprits, world_ranks({2, 3}));
+  EXPECT_EQ(host.first.entry(1)->text,
+            "host-a and host-b do not reach each other (nothing was acknowledged for 2 s): the "
+            "network or a host is down, and processes on the other side may live and go on by "
+            "themselves");
   EXPECT_TRUE(host.first.links.parted.contains(1));
   host.first.relay.leave();
   host.first.owner.slot().state.store(RankState::left);

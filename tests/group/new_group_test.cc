@@ -61,13 +61,13 @@ TEST(NewGroup, RanksThatAskForOthersAreTold) {
 void ask_for_another_order(const std::vector<int>& hosts) {
   test_kit::RunOptions options;
   options.hosts = hosts;
-  const auto outcomes =
-      outcomes_of(2,
-                  [](ProcessGroup& world) {
-                    const std::vector<int> ranks = {world.rank(), 1 - world.rank()};
-                    (void)world.new_group(ranks, {"role.cc", 5 + world.rank()});
-                  },
-                  options);
+  const auto outcomes = outcomes_of(
+      2,
+      [](ProcessGroup& world) {
+        const std::vector<int> ranks = {world.rank(), 1 - world.rank()};
+        (void)world.new_group(ranks, {"role.cc", 5 + world.rank()});
+      },
+      options);
   for (const int rank : {0, 1}) {
     const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
@@ -176,10 +176,11 @@ TEST(NewGroup, NoneIsMadeOnceRank0IsDead) {
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kSystem) << outcome.error->what();
     EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{0}) << outcome.error->what();
-    expect_text(*outcome.error,
-                ", and no group can be made without it: the process that served "
-                "it (of a job started by hand rank 0, else the launcher) has "
-                "ended or closed it. See why it did, then start the job again");
+    expect_text(
+        *outcome.error,
+        ", and no group can be made without it: the process that served "
+        "it (of a job started by hand rank 0, else the launcher) has "
+        "ended or closed it, or its host cannot be reached. See why, then start the job again");
   }
 }
 

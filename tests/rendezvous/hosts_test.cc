@@ -805,6 +805,19 @@ TEST_F(WholeRanks, WhoWaitsForARankThatWasTurnedAwayIsToldWhy) {
   expect_has(text, ", as it says rank 1, do not have the same secret");
 }
 
+TEST_F(InNamespaces, WhoWaitsForARankIsToldThatAnotherOneHasItsProcess) {
+  Child zero = start(0, 3, 0, Namespaces::address(0), 2500ms);
+  Child one = start(1, 3, 1, Namespaces::address(0), 2500ms);
+  EXPECT_EQ(one.result(500ms), "(still running)");
+  Child late = start(1, 3, 2, Namespaces::address(0));
+  expect_has(late.result(), "kInvalidArgument: rank 1 is already present at ");
+  const std::string text = zero.result();
+  expect_has(text, "1 of 3 ranks missing: 2 (at ");
+  expect_has(text, "; a process was turned away: pid ");
+  expect_has(text, ") on host-2 calls itself rank 1, as pid ");
+  expect_has(text, ") on host-1 does. ");
+}
+
 TEST_F(WholeRanks, InterfaceAndPortsAreAsTheyWereChosen) {
   const Settings chosen = {{"socket_ifname", "=eth0"}, {"port_range", "31000-31003"}};
   Child zero = start_whole(0, chosen), one = start_whole(1, chosen);

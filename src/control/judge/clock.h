@@ -14,7 +14,7 @@ inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::millise
 
 /// How long a judge waits for the answer of a member on another host before it goes by what it
 /// knew, and says so: that host may be stopped. A link that is cut is found out before.
-inline constexpr std::chrono::nanoseconds kAnswerComes = std::chrono::seconds(5);
+inline constexpr std::chrono::nanoseconds kAnswerComes = std::chrono::milliseconds(3500);
 
 /// `now + duration` without overflow.
 inline Clock::time_point after(Clock::time_point now, std::chrono::nanoseconds duration) noexcept {

@@ -19,7 +19,7 @@ struct Verdict {
   ErrorCode code = ErrorCode::kPeerLost;
   std::vector<GroupId> groups = {};  ///< that fail; none: the culprits are lost to all groups
   std::vector<WorldRank> culprits = {};
-  std::string text = {};  ///< of a group's failure, for all members
+  std::string text = {};  ///< of a failure, for all members; of a loss: why, if not by a death
   WorldRank finder = {};
 
   bool is_loss() const noexcept { return groups.empty(); }
