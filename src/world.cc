@@ -449,9 +449,22 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
                            });
 }
 
-}  // namespace
+/// As every message it begins with the operation of who reads it, and its line.
+Error of_init(const Error& failure, int rank, const Where& where) {
+  ErrorContext context = failure.context();
+  context.op = "init_process_group";
+  context.call_site = name_of(where);
+  if (context.rank < 0) context.rank = rank;
+  std::string_view text = failure.what();
+  for (const std::string_view begin : {"init: ", "init (", "init_process_group: "})
+    if (text.starts_with(begin)) text.remove_prefix(text.find(": ") + 2);
+  const std::string who = context.rank < 0 ? "" : fmt::format(" (rank {})", context.rank);
+  const std::string told = fmt::format("{}{} at {}: {}", context.op, who, context.call_site, text);
+  return Error(failure.code(), told, std::move(context));
+}
 
-ProcessGroup init_process_group(const InitOptions& options, Where where) try {
+/// `*rank`: once it is known.
+ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   control::Process::refuse_in_child();  // before it can claim its parent's rank
   net::hold_standard_descriptors();     // before there is a socket that a print would reach
   hold_memory_reserve();
@@ -461,22 +474,29 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) try {
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
   Identity identity = find_identity(options, settings, config, environment);
+  if (!identity.is_rank_auto) *rank = identity.rank;
   const MakeBackend make_backend = find_backend(config, identity);
   if (!identity.is_rank_auto) set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   Protection protection(config);
   const Meeting meeting = meet(options, identity, config, protection);
-  identity.rank = meeting.rank;
+  identity.rank = *rank = meeting.rank;
   show_agent(meeting, identity);
   ProcessGroup world = make_world(identity, config, meeting, make_backend, protection, where);
   log_world(world, identity, meeting);
   return world;
-} catch (const Error& failure) {
-  ErrorContext context = failure.context();
-  context.op = "init_process_group";
-  context.call_site = name_of(where);
-  throw Error(failure.code(), failure.what(), std::move(context));
+}
+
+}  // namespace
+
+ProcessGroup init_process_group(const InitOptions& options, Where where) {
+  int rank = -1;
+  try {
+    return init(options, where, &rank);
+  } catch (const Error& failure) {
+    throw of_init(failure, rank, where);
+  }
 }
 
 }  // namespace tutti

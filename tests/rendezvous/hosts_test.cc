@@ -608,7 +608,9 @@ TEST_F(Hosts, OneTooManyIsToldSoAndTheOthersMeet) {
   connect(&connected, net::Level::opportunistic);
   connected.store->set("world//1/numbers", "2");  // as if one more were about to claim its own
   Child refused([&] { return numbered_rank(host_, port_, 3); });
-  expect_has(refused.result(), "kInvalidArgument: init: 3 processes have come to tcp://" + host_);
+  const std::string text = refused.result();
+  expect_has(text, "kInvalidArgument: init_process_group at hosts_test.cc:");
+  expect_has(text, ": 3 processes have come to tcp://" + host_);
   EXPECT_EQ(zero.result(500ms), "(still running)");
 }
 
