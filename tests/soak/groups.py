@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Soak `groups`: threads on groups of their own at once run mixed operations on every backend; results right, no deadlock.
-On one host two ranks and two groups; with --hosts 2 four ranks, two on each, and three groups that overlap: the backend native."""
+On one host two ranks and two groups; with --hosts 2 four ranks, two on each, and three groups that overlap: the backends native and
+gloo. Under TSan those ranks are threads of one process."""
 import argparse
 import json
 import os
@@ -33,8 +34,11 @@ def main():
     size = 2
     if options.hosts > 1:
         launcher = [sys.executable, os.path.join(os.path.dirname(__file__), "../../tools/hosts.py")]
-        ways, size = [("native", "native", [*launcher, str(options.hosts)], program, None)], 2 * options.hosts
-    if options.tsan:
+        launcher, size = [*launcher, str(options.hosts), "--ranks", "2", "--"], 2 * options.hosts
+        ways = [("native", "native", launcher, program, None), ("gloo", "gloo", launcher, program, "gloo")]
+    if options.tsan and options.hosts > 1:
+        ways.append(("native_tsan", "native", ["setarch", "-R"], program_in(options.tsan), None))
+    elif options.tsan:
         ways.append(("native_tsan", "native", ["setarch", "-R", *run_in(options.tsan)], program_in(options.tsan), None))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     report, failed = {"operations": options.rounds, "seed": options.seed, "hosts": options.hosts, "ranks": size, "backends": {}}, 0
@@ -43,8 +47,10 @@ def main():
             print(f"groups: {name}: not here, left out", file=sys.stderr)
             continue
         begin = time.monotonic()
-        many = ["--ranks", "2", "--"] if options.hosts > 1 else ["-n", str(size)]
+        many = [] if options.hosts > 1 else ["-n", str(size)]
         command = [*launcher, *many, program, backend, str(options.rounds), str(options.seed)]
+        if options.hosts > 1 and name == "native_tsan":
+            command.append(",".join(str(rank // 2) for rank in range(size)))
         try:
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                   timeout=options.limit)

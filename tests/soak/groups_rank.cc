@@ -1,8 +1,10 @@
 // A rank of the soak `groups`: threads, each with a group of its own, run mixed operations at once,
 // blocking and asynchronous, with random pauses. Two ranks have two groups, more have three that
-// overlap. `groups_rank BACKEND OPERATIONS SEED`.
+// overlap. `groups_rank BACKEND OPERATIONS SEED`, started as ranks. With HOSTS, as 0,0,1,1, the
+// ranks are threads of this one process that take themselves for ranks on those hosts.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
@@ -10,11 +12,13 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "tutti/test_kit.h"
 #include "tutti/tutti.h"
 
 namespace {
@@ -212,16 +216,47 @@ void run_groups(ProcessGroup& world, int operations, std::uint64_t seed) {
   }
 }
 
+void run_rank(InitOptions options, const char* backend, int operations, std::uint64_t seed) {
+  options.backend = backend;
+  ProcessGroup world = init_process_group(options);
+  if (world.world_size() < 2) throw std::runtime_error("two ranks or more are needed");
+  run_groups(world, operations, seed);
+  world.close();
+  std::printf("rank %d: %d operations right\n", world.rank(), operations);
+}
+
+std::vector<int> hosts_of(const std::string& text) {
+  std::vector<int> hosts;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, ',');) hosts.push_back(std::stoi(word));
+  return hosts;
+}
+
+/// The first failure of one is thrown.
+void run_as_threads(const std::vector<int>& hosts, const char* backend, int operations,
+                    std::uint64_t seed) {
+  const auto run = [&](const test_kit::Rank& me) {
+    run_rank(me.init, backend, operations, seed);
+    return std::string();
+  };
+  const auto outcomes = test_kit::collect_ranks(
+      static_cast<int>(hosts.size()), run, {.deadline = std::chrono::minutes(9), .hosts = hosts});
+  for (const test_kit::Outcome& outcome : outcomes)
+    if (!outcome.failure.empty()) throw std::runtime_error(outcome.failure);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc != 4) throw std::runtime_error("usage: groups_rank BACKEND OPERATIONS SEED");
+  if (argc != 4 && argc != 5)
+    throw std::runtime_error("usage: groups_rank BACKEND OPERATIONS SEED [HOSTS]");
   const int operations = std::atoi(argv[2]);
-  auto world = init_process_group({.backend = argv[1]});
-  if (world.world_size() < 2) throw std::runtime_error("two ranks or more are needed");
-  run_groups(world, operations, std::strtoull(argv[3], nullptr, 0));
-  world.close();
-  std::printf("rank %d: %d operations right\n", world.rank(), operations);
+  const std::uint64_t seed = std::strtoull(argv[3], nullptr, 0);
+  if (argc == 5) {
+    run_as_threads(hosts_of(argv[4]), argv[1], operations, seed);
+  } else {
+    run_rank({}, argv[1], operations, seed);
+  }
 } catch (const std::exception& failed) {
   std::fprintf(stderr, "groups_rank: %s\n", failed.what());
   std::_Exit(1);

@@ -66,7 +66,7 @@ fi
 if [ "$name" = links ] || [ "$name" = strangers ]; then
   soak=tests/soak/$name.py
 fi
-if [ "$name" = groups ] && [ -z "$hosts" ]; then
+if [ "$name" = groups ]; then
   install_packages clang-14 libclang-rt-14-dev
   build tsan
   set -- --tsan build/tsan "$@"
