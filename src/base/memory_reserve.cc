@@ -15,6 +15,7 @@ std::atomic<void*> reserve{nullptr};
 }  // namespace
 
 void hold_memory_reserve() noexcept {
+  if (reserve.load() != nullptr) return;
   void* none = nullptr;
   void* const memory = std::malloc(kBytes);
   if (!reserve.compare_exchange_strong(none, memory)) std::free(memory);

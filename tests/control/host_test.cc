@@ -150,6 +150,18 @@ TEST(Host, AWorldThatFailsDoesNotConcernAnother) {
 }
 
 /// Ranks 1 and 2 are on a host of their own, where rank 1 hands out the board.
+void expect_refused(const HostOptions& options, ErrorCode code, const std::vector<int>& culprits,
+                    const std::string& begin) {
+  try {
+    Host::join(options);
+    ADD_FAILURE() << "joined";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_EQ(error.context().culprits, culprits) << error.what();
+    EXPECT_EQ(std::string(error.what()).rfind(begin, 0), 0u) << error.what();
+  }
+}
+
 TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
   const auto store = make_memory_store();
   const std::string address = net::random_address("tutti-test");
@@ -166,14 +178,7 @@ TEST(Host, WhoDoesNotHandOverABoardIsNamedByItsRankOfTheWorld) {
   });
   HostOptions options = options_for(store, 2, 3);
   options.host_id = "two";
-  try {
-    Host::join(options);
-    ADD_FAILURE() << "joined";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
-    EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
-    EXPECT_EQ(std::string(error.what()).rfind("rank 1 (", 0), 0u) << error.what();
-  }
+  expect_refused(options, ErrorCode::kPeerLost, {1}, "rank 1 (");
   rank_1.join();
 }
 
@@ -183,15 +188,7 @@ TEST(Host, RanksOfTwoHostsWithOneHostIdAreNamed) {
   store->set("host/1", "two\nnetwork-2\nnode-2\n0\n12");
   HostOptions options = options_for(store, 2, 3);
   options.host_id = "two";
-  try {
-    Host::join(options);
-    ADD_FAILURE() << "joined";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_EQ(error.context().culprits, (std::vector<int>{1, 2}));
-    EXPECT_EQ(std::string(error.what()).rfind("ranks 1 (on node-2) and 2 (on ", 0), 0u)
-        << error.what();
-  }
+  expect_refused(options, ErrorCode::kInvalidArgument, {1, 2}, "ranks 1 (on node-2) and 2 (on ");
 }
 
 }  // namespace
