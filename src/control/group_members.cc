@@ -72,4 +72,9 @@ void GroupMembers::notify(int member) const noexcept {
   }
 }
 
+void GroupMembers::notify_all() const noexcept {
+  for (int member = 0; member < size(); ++member)
+    if (member != rank_) notify(member);
+}
+
 }  // namespace tutti::control

@@ -25,8 +25,9 @@ class GroupMembers final : public FactSource {
   MemberFacts facts_of(int member) const;
   /// Those of `members` that are on other hosts are asked what they do.
   void ask(const std::vector<int>& members) const noexcept;
-  /// This rank has changed what `member` may await.
+  /// This rank has changed what `member`, or any other one, may await.
   void notify(int member) const noexcept;
+  void notify_all() const noexcept;
 
   const std::vector<WorldRank>& world_ranks() const noexcept { return here_.world_ranks(); }
   int size() const noexcept { return here_.size(); }

@@ -134,10 +134,7 @@ std::string Membership::site_of(int member, std::uint8_t site) const {
 
 void Membership::notify(int member) noexcept { state_->members.notify(member); }
 
-void Membership::notify_all() noexcept {
-  for (int member = 0; member < group_size(); ++member)
-    if (member != rank()) notify(member);
-}
+void Membership::notify_all() noexcept { state_->members.notify_all(); }
 
 void Membership::add_driver(Driver& driver) { state_->host->progress.add(driver); }
 void Membership::remove_driver(Driver& driver) noexcept { state_->host->progress.remove(driver); }
