@@ -5,8 +5,9 @@ Victims, in turn: any rank; the relay of the lowest host; that and the relay of 
 host. Shown in every round: each survivor has stored the cause within the promise (P1, counted from the first kill(2)); all name
 the same culprits, which were killed; each ends by itself with its error; a second later nothing is left on any host.
 
-Where all ranks of a host die, others learn it by the ends of their connections, which the kernel closes once it has freed their memory.
-How long that takes for a process that has nothing to do with Tutti is measured and printed beside; the promise counts from kill(2).
+Where all ranks of a host die, others learn it by the ends of their connections, which the kernel closes once it has freed their memory:
+P1 allows for that (docs/decisions/0046). How long it takes for a process that has nothing to do with Tutti is measured first; in rounds
+in which a host with so much memory dies as a whole it is added to what P1 gives. All other figures count from kill(2).
 """
 import random
 import signal
@@ -123,6 +124,7 @@ def soak(options):
     print(f"kills: seed {options.seed}, {options.hosts} hosts with {options.ranks} ranks", file=sys.stderr)
     progress = over_hosts.Progress("kills", options.rounds * len(series))
     total, by_victims, wrong, fields = Figures(), {kind: Figures() for kind in VICTIMS}, 0, {}
+    owed = Figures()  # without the time in which the kernel frees a whole host's memory
     freeing = freeing_ms(options.resident_gib) if "resident" in series else 0
     named_all = {kind: [0, 0] for kind in VICTIMS}
     over_hosts.take_own_shm()
@@ -135,6 +137,8 @@ def soak(options):
                 this = run_round(network, words, kind, dice, options, left)
                 for target in (figures, total, by_victims[kind]):
                     target.samples += this.known_ms
+                allowance = freeing if name == "resident" and kind == "host" else 0
+                owed.samples += [known - allowance for known in this.known_ms]
                 named_all[kind][0] += this.named == len(this.victims)
                 named_all[kind][1] += 1
                 wrong += bool(this.wrong)
@@ -146,18 +150,20 @@ def soak(options):
             print(f"{name:<12} {options.rounds} rounds, {figures.summary()}")
             fields[name] = {"rounds": options.rounds, **figures.report()}
     fields["freeing_ms"] = round(freeing, 1)
-    return conclude(options, total, by_victims, named_all, wrong, fields)
+    return conclude(options, total, owed, by_victims, named_all, wrong, fields)
 
 
-def conclude(options, total, by_victims, named_all, wrong, fields):
+def conclude(options, total, owed, by_victims, named_all, wrong, fields):
     for kind, figures in by_victims.items():
         print(f"victims: {kind:<7} {figures.summary()}; all of them named in {named_all[kind][0]} of {named_all[kind][1]} rounds")
-    in_time = total.percentile(0.99) <= 100 * options.scale and total.percentile(1) <= 1000 * options.scale
-    print(f"all          {sum(count for _, count in named_all.values())} rounds, {total.summary()}; "
-          f"promise: p99 {100 * options.scale:g} max {1000 * options.scale:g} ms: {'kept' if in_time else 'BROKEN'}; {wrong} rounds wrong; "
-          f"the kernel frees {options.resident_gib:g} GiB in {fields['freeing_ms']} ms")
+    in_time = owed.percentile(0.99) <= 100 * options.scale and total.percentile(1) <= 1000 * options.scale
+    print(f"all          {sum(count for _, count in named_all.values())} rounds, {total.summary()}; {wrong} rounds wrong")
+    print(f"promise: p99 {100 * options.scale:g} max {1000 * options.scale:g} ms: {'kept' if in_time else 'BROKEN'}; p99 "
+          f"{owed.percentile(0.99):.1f} ms without the {fields['freeing_ms']} ms in which the kernel frees {options.resident_gib:g} GiB of "
+          "a host that dies as a whole")
     over_hosts.write_evidence(options, "kills", {
         "hosts": options.hosts, "rounds": options.rounds, **fields, "all": total.report(),
+        "p99_ms_without_freeing": round(owed.percentile(0.99), 2),
         "by_victims": {kind: {**figures.report(), "rounds": named_all[kind][1], "rounds_that_name_all": named_all[kind][0]}
                        for kind, figures in by_victims.items()}, "wrong_rounds": wrong})
     return 0 if in_time and not wrong else 1
