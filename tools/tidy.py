@@ -128,6 +128,13 @@ def check_includes(name, text, report):
             report(name, number, f"{path} is included by .cc files only")
 
 
+def check_library(name, text, report):
+    """The launcher is linked into the command, and the library is without it."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if name.startswith("src/launch/") and re.search(r"target_sources\(\s*tutti(_objects)?\b", line):
+            report(name, number, "the launcher is no part of the library")
+
+
 def folder_of(name):
     """What a file counts as in the picture of includes: its folder; a public header is its module's."""
     if name.startswith("include/tutti/"):
@@ -312,6 +319,8 @@ def main():
             check_comments(name, text, report)
         if name.endswith(".md"):
             check_links(name, text, report)
+        if name.endswith("CMakeLists.txt"):
+            check_library(name, text, report)
     check_cycles(code, report)
     check_permits(code, report)
     check_functions(code, report)

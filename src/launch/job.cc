@@ -1,39 +1,39 @@
-// The launcher's loop. One thread polls everything: signals, the keeper's notes, the ranks' pipes,
-// the agent's door, the clock. The job *runs*; after the first failure it is *failing* (survivors
-// have the failure grace to end well); then it is *ending* (SIGTERM sent, or a signal of the user
-// handed on), and at last *killed*.
+// The job: what is decided about the ranks of all its hosts, in one thread that polls everything:
+// signals, what hosts tell, the terminal, the clock. The job *runs*; after the first failure it is
+// *failing* (survivors have the failure grace to end well); then it is *ending* (SIGTERM sent, or a
+// signal of the user handed on), and at last *killed*.
+//
+// In this version there is one host, and it is in this process; what is said to it and what it says
+// are bytes all the same.
 #include "launch/job.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <variant>
 
 #include "base/of_rank.h"
 #include "base/rank_list.h"
-#include "control/board/describe.h"
-#include "launch/agent.h"
 #include "launch/arguments.h"
-#include "launch/keeper.h"
+#include "launch/gathering.h"
+#include "launch/local_ranks.h"
+#include "launch/messages.h"
 #include "launch/output.h"
-#include "launch/output_ends.h"
 #include "launch/post_mortem.h"
-#include "launch/program.h"
 #include "launch/signals.h"
 #include "launch/stdin_pump.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
+#include "store/server.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
@@ -42,40 +42,43 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
-constexpr auto kWaitingLine = 10s;
-constexpr auto kOwnFindings = 300ms;         ///< what ranks that wait have to find for themselves
-constexpr auto kStillRunLine = 1s;           ///< after the request to end; then every kWaitingLine
-constexpr auto kStoppedLine = 2s;            ///< a shorter stop is nobody's business
-constexpr auto kKeeperPatience = 10s;        ///< for the kernel to give back a large memory
-constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopped itself
-constexpr auto kReaderPatience = 400ms;      ///< when the job was asked to end
-constexpr std::size_t kOutputWatch = 4, kFixedWatches = 6;
-constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
+constexpr auto kStillRunLine = 1s;  ///< after the request to end; then every kAgainLine
+constexpr auto kAgainLine = 10s;
+constexpr auto kStoppedLine = 2s;        ///< a shorter stop is nobody's business
+constexpr auto kReaderPatience = 400ms;  ///< when the job was asked to end
+constexpr std::size_t kOutputWatch = 2, kFixedWatches = 4;
+constexpr Stream kStreams[] = {Stream::out, Stream::err};
 
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {0};
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
+Prepare prepare_order(const JobOptions& options) {
+  Prepare order{.command = options.command,
+                .environment = options.environment,
+                .ranks = std::vector<int>(static_cast<std::size_t>(options.rank_count)),
+                .prefix_columns = {},
+                .world_size = options.rank_count,
+                .master_address = "127.0.0.1",
+                .master_port = master_port(options.environment)};
+  std::iota(order.ranks.begin(), order.ranks.end(), 0);
+  order.prefix_columns.resize(order.ranks.size());
+  return order;
 }
 
-std::string find_for(const JobOptions& options) {
-  const auto path = options.environment.find("PATH");
-  return find_program(options.command.at(0),
-                      path == options.environment.end() ? "/usr/bin:/bin" : path->second);
-}
+/// One that takes orders and gives reports.
+struct Host {
+  Host(const RankSignals& signals, net::Fd input) : ranks(signals, std::move(input)) {}
+
+  LocalRanks ranks;
+  net::FrameDecoder reports{kMaxReportBytes};
+  std::string name;
+  bool is_done = false;
+};
 
 class Job {
  public:
   explicit Job(const JobOptions& options)
       : options_(options),
-        placement_(place_on_one_host(options.rank_count, net::own_host_name(), allowed_cores())),
         output_(options.rank_count, STDOUT_FILENO, STDERR_FILENO),
-        ranks_(static_cast<std::size_t>(options.rank_count)) {}
+        ranks_(static_cast<std::size_t>(options.rank_count)),
+        gathering_(options.rank_count) {}
   int run();
 
  private:
@@ -83,119 +86,82 @@ class Job {
   struct Rank {
     pid_t pid = -1;
     bool ended = false;
-    int ended_as = 0;    ///< how many had ended before
     int stopped_by = 0;  ///< 0: it is not stopped
     Clock::time_point stopped_line_at = Clock::time_point::max();
     std::vector<int> asked_by = {};  ///< signals by which we asked it to end
     /// Whether its end is our doing: it was asked to end and, if a signal killed it, the signal was
     /// ours.
     bool is_ours(int wait_status) const;
-    int exec_error = 0;
-    std::array<net::Fd, 2> pipes;  ///< by Stream; the launcher's ends
-  };
-
-  struct Attendance {
-    std::vector<int> missing;  ///< run, and have not joined
-    std::vector<int> lost;     ///< ended, and never were in a world
-    std::vector<int> waiting;  ///< joined, and their world is not complete
   };
 
   void start();
-  std::vector<RankCommand> commands(std::vector<net::Fd>& rank_ends);
-  void order(Order::Kind kind, int rank = -1, int signal_number = 0) noexcept;
+  void order(const Order& order);
+  void order_signal(int rank, int number) { order(Signal{rank, number}); }
   void poll_once(Clock::time_point until);
   Clock::time_point next_event() const;
   void act_on_time(Clock::time_point now);
 
   void read_signals();
   void take_signal(int signal_number);
-  void read_notes();
-  void take_note(const Note& note);
-  void rank_stopped(Rank& rank, int signal_number);
-  void rank_ended(int rank, int wait_status);
-  void keeper_is_gone();
-  void await_guard();
-  bool read_pipe(int rank, Stream stream);
+  void read_reports(Host& host);
+  void take(Host& host, const Report& report);
+  void on(Host&, const KeeperIs&) {}
+  void on(Host&, const Started& started) { rank_of(started.rank).pid = started.pid; }
+  void on(Host&, const Stopped& stopped);
+  void on(Host&, const Continued& continued);
+  void on(Host& host, const Prepared& prepared);
+  void on(Host&, const Refused& refused) { throw Error(refused.code, refused.text); }
+  void on(Host&, const Joined& joined);
+  void on(Host&, const Met& met) { gathering_.met(met.rank); }
+  void on(Host&, const Printed& printed);
+  void on(Host&, const PrintedAll& printed) { output_.finish(printed.rank, printed.stream); }
+  void on(Host&, const Complaint& complaint);
+  void on(Host&, const Ended& ended);
+  void on(Host&, const KeeperDied& died);
+  void on(Host& host, const Done& done);
 
-  void read_news();
-  Attendance attendance() const;
+  Rank& rank_of(int rank) { return of_rank(ranks_, rank); }
+  void steer_output();
   void watch_rendezvous(Clock::time_point now);
-  void say_who_is_missing(Clock::time_point now);
   void say_who_is_stopped(Clock::time_point now);
   void say_who_still_runs(Clock::time_point now);
   std::string running_text() const;
 
   void start_failing(Clock::time_point now);
   void ask_to_end(int signal_number, Clock::time_point now);
-  void kill_all();
+  void kill_all() { ask_to_end(SIGKILL, Clock::now()); }
   bool all_ended() const;
-  void finish();
+  bool is_done() const;
   int report();
   bool write_rest();
 
   const JobOptions& options_;
-  Placement placement_;
   Output output_;
   std::vector<Rank> ranks_;
-  std::optional<Agent> agent_;
-  Keeper keeper_;
+  std::vector<std::unique_ptr<Host>> hosts_;
+  std::optional<store::Server> store_;  // after the hosts: its thread asks their doors
   net::Fd signals_;
   StdinPump stdin_;
+  Gathering gathering_;
   Outcome outcome_;
   Ending ending_;
   Phase phase_ = Phase::running;
-  bool keeper_lives_ = false;
-  bool is_left_behind_ = false;  ///< something of the job lives on, and may print without end
-  pid_t keeper_pid_ = -1;
-  bool asked_to_end_ = false;  ///< by the user, also if the job had failed before
+  bool is_held_ = false;            ///< what ranks print stays in their pipes, as ordered
+  bool is_closed_[2] = {};          ///< by Stream: nobody reads, as ordered
+  bool has_asked_for_end_ = false;  ///< of hosts whose ranks have ended
+  bool asked_to_end_ = false;       ///< by the user, also if the job had failed before
   int interrupts_ = 0;
-  int ended_count_ = 0;
-  int lost_rank_ = -1;  ///< without which the others wait in vain
   std::string openmp_notice_;
-  Clock::time_point started_{}, first_join_{};
+  Clock::time_point started_{};
   Clock::time_point failing_until_ = Clock::time_point::max();
   Clock::time_point ending_until_ = Clock::time_point::max();
-  Clock::time_point takeover_at_ = Clock::time_point::max();
   Clock::time_point still_run_line_at_ = Clock::time_point::max();
   Clock::time_point timeout_at_ = Clock::time_point::max();
-  Clock::time_point waiting_line_at_ = Clock::time_point::max();
-  Clock::time_point verdict_at_ =
-      Clock::time_point::max();  ///< that a rank is lost before its world
 };
 
 bool Job::Rank::is_ours(int wait_status) const {
   if (!WIFSIGNALED(wait_status)) return !asked_by.empty();
   return std::find(asked_by.begin(), asked_by.end(), WTERMSIG(wait_status)) != asked_by.end();
-}
-
-std::vector<RankCommand> Job::commands(std::vector<net::Fd>& rank_ends) {
-  const std::string program = find_for(options_);
-  const int cores = static_cast<int>(placement_.ranks[0].cores.size());
-  ThreadDefaults defaults = thread_defaults(options_.environment, cores, placement_.host_ranks);
-  if (options_.rank_count > 1) openmp_notice_ = defaults.notice;
-  Environment variables = options_.environment;
-  variables.merge(defaults.added);
-  const int port = master_port(options_.environment);
-  std::vector<RankCommand> commands;
-  for (int rank = 0; rank < options_.rank_count; ++rank) {
-    RankCommand command{.path = program, .arguments = options_.command};
-    for (const auto& [name, value] :
-         rank_variables(variables, placement_, rank, agent_->address(), port)) {
-      command.variables.push_back(fmt::format("{}={}", name, value));
-    }
-    rank_ends.push_back(rank == 0 ? stdin_.open(STDIN_FILENO)
-                                  : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
-    command.stdin_fd = rank_ends.back().get();
-    for (const Stream stream : {Stream::out, Stream::err}) {
-      const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
-      OutputEnds ends = open_output_ends(own, output_.prefix_columns(rank));
-      of_rank(ranks_, rank).pipes[index(stream)] = std::move(ends.launcher_end);
-      rank_ends.push_back(std::move(ends.rank_end));
-      (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = rank_ends.back().get();
-    }
-    commands.push_back(std::move(command));
-  }
-  return commands;
 }
 
 void Job::start() {
@@ -208,50 +174,46 @@ void Job::start() {
   for (const int number : forwarded) ::sigaddset(&read_here, number);
   signals_ = net::Fd(::signalfd(-1, &read_here, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_) throw net::system_error("cannot make a signalfd", errno);
-  agent_.emplace(options_.rank_count);
-  {
-    std::vector<net::Fd> rank_ends;
-    keeper_ = fork_keeper(commands(rank_ends), rank_signals);
+  hosts_.push_back(std::make_unique<Host>(rank_signals, stdin_.open(STDIN_FILENO)));
+  Prepare prepare = prepare_order(options_);
+  for (std::size_t i = 0; i < prepare.ranks.size(); ++i) {
+    prepare.prefix_columns[i] = output_.prefix_columns(prepare.ranks[i]);
   }
-  keeper_lives_ = true;
+  order(prepare);
+  read_reports(*hosts_[0]);
   started_ = Clock::now();
   if (options_.timeout) timeout_at_ = started_ + *options_.timeout;
-  agent_->serve();
-  order(Order::Kind::start);
+  store_.emplace(hosts_[0]->ranks.open_door());
+  order(Start{});
 }
 
-void Job::order(Order::Kind kind, int rank, int signal_number) noexcept {
-  const Order order{kind, rank, signal_number};
-  // A keeper that is gone is noticed by the end of its channel; one that is stopped must not stop
-  // us when the channel is full.
-  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
-  while (::send(keeper_.channel.get(), &order, sizeof order, kFlags) < 0 && errno == EINTR) {
-  }
+void Job::order(const Order& order) {
+  const std::string bytes = encode(order);
+  for (const auto& host : hosts_) host->ranks.obey(bytes);
 }
 
 bool Job::all_ended() const {
   return std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.ended; });
 }
 
+bool Job::is_done() const {
+  return std::all_of(hosts_.begin(), hosts_.end(), [](const auto& host) { return host->is_done; });
+}
+
 void Job::ask_to_end(int signal_number, Clock::time_point now) {
   for (Rank& rank : ranks_) rank.asked_by.push_back(signal_number);
-  order(Order::Kind::signal, -1, signal_number);
+  order_signal(-1, signal_number);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {  // who is stopped hears nothing
-    if (ranks_[rank].stopped_by != 0) order(Order::Kind::signal, static_cast<int>(rank), SIGCONT);
+    if (ranks_[rank].stopped_by != 0) order_signal(static_cast<int>(rank), SIGCONT);
   }
   if (phase_ < Phase::ending) {
     ending_until_ = now + options_.grace;
     still_run_line_at_ = now + kStillRunLine;
   }
-  phase_ = std::max(phase_, Phase::ending);
+  phase_ = std::max(phase_, signal_number == SIGKILL ? Phase::killed : Phase::ending);
 }
 
-void Job::kill_all() {
-  const Clock::time_point now = Clock::now();
-  ask_to_end(SIGKILL, now);
-  if (phase_ < Phase::killed) takeover_at_ = now + kKeeperKillPatience;
-  phase_ = Phase::killed;
-}
+// ---- The user
 
 void Job::take_signal(int signal_number) {
   const Clock::time_point now = Clock::now();
@@ -271,7 +233,7 @@ void Job::take_signal(int signal_number) {
     }
     ask_to_end(signal_number, now);
   } else {
-    order(Order::Kind::signal, -1, signal_number);
+    order_signal(-1, signal_number);
     if (signal_number == SIGTSTP) ::kill(::getpid(), SIGSTOP);
   }
 }
@@ -283,195 +245,112 @@ void Job::read_signals() {
   }
 }
 
-void Job::read_notes() {
+// ---- What hosts tell
+
+void Job::read_reports(Host& host) {
+  const std::string bytes = host.ranks.take_reports();
+  host.reports.feed(std::as_bytes(std::span(bytes)));
+  net::Frame frame;
   for (;;) {
-    Note note;
-    const ssize_t got = ::recv(keeper_.channel.get(), &note, sizeof note, MSG_DONTWAIT);
-    if (got == static_cast<ssize_t>(sizeof note)) {
-      take_note(note);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      keeper_is_gone();
-      return;
-    } else if (errno == EAGAIN) {
-      return;
+    const net::FrameDecoder::Next next = host.reports.next(&frame);
+    if (next == net::FrameDecoder::Next::more) return;
+    const auto report = next == net::FrameDecoder::Next::frame
+                            ? decode_report(frame.type, frame.body)
+                            : std::nullopt;
+    if (!report) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("host {} told {} bytes of type {} that are no report. Please report "
+                              "this",
+                              host.name, frame.body.size(), frame.type));
     }
+    take(host, *report);
   }
 }
 
-void Job::take_note(const Note& note) {
-  if (note.kind == Note::Kind::keeper) {
-    keeper_pid_ = note.value;
-    return;
+void Job::take(Host& host, const Report& report) {
+  const int rank = rank_in(report);
+  if (rank < 0 || rank >= options_.rank_count) {
+    throw Error(ErrorCode::kInternal,
+                fmt::format("host {} told of rank {}, and the job has ranks 0 to {}. Please report "
+                            "this",
+                            host.name, rank, options_.rank_count - 1));
   }
-  Rank& rank = ranks_.at(static_cast<std::size_t>(note.rank));
-  switch (note.kind) {
-    case Note::Kind::started:
-      rank.pid = note.value;
-      agent_->rank_started(note.rank, note.value);
-      break;
-    case Note::Kind::exec_failed:
-      rank.exec_error = note.value;
-      break;
-    case Note::Kind::stopped:
-      rank_stopped(rank, note.value);
-      break;
-    case Note::Kind::continued:
-      rank.stopped_by = 0;
-      rank.stopped_line_at = Clock::time_point::max();
-      break;
-    case Note::Kind::exited:
-      rank_ended(note.rank, note.value);
-      break;
-    case Note::Kind::keeper:
-      break;
-  }
+  std::visit([&](const auto& which) { on(host, which); }, report);
 }
 
-void Job::rank_stopped(Rank& rank, int signal_number) {
-  rank.stopped_by = signal_number;
+void Job::on(Host& host, const Prepared& prepared) {
+  host.name = prepared.host;
+  openmp_notice_ = prepared.openmp_notice;
+}
+
+void Job::on(Host&, const Stopped& stopped) {
+  Rank& rank = rank_of(stopped.rank);
+  rank.stopped_by = stopped.by_signal;
   if (phase_ < Phase::ending) {
     rank.stopped_line_at = Clock::now() + kStoppedLine;
   } else {  // as it was asked to end, which it would never hear
-    order(Order::Kind::signal, static_cast<int>(&rank - ranks_.data()), SIGCONT);
+    order_signal(stopped.rank, SIGCONT);
   }
 }
 
-void Job::rank_ended(int rank, int wait_status) {
-  Rank& state = of_rank(ranks_, rank);
-  if (state.ended) return;
-  state.ended = true;
-  state.ended_as = ended_count_++;
-  if (state.exec_error != 0) {
-    output_.say(fmt::format("tutti: rank {}: cannot execute {}: {}{}", rank, options_.command[0],
-                            std::strerror(state.exec_error),
-                            state.exec_error == ENOEXEC
-                                ? "; does a script begin with #! and its interpreter?"
-                            : state.exec_error == EAGAIN ? net::process_limits()
-                                                         : ""));
+void Job::on(Host&, const Continued& continued) {
+  Rank& rank = rank_of(continued.rank);
+  rank.stopped_by = 0;
+  rank.stopped_line_at = Clock::time_point::max();
+}
+
+void Job::on(Host&, const Joined& joined) {
+  gathering_.joined(joined.rank, Clock::now());
+  if (joined.has_openmp && !openmp_notice_.empty()) {
+    output_.say(std::exchange(openmp_notice_, {}));
   }
-  agent_->rank_exited(rank, wait_status);
-  std::vector<int> culprits = agent_->blamed_by(rank);
+}
+
+void Job::on(Host&, const Printed& printed) {
+  output_.feed(printed.rank, printed.stream, printed.bytes);
+}
+
+void Job::on(Host&, const Complaint& complaint) {
+  output_.say(fmt::format("tutti: rank {}: {}", complaint.rank, complaint.text));
+}
+
+void Job::on(Host&, const Ended& ended) {
+  RankExit exit = ended.exit;
+  Rank& rank = rank_of(exit.rank);
+  if (rank.ended) return;
+  rank.ended = true;
+  gathering_.ended(exit.rank, exit.wait_status);
+  exit.ours = rank.is_ours(exit.wait_status);
   // Without a world it could write on no board that it had been told of a failed rendezvous.
-  if (lost_rank_ >= 0 && culprits.empty() && !agent_->is_in_world(rank)) culprits = {lost_rank_};
-  outcome_.add({.rank = rank,
-                .wait_status = wait_status,
-                .ours = state.is_ours(wait_status),
-                .culprits = std::move(culprits),
-                .disagreement = agent_->disagreement_of(rank),
-                .failure = agent_->failure_of(rank),
-                .doing = agent_->doing_of(rank),
-                .untold = agent_->untold_by(rank)});
+  const int lost = gathering_.lost_rank();
+  if (lost >= 0 && exit.culprits.empty() && !gathering_.has_met(exit.rank)) exit.culprits = {lost};
+  outcome_.add(std::move(exit));
 }
 
-void Job::keeper_is_gone() {
-  // Its ranks have got SIGKILL from the kernel; what they left behind is the guard's child now.
-  keeper_lives_ = false;
-  if (takeover_at_ == Clock::time_point::max() || Clock::now() < takeover_at_) {
-    ending_.keeper_died = true;
-    output_.say(fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job",
-                            keeper_pid_));
-  }
-  await_guard();
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    rank_ended(static_cast<int>(rank), W_EXITCODE(0, SIGKILL));
-  }
+void Job::on(Host&, const KeeperDied& died) {
+  ending_.keeper_died = true;
+  output_.say(
+      fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job", died.pid));
 }
 
-/// Until it has ended, and with it everything below it.
-void Job::await_guard() {
-  keeper_.lifeline.reset();
-  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
-  const Clock::time_point patience = Clock::now() + kKeeperPatience;
-  while (::waitpid(keeper_.guard, nullptr, WNOHANG) == 0) {
-    if (Clock::now() >= patience) {
-      output_.say(fmt::format("tutti: the guard (pid {}) does not end; processes may be left",
-                              keeper_.guard));
-      is_left_behind_ = true;
-      return;
-    }
-    poll_once(Clock::now() + 1ms);
-  }
+void Job::on(Host& host, const Done& done) {
+  host.is_done = true;
+  if (done.left_behind == 0) return;
+  output_.say(fmt::format("tutti: the guard (pid {}) does not end; processes may be left",
+                          done.left_behind));
 }
 
-/// False when there was nothing to read now.
-bool Job::read_pipe(int rank, Stream stream) {
-  net::Fd& pipe = of_rank(ranks_, rank).pipes[index(stream)];
-  char buffer[32 * 1024];
-  const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
-  if (got > 0) {
-    output_.feed(rank, stream, {buffer, static_cast<std::size_t>(got)});
-  } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
-    output_.finish(rank, stream);
-    pipe.reset();
-  } else {
-    return errno == EINTR;
-  }
-  return true;
-}
-
-void Job::read_news() {
-  agent_->news().drain();
-  if (first_join_ != Clock::time_point{}) return;
-  first_join_ = Clock::now();
-  waiting_line_at_ = first_join_ + kWaitingLine;
-  if (!openmp_notice_.empty() && has_openmp(agent_->first_joined())) output_.say(openmp_notice_);
-}
-
-Job::Attendance Job::attendance() const {
-  Attendance found;
-  for (int rank = 0; rank < options_.rank_count; ++rank) {
-    if (agent_->is_in_world(rank)) continue;
-    if (of_rank(ranks_, rank).ended) {
-      found.lost.push_back(rank);
-    } else {
-      (agent_->has_joined(rank) ? found.waiting : found.missing).push_back(rank);
-    }
-  }
-  return found;
-}
+// ---- What follows
 
 /// A rank that ended outside a world can never complete the world of those who wait in init.
 void Job::watch_rendezvous(Clock::time_point now) {
-  if (first_join_ == Clock::time_point{} || lost_rank_ >= 0 || phase_ >= Phase::ending) return;
-  const Attendance found = attendance();
-  if (found.lost.empty() || found.waiting.empty()) {
-    verdict_at_ = Clock::time_point::max();
-    return;
+  if (const auto reason = gathering_.judge(now)) {
+    output_.say("tutti: " + *reason);
+    store_->fail(Error(ErrorCode::kPeerLost, *reason, {.culprits = {gathering_.lost_rank()}}));
+    ending_.rendezvous_failed = true;
+    start_failing(now);
   }
-  // The first to end: others may have ended because of it.
-  const int first = *std::min_element(found.lost.begin(), found.lost.end(), [&](int a, int b) {
-    return of_rank(ranks_, a).ended_as < of_rank(ranks_, b).ended_as;
-  });
-  // One that failed may have failed because of a death that those who wait are about to find, too,
-  // and that we learn of last if the dead program was the child of a wrapper.
-  const int wait_status = outcome_.exit_of(first)->wait_status;
-  if (verdict_at_ == Clock::time_point::max()) {
-    verdict_at_ = wait_status == 0 ? now : now + kOwnFindings;
-  }
-  if (now < verdict_at_) return;
-  verdict_at_ = Clock::time_point::max();
-  lost_rank_ = first;
-  const std::string how = control::describe_wait_status(wait_status);
-  const std::string reason = fmt::format(
-      "rank {} {} ({}); {} {} for it", lost_rank_,
-      agent_->has_joined(lost_rank_) ? "left init_process_group before the world was complete"
-                                     : "ended without having joined in init_process_group",
-      how, ranks_text(found.waiting), found.waiting.size() == 1 ? "waits" : "wait");
-  output_.say("tutti: " + reason);
-  agent_->fail(reason, lost_rank_);
-  ending_.rendezvous_failed = true;
-  start_failing(now);
-}
-
-void Job::say_who_is_missing(Clock::time_point now) {
-  if (now < waiting_line_at_) return;
-  waiting_line_at_ = now + kWaitingLine;
-  const Attendance found = attendance();
-  if (found.waiting.empty() || found.missing.empty()) return;
-  const auto waited = std::chrono::duration_cast<std::chrono::seconds>(now - first_join_);
-  output_.say(fmt::format("tutti: waiting {} s: {} of {} ranks missing: {} (started, not in init)",
-                          waited.count(), found.missing.size(), options_.rank_count,
-                          format_ranks(found.missing)));
+  if (const auto line = gathering_.say_who_is_missing(now)) output_.say(*line);
 }
 
 void Job::say_who_is_stopped(Clock::time_point now) {
@@ -500,7 +379,7 @@ std::string Job::running_text() const {
 
 void Job::say_who_still_runs(Clock::time_point now) {
   if (phase_ != Phase::ending || now < still_run_line_at_ || all_ended()) return;
-  still_run_line_at_ = now + kWaitingLine;
+  still_run_line_at_ = now + kAgainLine;
   const auto left = std::max(Clock::duration::zero(), ending_until_ - now);
   const std::string text = running_text();
   output_.say(fmt::format("tutti: {} still run{}; SIGKILL in {}, or at once by {} Ctrl-C", text,
@@ -515,11 +394,14 @@ void Job::start_failing(Clock::time_point now) {
 }
 
 void Job::act_on_time(Clock::time_point now) {
-  if (outcome_.failed()) start_failing(now);
-  watch_rendezvous(now);
-  say_who_is_missing(now);
-  say_who_is_stopped(now);
   output_.say_repeats(now);
+  if (all_ended()) {
+    if (!std::exchange(has_asked_for_end_, true)) order(End{});
+    return;
+  }
+  if (outcome_.failed()) start_failing(now);
+  if (phase_ < Phase::ending) watch_rendezvous(now);
+  say_who_is_stopped(now);
   if (phase_ < Phase::ending && now >= timeout_at_) {
     ending_.timed_out = true;
     output_.say(fmt::format("tutti: --timeout {} is over; ending all ranks",
@@ -537,81 +419,62 @@ void Job::act_on_time(Clock::time_point now) {
     kill_all();
   }
   say_who_still_runs(now);
-  // The keeper does not do it: it is stopped, or busy. The guard kills it as well.
-  if (now >= takeover_at_ && keeper_lives_) keeper_.lifeline.reset();
 }
 
 Clock::time_point Job::next_event() const {
-  Clock::time_point next = std::min(waiting_line_at_, output_.repeats_due());
+  Clock::time_point next = output_.repeats_due();
+  for (const auto& host : hosts_) next = std::min(next, host->ranks.next_event());
+  if (all_ended()) return has_asked_for_end_ ? next : Clock::time_point::min();
   for (const Rank& rank : ranks_) {
     if (!rank.ended) next = std::min(next, rank.stopped_line_at);
   }
-  if (phase_ == Phase::ending) next = std::min(next, still_run_line_at_);
-  if (phase_ == Phase::killed && keeper_.lifeline) next = std::min(next, takeover_at_);
-  if (phase_ < Phase::ending) next = std::min({next, timeout_at_, verdict_at_});
+  if (phase_ < Phase::ending) next = std::min({next, timeout_at_, gathering_.next_event()});
   if (phase_ == Phase::failing) next = std::min(next, failing_until_);
-  if (phase_ == Phase::ending) next = std::min(next, ending_until_);
+  if (phase_ == Phase::ending) next = std::min({next, ending_until_, still_run_line_at_});
   return next;
+}
+
+/// Where what ranks print goes nowhere, or not now, they learn it.
+void Job::steer_output() {
+  if (is_held_ != output_.is_long()) order(Hold{is_held_ = !is_held_});
+  for (const Stream stream : kStreams) {
+    if (is_closed_[index(stream)] || !output_.is_closed(stream)) continue;
+    is_closed_[index(stream)] = true;
+    order(CloseStream{stream});
+  }
 }
 
 /// One wait for everything, at most until `until`.
 void Job::poll_once(Clock::time_point until) {
-  std::vector<net::Watch> watches(kFixedWatches + 2 * ranks_.size());
+  steer_output();
+  std::vector<net::Watch> watches(kFixedWatches);
   watches[0] = {.fd = signals_.get(), .want_read = true};
-  watches[1] = {.fd = keeper_lives_ ? keeper_.channel.get() : -1, .want_read = true};
-  watches[2] = {.fd = agent_->news().fd(), .want_read = true};
-  watches[3] = stdin_.watch();
-  for (const Stream stream : {Stream::out, Stream::err}) {
+  watches[1] = stdin_.watch();
+  for (const Stream stream : kStreams) {
     watches[kOutputWatch + index(stream)] = {.fd = output_.awaited(stream), .want_write = true};
   }
-  for (std::size_t i = 0; i < 2 * ranks_.size() && !output_.is_long(); ++i) {
-    watches[kFixedWatches + i] = {.fd = ranks_[i / 2].pipes[i % 2].get(), .want_read = true};
+  std::vector<std::size_t> ends;  // where the watches of each host do
+  for (const auto& host : hosts_) {
+    host->ranks.watch(watches);
+    ends.push_back(watches.size());
   }
   Deadline deadline = until == Clock::time_point::max() ? Deadline{} : Deadline::at(until);
   net::poll_any(watches, deadline);
-  for (const Stream stream : {Stream::out, Stream::err}) {
+  for (const Stream stream : kStreams) {
     if (watches[kOutputWatch + index(stream)].writable) output_.write_some(stream);
   }
-  for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
-    const Stream stream = i % 2 == 0 ? Stream::out : Stream::err;
-    if (watches[kFixedWatches + i].readable) read_pipe(static_cast<int>(i / 2), stream);
-    // Nobody reads what the job prints: its ranks learn it the usual way, by SIGPIPE.
-    if (output_.is_closed(stream)) ranks_[i / 2].pipes[i % 2].reset();
+  if (watches[1].readable || watches[1].writable) stdin_.pump(watches[1]);
+  std::size_t begin = kFixedWatches;
+  for (std::size_t i = 0; i < hosts_.size(); ++i) {
+    hosts_[i]->ranks.step(std::span(watches).subspan(begin, ends[i] - begin));
+    read_reports(*hosts_[i]);
+    begin = ends[i];
   }
-  // First: the others may stop us or poll themselves, and what was readable is not any more then.
-  if (watches[3].readable || watches[3].writable) stdin_.pump(watches[3]);
-  if (watches[0].readable) read_signals();
-  if (watches[1].readable) read_notes();
-  if (watches[2].readable) read_news();
-}
-
-/// Helpers of ranks that have ended may still print; then nothing below us may stay.
-void Job::finish() {
-  const auto is_open = [](const Rank& rank) { return rank.pipes[0] || rank.pipes[1]; };
-  const Clock::time_point linger_until = Clock::now() + kLinger;
-  while (keeper_lives_ && std::any_of(ranks_.begin(), ranks_.end(), is_open) &&
-         Clock::now() < linger_until) {
-    poll_once(linger_until);
-  }
-  if (keeper_lives_) {
-    order(Order::Kind::end);
-    keeper_lives_ = false;
-    await_guard();
-  }
-  const Clock::time_point drained_by =
-      is_left_behind_ ? Clock::now() + kLinger : Clock::time_point::max();
-  for (int rank = 0; rank < options_.rank_count; ++rank) {
-    for (const Stream stream : {Stream::out, Stream::err}) {
-      while (of_rank(ranks_, rank).pipes[index(stream)] && Clock::now() < drained_by) {
-        if (!read_pipe(rank, stream)) break;
-      }
-      output_.finish(rank, stream);
-    }
-  }
+  if (watches[0].readable) read_signals();  // last: it may stop us
 }
 
 int Job::report() {
-  JobReport report{.host = placement_.ranks[0].host,
+  JobReport report{.host = hosts_[0]->name,
                    .lasted = Clock::now() - started_,
                    .ending = ending_,
                    .exit_code = outcome_.exit_code(ending_)};
@@ -653,32 +516,28 @@ bool Job::write_rest() {
 
 int Job::run() {
   start();
-  while (!all_ended()) {
+  while (!is_done()) {
     poll_once(next_event());
     act_on_time(Clock::now());
   }
-  finish();
   return report();
 }
 
 }  // namespace
 
 std::string describe_job(const JobOptions& options) {
-  const Placement placement =
-      place_on_one_host(options.rank_count, net::own_host_name(), allowed_cores());
-  const std::string program = find_for(options);
-  const auto& cores = placement.ranks[0].cores;
-  const ThreadDefaults defaults =
-      thread_defaults(options.environment, static_cast<int>(cores.size()), placement.host_ranks);
+  const RankPlan plan = plan_ranks(prepare_order(options));
+  const std::size_t on_host = plan.placement.ranks.size();
   std::string text;
-  for (const Place& place : placement.ranks) {
+  for (const Place& place : plan.placement.ranks) {
     text += fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})\n", place.rank,
-                        place.host, format_ranks(place.cores), placement.host_ranks,
-                        placement.host_ranks == 1 ? "" : "s");
+                        place.host, format_ranks(place.cores), on_host, on_host == 1 ? "" : "s");
   }
-  for (const auto& [name, value] : defaults.added) text += fmt::format("{}={}\n", name, value);
+  for (const auto& [name, value] : plan.thread_defaults.added) {
+    text += fmt::format("{}={}\n", name, value);
+  }
   std::vector<std::string> command = options.command;
-  command[0] = program;
+  command[0] = plan.path;
   return text + shell_words(command) + "\n";
 }
 

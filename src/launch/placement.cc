@@ -17,11 +17,12 @@ bool is_outer_torchruns(const std::pair<const std::string, std::string>& variabl
 
 }  // namespace
 
-Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores) {
-  Placement placement;
-  placement.world_ranks = ranks;
-  placement.host_ranks = ranks;
-  for (int rank = 0; rank < ranks; ++rank) placement.ranks.push_back({rank, rank, host, cores});
+Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
+                        const std::vector<int>& cores) {
+  Placement placement{.ranks = {}, .world_size = static_cast<int>(ranks.size())};
+  for (const int rank : ranks) {
+    placement.ranks.push_back({rank, static_cast<int>(placement.ranks.size()), host, cores});
+  }
   return placement;
 }
 
@@ -53,27 +54,27 @@ int master_port(const Environment& inherited) {
   return 29500 + static_cast<int>(std::random_device{}() % 3000);
 }
 
-Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
-                           std::string_view agent, int master_port) {
-  const Place& place = placement.ranks.at(static_cast<std::size_t>(rank));
+Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
+                           const MeetingPlace& meeting) {
+  const Place& place = placement.ranks.at(static_cast<std::size_t>(local_rank));
   Environment variables = inherited;
   // What an outer torchrun told its worker would name another job: its run, its restarts, its
   // store, and the file in which it looks for this worker's error.
   std::erase_if(variables, is_outer_torchruns);
-  const std::string world = std::to_string(placement.world_ranks);
+  const std::string world = std::to_string(placement.world_size);
   const std::string global_rank = std::to_string(place.rank);
   variables["RANK"] = global_rank;
   variables["WORLD_SIZE"] = world;
   variables["LOCAL_RANK"] = std::to_string(place.local_rank);
-  variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.host_ranks);
-  variables["GROUP_RANK"] = "0";
-  variables["GROUP_WORLD_SIZE"] = "1";
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.ranks.size());
+  variables["GROUP_RANK"] = std::to_string(placement.host_index);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(placement.host_count);
   variables["ROLE_NAME"] = "default";
   variables["ROLE_RANK"] = global_rank;
   variables["ROLE_WORLD_SIZE"] = world;
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(master_port);
-  variables["TUTTI_AGENT"] = std::string(agent);
+  variables["MASTER_ADDR"] = meeting.master_address;
+  variables["MASTER_PORT"] = std::to_string(meeting.master_port);
+  variables["TUTTI_AGENT"] = meeting.agent;
   return variables;
 }
 

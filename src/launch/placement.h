@@ -2,14 +2,13 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/config.h"
 
 namespace tutti::launch {
 
-/// One rank's place. One host in this version.
+/// One rank's place.
 struct Place {
   int rank = 0;
   int local_rank = 0;
@@ -17,13 +16,16 @@ struct Place {
   std::vector<int> cores;  ///< it may use these; ranks of a host share them
 };
 
+/// The ranks of one host.
 struct Placement {
-  std::vector<Place> ranks;
-  int world_ranks = 0;
-  int host_ranks = 0;
+  std::vector<Place> ranks;  ///< by local rank
+  int world_size = 0;
+  int host_index = 0, host_count = 1;
 };
 
-Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores);
+/// `ranks`: those that the host called `host` gets, ascending.
+Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
+                        const std::vector<int>& cores);
 
 /// What `tutti run` adds to the environment of every rank unless it is set there already.
 struct ThreadDefaults {
@@ -36,8 +38,15 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host
 /// set for this job: an outer torchrun's names that torchrun's own store.
 int master_port(const Environment& inherited);
 
+/// Where ranks meet.
+struct MeetingPlace {
+  std::string agent;           ///< TUTTI_AGENT
+  std::string master_address;  ///< for programs that insist on one
+  int master_port = 0;
+};
+
 /// The environment of one rank: `inherited` plus torchrun's variables plus TUTTI_AGENT.
-Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
-                           std::string_view agent, int master_port);
+Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
+                           const MeetingPlace& meeting);
 
 }  // namespace tutti::launch

@@ -6,7 +6,7 @@ namespace tutti::launch {
 namespace {
 
 TEST(Placement, OneHostCountsUp) {
-  const Placement placement = place_on_one_host(3, "here", {0, 1, 5});
+  const Placement placement = place_on_host({0, 1, 2}, "here", {0, 1, 5});
   ASSERT_EQ(placement.ranks.size(), 3u);
   for (int rank = 0; rank < 3; ++rank) {
     const Place& place = placement.ranks[static_cast<std::size_t>(rank)];
@@ -18,9 +18,9 @@ TEST(Placement, OneHostCountsUp) {
 }
 
 TEST(RankEnvironment, AreTorchruns) {
-  const Placement placement = place_on_one_host(4, "here", {0});
-  const Environment variables =
-      rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2, "@tutti-x", 29500);
+  const Placement placement = place_on_host({0, 1, 2, 3}, "here", {0});
+  const Environment variables = rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2,
+                                               {"@tutti-x", "127.0.0.1", 29500});
   const Environment wanted = {{"HOME", "/h"},
                               {"RANK", "2"},
                               {"WORLD_SIZE", "4"},
@@ -56,9 +56,9 @@ TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
                              {"ROLE_WORLD_SIZE", "8"},
                              {"MASTER_ADDR", "10.0.0.1"},
                              {"MASTER_PORT", "29400"}};
-  const Placement placement = place_on_one_host(2, "here", {0});
-  EXPECT_EQ(rank_variables(outer, placement, 1, "@tutti-x", 29500),
-            rank_variables({}, placement, 1, "@tutti-x", 29500));
+  const Placement placement = place_on_host({0, 1}, "here", {0});
+  EXPECT_EQ(rank_variables(outer, placement, 1, {"@tutti-x", "127.0.0.1", 29500}),
+            rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500}));
   EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
   EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
 }
