@@ -50,13 +50,16 @@ constexpr std::size_t kOutputWatch = 2, kFixedWatches = 4;
 constexpr Stream kStreams[] = {Stream::out, Stream::err};
 
 Prepare prepare_order(const JobOptions& options) {
-  Prepare order{.command = options.command,
-                .environment = options.environment,
-                .ranks = std::vector<int>(static_cast<std::size_t>(options.rank_count)),
-                .prefix_columns = {},
-                .world_size = options.rank_count,
-                .master_address = "127.0.0.1",
-                .master_port = master_port(options.environment)};
+  Prepare order{
+      .command = options.command,
+      .environment = options.environment,
+      .ranks = std::vector<int>(static_cast<std::size_t>(options.rank_count)),
+      .prefix_columns = {},
+      .world_size = options.rank_count,
+      .folder = options.folder,
+      .master_address = options.master_address.empty() ? "127.0.0.1" : options.master_address,
+      .master_port = options.master_port.value_or(0)};
+  if (order.master_port == 0) order.master_port = master_port(options.environment);
   std::iota(order.ranks.begin(), order.ranks.end(), 0);
   order.prefix_columns.resize(order.ranks.size());
   return order;

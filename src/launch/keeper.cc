@@ -108,7 +108,9 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   variables.push_back(nullptr);
   if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
   ::sigprocmask(SIG_SETMASK, &signals_.mask, nullptr);
-  ::execve(command.path.c_str(), arguments.data(), variables.data());
+  if (command.folder.empty() || ::chdir(command.folder.c_str()) == 0) {
+    ::execve(command.path.c_str(), arguments.data(), variables.data());
+  }
   tell(ExecFailed{command.rank, errno});
   ::_exit(127);
 }

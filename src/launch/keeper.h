@@ -27,6 +27,7 @@ namespace tutti::launch {
 struct RankCommand {
   int rank = 0;
   std::string path;                         ///< for execve
+  std::string folder = {};                  ///< where it starts; empty: here
   std::vector<std::string> arguments;       ///< arguments[0] is the name shown
   std::vector<std::string> variables = {};  ///< "NAME=value"
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;

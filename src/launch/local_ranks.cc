@@ -47,8 +47,9 @@ std::vector<int> allowed_cores() {
 RankPlan plan_ranks(const Prepare& order) {
   const auto path = order.environment.find("PATH");
   RankPlan plan;
-  plan.path = find_program(order.command.at(0),
-                           path == order.environment.end() ? "/usr/bin:/bin" : path->second);
+  plan.path =
+      find_program(order.command.at(0),
+                   path == order.environment.end() ? "/usr/bin:/bin" : path->second, order.folder);
   plan.placement = place_on_host(order.ranks, net::own_host_name(), allowed_cores());
   plan.placement.world_size = order.world_size;
   plan.placement.host_index = order.host_index;
@@ -124,8 +125,10 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
   variables.insert(plan.thread_defaults.added.begin(), plan.thread_defaults.added.end());
   std::vector<RankCommand> commands;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
-    RankCommand command{
-        .rank = ranks_[index].number, .path = plan.path, .arguments = order.command};
+    RankCommand command{.rank = ranks_[index].number,
+                        .path = plan.path,
+                        .folder = order.folder,
+                        .arguments = order.command};
     for (const auto& [name, value] :
          rank_variables(variables, plan.placement, static_cast<int>(index), meeting)) {
       command.variables.push_back(fmt::format("{}={}", name, value));

@@ -36,13 +36,15 @@ struct Prepare {
   std::vector<int> prefix_columns;   ///< by rank of this host: what stands before its lines
   int world_size = 0;
   int host_index = 0, host_count = 1;
+  std::string folder;  ///< where ranks start; empty: where the host's process is
   std::string master_address;
   int master_port = 0;
 
   static constexpr auto fields() {
     return std::tuple(&Prepare::command, &Prepare::environment, &Prepare::ranks,
                       &Prepare::prefix_columns, &Prepare::world_size, &Prepare::host_index,
-                      &Prepare::host_count, &Prepare::master_address, &Prepare::master_port);
+                      &Prepare::host_count, &Prepare::folder, &Prepare::master_address,
+                      &Prepare::master_port);
   }
 };
 

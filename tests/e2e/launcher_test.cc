@@ -542,7 +542,26 @@ std::vector<Misuse> misuses() {
       {{"run", "--grace", "soon", "true"},
        "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
        "1h30min or never"},
-      {{"run", "-x", "A=b", "true"}, "unknown option -x; the ranks get the whole environment"},
+      {{"run", "-r", "3", "true"}, "unknown option -r; tutti run --help lists them"},
+      {{"run", "-H", "192.0.2.7:2", "true"}, "host 192.0.2.7 is not this one"},
+      {{"run", "-n", "3", "-H", "localhost:2", "true"},
+       "not enough slots: 3 ranks asked, hosts localhost:2 give 2"},
+      {{"run", "-H", "localhost", "--hostfile", "f", "true"}, "both name hosts"},
+      {{"run", "--hostfile", "/no/such/file", "true"}, "/no/such/file: cannot be read"},
+      {{"run", "--nnodes=2", "true"}, "--nnodes 2: tutti run starts ranks on this host only"},
+      {{"run", "--nnodes=1:4", "true"}, "the number of hosts of a job does not change"},
+      {{"run", "--node_rank=1", "true"}, "--node-rank 1: of one host"},
+      {{"run", "--master-addr", "192.0.2.7", "true"}, "--master-addr 192.0.2.7: is not this host"},
+      {{"run", "-x", "MASTER_ADDR=192.0.2.7", "true"},
+       "-x MASTER_ADDR 192.0.2.7: is not this host"},
+      {{"run", "--standalone", "--rdzv-endpoint", "192.0.2.7:29400", "true"},
+       "--standalone means this host, and --rdzv-endpoint 192.0.2.7 another one"},
+      {{"run", "--master-port", "70000", "true"}, "--master-port 70000: give a number from 0 to"},
+      {{"run", "--rdzv-backend", "etcd-v2", "true"}, "there is no etcd-v2 here"},
+      {{"run", "--run-path", "true"}, "--run-path: name the script itself"},
+      {{"run", "-x", "A=1", "-x", "A=2", "true"}, "two values"},
+      {{"run", "-m", "--no-python", "x"}, "-m starts a module of Python"},
+      {{"run", "-wdir", "/no/such/folder", "true"}, "--wdir /no/such/folder: No such file"},
       {{"run", "-n", "2", "no-such-program"}, "no-such-program: not found in PATH"},
       {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
       {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
@@ -698,6 +717,77 @@ TEST_F(Launcher, DryRunStartsNothing) {
   EXPECT_TRUE(has(job.out(), "rank 1 -> host ")) << job.out();
   EXPECT_TRUE(has(job.out(), "/sh -c 'echo started'\n")) << job.out();
   EXPECT_FALSE(has(job.out(), "[0] started"));
+}
+
+// The original command lines, hosts replaced by this one.
+TEST_F(Launcher, TakesMpirunsWords) {
+  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $NCCL_DEBUG";
+  LaunchedJob job({"run",
+                   "-np",
+                   "4",
+                   "-H",
+                   "localhost:2,127.0.0.1:2",
+                   "-x",
+                   "MASTER_ADDR=localhost",
+                   "-x",
+                   "MASTER_PORT=1234",
+                   "-x",
+                   "PATH",
+                   "-x",
+                   "NCCL_DEBUG=INFO",
+                   "-mca",
+                   "pml",
+                   "ob1",
+                   "-mca",
+                   "btl",
+                   "^openib",
+                   "sh",
+                   "-c",
+                   show});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost 1234 INFO")) << job.out();
+  EXPECT_EQ(job.err(),
+            "tutti run: without meaning here: --mca (Tutti has no components to choose from)\n");
+}
+
+TEST_F(Launcher, TakesTheSlotsOfAHostfile) {
+  const std::string file = ::testing::TempDir() + fmt::format("tutti_hosts_{}", ::getpid());
+  std::ofstream(file) << "# this one\nlocalhost slots=2\n";
+  LaunchedJob job({"run", "--hostfile", file, "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[1] 2\n")) << job.out();
+  std::filesystem::remove(file);
+}
+
+TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
+  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT";
+  LaunchedJob words({"run", "--nproc_per_node=2", "--nnodes=1", "--node_rank=0",
+                     "--master_addr=127.0.0.1", "--master_port=1234", "--no-python", "sh", "-c",
+                     show});
+  EXPECT_EQ(words.wait_exit(), 0) << words.err();
+  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234")) << words.out();
+  EXPECT_EQ(words.err(), "");
+
+  LaunchedJob variables(LaunchedJob::Command{
+      {"env", "PET_NPROC_PER_NODE=3", "PET_STANDALONE=1", TUTTI_COMMAND, "run", "sh", "-c", show}});
+  EXPECT_EQ(variables.wait_exit(), 0) << variables.err();
+  EXPECT_TRUE(has(variables.out(), "[2] 2 of 3, ")) << variables.out();
+
+  LaunchedJob several(LaunchedJob::Command{{"env", "PET_NNODES=2", TUTTI_COMMAND, "run", "true"}});
+  EXPECT_EQ(several.wait_exit(), 2);
+  EXPECT_TRUE(has(several.err(), "PET_NNODES 2: tutti run starts ranks on this host only"))
+      << several.err();
+}
+
+TEST_F(Launcher, StartsInAnotherFolder) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_wdir_{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/script") << "#!/bin/sh\npwd\n";
+  std::filesystem::permissions(folder + "/script", std::filesystem::perms::owner_all);
+  LaunchedJob job({"run", "-wdir", folder, "./script"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), folder + "\n");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(Launcher, ScriptWithoutInterpreterIsExplained) {

@@ -12,9 +12,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte_count) {
   using namespace tutti;
   static const std::vector<launch::OptionWord> known = {
-      {"n", true},       {"np", true},       {"nproc-per-node", true},
-      {"timeout", true}, {"dry-run", false}, {"verbose", false},
-      {"v", false},      {"nnodes", true}};
+      {"n", 1},       {"np", 1},       {"nproc-per-node", 1},
+      {"timeout", 1}, {"dry-run", 0}, {"verbose", 0},
+      {"v", 0},      {"nnodes", 1}};
   const std::vector<std::string> words = fuzz::Input(data, byte_count).lines();
   fuzz::take_or_refuse([&] {
     const launch::CutArguments cut = launch::cut_arguments(words, known);

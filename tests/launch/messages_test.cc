@@ -30,6 +30,7 @@ Prepare a_prepare() {
           .world_size = 4,
           .host_index = 1,
           .host_count = 2,
+          .folder = "/data",
           .master_address = "10.0.0.1",
           .master_port = 29500};
 }
