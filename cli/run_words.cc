@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <optional>
+#include <random>
 
 #include "base/cores.h"
 #include "launch/exports.h"
@@ -126,6 +127,7 @@ RunWords::RunWords() : app_(std::make_unique<CLI::App>(kExamples, "tutti run")) 
   declare_ranks();
   declare_meeting();
   declare_program();
+  declare_output();
   declare_endings();
   declare_others();
 }
@@ -182,6 +184,33 @@ void RunWords::declare_program() {
       ->expected(1)
       ->group(group);
   app_->add_option("--wdir,--wd", folder_, "where the ranks start")
+      ->type_name("FOLDER")
+      ->group(group);
+}
+
+void RunWords::declare_output() {
+  const char* const group = "What they print";
+  app_->add_flag("--tag-output", tag_output_, "say before each line of which stream it is")
+      ->group(group);
+  app_->add_flag("--fold-output", fold_output_,
+                 "show a line that several ranks print once, with their numbers")
+      ->group(group);
+  app_->add_option("--local-ranks-filter", shown_ranks_, "show these ranks only, as in 0,2-3")
+      ->type_name("RANKS")
+      ->group(group);
+  app_->add_option("-r,--redirects", redirects_,
+                   "keep in files instead: 1 stdout, 2 stderr, 3 both, or RANK:N,...")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("-t,--tee", tee_, "keep in files as well: the same numbers")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("--log-dir", log_folder_,
+                   "where: FOLDER/ID_RANDOM/attempt_0/RANK/stdout.log; alone it means -t 3")
+      ->type_name("FOLDER")
+      ->group(group);
+  app_->add_option("--output-filename", output_folder_,
+                   "keep all in files as well, named as by mpirun: FOLDER/1/rank.RANK/stdout")
       ->type_name("FOLDER")
       ->group(group);
 }
@@ -368,6 +397,48 @@ int RunWords::rank_count() const {
                                   usable_cores());  // within what there may be
 }
 
+void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>* notes) const {
+  const int ranks = options.rank_count;
+  const std::string nothing = "0";
+  const auto redirects = launch::parse_streams(name_of("--redirects"),
+                                               redirects_.empty() ? nothing : redirects_, ranks);
+  const bool tees_all = !log_folder_.empty() && redirects_.empty() && tee_.empty();
+  const auto tee = launch::parse_streams(name_of("--tee"),
+                                         tees_all ? "3" : (tee_.empty() ? nothing : tee_), ranks);
+  const auto shown = launch::parse_ranks(
+      name_of("--local-ranks-filter"),
+      shown_ranks_.empty() ? fmt::format("0-{}", ranks - 1) : shown_ranks_, ranks);
+  options.style = {.names_streams = tag_output_, .folds = fold_output_, .shown = {}};
+  bool keeps = false;
+  for (std::size_t rank = 0; rank < redirects.size(); ++rank) {
+    const auto hidden = static_cast<launch::StreamSet>(redirects[rank] & ~tee[rank]);
+    options.style.shown.push_back(
+        shown[rank] ? static_cast<launch::StreamSet>(launch::kBothStreams & ~hidden)
+                    : launch::kNoStream);
+    options.logs.streams.push_back(static_cast<launch::StreamSet>(redirects[rank] | tee[rank]));
+    keeps = keeps || options.logs.streams.back() != launch::kNoStream;
+  }
+  if (!output_folder_.empty()) {
+    if (keeps) {
+      refuse(
+          "--output-filename keeps all that ranks print, and so do --redirects, --tee and "
+          "--log-dir: give one or the other");
+    }
+    options.logs = {output_folder_, launch::LogPlan::Names::mpirun,
+                    std::vector<launch::StreamSet>(redirects.size(), launch::kBothStreams)};
+  } else if (keeps) {
+    const char* const temporary = std::getenv("TMPDIR");
+    const std::string parent = !log_folder_.empty()                      ? log_folder_
+                               : temporary != nullptr && *temporary != 0 ? temporary
+                                                                         : "/tmp";
+    options.logs.folder = fmt::format("{}/{}_{:08x}", parent, rdzv_id_.empty() ? "tutti" : rdzv_id_,
+                                      std::random_device{}());
+  }
+  if (!options.logs.folder.empty()) {
+    notes->push_back(fmt::format("tutti run: what ranks print is kept in {}", options.logs.folder));
+  }
+}
+
 std::string RunWords::what_means_nothing() const {
   std::string text;
   for (const Meaningless& word : kMeaningless) {
@@ -384,12 +455,15 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   launch::JobOptions options;
   options.rank_count = rank_count();
   options.command = launch::command_of(std::move(command), module_, no_python_);
+  set_output(options, notes);
   options.folder = folder_;
   options.master_address = master_address_.empty() ? exported_master() : master_address_;
   if (!master_port_.empty()) {
     options.master_port = number_of(name_of("--master-port"), master_port_, 0, 65'535);
   }
-  *notes = launch::export_variables(exports_, environment);
+  for (std::string& note : launch::export_variables(exports_, environment)) {
+    notes->push_back(std::move(note));
+  }
   options.grace = duration_of("--grace", grace_);
   options.failure_grace = failure_grace_of(failure_grace_, environment);
   if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);

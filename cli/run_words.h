@@ -42,6 +42,7 @@ class RunWords {
   void declare_ranks();
   void declare_meeting();
   void declare_program();
+  void declare_output();
   void declare_endings();
   void declare_others();
   void take_pet(const Environment& environment, std::vector<std::string>& options);
@@ -49,6 +50,7 @@ class RunWords {
   /// As it was given: "--nnodes", or "PET_NNODES".
   std::string name_of(const std::string& option) const;
   int rank_count() const;
+  void set_output(launch::JobOptions& options, std::vector<std::string>* notes) const;
   void check_hosts() const;
   std::string exported_master() const;
   std::string what_means_nothing() const;
@@ -58,9 +60,10 @@ class RunWords {
   std::string count_ = "1", hosts_, hostfile_, nnodes_ = "1", node_rank_ = "0";
   std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, folder_;
   std::string grace_ = "30s", failure_grace_, timeout_ = "never";
+  std::string log_folder_, redirects_, tee_, shown_ranks_, output_folder_;
   std::vector<std::string> exports_;
   bool oversubscribe_ = false, standalone_ = false, module_ = false, no_python_ = false;
-  bool dry_run_ = false;
+  bool dry_run_ = false, tag_output_ = false, fold_output_ = false;
 };
 
 }  // namespace tutti::cli

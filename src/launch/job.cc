@@ -79,7 +79,8 @@ class Job {
  public:
   explicit Job(const JobOptions& options)
       : options_(options),
-        output_(options.rank_count, STDOUT_FILENO, STDERR_FILENO),
+        output_(options.rank_count, STDOUT_FILENO, STDERR_FILENO, options.style),
+        logs_(options.logs, 0),
         ranks_(static_cast<std::size_t>(options.rank_count)),
         gathering_(options.rank_count) {}
   int run();
@@ -140,6 +141,7 @@ class Job {
 
   const JobOptions& options_;
   Output output_;
+  LogFiles logs_;
   std::vector<Rank> ranks_;
   std::vector<std::unique_ptr<Host>> hosts_;
   std::optional<store::Server> store_;  // after the hosts: its thread asks their doors
@@ -311,6 +313,8 @@ void Job::on(Host&, const Joined& joined) {
 
 void Job::on(Host&, const Printed& printed) {
   output_.feed(printed.rank, printed.stream, printed.bytes);
+  const std::string wrong = logs_.write(printed.rank, printed.stream, printed.bytes);
+  if (!wrong.empty()) output_.say(wrong);
 }
 
 void Job::on(Host&, const Complaint& complaint) {
@@ -397,7 +401,7 @@ void Job::start_failing(Clock::time_point now) {
 }
 
 void Job::act_on_time(Clock::time_point now) {
-  output_.say_repeats(now);
+  output_.say_due(now);
   if (all_ended()) {
     if (!std::exchange(has_asked_for_end_, true)) order(End{});
     return;
@@ -425,7 +429,7 @@ void Job::act_on_time(Clock::time_point now) {
 }
 
 Clock::time_point Job::next_event() const {
-  Clock::time_point next = output_.repeats_due();
+  Clock::time_point next = output_.next_due();
   for (const auto& host : hosts_) next = std::min(next, host->ranks.next_event());
   if (all_ended()) return has_asked_for_end_ ? next : Clock::time_point::min();
   for (const Rank& rank : ranks_) {
@@ -488,7 +492,7 @@ int Job::report() {
                             .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
                             .last_lines = output_.last_lines(rank)});
   }
-  output_.say_repeats(Clock::time_point::max());
+  output_.say_due(Clock::time_point::max());
   for (const std::string& line : post_mortem(report, outcome_)) output_.say(line);
   const bool all_written = write_rest();
   if (report.exit_code != 0 || all_written) return report.exit_code;

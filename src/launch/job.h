@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "launch/log_files.h"
+#include "launch/output.h"
 #include "launch/placement.h"
 
 namespace tutti::launch {
@@ -20,6 +22,8 @@ struct JobOptions {
   std::chrono::milliseconds grace{30'000};         ///< from the request to end until SIGKILL
   std::chrono::milliseconds failure_grace{5'000};  ///< what survivors of a failure have
   std::optional<std::chrono::milliseconds> timeout;
+  OutputStyle style;
+  LogPlan logs;
 };
 
 /// What --dry-run prints: rank -> host -> cores, what is added to the environment, the command.

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "base/config.h"
+#include "launch/lines.h"
 #include "launch/outcome.h"
-#include "launch/output.h"
 
 namespace tutti::launch {
 

@@ -542,7 +542,12 @@ std::vector<Misuse> misuses() {
       {{"run", "--grace", "soon", "true"},
        "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
        "1h30min or never"},
-      {{"run", "-r", "3", "true"}, "unknown option -r; tutti run --help lists them"},
+      {{"run", "-z", "3", "true"}, "unknown option -z; tutti run --help lists them"},
+      {{"run", "-n", "2", "-r", "5", "true"}, "--redirects 5: cannot read \"5\""},
+      {{"run", "-n", "2", "-t", "2:1", "true"}, "--tee 2:1: there is no rank 2"},
+      {{"run", "-r", "3", "--log-dir", "/proc/none", "true"},
+       "cannot make the folder of /proc/none"},
+      {{"run", "-t", "3", "--output-filename", "/tmp/x", "true"}, "give one or the other"},
       {{"run", "-H", "192.0.2.7:2", "true"}, "host 192.0.2.7 is not this one"},
       {{"run", "-n", "3", "-H", "localhost:2", "true"},
        "not enough slots: 3 ranks asked, hosts localhost:2 give 2"},
@@ -777,6 +782,43 @@ TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
   EXPECT_EQ(several.wait_exit(), 2);
   EXPECT_TRUE(has(several.err(), "PET_NNODES 2: tutti run starts ranks on this host only"))
       << several.err();
+}
+
+TEST_F(Launcher, KeepsWhatRanksPrintAndShowsWhatIsAskedFor) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  const std::string say = "echo out $RANK; echo err $RANK >&2; test $RANK != 1 || exit 3";
+  LaunchedJob job({"run", "-n", "2", "-r", "0:1,1:3", "-t", "0:2", "--log-dir", folder, "--rdzv-id",
+                   "job", "sh", "-c", say});
+  EXPECT_EQ(job.wait_exit(), 3) << job.err();
+  EXPECT_EQ(job.out(), "") << "stdout is in files";
+  EXPECT_TRUE(has(job.err(), "[0] err 0\n")) << job.err();
+  EXPECT_FALSE(has(job.err(), "[1] err 1\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "last lines of rank 1:")) << job.err();
+  std::string all;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    all += std::string(std::istreambuf_iterator<char>(file), {});
+    EXPECT_TRUE(has(entry.path().string(), "/attempt_0/")) << entry.path();
+  }
+  for (const char* const line : {"out 0\n", "err 0\n", "out 1\n", "err 1\n"}) {
+    EXPECT_TRUE(has(all, line)) << all;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(Launcher, FoldsEqualLinesAndNamesStreams) {
+  LaunchedJob folded({"run", "-n", "3", "--fold-output", "sh", "-c", "echo same; echo own $RANK"});
+  EXPECT_EQ(folded.wait_exit(), 0) << folded.err();
+  EXPECT_TRUE(has(folded.out(), "[0-2] same\n")) << folded.out();
+  EXPECT_TRUE(has(folded.out(), "[1] own 1\n")) << folded.out();
+  LaunchedJob tagged({"run", "-n", "1", "--tag-output", "sh", "-c", "echo a; echo b >&2"});
+  EXPECT_EQ(tagged.wait_exit(), 0) << tagged.err();
+  EXPECT_EQ(tagged.out(), "[0]<stdout> a\n");
+  EXPECT_EQ(tagged.err(), "[0]<stderr> b\n");
+  LaunchedJob filtered({"run", "-n", "3", "--local-ranks-filter", "1", "sh", "-c", "echo $RANK"});
+  EXPECT_EQ(filtered.wait_exit(), 0) << filtered.err();
+  EXPECT_EQ(filtered.out(), "[1] 1\n");
 }
 
 TEST_F(Launcher, StartsInAnotherFolder) {
