@@ -225,6 +225,11 @@ void RunWords::declare_endings() {
                    "what others have to end well after a rank failed (5s, or TUTTI_FAILURE_GRACE)")
       ->type_name("TIME")
       ->group(group);
+  app_->add_option("--max-restarts", max_restarts_,
+                   "start all ranks again after a failure, so many times (0); they find "
+                   "TORCHELASTIC_RESTART_COUNT")
+      ->type_name("N")
+      ->group(group);
   app_->add_option("--timeout", timeout_, "end the job after this time (never)")
       ->type_name("TIME")
       ->group(group);
@@ -431,8 +436,8 @@ void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>*
     const std::string parent = !log_folder_.empty()                      ? log_folder_
                                : temporary != nullptr && *temporary != 0 ? temporary
                                                                          : "/tmp";
-    options.logs.folder = fmt::format("{}/{}_{:08x}", parent, rdzv_id_.empty() ? "tutti" : rdzv_id_,
-                                      std::random_device{}());
+    options.logs.folder = parent + "/" + options.run_id;
+    if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
   }
   if (!options.logs.folder.empty()) {
     notes->push_back(fmt::format("tutti run: what ranks print is kept in {}", options.logs.folder));
@@ -455,6 +460,8 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   launch::JobOptions options;
   options.rank_count = rank_count();
   options.command = launch::command_of(std::move(command), module_, no_python_);
+  options.run_id =
+      rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
   set_output(options, notes);
   options.folder = folder_;
   options.master_address = master_address_.empty() ? exported_master() : master_address_;
@@ -464,6 +471,7 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   for (std::string& note : launch::export_variables(exports_, environment)) {
     notes->push_back(std::move(note));
   }
+  options.max_restarts = number_of(name_of("--max-restarts"), max_restarts_, 0, 100'000);
   options.grace = duration_of("--grace", grace_);
   options.failure_grace = failure_grace_of(failure_grace_, environment);
   if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);

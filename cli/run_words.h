@@ -59,7 +59,7 @@ class RunWords {
   std::set<std::string> from_pet_;  // names of options
   std::string count_ = "1", hosts_, hostfile_, nnodes_ = "1", node_rank_ = "0";
   std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, folder_;
-  std::string grace_ = "30s", failure_grace_, timeout_ = "never";
+  std::string grace_ = "30s", failure_grace_, timeout_ = "never", max_restarts_ = "0";
   std::string log_folder_, redirects_, tee_, shown_ranks_, output_folder_;
   std::vector<std::string> exports_;
   bool oversubscribe_ = false, standalone_ = false, module_ = false, no_python_ = false;

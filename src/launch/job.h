@@ -14,14 +14,16 @@ namespace tutti::launch {
 
 struct JobOptions {
   int rank_count = 1;
-  std::vector<std::string> command;                ///< program and its arguments
-  Environment environment;                         ///< the launcher's environment
-  std::string folder;                              ///< where ranks start; empty: here
-  std::string master_address;                      ///< MASTER_ADDR; empty: 127.0.0.1
-  std::optional<int> master_port;                  ///< MASTER_PORT; none, or 0: a free choice
-  std::chrono::milliseconds grace{30'000};         ///< from the request to end until SIGKILL
-  std::chrono::milliseconds failure_grace{5'000};  ///< what survivors of a failure have
-  std::optional<std::chrono::milliseconds> timeout;
+  std::vector<std::string> command;                  ///< program and its arguments
+  Environment environment;                           ///< the launcher's environment
+  std::string folder;                                ///< where ranks start; empty: here
+  std::string master_address;                        ///< MASTER_ADDR; empty: 127.0.0.1
+  std::optional<int> master_port;                    ///< MASTER_PORT; none, or 0: a free choice
+  std::chrono::milliseconds grace{30'000};           ///< from the request to end until SIGKILL
+  std::chrono::milliseconds failure_grace{5'000};    ///< what survivors of a failure have
+  std::optional<std::chrono::milliseconds> timeout;  ///< of all attempts together
+  int max_restarts = 0;  ///< how often all ranks are started again after a failure
+  std::string run_id;    ///< TORCHELASTIC_RUN_ID
   OutputStyle style;
   LogPlan logs;
 };

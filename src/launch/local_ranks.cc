@@ -120,7 +120,8 @@ void LocalRanks::prepare(const Prepare& order) {
 
 std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPlan& plan,
                                               std::vector<net::Fd>& rank_ends) {
-  const MeetingPlace meeting{door_->address(), order.master_address, order.master_port};
+  const JobFacts job{door_->address(), order.master_address, order.master_port,
+                     order.run_id,     order.restart_count,  order.max_restarts};
   Environment variables = order.environment;
   variables.insert(plan.thread_defaults.added.begin(), plan.thread_defaults.added.end());
   std::vector<RankCommand> commands;
@@ -130,7 +131,7 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
                         .folder = order.folder,
                         .arguments = order.command};
     for (const auto& [name, value] :
-         rank_variables(variables, plan.placement, static_cast<int>(index), meeting)) {
+         rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
       command.variables.push_back(fmt::format("{}={}", name, value));
     }
     rank_ends.push_back(index == 0 && input_ ? std::move(input_)

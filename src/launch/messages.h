@@ -39,12 +39,16 @@ struct Prepare {
   std::string folder;  ///< where ranks start; empty: where the host's process is
   std::string master_address;
   int master_port = 0;
+  std::string run_id;     ///< of the job
+  int restart_count = 0;  ///< how often the ranks have been started before
+  int max_restarts = 0;
 
   static constexpr auto fields() {
     return std::tuple(&Prepare::command, &Prepare::environment, &Prepare::ranks,
                       &Prepare::prefix_columns, &Prepare::world_size, &Prepare::host_index,
                       &Prepare::host_count, &Prepare::folder, &Prepare::master_address,
-                      &Prepare::master_port);
+                      &Prepare::master_port, &Prepare::run_id, &Prepare::restart_count,
+                      &Prepare::max_restarts);
   }
 };
 

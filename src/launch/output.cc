@@ -131,6 +131,10 @@ std::vector<std::string> Output::last_lines(int rank) const {
   return of_rank(tails_, rank).lines(first);
 }
 
+void Output::forget_last_lines() noexcept {
+  for (Tail& tail : tails_) tail = Tail();
+}
+
 Output::Queue& Output::queue_of(Stream stream) noexcept {
   return queues_[index(ends_[index(stream)].on_screen ? Stream::err : stream)];
 }

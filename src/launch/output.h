@@ -61,6 +61,8 @@ class Output {
   void say_due(Repeats::Clock::time_point now);
   /// What this rank printed last and stderr's screen does not show any more.
   std::vector<std::string> last_lines(int rank) const;
+  /// The ranks are started again.
+  void forget_last_lines() noexcept;
 
  private:
   static constexpr std::size_t kLongQueue = std::size_t{1} << 20;

@@ -55,7 +55,7 @@ int master_port(const Environment& inherited) {
 }
 
 Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
-                           const MeetingPlace& meeting) {
+                           const JobFacts& job) {
   const Place& place = placement.ranks.at(static_cast<std::size_t>(local_rank));
   Environment variables = inherited;
   // What an outer torchrun told its worker would name another job: its run, its restarts, its
@@ -72,9 +72,12 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   variables["ROLE_NAME"] = "default";
   variables["ROLE_RANK"] = global_rank;
   variables["ROLE_WORLD_SIZE"] = world;
-  variables["MASTER_ADDR"] = meeting.master_address;
-  variables["MASTER_PORT"] = std::to_string(meeting.master_port);
-  variables["TUTTI_AGENT"] = meeting.agent;
+  variables["MASTER_ADDR"] = job.master_address;
+  variables["MASTER_PORT"] = std::to_string(job.master_port);
+  variables["TORCHELASTIC_RUN_ID"] = job.run_id;
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(job.restart_count);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
+  variables["TUTTI_AGENT"] = job.agent;
   return variables;
 }
 

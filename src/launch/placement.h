@@ -38,15 +38,17 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host
 /// set for this job: an outer torchrun's names that torchrun's own store.
 int master_port(const Environment& inherited);
 
-/// Where ranks meet.
-struct MeetingPlace {
-  std::string agent;           ///< TUTTI_AGENT
+/// What all ranks of a host are told.
+struct JobFacts {
+  std::string agent;           ///< TUTTI_AGENT: where they meet
   std::string master_address;  ///< for programs that insist on one
   int master_port = 0;
+  std::string run_id;
+  int restart_count = 0, max_restarts = 0;
 };
 
 /// The environment of one rank: `inherited` plus torchrun's variables plus TUTTI_AGENT.
 Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
-                           const MeetingPlace& meeting);
+                           const JobFacts& job);
 
 }  // namespace tutti::launch

@@ -561,6 +561,7 @@ std::vector<Misuse> misuses() {
        "-x MASTER_ADDR 192.0.2.7: is not this host"},
       {{"run", "--standalone", "--rdzv-endpoint", "192.0.2.7:29400", "true"},
        "--standalone means this host, and --rdzv-endpoint 192.0.2.7 another one"},
+      {{"run", "--max-restarts", "-1", "true"}, "--max-restarts -1: give a number from 0 to"},
       {{"run", "--master-port", "70000", "true"}, "--master-port 70000: give a number from 0 to"},
       {{"run", "--rdzv-backend", "etcd-v2", "true"}, "there is no etcd-v2 here"},
       {{"run", "--run-path", "true"}, "--run-path: name the script itself"},
@@ -819,6 +820,54 @@ TEST_F(Launcher, FoldsEqualLinesAndNamesStreams) {
   LaunchedJob filtered({"run", "-n", "3", "--local-ranks-filter", "1", "sh", "-c", "echo $RANK"});
   EXPECT_EQ(filtered.wait_exit(), 0) << filtered.err();
   EXPECT_EQ(filtered.out(), "[1] 1\n");
+}
+
+// ---- restarts --------------------------------------------------------------------------------
+
+TEST_F(Launcher, StartsAllRanksAgainAfterAFailure) {
+  LaunchedJob job(
+      {"run", "-n", "2", "--max-restarts", "3", "sh", "-c",
+       "echo try $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; test $RANK = 0 "
+       "|| test $TORCHELASTIC_RESTART_COUNT = 2 || kill -9 $$"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  for (const char* const line : {"[0] try 0 of 3", "[1] try 1 of 3", "[0] try 2 of 3"}) {
+    EXPECT_TRUE(has(job.out(), line)) << job.out();
+  }
+  EXPECT_FALSE(has(job.out(), "try 3")) << job.out();
+  EXPECT_TRUE(has(job.err(), "killed by SIGKILL after ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "; restart 2 of 3\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "it has failed twice within")) << job.err();
+  EXPECT_TRUE(has(job.err(), "tutti: ended well after 2 restarts\n")) << job.err();
+}
+
+TEST_F(Launcher, EndsWithTheLastFailureWhenNoRestartIsLeft) {
+  LaunchedJob job({"run", "-n", "2", "--max-restarts=1", "sh", "-c",
+                   "test $RANK = 0 || exit $((7 + TORCHELASTIC_RESTART_COUNT))"});
+  EXPECT_EQ(job.wait_exit(), 8) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "  restart 1: rank 1 (pid ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "exit code 7 after ")) << job.err();
+}
+
+TEST_F(Launcher, DoesNotStartAgainWhatTheUserHasEnded) {
+  LaunchedJob job({"run", "-n", "2", "--max-restarts=3", "sh", "-c", "echo up; sleep 30"});
+  ASSERT_TRUE(job.wait_for("up", 2));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(), 128 + SIGTERM) << job.err();
+  EXPECT_FALSE(has(job.err(), "restart")) << job.err();
+  LaunchedJob late({"run", "-n", "2", "--max-restarts=3", "--timeout", "200ms", "sleep", "30"});
+  EXPECT_EQ(late.wait_exit(), 124) << late.err();
+  EXPECT_FALSE(has(late.err(), "restart")) << late.err();
+}
+
+/// Those who waited in init of the attempt before find a store of their own.
+TEST_F(Launcher, AWorldIsMadeAnewByEachAttempt) {
+  LaunchedJob job(LaunchedJob::Command{
+      {TUTTI_COMMAND, "run", "-n", "3", "--max-restarts", "1", "sh", "-c",
+       fmt::format(
+           "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} leave-world 0",
+           TUTTI_TEST_RANK)}});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err() << job.out();
 }
 
 TEST_F(Launcher, StartsInAnotherFolder) {

@@ -28,7 +28,7 @@ void launch_below(const Environment& environment) {
   (void)launch::thread_defaults(environment, 2, 2);
   const int port = launch::master_port(environment);
   const Environment rank =
-      launch::rank_variables(environment, placement, 1, {"@agent", "127.0.0.1", port});
+      launch::rank_variables(environment, placement, 1, {"@agent", "127.0.0.1", port, "job", 0, 0});
   require(rank.at("RANK") == "1" && rank.at("WORLD_SIZE") == "2");
   identify(rank);
 }

@@ -32,7 +32,10 @@ Prepare a_prepare() {
           .host_count = 2,
           .folder = "/data",
           .master_address = "10.0.0.1",
-          .master_port = 29500};
+          .master_port = 29500,
+          .run_id = "job-7",
+          .restart_count = 1,
+          .max_restarts = 3};
 }
 
 RankExit an_exit() {

@@ -20,7 +20,7 @@ TEST(Placement, OneHostCountsUp) {
 TEST(RankEnvironment, AreTorchruns) {
   const Placement placement = place_on_host({0, 1, 2, 3}, "here", {0});
   const Environment variables = rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2,
-                                               {"@tutti-x", "127.0.0.1", 29500});
+                                               {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3});
   const Environment wanted = {{"HOME", "/h"},
                               {"RANK", "2"},
                               {"WORLD_SIZE", "4"},
@@ -33,6 +33,9 @@ TEST(RankEnvironment, AreTorchruns) {
                               {"ROLE_WORLD_SIZE", "4"},
                               {"MASTER_ADDR", "127.0.0.1"},
                               {"MASTER_PORT", "29500"},
+                              {"TORCHELASTIC_RUN_ID", "job-7"},
+                              {"TORCHELASTIC_RESTART_COUNT", "1"},
+                              {"TORCHELASTIC_MAX_RESTARTS", "3"},
                               {"TUTTI_AGENT", "@tutti-x"}};
   EXPECT_EQ(variables, wanted);
 }
@@ -57,8 +60,8 @@ TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
                              {"MASTER_ADDR", "10.0.0.1"},
                              {"MASTER_PORT", "29400"}};
   const Placement placement = place_on_host({0, 1}, "here", {0});
-  EXPECT_EQ(rank_variables(outer, placement, 1, {"@tutti-x", "127.0.0.1", 29500}),
-            rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500}));
+  EXPECT_EQ(rank_variables(outer, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}),
+            rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}));
   EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
   EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
 }
