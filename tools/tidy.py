@@ -40,6 +40,7 @@ LAYERS = {
 # Public header -> the module that implements it; other headers may be included by that module's users only.
 PUBLIC = {
     "types.h": "base", "buffer.h": "base", "error.h": "base", "config.h": "base", "log.h": "base", "version.h": "base",
+    "terminate.h": "base",
     "request.h": "base",
     "store.h": "store", "process_group.h": "group", "collectives.h": "group", "misuse.h": "group", "work.h": "group", "backend.h": "group",
     "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",

@@ -862,11 +862,10 @@ TEST_F(Launcher, DoesNotStartAgainWhatTheUserHasEnded) {
 
 /// Those who waited in init of the attempt before find a store of their own.
 TEST_F(Launcher, AWorldIsMadeAnewByEachAttempt) {
-  LaunchedJob job(LaunchedJob::Command{
-      {TUTTI_COMMAND, "run", "-n", "3", "--max-restarts", "1", "sh", "-c",
-       fmt::format(
-           "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} leave-world 0",
-           TUTTI_TEST_RANK)}});
+  const std::string command = fmt::format(
+      "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} leave-world 0",
+      TUTTI_TEST_RANK);
+  LaunchedJob job({"run", "-n", "3", "--max-restarts", "1", "sh", "-c", command});
   EXPECT_EQ(job.wait_exit(), 0) << job.err() << job.out();
 }
 
