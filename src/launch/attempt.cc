@@ -148,12 +148,12 @@ void Attempt::read_reports(Host& host) {
 }
 
 void Attempt::take(Host& host, const Report& report) {
-  const int rank = rank_in(report);
-  if (rank < 0 || rank >= options_.rank_count) {
+  const std::optional<int> rank = rank_in(report);
+  if (rank && (*rank < 0 || *rank >= options_.rank_count)) {
     throw Error(ErrorCode::kInternal,
                 fmt::format("host {} told of rank {}, and the job has ranks 0 to {}. Please report "
                             "this",
-                            host.name, rank, options_.rank_count - 1));
+                            host.name, *rank, options_.rank_count - 1));
   }
   std::visit([&](const auto& which) { on(host, which); }, report);
 }
@@ -193,7 +193,8 @@ void Attempt::on(Host&, const Printed& printed) {
 }
 
 void Attempt::on(Host&, const Complaint& complaint) {
-  console_.say(fmt::format("tutti: rank {}: {}", complaint.rank, complaint.text));
+  const std::string whose = complaint.about ? fmt::format("rank {}: ", *complaint.about) : "";
+  console_.say(fmt::format("tutti: {}{}", whose, complaint.text));
 }
 
 void Attempt::on(Host&, const Ended& ended) {

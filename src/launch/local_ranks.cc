@@ -109,6 +109,8 @@ void LocalRanks::prepare(const Prepare& order) {
   program_ = order.command[0];
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
   door_.emplace(order.world_size);
+  master_port_.port = order.master_port;
+  if (order.host_index == 0) take_master_port(order.master_port);
   {
     std::vector<net::Fd> rank_ends;
     keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
@@ -118,9 +120,22 @@ void LocalRanks::prepare(const Prepare& order) {
                 order.world_size > 1 ? plan.thread_defaults.notice : ""});
 }
 
+/// For programs that have a server of their own there, as torch's TCPStore in rank 0.
+void LocalRanks::take_master_port(int wanted) {
+  master_port_ = net::hold_port(wanted);
+  if (master_port_.error_number == 0) return;
+  master_port_.port = wanted;
+  const auto address = net::TcpAddress::parse(fmt::format("0.0.0.0:{}", wanted));
+  const std::string holder = address ? net::holder_of(*address) : "";
+  tell(Complaint{std::nullopt,
+                 fmt::format("MASTER_PORT={}: {}{}; a program that listens there will fail", wanted,
+                             std::strerror(master_port_.error_number),
+                             holder.empty() ? "" : " (" + holder + ")")});
+}
+
 std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPlan& plan,
                                               std::vector<net::Fd>& rank_ends) {
-  const JobFacts job{door_->address(), order.master_address, order.master_port,
+  const JobFacts job{door_->address(), order.master_address, master_port_.port,
                      order.run_id,     order.restart_count,  order.max_restarts};
   Environment variables = order.environment;
   variables.insert(plan.thread_defaults.added.begin(), plan.thread_defaults.added.end());

@@ -24,6 +24,7 @@
 #include "launch/placement.h"
 #include "net/frame.h"
 #include "net/poller.h"
+#include "net/port_holder.h"
 
 namespace tutti::launch {
 
@@ -75,6 +76,7 @@ class LocalRanks {
   void prepare(const Prepare& order);
   std::vector<RankCommand> commands(const Prepare& order, const RankPlan& plan,
                                     std::vector<net::Fd>& rank_ends);
+  void take_master_port(int wanted);
   void signal(const Signal& order);
   void close_stream(Stream stream);
   void to_keeper(const Order& order) noexcept;
@@ -102,6 +104,7 @@ class LocalRanks {
   std::vector<Rank> ranks_;
   std::optional<Door> door_;
   bool has_first_ = false;  ///< somebody has joined, as told
+  net::HeldPort master_port_;
   Keeper keeper_;
   bool keeper_lives_ = false;
   pid_t keeper_pid_ = -1;

@@ -146,12 +146,13 @@ std::optional<Messages> decode_any(std::uint32_t type, std::string_view body) {
 
 }  // namespace
 
-int rank_in(const Report& report) {
+std::optional<int> rank_in(const Report& report) {
   return std::visit(
-      [](const auto& which) {
+      [](const auto& which) -> std::optional<int> {
         if constexpr (requires { which.rank; }) return which.rank;
         if constexpr (requires { which.exit; }) return which.exit.rank;
-        return 0;
+        if constexpr (requires { which.about; }) return which.about;
+        return std::nullopt;
       },
       report);
 }

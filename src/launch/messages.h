@@ -181,12 +181,12 @@ struct PrintedAll {
   static constexpr auto fields() { return std::tuple(&PrintedAll::rank, &PrintedAll::stream); }
 };
 
-/// A line about a rank, for people.
+/// A line for people.
 struct Complaint {
-  int rank = 0;
+  std::optional<int> about = {};  ///< a rank; else the host
   std::string text;
 
-  static constexpr auto fields() { return std::tuple(&Complaint::rank, &Complaint::text); }
+  static constexpr auto fields() { return std::tuple(&Complaint::about, &Complaint::text); }
 };
 
 /// What is known of its end where it was; whether it is the job's doing the host does not know.
@@ -220,8 +220,8 @@ inline constexpr std::size_t kMaxOrderBytes = std::size_t{8} << 20;
 inline constexpr std::size_t kMaxReportBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxNoteBytes = 64;
 
-/// The rank that a report is about; 0: it is about none.
-int rank_in(const Report& report);
+/// The rank that a report is about, if it is about one.
+std::optional<int> rank_in(const Report& report);
 
 /// A frame (net/frame.h).
 std::string encode(const Order& order);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <random>
 #include <utility>
 
 namespace tutti::launch {
@@ -51,7 +50,7 @@ int master_port(const Environment& inherited) {
     const int port = std::atoi(set->second.c_str());
     if (port > 0 && port < 65536) return port;
   }
-  return 29500 + static_cast<int>(std::random_device{}() % 3000);
+  return 0;
 }
 
 Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,

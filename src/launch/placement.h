@@ -34,8 +34,8 @@ struct ThreadDefaults {
 };
 ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks);
 
-/// A number for programs that insist on one; nobody of ours listens there. MASTER_PORT where it was
-/// set for this job: an outer torchrun's names that torchrun's own store.
+/// MASTER_PORT where it was set for this job, and not by an outer torchrun, whose own store is
+/// there; else 0.
 int master_port(const Environment& inherited);
 
 /// What all ranks of a host are told.

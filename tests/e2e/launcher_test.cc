@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "e2e/launcher_fixture.h"
 #include "net/poller.h"
+#include "net/port_holder.h"
 #include "store/client.h"
 #include "tutti/error.h"
 
@@ -820,6 +822,29 @@ TEST_F(Launcher, FoldsEqualLinesAndNamesStreams) {
   LaunchedJob filtered({"run", "-n", "3", "--local-ranks-filter", "1", "sh", "-c", "echo $RANK"});
   EXPECT_EQ(filtered.wait_exit(), 0) << filtered.err();
   EXPECT_EQ(filtered.out(), "[1] 1\n");
+}
+
+/// A program that listens at MASTER_PORT, as torch's TCPStore, can; a stranger cannot take it.
+TEST_F(Launcher, MasterPortIsKeptForTheJob) {
+  const std::string listen =
+      "import os, socket\n"
+      "place = ('0.0.0.0', int(os.environ['MASTER_PORT']))\n"
+      "stranger, store = socket.socket(), socket.socket()\n"
+      "try:\n  stranger.bind(place); print('taken by a stranger')\n"
+      "except OSError as error: print('refused:', error.strerror)\n"
+      "store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+      "store.bind(place); store.listen(); print('listens')\n";
+  LaunchedJob job({"run", "-n", "1", "python3", "-c", listen});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), "refused: Address already in use\nlistens\n");
+
+  net::HeldPort held = net::hold_port(0);
+  ASSERT_EQ(::listen(held.socket.get(), 1), 0);
+  LaunchedJob late({"run", "--master-port", std::to_string(held.port), "true"});
+  EXPECT_EQ(late.wait_exit(), 0);
+  EXPECT_TRUE(has(late.err(), fmt::format("tutti: MASTER_PORT={}: Address already in use (pid {} (",
+                                          held.port, ::getpid())))
+      << late.err();
 }
 
 // ---- restarts --------------------------------------------------------------------------------
