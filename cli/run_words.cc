@@ -150,6 +150,14 @@ void RunWords::declare_ranks() {
   app_->add_option("--node-rank", node_rank_, "which of them this one is: 0")
       ->type_name("N")
       ->group(group);
+  app_->add_option("--bind-to", bind_to_, "what a rank may use: none (all cores), core, numa")
+      ->type_name("WHAT")
+      ->group(group);
+  app_->add_option("--map-by", map_by_,
+                   "which: slot (neighbours side by side), numa (dealt out to the nodes in turn)")
+      ->type_name("WHAT")
+      ->group(group);
+  app_->add_flag("--report-bindings", reports_bindings_, "say where each rank is")->group(group);
   app_->add_flag("--dry-run", dry_run_,
                  "print rank -> host -> cores and the command; start nothing")
       ->group(group);
@@ -464,6 +472,9 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
   set_output(options, notes);
   options.folder = folder_;
+  options.bind_to = launch::parse_bind_to(name_of("--bind-to"), bind_to_);
+  options.map_by = launch::parse_map_by(name_of("--map-by"), map_by_);
+  options.reports_bindings = reports_bindings_;
   options.master_address = master_address_.empty() ? exported_master() : master_address_;
   if (!master_port_.empty()) {
     options.master_port = number_of(name_of("--master-port"), master_port_, 0, 65'535);

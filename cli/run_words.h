@@ -63,6 +63,8 @@ class RunWords {
   std::string log_folder_, redirects_, tee_, shown_ranks_, output_folder_;
   std::vector<std::string> exports_;
   bool oversubscribe_ = false, standalone_ = false, module_ = false, no_python_ = false;
+  std::string bind_to_ = "none", map_by_ = "slot";
+  bool reports_bindings_ = false;
   bool dry_run_ = false, tag_output_ = false, fold_output_ = false;
 };
 

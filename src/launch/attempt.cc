@@ -38,6 +38,8 @@ Prepare prepare_order(const JobOptions& options, int attempt) {
       .folder = options.folder,
       .master_address = options.master_address.empty() ? "127.0.0.1" : options.master_address,
       .master_port = options.master_port.value_or(0),
+      .bind_to = options.bind_to,
+      .map_by = options.map_by,
       .run_id = options.run_id,
       .restart_count = attempt,
       .max_restarts = options.max_restarts};
@@ -161,6 +163,8 @@ void Attempt::take(Host& host, const Report& report) {
 void Attempt::on(Host& host, const Prepared& prepared) {
   host.name = prepared.host;
   openmp_notice_ = prepared.openmp_notice;
+  if (!options_.reports_bindings || number_ > 0) return;
+  for (const std::string& place : prepared.places) console_.say("tutti: " + place);
 }
 
 void Attempt::on(Host&, const Stopped& stopped) {

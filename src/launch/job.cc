@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "base/rank_list.h"
 #include "launch/arguments.h"
 #include "launch/attempt.h"
 #include "launch/console.h"
@@ -129,13 +128,9 @@ int Job::run() {
 
 std::string describe_job(const JobOptions& options) {
   const RankPlan plan = plan_ranks(prepare_order(options, 0));
-  const std::size_t on_host = plan.placement.ranks.size();
   std::string text;
-  for (const Place& place : plan.placement.ranks) {
-    text += fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})\n", place.rank,
-                        place.host, format_ranks(place.cores), on_host, on_host == 1 ? "" : "s");
-  }
-  for (const auto& [name, value] : plan.thread_defaults.added) {
+  for (const Place& place : plan.placement.ranks) text += describe(place) + "\n";
+  for (const auto& [name, value] : plan.thread_defaults[0].added) {
     text += fmt::format("{}={}\n", name, value);
   }
   std::vector<std::string> command = options.command;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/binding.h"
 #include "launch/log_files.h"
 #include "launch/output.h"
 #include "launch/placement.h"
@@ -24,6 +25,9 @@ struct JobOptions {
   std::optional<std::chrono::milliseconds> timeout;  ///< of all attempts together
   int max_restarts = 0;  ///< how often all ranks are started again after a failure
   std::string run_id;    ///< TORCHELASTIC_RUN_ID
+  BindTo bind_to = BindTo::none;
+  MapBy map_by = MapBy::slot;
+  bool reports_bindings = false;  ///< says where each rank is
   OutputStyle style;
   LogPlan logs;
 };

@@ -1,6 +1,7 @@
 #include "launch/keeper.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -47,6 +48,18 @@ void drain(const net::Fd& signals) {
   signalfd_siginfo info;
   while (::read(signals.get(), &info, sizeof info) > 0) {
   }
+}
+
+/// Where it is not possible the process runs all the same: that was checked before, and a mask may
+/// have become smaller since.
+void bind_to(const std::vector<int>& threads) {
+  if (threads.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int thread : threads) {
+    if (thread < CPU_SETSIZE) CPU_SET(thread, &set);
+  }
+  ::sched_setaffinity(0, sizeof set, &set);
 }
 
 [[noreturn]] void end_everything() {
@@ -97,6 +110,7 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   ::dup2(command.stdin_fd, STDIN_FILENO);
   ::dup2(command.stdout_fd, STDOUT_FILENO);
   ::dup2(command.stderr_fd, STDERR_FILENO);
+  bind_to(command.threads);
   std::vector<char*> arguments, variables;
   for (const std::string& word : command.arguments) {
     arguments.push_back(const_cast<char*>(word.c_str()));

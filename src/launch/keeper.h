@@ -26,9 +26,10 @@ namespace tutti::launch {
 /// What the keeper must know to start one rank.
 struct RankCommand {
   int rank = 0;
-  std::string path;                         ///< for execve
-  std::string folder = {};                  ///< where it starts; empty: here
-  std::vector<std::string> arguments;       ///< arguments[0] is the name shown
+  std::string path;                    ///< for execve
+  std::string folder = {};             ///< where it starts; empty: here
+  std::vector<int> threads = {};       ///< of the hardware, to which it is bound; none: it is not
+  std::vector<std::string> arguments;  ///< arguments[0] is the name shown
   std::vector<std::string> variables = {};  ///< "NAME=value"
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
 };

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <utility>
 #include <variant>
 
+#include "base/rank_list.h"
 #include "launch/output_ends.h"
 #include "launch/program.h"
 #include "net/process_info.h"
@@ -31,17 +31,6 @@ constexpr auto kGuardPatience = 10s;         ///< for the kernel to give back a 
 constexpr auto kLookForGuard = 1ms;
 constexpr std::size_t kFixedWatches = 2;
 
-std::vector<int> allowed_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return {0};
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) cores.push_back(core);
-  }
-  return cores;
-}
-
 }  // namespace
 
 RankPlan plan_ranks(const Prepare& order) {
@@ -50,14 +39,27 @@ RankPlan plan_ranks(const Prepare& order) {
   plan.path =
       find_program(order.command.at(0),
                    path == order.environment.end() ? "/usr/bin:/bin" : path->second, order.folder);
-  plan.placement = place_on_host(order.ranks, net::own_host_name(), allowed_cores());
+  const int count = static_cast<int>(order.ranks.size());
+  plan.placement =
+      place_on_host(order.ranks, net::own_host_name(),
+                    bind_ranks(topology_of_this_host(), count, order.bind_to, order.map_by));
   plan.placement.world_size = order.world_size;
   plan.placement.host_index = order.host_index;
   plan.placement.host_count = order.host_count;
-  const int cores = static_cast<int>(plan.placement.ranks.at(0).cores.size());
-  plan.thread_defaults =
-      thread_defaults(order.environment, cores, static_cast<int>(order.ranks.size()));
+  for (const Place& place : plan.placement.ranks) {
+    // Who is bound has cores; the others have what the kernel gives them, a thread at a time.
+    const int cores = order.bind_to == BindTo::none ? static_cast<int>(place.binding.threads.size())
+                                                    : place.binding.core_count;
+    plan.thread_defaults.push_back(
+        thread_defaults(order.environment, cores, place.binding.sharers));
+  }
   return plan;
+}
+
+std::string describe(const Place& place) {
+  return fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})", place.rank, place.host,
+                     format_ranks(place.binding.threads), place.binding.sharers,
+                     place.binding.sharers == 1 ? "" : "s");
 }
 
 LocalRanks::LocalRanks(const RankSignals& signals, net::Fd input)
@@ -116,8 +118,10 @@ void LocalRanks::prepare(const Prepare& order) {
     keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
   }
   keeper_lives_ = true;
-  tell(Prepared{plan.placement.ranks[0].host,
-                order.world_size > 1 ? plan.thread_defaults.notice : ""});
+  Prepared prepared{
+      plan.placement.ranks[0].host, order.world_size > 1 ? plan.thread_defaults[0].notice : "", {}};
+  for (const Place& place : plan.placement.ranks) prepared.places.push_back(describe(place));
+  tell(prepared);
 }
 
 /// For programs that have a server of their own there, as torch's TCPStore in rank 0.
@@ -137,14 +141,18 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
                                               std::vector<net::Fd>& rank_ends) {
   const JobFacts job{door_->address(), order.master_address, master_port_.port,
                      order.run_id,     order.restart_count,  order.max_restarts};
-  Environment variables = order.environment;
-  variables.insert(plan.thread_defaults.added.begin(), plan.thread_defaults.added.end());
   std::vector<RankCommand> commands;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
     RankCommand command{.rank = ranks_[index].number,
                         .path = plan.path,
                         .folder = order.folder,
                         .arguments = order.command};
+    if (order.bind_to != BindTo::none) {
+      command.threads = plan.placement.ranks[index].binding.threads;
+    }
+    Environment variables = order.environment;
+    const Environment& added = plan.thread_defaults[index].added;
+    variables.insert(added.begin(), added.end());
     for (const auto& [name, value] :
          rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
       command.variables.push_back(fmt::format("{}={}", name, value));

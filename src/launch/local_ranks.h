@@ -32,8 +32,10 @@ namespace tutti::launch {
 struct RankPlan {
   std::string path;  ///< of the program
   Placement placement;
-  ThreadDefaults thread_defaults;
+  std::vector<ThreadDefaults> thread_defaults;  ///< by local rank
 };
+/// "rank 0 -> host a -> cores 0-1 (shared by 2 ranks)".
+std::string describe(const Place& place);
 /// Throws Error(kInvalidArgument): the program cannot be started.
 RankPlan plan_ranks(const Prepare& order);
 

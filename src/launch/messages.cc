@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 #include <utility>
 
 #include "net/frame.h"
@@ -31,8 +32,9 @@ class FieldWriter {
 
   void put(int value) { out_.u32(static_cast<std::uint32_t>(value)); }
   void put(bool value) { out_.u32(value ? 1 : 0); }
-  void put(ErrorCode value) { out_.u32(static_cast<std::uint32_t>(value)); }
-  void put(Stream value) { out_.u32(static_cast<std::uint32_t>(value)); }
+  template <class Enum>
+    requires std::is_enum_v<Enum>
+  void put(Enum value) { out_.u32(static_cast<std::uint32_t>(value)); }
   void put(const std::string& value) { out_.bytes(value); }
   template <class Value>
   void put(const std::vector<Value>& values) {
@@ -70,8 +72,10 @@ class FieldReader {
 
   void get(int& value) { value = static_cast<int>(in_.u32()); }
   void get(bool& value) { value = number_to(1) != 0; }
-  void get(ErrorCode& value) { value = static_cast<ErrorCode>(number_to(kLastErrorCode)); }
-  void get(Stream& value) { value = static_cast<Stream>(number_to(1)); }
+  void get(ErrorCode& value) { get_to(value, ErrorCode::kCancelled); }
+  void get(Stream& value) { get_to(value, Stream::err); }
+  void get(BindTo& value) { get_to(value, BindTo::numa); }
+  void get(MapBy& value) { get_to(value, MapBy::numa); }
   void get(std::string& value) { value = in_.bytes(kLongest); }
   template <class Value>
   void get(std::vector<Value>& values) {
@@ -99,7 +103,10 @@ class FieldReader {
   }
 
  private:
-  static constexpr auto kLastErrorCode = static_cast<std::uint32_t>(ErrorCode::kCancelled);
+  template <class Enum>
+  void get_to(Enum& value, Enum last) {
+    value = static_cast<Enum>(number_to(static_cast<std::uint32_t>(last)));
+  }
   bool is_right() const { return is_right_ && in_.ok(); }
   std::uint32_t number_to(std::uint32_t last) {
     const std::uint32_t number = in_.u32();

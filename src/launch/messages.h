@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "launch/binding.h"
 #include "launch/lines.h"
 #include "launch/outcome.h"
 
@@ -39,6 +40,8 @@ struct Prepare {
   std::string folder;  ///< where ranks start; empty: where the host's process is
   std::string master_address;
   int master_port = 0;
+  BindTo bind_to = BindTo::none;
+  MapBy map_by = MapBy::slot;
   std::string run_id;     ///< of the job
   int restart_count = 0;  ///< how often the ranks have been started before
   int max_restarts = 0;
@@ -47,8 +50,8 @@ struct Prepare {
     return std::tuple(&Prepare::command, &Prepare::environment, &Prepare::ranks,
                       &Prepare::prefix_columns, &Prepare::world_size, &Prepare::host_index,
                       &Prepare::host_count, &Prepare::folder, &Prepare::master_address,
-                      &Prepare::master_port, &Prepare::run_id, &Prepare::restart_count,
-                      &Prepare::max_restarts);
+                      &Prepare::master_port, &Prepare::bind_to, &Prepare::map_by, &Prepare::run_id,
+                      &Prepare::restart_count, &Prepare::max_restarts);
   }
 };
 
@@ -136,9 +139,12 @@ using Note = std::variant<KeeperIs, Started, ExecFailed, Stopped, Continued, Exi
 
 struct Prepared {
   std::string host;
-  std::string openmp_notice;  ///< what the ranks get for OpenMP; empty: nothing
+  std::string openmp_notice;        ///< what the ranks get for OpenMP; empty: nothing
+  std::vector<std::string> places;  ///< by rank of the host: "rank 0 -> host a -> cores 0-1"
 
-  static constexpr auto fields() { return std::tuple(&Prepared::host, &Prepared::openmp_notice); }
+  static constexpr auto fields() {
+    return std::tuple(&Prepared::host, &Prepared::openmp_notice, &Prepared::places);
+  }
 };
 
 struct Refused {

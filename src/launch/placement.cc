@@ -17,28 +17,28 @@ bool is_outer_torchruns(const std::pair<const std::string, std::string>& variabl
 }  // namespace
 
 Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
-                        const std::vector<int>& cores) {
+                        const std::vector<Binding>& bindings) {
   Placement placement{.ranks = {}, .world_size = static_cast<int>(ranks.size())};
-  for (const int rank : ranks) {
-    placement.ranks.push_back({rank, static_cast<int>(placement.ranks.size()), host, cores});
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    placement.ranks.push_back({ranks[i], static_cast<int>(i), host, bindings.at(i)});
   }
   return placement;
 }
 
-ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks) {
+ThreadDefaults thread_defaults(const Environment& inherited, int cores, int sharers) {
   ThreadDefaults defaults;
   const auto add = [&](const char* name, const std::string& value) {
     if (inherited.contains(name)) return;
     defaults.added[name] = value;
     defaults.notice += fmt::format("{}{}={}", defaults.notice.empty() ? "" : " ", name, value);
   };
-  add("OMP_NUM_THREADS", std::to_string(std::max(1, cores / host_ranks)));
+  add("OMP_NUM_THREADS", std::to_string(std::max(1, cores / sharers)));
   // Spinning OpenMP threads of several ranks steal each other's cores.
   add("OMP_WAIT_POLICY", "PASSIVE");
   if (!defaults.notice.empty()) {
     defaults.notice = fmt::format(
         "tutti: {} for every rank ({} core{}, {} rank{}); set to override", defaults.notice, cores,
-        cores == 1 ? "" : "s", host_ranks, host_ranks == 1 ? "" : "s");
+        cores == 1 ? "" : "s", sharers, sharers == 1 ? "" : "s");
   }
   return defaults;
 }

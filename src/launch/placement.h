@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "launch/binding.h"
 
 namespace tutti::launch {
 
@@ -13,7 +14,7 @@ struct Place {
   int rank = 0;
   int local_rank = 0;
   std::string host;
-  std::vector<int> cores;  ///< it may use these; ranks of a host share them
+  Binding binding;  ///< what it may use
 };
 
 /// The ranks of one host.
@@ -23,16 +24,17 @@ struct Placement {
   int host_index = 0, host_count = 1;
 };
 
-/// `ranks`: those that the host called `host` gets, ascending.
+/// `ranks`: those that the host called `host` gets, ascending, each with its binding.
 Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
-                        const std::vector<int>& cores);
+                        const std::vector<Binding>& bindings);
 
 /// What `tutti run` adds to the environment of every rank unless it is set there already.
 struct ThreadDefaults {
   Environment added;   ///< OMP_NUM_THREADS, OMP_WAIT_POLICY
   std::string notice;  ///< one line for people; empty when nothing was added
 };
-ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks);
+/// For a rank that shares so many cores with so many ranks, itself included.
+ThreadDefaults thread_defaults(const Environment& inherited, int cores, int sharers);
 
 /// MASTER_PORT where it was set for this job, and not by an outer torchrun, whose own store is
 /// there; else 0.

@@ -563,6 +563,8 @@ std::vector<Misuse> misuses() {
        "-x MASTER_ADDR 192.0.2.7: is not this host"},
       {{"run", "--standalone", "--rdzv-endpoint", "192.0.2.7:29400", "true"},
        "--standalone means this host, and --rdzv-endpoint 192.0.2.7 another one"},
+      {{"run", "--bind-to", "socket", "true"}, "--bind-to socket: give none, core or numa"},
+      {{"run", "--map-by", "node", "true"}, "--map-by node: give slot or numa"},
       {{"run", "--max-restarts", "-1", "true"}, "--max-restarts -1: give a number from 0 to"},
       {{"run", "--master-port", "70000", "true"}, "--master-port 70000: give a number from 0 to"},
       {{"run", "--rdzv-backend", "etcd-v2", "true"}, "there is no etcd-v2 here"},
@@ -845,6 +847,22 @@ TEST_F(Launcher, MasterPortIsKeptForTheJob) {
   EXPECT_TRUE(has(late.err(), fmt::format("tutti: MASTER_PORT={}: Address already in use (pid {} (",
                                           held.port, ::getpid())))
       << late.err();
+}
+
+TEST_F(Launcher, BindsRanksToCores) {
+  LaunchedJob one({"run", "-n", "1", "--bind-to", "core", "--report-bindings", "sh", "-c",
+                   "grep Cpus_allowed_list /proc/self/status"});
+  EXPECT_EQ(one.wait_exit(), 0) << one.err();
+  EXPECT_TRUE(has(one.err(), "tutti: rank 0 -> host ")) << one.err();
+  EXPECT_TRUE(has(one.err(), " (shared by 1 rank)\n")) << one.err();
+  LaunchedJob none({"run", "-n", "1", "-bind-to", "none", "-map-by", "slot", "true"});
+  EXPECT_EQ(none.wait_exit(), 0) << none.err();
+  EXPECT_EQ(none.err(), "");
+  LaunchedJob masked(LaunchedJob::Command{
+      {"taskset", "-c", "0", TUTTI_COMMAND, "run", "-n", "2", "--bind-to", "core", "true"}});
+  EXPECT_EQ(masked.wait_exit(), 2);
+  EXPECT_TRUE(has(masked.err(), "--bind-to core: 2 ranks, and 1 core that may be used here"))
+      << masked.err();
 }
 
 // ---- restarts --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ void identify(const Environment& environment) {
 }
 
 void launch_below(const Environment& environment) {
-  const auto placement = launch::place_on_host({0, 1}, "here", {0, 1});
+  const auto placement = launch::place_on_host({0, 1}, "here", std::vector<launch::Binding>(2));
   (void)launch::thread_defaults(environment, 2, 2);
   const int port = launch::master_port(environment);
   const Environment rank =
