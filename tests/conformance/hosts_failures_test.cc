@@ -148,6 +148,9 @@ TEST(HostsFailures, WhoMayOpenNoMoreFilesSaysSo) {
       if (me.rank == 0) {
         const rlimit none{0, 0};
         ::setrlimit(RLIMIT_NOFILE, &none);
+        me.init.store->set("limited", "");
+      } else {
+        me.init.store->get("limited", 10s);  // or it would have connected before
       }
       std::vector<float> data(1000, 1.0F);
       world.all_reduce(data);
