@@ -46,6 +46,22 @@ bool add_chain(Plan& plan, Random& random) {
   return true;
 }
 
+/// One receives from any rank, and the one that sends comes late; the others wait for the receiver:
+/// all but one of those it may hear from are stuck, and one suffices.
+bool add_any(Plan& plan, Random& random) {
+  if (plan.ranks() < 3) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.steps.push_back(message(ranks[0], ranks[1], random.chance(0.5)));
+  plan.steps.back().any = true;
+  for (std::size_t i = 2; i < ranks.size(); ++i)
+    plan.steps.push_back(message(ranks[1], ranks[i], random.chance(0.5)));
+  plan.faults.push_back({.kind = FaultKind::late,
+                         .who = ranks[0],
+                         .lasts = plan.timeout * random.from_to(30, 48) / 100});
+  return true;
+}
+
 /// Pairs in which both wait for the other's message first: several circles at a time.
 bool add_circles(Plan& plan, Random& random) {
   if (plan.ranks() < 4) return false;
@@ -288,9 +304,9 @@ bool add_moment(Plan& plan, Random& random) {
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
   constexpr std::array kMoments = {
-      add_chain,      add_circles,   add_opposites,  add_unawares,    add_unawares,
-      add_orphan,     add_late_look, add_half_heard, add_short_rings, add_withdrawals,
-      add_latecomers, add_quiet,     add_buffered,   add_alone,       add_last_goodbye};
+      add_chain,  add_any,       add_circles,    add_opposites,   add_unawares,    add_unawares,
+      add_orphan, add_late_look, add_half_heard, add_short_rings, add_withdrawals, add_latecomers,
+      add_quiet,  add_buffered,  add_alone,      add_last_goodbye};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;
