@@ -6,7 +6,6 @@
 #include <cctype>
 #include <charconv>
 #include <chrono>
-#include <numeric>
 
 #include "net/interfaces.h"
 #include "net/process_info.h"
@@ -59,7 +58,7 @@ void add(std::vector<HostSlots>& hosts, const std::string& name, int slots) {
   if (known == hosts.end()) {
     hosts.push_back({name, slots});
   } else {
-    known->slots += slots;
+    known->slots = std::min(known->slots + slots, kMostSlots);
   }
 }
 
@@ -154,9 +153,8 @@ int ranks_on(const std::vector<HostSlots>& hosts, std::optional<int> asked, bool
         host.name, net::own_host_name()));
   }
   if (hosts.empty()) return asked.value_or(1);
-  const int slots =
-      std::accumulate(hosts.begin(), hosts.end(), 0,
-                      [](int sum, const HostSlots& host) { return sum + host.slots; });
+  int slots = 0;
+  for (const HostSlots& host : hosts) slots = std::min(slots + host.slots, kMostSlots);
   const int ranks = asked.value_or(slots);
   if (ranks > slots && !oversubscribe) {
     std::string given;
