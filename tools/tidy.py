@@ -40,6 +40,7 @@ LAYERS = {
 # Public header -> the module that implements it; other headers may be included by that module's users only.
 PUBLIC = {
     "types.h": "base", "buffer.h": "base", "error.h": "base", "config.h": "base", "log.h": "base", "version.h": "base",
+    "terminate.h": "base",
     "request.h": "base",
     "store.h": "store", "process_group.h": "group", "collectives.h": "group", "misuse.h": "group", "work.h": "group", "backend.h": "group",
     "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",
@@ -126,6 +127,13 @@ def check_includes(name, text, report):
             report(name, number, "OpenSSL is used in src/net only")
         if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h"):
             report(name, number, f"{path} is included by .cc files only")
+
+
+def check_library(name, text, report):
+    """The launcher is linked into the command, and the library is without it."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if name.startswith("src/launch/") and re.search(r"target_sources\(\s*tutti(_objects)?\b", line):
+            report(name, number, "the launcher is no part of the library")
 
 
 def folder_of(name):
@@ -312,6 +320,8 @@ def main():
             check_comments(name, text, report)
         if name.endswith(".md"):
             check_links(name, text, report)
+        if name.endswith("CMakeLists.txt"):
+            check_library(name, text, report)
     check_cycles(code, report)
     check_permits(code, report)
     check_functions(code, report)

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 namespace {
@@ -20,7 +21,8 @@ constexpr const char* kHelp =
   --seed N           for weights, order and dropout (%llu)
   --limit N          use only the first N training images
   --checkpoint FILE  on Ctrl-C or SIGTERM, save everything here and end
-  --resume           go on from the checkpoint
+  --checkpoint-every N   save there every N steps, too
+  --resume           go on from the checkpoint; tutti run --max-restarts does so by itself
 )";
 
 void print_help() {
@@ -78,12 +80,21 @@ Arguments parse_arguments(int argc, char** argv) {
       arguments.seed = positive_whole(name, value);
     } else if (name == "--limit") {
       arguments.limit = positive_whole(name, value);
+    } else if (name == "--checkpoint-every") {
+      arguments.checkpoint_every = positive_whole(name, value);
     } else if (name == "--checkpoint") {
       arguments.checkpoint = value;
     } else {
       misused("unknown option " + name);
     }
   }
-  if (arguments.resume && arguments.checkpoint.empty()) misused("--resume wants --checkpoint FILE");
+  if (arguments.checkpoint.empty() && (arguments.resume || arguments.checkpoint_every != 0)) {
+    misused("--resume and --checkpoint-every want --checkpoint FILE");
+  }
+  // Started again after a failure: where it was, if it had come to saving.
+  const char* const restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (restarts != nullptr && std::atoi(restarts) > 0 && !arguments.checkpoint.empty()) {
+    arguments.resume = arguments.resume || std::filesystem::exists(arguments.checkpoint);
+  }
   return arguments;
 }

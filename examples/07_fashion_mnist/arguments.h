@@ -13,6 +13,7 @@ struct Arguments {
   std::uint64_t seed = 1;
   std::size_t limit = 0;  ///< use only so many training images; 0: all
   std::string checkpoint;
+  std::size_t checkpoint_every = 0;  ///< steps; 0: only when asked to end
   bool resume = false;
 
   std::string command;  ///< as it was typed, without --resume

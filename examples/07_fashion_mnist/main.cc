@@ -5,8 +5,8 @@
 #include <tutti/tutti.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
-volatile std::sig_atomic_t stop_requested = 0;
+std::atomic<bool> stop_requested = false;
 
 struct NetImpl : torch::nn::Module {
   NetImpl() {
@@ -119,6 +119,7 @@ bool report(tutti::ProcessGroup& world, const Speed& own, double accuracy, std::
   return identical;
 }
 
+/// The end: says how to go on.
 void save_and_say(const Arguments& arguments, const RunState& run, tutti::ProcessGroup& world) {
   save_checkpoint(arguments.checkpoint, run, world);
   if (world.rank() != 0) return;
@@ -146,7 +147,10 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   const std::size_t epoch_steps = (sampler.share_count() + own_batch - 1) / own_batch;
   const auto all_steps = static_cast<double>(arguments.epochs * epoch_steps);
   RunState run{*net, optimizer, sampler};
-  if (arguments.resume) load_checkpoint(arguments.checkpoint, &run, world);
+  if (arguments.resume) {
+    load_checkpoint(arguments.checkpoint, &run, world);
+    if (world.rank() == 0) std::printf("going on after step %zu\n", run.step);
+  }
 
   Progress progress(world.rank() == 0, arguments.epochs, epoch_steps);
   const auto begin = Clock::now();
@@ -172,9 +176,12 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
         progress.show(run.step, loss.item<double>(),
                       now.samples_per_second * static_cast<double>(ranks), now.communicating);
       }
-      // A signal reaches the ranks at different steps: they stop after one they agree on.
       if (arguments.checkpoint.empty()) continue;
-      const auto mine = static_cast<std::uint8_t>(stop_requested);
+      if (arguments.checkpoint_every != 0 && run.step % arguments.checkpoint_every == 0) {
+        save_checkpoint(arguments.checkpoint, run, world);
+      }
+      // A signal reaches the ranks at different steps: they stop after one they agree on.
+      const auto mine = static_cast<std::uint8_t>(stop_requested.load());
       if (world.all_reduce_value(mine, {.op = tutti::ReduceOp::max}) != 0) {
         save_and_say(arguments, run, world);
         return 0;
@@ -192,8 +199,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
 int main(int argc, char** argv) try {
   const Arguments arguments = parse_arguments(argc, argv);
   if (!arguments.checkpoint.empty()) {
-    std::signal(SIGINT, [](int) { stop_requested = 1; });
-    std::signal(SIGTERM, [](int) { stop_requested = 1; });
+    tutti::on_terminate([] { stop_requested = true; });
   }
   auto world = tutti::init_process_group();
   const int code = train(arguments, world);

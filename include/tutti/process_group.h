@@ -148,6 +148,11 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   int rank() const;
   int world_size() const;                    ///< number of ranks in this group
   std::span<const int> world_ranks() const;  ///< ranks in the world, by rank in this group
+  /// Of the ranks of this group those on this host: which of them this one is, and how many there
+  /// are. With one rank per GPU, in the world: the number of the GPU.
+  int local_rank() const;
+  int local_world_size() const;
+  std::string host() const;  ///< this one's name
   const std::string& name() const;
   BackendInfo backend() const;
   Support supports(const OpKey& key) const;

@@ -13,6 +13,7 @@
 #include "tutti/observer.h"
 #include "tutti/process_group.h"
 #include "tutti/store.h"
+#include "tutti/terminate.h"
 #include "tutti/types.h"
 #include "tutti/version.h"
 #include "tutti/work.h"

@@ -25,8 +25,11 @@ void ProgramWait::look(const Membership& membership, const std::vector<WaitPart>
 void ProgramWait::look(ProgramAwaits& awaits, Clock::time_point now, Clock::time_point* next) {
   *next = std::min(*next, now + backoff_);
   backoff_ = std::min(2 * backoff_, kLongestBackoff);
+  std::optional<WaitPart> part;
+  // What is shown stays, and this was no look.
+  if (!awaits.look(&part)) return;
   std::vector<WaitPart> parts;
-  if (auto part = awaits.look()) parts.push_back(*std::move(part));
+  if (part) parts.push_back(*std::move(part));
   look(awaits.membership(), parts, now);
 }
 

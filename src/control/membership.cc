@@ -79,6 +79,7 @@ int Membership::host_of(int member) const noexcept {
   return state_->host->roster.host_of(state_->members.world_rank_of(member));
 }
 bool Membership::is_here(int member) const noexcept { return state_->members.is_here(member); }
+const std::string& Membership::host() const noexcept { return state_->host->roster.own().name; }
 std::string Membership::person(int member) const { return state_->person(member); }
 bool Membership::is_lost(int member) const noexcept {
   return state_->host->is_lost(state_->members.world_rank_of(member));

@@ -36,6 +36,8 @@ class Membership {
   /// The host on which `member` is, among those of the world; whether that is this one.
   int host_of(int member) const noexcept;
   bool is_here(int member) const noexcept;
+  /// This host's name.
+  const std::string& host() const noexcept;
   /// "rank 3 (on host-b)", with what else is known.
   std::string person(int member) const;
   /// Whether the log has declared it lost.

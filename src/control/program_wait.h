@@ -19,8 +19,8 @@ class ProgramAwaits {
   virtual ~ProgramAwaits() = default;
   virtual const Membership& membership() const noexcept = 0;
   /// Looks at all that has come, then says whose programs are awaited; nothing: nobody's, or that
-  /// cannot be said.
-  virtual std::optional<WaitPart> look() = 0;
+  /// cannot be said. False: another thread is just looking, and nothing has been said.
+  virtual bool look(std::optional<WaitPart>* part) = 0;
 };
 
 /// Lives on the stack of the thread that waits, no longer than the groups it waits in.

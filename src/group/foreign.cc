@@ -217,8 +217,9 @@ class Foreign::Collective final : public Entry {
     return true;
   }
   bool is_private(const Error&) const noexcept override { return false; }
-  std::optional<control::WaitPart> look() override {
-    return done() ? std::nullopt : group().awaited_in(request());
+  bool look(std::optional<control::WaitPart>* part) override {
+    if (!done()) *part = group().awaited_in(request());
+    return true;
   }
 
   Check check_;
@@ -254,9 +255,10 @@ class Foreign::Message final : public Entry {
     matched_.tell_caller();
     return true;
   }
-  std::optional<control::WaitPart> look() override {
-    if (side_.done()) return std::nullopt;  // matched, and the backend's from now on
-    return membership().awaits(request(), false);
+  bool look(std::optional<control::WaitPart>* part) override {
+    // Once matched it is the backend's.
+    if (!side_.done()) *part = membership().awaits(request(), false);
+    return true;
   }
   /// A receive that found nothing.
   bool is_private(const Error&) const noexcept override { return !is_matched_; }
@@ -271,7 +273,10 @@ class Foreign::Queued final : public control::ProgramAwaits {
  public:
   Queued(Foreign& group, const Request& request) noexcept : group_(group), request_(request) {}
   const control::Membership& membership() const noexcept override { return group_.membership_; }
-  std::optional<control::WaitPart> look() override { return group_.awaited_in(request_); }
+  bool look(std::optional<control::WaitPart>* part) override {
+    *part = group_.awaited_in(request_);
+    return true;
+  }
 
  private:
   Foreign& group_;

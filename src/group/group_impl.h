@@ -73,6 +73,9 @@ class ProcessGroup::Impl {
 
   int rank() const noexcept { return parts_.rank; }
   std::size_t size() const noexcept { return parts_.world_ranks.size(); }
+  /// How many of the members below that number are on this host.
+  int local_ranks_before(int member) const noexcept;
+  const std::string& host() const noexcept { return membership().host(); }
   int group_size() const noexcept { return static_cast<int>(size()); }
   const group::Parts& parts() const noexcept { return parts_; }
   const BackendInfo& info() const noexcept { return info_; }

@@ -124,6 +124,12 @@ void ProcessGroup::Impl::leave_behind() noexcept {
   (void)foreign_.release();
 }
 
+int ProcessGroup::Impl::local_ranks_before(int member) const noexcept {
+  int count = 0;
+  for (int each = 0; each < member; ++each) count += membership().is_here(each) ? 1 : 0;
+  return count;
+}
+
 void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
   membership().fail(cause);
   parts_.backend->abort(cause);

@@ -77,6 +77,9 @@ int ProcessGroup::rank() const { return impl().rank(); }
 int ProcessGroup::world_size() const { return impl().group_size(); }
 std::span<const int> ProcessGroup::world_ranks() const { return impl().parts().world_ranks; }
 const std::string& ProcessGroup::name() const { return impl().parts().name; }
+int ProcessGroup::local_rank() const { return impl().local_ranks_before(rank()); }
+int ProcessGroup::local_world_size() const { return impl().local_ranks_before(world_size()); }
+std::string ProcessGroup::host() const { return impl().host(); }
 BackendInfo ProcessGroup::backend() const { return impl().info(); }
 Support ProcessGroup::supports(const OpKey& key) const { return impl().supports(key); }
 

@@ -173,7 +173,8 @@ class ShownAny {
       if (awaits == nullptr) return;  // of a plugin
       if (membership == nullptr) membership = &awaits->membership();
       if (!membership->note_caller()) return;
-      auto part = awaits->look();
+      std::optional<control::WaitPart> part;
+      if (!awaits->look(&part)) return;
       if (!part || !membership->is_in_world_of(awaits->membership())) {
         parts.clear();
         break;

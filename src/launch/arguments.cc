@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 
 #include "base/config.h"
 #include "rendezvous/identity.h"
@@ -36,15 +37,10 @@ std::string option_name(std::string_view word) {
   for (const OptionWord& option : known) {
     if (option.name.size() > 1) names.push_back(option.name);
   }
-  std::string guess = nearest(name, names);
+  // Every letter is near to another one.
+  std::string guess = name.size() > 2 ? nearest(name, names) : "";
   for (const std::string& candidate : names) {
     if (guess.empty() && name.size() > 1 && candidate.starts_with(name)) guess = candidate;
-  }
-  if (name == "x") {  // mpirun's
-    refuse(
-        fmt::format("unknown option {}; the ranks get the whole environment of tutti run: "
-                    "env NAME=VALUE tutti run ...",
-                    word));
   }
   refuse(fmt::format("unknown option {}; {}", word,
                      guess.empty() ? "tutti run --help lists them; options of the program stand "
@@ -71,19 +67,22 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
     if (option == known.end()) refuse_unknown(word, name, known);
     const std::size_t equals = word.find('=');
     std::string value;
-    if (attached) {
-      if (!option->takes_value) refuse(fmt::format("{}: takes no value", word));
-      value = word.substr(2);
-    } else if (equals != std::string::npos) {
-      if (!option->takes_value) refuse(fmt::format("{}: takes no value", word));
-      value = word.substr(equals + 1);
-    } else if (option->takes_value) {
+    const bool is_short = name.size() == 1;
+    const std::string uniform = (is_short ? "-" : "--") + name;
+    if (option->values == 2) {
+      if (next + 2 >= words.size()) refuse(fmt::format("{} needs two values", word));
+      cut.options.insert(cut.options.end(), {uniform, words[next + 1], words[next + 2]});
+      next += 2;
+      continue;
+    }
+    if (attached || equals != std::string::npos) {
+      if (option->values == 0) refuse(fmt::format("{}: takes no value", word));
+      value = word.substr(attached ? 2 : equals + 1);
+    } else if (option->values == 1) {
       if (next + 1 == words.size()) refuse(fmt::format("{} needs a value", word));
       value = words[++next];
     }
-    const bool is_short = name.size() == 1;
-    cut.options.push_back((is_short ? "-" : "--") + name);
-    if (option->takes_value) cut.options.back() += (is_short ? "" : "=") + value;
+    cut.options.push_back(option->values == 0 ? uniform : uniform + (is_short ? "" : "=") + value);
   }
   cut.command.assign(words.begin() + static_cast<std::ptrdiff_t>(next), words.end());
   return cut;
@@ -116,6 +115,23 @@ std::string explain_late_count(std::span<const std::string> command) {
         command[i], command[0], command[0]);
   }
   return {};
+}
+
+std::vector<std::string> command_of(std::vector<std::string> words, bool is_module,
+                                    bool no_python) {
+  if (is_module && no_python) {
+    refuse(
+        "-m starts a module of Python, and --no-python says that there is none: give one of them");
+  }
+  std::vector<std::string> command;
+  if (is_module) {
+    command = {"python3", "-u", "-m"};
+  } else if (!no_python && !words.empty() && words[0].ends_with(".py")) {
+    command = {"python3", "-u"};
+  }
+  command.insert(command.end(), std::make_move_iterator(words.begin()),
+                 std::make_move_iterator(words.end()));
+  return command;
 }
 
 std::string shell_words(std::span<const std::string> words) {

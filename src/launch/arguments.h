@@ -8,10 +8,10 @@
 
 namespace tutti::launch {
 
-/// An option of `tutti run`: its name with dashes, and whether a value follows.
+/// An option of `tutti run`: its name with dashes, and how many values follow.
 struct OptionWord {
   std::string name;
-  bool takes_value;
+  int values;
 };
 
 /// The command line of `tutti run`, cut where the program begins.
@@ -22,7 +22,8 @@ struct CutArguments {
 
 /// Cuts at `--` or at the first word that is neither an option nor an option's value. Options are
 /// made uniform: "-np 4", "--np=4" -> "--np=4"; "--nproc_per_node" -> "--nproc-per-node"; names of
-/// one letter stay short, and may have their number attached: "-n 4", "-n4" -> "-n4".
+/// one letter stay short, and may have their number attached: "-n 4", "-n4" -> "-n4". Two values
+/// stand in words of their own: "-mca pml ob1" -> "--mca" "pml" "ob1".
 ///
 /// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
 ///         missing.
@@ -34,6 +35,12 @@ int parse_rank_count(std::string_view text, int cores);
 /// When a count of ranks stands behind the program and none before it: the sentence that says so;
 /// else empty.
 std::string explain_late_count(std::span<const std::string> command);
+
+/// What is started: "python3 -m ..." for a module, and "python3 -u ..." for a program whose name
+/// ends in .py, as torchrun does, unless `no_python` says that it is a program like any other.
+///
+/// Errors  kInvalidArgument: a module that is no Python.
+std::vector<std::string> command_of(std::vector<std::string> words, bool is_module, bool no_python);
 
 /// Words as a shell would take them back.
 std::string shell_words(std::span<const std::string> words);

@@ -6,17 +6,30 @@
 #include <string>
 #include <vector>
 
+#include "launch/binding.h"
+#include "launch/log_files.h"
+#include "launch/output.h"
 #include "launch/placement.h"
 
 namespace tutti::launch {
 
 struct JobOptions {
   int rank_count = 1;
-  std::vector<std::string> command;                ///< program and its arguments
-  Environment environment;                         ///< the launcher's environment
-  std::chrono::milliseconds grace{30'000};         ///< from the request to end until SIGKILL
-  std::chrono::milliseconds failure_grace{5'000};  ///< what survivors of a failure have
-  std::optional<std::chrono::milliseconds> timeout;
+  std::vector<std::string> command;                  ///< program and its arguments
+  Environment environment;                           ///< the launcher's environment
+  std::string folder;                                ///< where ranks start; empty: here
+  std::string master_address;                        ///< MASTER_ADDR; empty: 127.0.0.1
+  std::optional<int> master_port;                    ///< MASTER_PORT; none, or 0: a free choice
+  std::chrono::milliseconds grace{30'000};           ///< from the request to end until SIGKILL
+  std::chrono::milliseconds failure_grace{5'000};    ///< what survivors of a failure have
+  std::optional<std::chrono::milliseconds> timeout;  ///< of all attempts together
+  int max_restarts = 0;  ///< how often all ranks are started again after a failure
+  std::string run_id;    ///< TORCHELASTIC_RUN_ID
+  BindTo bind_to = BindTo::none;
+  MapBy map_by = MapBy::slot;
+  bool reports_bindings = false;  ///< says where each rank is
+  OutputStyle style;
+  LogPlan logs;
 };
 
 /// What --dry-run prints: rank -> host -> cores, what is added to the environment, the command.

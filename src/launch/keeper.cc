@@ -1,6 +1,7 @@
 #include "launch/keeper.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
@@ -15,8 +16,13 @@
 #include <exception>
 #include <initializer_list>
 #include <set>
+#include <span>
+#include <string_view>
+#include <variant>
 
+#include "launch/messages.h"
 #include "launch/process_tree.h"
+#include "net/frame.h"
 #include "net/poller.h"
 #include "net/system_error.h"
 
@@ -44,6 +50,18 @@ void drain(const net::Fd& signals) {
   }
 }
 
+/// Where it is not possible the process runs all the same: that was checked before, and a mask may
+/// have become smaller since.
+void bind_to(const std::vector<int>& threads) {
+  if (threads.empty()) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int thread : threads) {
+    if (thread < CPU_SETSIZE) CPU_SET(thread, &set);
+  }
+  ::sched_setaffinity(0, sizeof set, &set);
+}
+
 [[noreturn]] void end_everything() {
   kill_everything_below();
   ::_exit(0);
@@ -61,13 +79,13 @@ class KeeperLoop {
   [[noreturn]] void run();
 
  private:
-  void obey(const Order& order);
+  void obey(std::string_view packet);
   void start_all();
   pid_t start(std::size_t rank);
   [[noreturn]] void become_rank(std::size_t rank, pid_t keeper);
   void signal_rank(std::size_t rank, int signal_number);
   void reap();
-  void note(Note::Kind kind, std::size_t rank, int value) noexcept;
+  void tell(const Note& note);
 
   const std::vector<RankCommand>& ranks_;
   const RankSignals signals_;
@@ -76,10 +94,10 @@ class KeeperLoop {
   int channel_;
 };
 
-void KeeperLoop::note(Note::Kind kind, std::size_t rank, int value) noexcept {
-  const Note note{kind, static_cast<std::int32_t>(rank), value};
+void KeeperLoop::tell(const Note& note) {
+  const std::string packet = encode(note);
   // When the launcher is gone the loop sees the end of the channel itself.
-  while (::send(channel_, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  while (::send(channel_, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }
 }
 
@@ -92,6 +110,7 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   ::dup2(command.stdin_fd, STDIN_FILENO);
   ::dup2(command.stdout_fd, STDOUT_FILENO);
   ::dup2(command.stderr_fd, STDERR_FILENO);
+  bind_to(command.threads);
   std::vector<char*> arguments, variables;
   for (const std::string& word : command.arguments) {
     arguments.push_back(const_cast<char*>(word.c_str()));
@@ -103,8 +122,10 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   variables.push_back(nullptr);
   if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
   ::sigprocmask(SIG_SETMASK, &signals_.mask, nullptr);
-  ::execve(command.path.c_str(), arguments.data(), variables.data());
-  note(Note::Kind::exec_failed, rank, errno);
+  if (command.folder.empty() || ::chdir(command.folder.c_str()) == 0) {
+    ::execve(command.path.c_str(), arguments.data(), variables.data());
+  }
+  tell(ExecFailed{command.rank, errno});
   ::_exit(127);
 }
 
@@ -119,15 +140,14 @@ pid_t KeeperLoop::start(std::size_t rank) {
 void KeeperLoop::start_all() {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     pids_[rank] = start(rank);
+    const RankCommand& command = ranks_[rank];
     if (pids_[rank] > 0) {
-      note(Note::Kind::started, rank, pids_[rank]);
+      tell(Started{command.rank, pids_[rank]});
     } else {
-      note(Note::Kind::exec_failed, rank, errno);
-      note(Note::Kind::exited, rank, W_EXITCODE(127, 0));
+      tell(ExecFailed{command.rank, errno});
+      tell(Exited{command.rank, W_EXITCODE(127, 0)});
     }
-    for (const int fd : {ranks_[rank].stdin_fd, ranks_[rank].stdout_fd, ranks_[rank].stderr_fd}) {
-      ::close(fd);
-    }
+    for (const int fd : {command.stdin_fd, command.stdout_fd, command.stderr_fd}) ::close(fd);
   }
 }
 
@@ -137,19 +157,19 @@ void KeeperLoop::signal_rank(std::size_t rank, int signal_number) {
   if (pids_[rank] > 0) ::kill(-pids_[rank], signal_number);
 }
 
-void KeeperLoop::obey(const Order& order) {
-  switch (order.kind) {
-    case Order::Kind::start:
-      start_all();
-      break;
-    case Order::Kind::signal:
-      for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
-        const bool meant = order.rank < 0 || static_cast<std::size_t>(order.rank) == rank;
-        if (meant) signal_rank(rank, order.signal_number);
-      }
-      break;
-    case Order::Kind::end:
-      end_everything();
+void KeeperLoop::obey(std::string_view packet) {
+  net::FrameDecoder decoder(kMaxNoteBytes);
+  decoder.feed(std::as_bytes(std::span(packet)));
+  net::Frame frame;
+  if (decoder.next(&frame) != net::FrameDecoder::Next::frame) return;
+  const auto order = decode_order(frame.type, frame.body);
+  if (!order) return;
+  if (std::holds_alternative<Start>(*order)) start_all();
+  if (std::holds_alternative<End>(*order)) end_everything();
+  const auto* const signal = std::get_if<Signal>(&*order);
+  for (std::size_t rank = 0; signal != nullptr && rank < pids_.size(); ++rank) {
+    const bool is_meant = signal->rank < 0 || signal->rank == ranks_[rank].rank;
+    if (is_meant) signal_rank(rank, signal->number);
   }
 }
 
@@ -159,13 +179,14 @@ void KeeperLoop::reap() {
   while ((pid = ::waitpid(-1, &wait_status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
     for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
       if (pids_[rank] != pid) continue;
+      const int number = ranks_[rank].rank;
       if (WIFSTOPPED(wait_status)) {
-        note(Note::Kind::stopped, rank, WSTOPSIG(wait_status));
+        tell(Stopped{number, WSTOPSIG(wait_status)});
       } else if (WIFCONTINUED(wait_status)) {
-        note(Note::Kind::continued, rank, 0);
+        tell(Continued{number});
       } else {
         pids_[rank] = -1;
-        note(Note::Kind::exited, rank, wait_status);
+        tell(Exited{number, wait_status});
       }
     }
   }
@@ -173,7 +194,7 @@ void KeeperLoop::reap() {
 
 void KeeperLoop::run() {
   const net::Fd signals = read_signals({SIGCHLD, kGuardDied});
-  note(Note::Kind::keeper, 0, ::getpid());
+  tell(KeeperIs{::getpid()});
   for (;;) {
     net::Watch watches[] = {{.fd = channel_, .want_read = true},
                             {.fd = signals.get(), .want_read = true}};
@@ -182,10 +203,10 @@ void KeeperLoop::run() {
     drain(signals);
     if (::getppid() != guard_) end_everything();
     reap();
-    Order order;
-    const ssize_t got = ::recv(channel_, &order, sizeof order, MSG_DONTWAIT);
-    if (got == static_cast<ssize_t>(sizeof order)) {
-      obey(order);
+    char packet[net::kFrameHeaderBytes + kMaxNoteBytes];
+    const ssize_t got = ::recv(channel_, packet, sizeof packet, MSG_DONTWAIT);
+    if (got > 0) {
+      obey({packet, static_cast<std::size_t>(got)});
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
       end_everything();
     }

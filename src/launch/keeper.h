@@ -16,7 +16,6 @@
 #include <sys/types.h>
 
 #include <csignal>
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,26 +25,13 @@ namespace tutti::launch {
 
 /// What the keeper must know to start one rank.
 struct RankCommand {
-  std::string path;                         ///< for execve
-  std::vector<std::string> arguments;       ///< arguments[0] is the name shown
+  int rank = 0;
+  std::string path;                    ///< for execve
+  std::string folder = {};             ///< where it starts; empty: here
+  std::vector<int> threads = {};       ///< of the hardware, to which it is bound; none: it is not
+  std::vector<std::string> arguments;  ///< arguments[0] is the name shown
   std::vector<std::string> variables = {};  ///< "NAME=value"
   int stdin_fd = -1, stdout_fd = -1, stderr_fd = -1;
-};
-
-/// Launcher to keeper.
-struct Order {
-  enum class Kind : std::uint32_t { start, signal, end };
-  Kind kind = Kind::start;
-  std::int32_t rank = -1;  ///< signal: one rank, or all (-1)
-  std::int32_t signal_number = 0;
-};
-
-/// Keeper to launcher. `exec_failed` comes from the child itself, before its exit.
-struct Note {
-  enum class Kind : std::uint32_t { keeper, started, exec_failed, stopped, continued, exited };
-  Kind kind = Kind::started;
-  std::int32_t rank = 0;
-  std::int32_t value = 0;  ///< pid (the keeper's, the rank's), errno, signal, wait status
 };
 
 /// What ranks get of the launcher's own state.
@@ -60,9 +46,9 @@ struct Keeper {
   net::Fd lifeline;  ///< closing it makes the guard kill everything and exit
 };
 
-/// Forks the guard, and it the keeper. The keeper starts the ranks when the order `start` comes,
-/// forwards signals, notes exits, and on `end`, or when the channel closes, kills what is left and
-/// exits.
+/// Forks the guard, and it the keeper. The keeper starts the ranks at the order Start, forwards
+/// each Signal, tells in notes what becomes of them, and at End, or when the channel closes, kills
+/// what is left and exits.
 Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals);
 
 /// Kills all descendants of this process and reaps them until none is left.

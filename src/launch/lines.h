@@ -5,6 +5,7 @@
 // of that length so that one rank without newlines cannot take the memory.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -13,6 +14,16 @@
 #include <vector>
 
 namespace tutti::launch {
+
+enum class Stream : int { out = 0, err = 1 };
+inline std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
+
+/// Some of a rank's streams: a set of bits, as torchrun writes it.
+using StreamSet = std::uint8_t;
+inline constexpr StreamSet kNoStream = 0, kBothStreams = 3;
+constexpr bool has(StreamSet set, Stream stream) noexcept {
+  return (set >> static_cast<int>(stream) & 1) != 0;
+}
 
 inline constexpr std::size_t kLongestLine = 64 * 1024;
 

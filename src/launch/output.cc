@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/of_rank.h"
+#include "base/rank_list.h"
 #include "launch/output_ends.h"
 
 namespace tutti::launch {
@@ -19,10 +20,13 @@ const char* name_of(Stream stream) noexcept { return stream == Stream::out ? "st
 
 }  // namespace
 
-Output::Output(int ranks, int out_fd, int err_fd)
+Output::Output(int ranks, int out_fd, int err_fd, OutputStyle style)
     : ranks_(ranks),
+      style_(std::move(style)),
+      is_raw_(ranks == 1 && !style_.names_streams && !style_.folds),
       splitters_(static_cast<std::size_t>(2 * ranks)),
-      tails_(static_cast<std::size_t>(ranks)) {
+      tails_(static_cast<std::size_t>(ranks)),
+      folding_(ranks) {
   ends_[0].fd = out_fd;
   ends_[1].fd = err_fd;
   for (End& end : ends_) {
@@ -32,12 +36,21 @@ Output::Output(int ranks, int out_fd, int err_fd)
   }
 }
 
+bool Output::is_shown(int rank, Stream stream) const noexcept {
+  return style_.shown.empty() || has(of_rank(style_.shown, rank), stream);
+}
+
+std::string Output::prefix(std::string_view ranks, Stream stream) const {
+  if (!style_.names_streams) return fmt::format("[{}] ", ranks);
+  return fmt::format("[{}]<{}> ", ranks, name_of(stream));
+}
+
 LineSplitter& Output::splitter(int rank, Stream stream) {
   return splitters_[static_cast<std::size_t>(2 * rank) + index(stream)];
 }
 
 void Output::feed(int rank, Stream stream, std::string_view bytes) {
-  if (ranks_ == 1) queue(stream, std::string(bytes));
+  if (is_raw_ && is_shown(rank, stream)) queue(stream, std::string(bytes));
   splitter(rank, stream).feed(bytes, [&](std::string_view line, bool is_draft) {
     print(rank, stream, line, is_draft);
   });
@@ -50,6 +63,10 @@ void Output::finish(int rank, Stream stream) {
 }
 
 void Output::print(int rank, Stream stream, std::string_view line, bool is_draft) {
+  if (!is_shown(rank, stream)) {
+    if (!is_draft) of_rank(tails_, rank).add(line, 0);
+    return;
+  }
   if (!is_draft) {
     const bool is_repeat = ranks_ > 1 && stream == Stream::err &&
                            repeats_.is_repeat(rank, line, Repeats::Clock::now());
@@ -58,8 +75,13 @@ void Output::print(int rank, Stream stream, std::string_view line, bool is_draft
     of_rank(tails_, rank).add(line, on_screen ? lines_on_screen_ : 0);
     if (is_repeat) return;
   }
-  if (ranks_ == 1) return;
-  const std::string text = fmt::format("[{}] {}", rank, line);
+  if (is_raw_) return;
+  if (style_.folds) {
+    const auto now = Repeats::Clock::now();
+    if (!is_draft) folding_.add(rank, stream, line, now);
+    return show_folded(now);
+  }
+  const std::string text = prefix(std::to_string(rank), stream).append(line);
   if (is_draft) return print_draft(rank, stream, text);
   // The line that the draft was to become, or one that replaces it.
   if (draft_.rank == rank && draft_.stream == stream && !draft_.text.empty()) {
@@ -85,7 +107,7 @@ void Output::queue_line(Stream stream, const std::string& text) {
 }
 
 int Output::prefix_columns(int rank) const {
-  return ranks_ == 1 ? 0 : static_cast<int>(fmt::formatted_size("[{}] ", rank));
+  return is_raw_ ? 0 : static_cast<int>(prefix(std::to_string(rank), Stream::out).size());
 }
 
 void Output::say(std::string_view line) {
@@ -93,13 +115,24 @@ void Output::say(std::string_view line) {
   queue_line(Stream::err, std::string(line));
 }
 
-void Output::say_repeats(Repeats::Clock::time_point now) {
+void Output::show_folded(Repeats::Clock::time_point now) {
+  for (const Folding::Folded& each : folding_.take(now)) {
+    queue_line(each.stream, prefix(format_ranks(each.ranks), each.stream) + each.line);
+  }
+}
+
+void Output::say_due(Repeats::Clock::time_point now) {
+  show_folded(now);
   for (const std::string& line : repeats_.close(now)) say(line);
 }
 
 std::vector<std::string> Output::last_lines(int rank) const {
   const std::uint64_t first = lines_on_screen_ < kScreen ? 1 : lines_on_screen_ - kScreen + 1;
   return of_rank(tails_, rank).lines(first);
+}
+
+void Output::forget_last_lines() noexcept {
+  for (Tail& tail : tails_) tail = Tail();
 }
 
 Output::Queue& Output::queue_of(Stream stream) noexcept {

@@ -7,6 +7,7 @@
 // ranks are not read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -14,19 +15,25 @@
 #include <string_view>
 #include <vector>
 
+#include "launch/folding.h"
 #include "launch/lines.h"
 #include "launch/repeats.h"
 #include "net/fd.h"
 
 namespace tutti::launch {
 
-enum class Stream : int { out = 0, err = 1 };
-inline std::size_t index(Stream stream) noexcept { return static_cast<std::size_t>(stream); }
+/// How it looks.
+struct OutputStyle {
+  bool names_streams = false;         ///< "[3]<stderr> " stands before a line, also of one rank
+  bool folds = false;                 ///< lines that several ranks print are shown once
+  std::vector<StreamSet> shown = {};  ///< by rank; none: both streams of all
+};
 
 class Output {
  public:
-  /// Writes to `out_fd` and `err_fd`. With one rank its bytes pass as they are.
-  Output(int ranks, int out_fd, int err_fd);
+  /// Writes to `out_fd` and `err_fd`. With one rank its bytes pass as they are, unless the style
+  /// asks for lines.
+  Output(int ranks, int out_fd, int err_fd, OutputStyle style = {});
 
   void feed(int rank, Stream stream, std::string_view bytes);
   void finish(int rank, Stream stream);
@@ -47,11 +54,15 @@ class Output {
   /// The reader of this stream went away (EPIPE): ranks should learn it as well.
   bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
 
-  /// When lines that were folded must be spoken of (say_repeats); max: there are none.
-  Repeats::Clock::time_point repeats_due() const noexcept { return repeats_.next_close(); }
-  void say_repeats(Repeats::Clock::time_point now);
+  /// When there is something to say that waits (say_due); max: there is nothing.
+  Repeats::Clock::time_point next_due() const noexcept {
+    return std::min(repeats_.next_close(), folding_.next_due());
+  }
+  void say_due(Repeats::Clock::time_point now);
   /// What this rank printed last and stderr's screen does not show any more.
   std::vector<std::string> last_lines(int rank) const;
+  /// The ranks are started again.
+  void forget_last_lines() noexcept;
 
  private:
   static constexpr std::size_t kLongQueue = std::size_t{1} << 20;
@@ -78,6 +89,10 @@ class Output {
     std::deque<Piece> pieces;
     std::size_t written = 0;  ///< of the first
   };
+  bool is_shown(int rank, Stream stream) const noexcept;
+  /// What stands before a line of these ranks.
+  std::string prefix(std::string_view ranks, Stream stream) const;
+  void show_folded(Repeats::Clock::time_point now);
   LineSplitter& splitter(int rank, Stream stream);
   void print(int rank, Stream stream, std::string_view line, bool is_draft);
   void print_draft(int rank, Stream stream, const std::string& text);
@@ -90,11 +105,14 @@ class Output {
   void pop(Queue& queue);
 
   int ranks_;
+  OutputStyle style_;
+  bool is_raw_;  ///< bytes pass as they are
   End ends_[2];
   Draft draft_;                          ///< text empty: none
   std::vector<LineSplitter> splitters_;  ///< by 2 * rank + stream
   std::vector<Tail> tails_;
   Repeats repeats_;
+  Folding folding_;
   std::uint64_t lines_on_screen_ = 0;
   Queue queues_[2];
   std::size_t queued_bytes_ = 0;  ///< in both

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <random>
 #include <utility>
 
 namespace tutti::launch {
@@ -17,28 +16,29 @@ bool is_outer_torchruns(const std::pair<const std::string, std::string>& variabl
 
 }  // namespace
 
-Placement place_on_one_host(int ranks, const std::string& host, const std::vector<int>& cores) {
-  Placement placement;
-  placement.world_ranks = ranks;
-  placement.host_ranks = ranks;
-  for (int rank = 0; rank < ranks; ++rank) placement.ranks.push_back({rank, rank, host, cores});
+Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
+                        const std::vector<Binding>& bindings) {
+  Placement placement{.ranks = {}, .world_size = static_cast<int>(ranks.size())};
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    placement.ranks.push_back({ranks[i], static_cast<int>(i), host, bindings.at(i)});
+  }
   return placement;
 }
 
-ThreadDefaults thread_defaults(const Environment& inherited, int cores, int host_ranks) {
+ThreadDefaults thread_defaults(const Environment& inherited, int cores, int sharers) {
   ThreadDefaults defaults;
   const auto add = [&](const char* name, const std::string& value) {
     if (inherited.contains(name)) return;
     defaults.added[name] = value;
     defaults.notice += fmt::format("{}{}={}", defaults.notice.empty() ? "" : " ", name, value);
   };
-  add("OMP_NUM_THREADS", std::to_string(std::max(1, cores / host_ranks)));
+  add("OMP_NUM_THREADS", std::to_string(std::max(1, cores / sharers)));
   // Spinning OpenMP threads of several ranks steal each other's cores.
   add("OMP_WAIT_POLICY", "PASSIVE");
   if (!defaults.notice.empty()) {
     defaults.notice = fmt::format(
         "tutti: {} for every rank ({} core{}, {} rank{}); set to override", defaults.notice, cores,
-        cores == 1 ? "" : "s", host_ranks, host_ranks == 1 ? "" : "s");
+        cores == 1 ? "" : "s", sharers, sharers == 1 ? "" : "s");
   }
   return defaults;
 }
@@ -50,30 +50,33 @@ int master_port(const Environment& inherited) {
     const int port = std::atoi(set->second.c_str());
     if (port > 0 && port < 65536) return port;
   }
-  return 29500 + static_cast<int>(std::random_device{}() % 3000);
+  return 0;
 }
 
-Environment rank_variables(const Environment& inherited, const Placement& placement, int rank,
-                           std::string_view agent, int master_port) {
-  const Place& place = placement.ranks.at(static_cast<std::size_t>(rank));
+Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
+                           const JobFacts& job) {
+  const Place& place = placement.ranks.at(static_cast<std::size_t>(local_rank));
   Environment variables = inherited;
   // What an outer torchrun told its worker would name another job: its run, its restarts, its
   // store, and the file in which it looks for this worker's error.
   std::erase_if(variables, is_outer_torchruns);
-  const std::string world = std::to_string(placement.world_ranks);
+  const std::string world = std::to_string(placement.world_size);
   const std::string global_rank = std::to_string(place.rank);
   variables["RANK"] = global_rank;
   variables["WORLD_SIZE"] = world;
   variables["LOCAL_RANK"] = std::to_string(place.local_rank);
-  variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.host_ranks);
-  variables["GROUP_RANK"] = "0";
-  variables["GROUP_WORLD_SIZE"] = "1";
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.ranks.size());
+  variables["GROUP_RANK"] = std::to_string(placement.host_index);
+  variables["GROUP_WORLD_SIZE"] = std::to_string(placement.host_count);
   variables["ROLE_NAME"] = "default";
   variables["ROLE_RANK"] = global_rank;
   variables["ROLE_WORLD_SIZE"] = world;
-  variables["MASTER_ADDR"] = "127.0.0.1";
-  variables["MASTER_PORT"] = std::to_string(master_port);
-  variables["TUTTI_AGENT"] = std::string(agent);
+  variables["MASTER_ADDR"] = job.master_address;
+  variables["MASTER_PORT"] = std::to_string(job.master_port);
+  variables["TORCHELASTIC_RUN_ID"] = job.run_id;
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(job.restart_count);
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
+  variables["TUTTI_AGENT"] = job.agent;
   return variables;
 }
 

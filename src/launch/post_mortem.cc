@@ -120,8 +120,24 @@ std::vector<std::string> post_mortem(const JobReport& report, const Outcome& out
     append_others(report, *root, lines);
     append_last_lines(*culprit, lines);
   }
+  for (std::size_t i = 0; i < report.restarts.size(); ++i) {
+    lines.push_back(fmt::format("  restart {}: {}", i + 1, report.restarts[i]));
+  }
   lines.push_back(fmt::format("tutti: exit code {}", report.exit_code));
   return lines;
+}
+
+std::string reason_of(const JobReport& report, const Outcome& outcome) {
+  const std::string lasted = format_span(report.lasted);
+  if (report.ending.keeper_died) return fmt::format("the keeper was killed after {}", lasted);
+  if (const std::string why = outcome.why(); !why.empty()) {
+    return fmt::format("{}; after {}", why, lasted);
+  }
+  const auto root = outcome.root_cause();
+  if (!root) return fmt::format("exit code {} after {}", report.exit_code, lasted);
+  const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
+  return fmt::format("rank {} (pid {}): {} after {}", culprit.rank, culprit.pid,
+                     control::describe_wait_status(culprit.exit.wait_status), lasted);
 }
 
 }  // namespace tutti::launch

@@ -23,10 +23,14 @@ struct JobReport {
   Ending ending;
   int exit_code = 0;
   std::vector<RankReport> ranks = {};
+  std::vector<std::string> restarts = {};  ///< the reason of each, in order
 };
 
 /// Lines without line ends; empty for a job that ended well.
 std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome);
+
+/// Why all ranks are started again, in a line: "rank 1 (pid 7): killed by SIGKILL after 2.3 s".
+std::string reason_of(const JobReport& report, const Outcome& outcome);
 
 /// "2.3 s", "1 h 04 min".
 std::string format_span(std::chrono::nanoseconds span);

@@ -24,7 +24,25 @@ bool is_program(const std::string& path) {
          ::access(path.c_str(), X_OK) == 0;
 }
 
-std::string check_path(const std::string& path) {
+void check_folder(const std::string& folder) {
+  struct stat status = {};
+  if (::stat(folder.c_str(), &status) != 0) {
+    refuse(fmt::format("--wdir {}: {}", folder, std::strerror(errno)));
+  }
+  if (!S_ISDIR(status.st_mode)) refuse(fmt::format("--wdir {}: is no folder", folder));
+  if (::access(folder.c_str(), X_OK) != 0) {
+    refuse(fmt::format("--wdir {}: {}", folder, std::strerror(errno)));
+  }
+}
+
+/// As it will be found from `folder`.
+std::string within(const std::string& folder, const std::string& path) {
+  return folder.empty() || path.starts_with('/') ? path : folder + "/" + path;
+}
+
+/// Returns it as it was given.
+std::string check_path(const std::string& given, const std::string& folder) {
+  const std::string path = within(folder, given);
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) {
     refuse(fmt::format("program {}: {}", path, std::strerror(errno)));
@@ -34,29 +52,32 @@ std::string check_path(const std::string& path) {
     refuse(fmt::format("program {}: not executable; try chmod +x {}, or name its interpreter first",
                        path, path));
   }
-  return path;
+  return given;
 }
 
 }  // namespace
 
-std::string find_program(std::string_view name, std::string_view search_path) {
+std::string find_program(std::string_view name, std::string_view search_path,
+                         const std::string& folder) {
   const std::string wanted(name);
+  if (!folder.empty()) check_folder(folder);
   if (wanted.empty()) refuse("the program's name is empty");
-  if (wanted.find('/') != std::string::npos) return check_path(wanted);
+  if (wanted.find('/') != std::string::npos) return check_path(wanted, folder);
   std::string refused;  // found, but may not be executed
   for (std::size_t begin = 0; begin <= search_path.size();) {
     std::size_t end = search_path.find(':', begin);
     if (end == std::string_view::npos) end = search_path.size();
-    const std::string_view folder = search_path.substr(begin, end - begin);
-    std::string path = fmt::format("{}/{}", folder.empty() ? "." : folder, wanted);
-    if (is_program(path)) return path;
-    if (refused.empty() && ::access(path.c_str(), F_OK) == 0) refused = path;
+    const std::string_view here = search_path.substr(begin, end - begin);
+    const std::string path = fmt::format("{}/{}", here.empty() ? "." : here, wanted);
+    const std::string from_folder = within(folder, path);
+    if (is_program(from_folder)) return path;
+    if (refused.empty() && ::access(from_folder.c_str(), F_OK) == 0) refused = path;
     begin = end + 1;
   }
-  if (is_program(wanted)) {
+  if (is_program(within(folder, wanted))) {
     refuse(fmt::format("program {}: not found in PATH; did you mean ./{}?", wanted, wanted));
   }
-  if (!refused.empty()) return check_path(refused);
+  if (!refused.empty()) return check_path(refused, folder);
   refuse(fmt::format("program {}: not found in PATH", wanted));
 }
 

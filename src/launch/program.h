@@ -8,10 +8,11 @@
 
 namespace tutti::launch {
 
-/// The path execve will get for `name`: with a slash it is taken as it is, else looked up in
-/// `search_path`. Throws Error(kInvalidArgument) that says what is wrong: not found (and that
-/// ./name is there), a directory, not executable.
-std::string find_program(std::string_view name, std::string_view search_path);
+/// The path execve will get for `name` in `folder` (empty: here): with a slash it is taken as it
+/// is, else looked up in `search_path`. Throws Error(kInvalidArgument) that says what is wrong: not
+/// found (and that ./name is there), a directory, not executable; no such folder.
+std::string find_program(std::string_view name, std::string_view search_path,
+                         const std::string& folder = {});
 
 /// Whether a running program has loaded an OpenMP runtime.
 bool has_openmp(pid_t pid);

@@ -14,6 +14,11 @@ namespace tutti::launch {
 /// were ignored when the launcher was started.
 std::vector<int> forwarded_signals();
 
+/// Whether the user asks for the end of the job by it.
+constexpr bool ends_a_job(int number) noexcept {
+  return number == SIGINT || number == SIGTERM || number == SIGHUP || number == SIGQUIT;
+}
+
 /// Whether `number` is ignored by this process.
 bool is_ignored(int number) noexcept;
 

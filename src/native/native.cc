@@ -71,9 +71,10 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
   }
 
   const control::Membership& membership() const noexcept override { return membership_; }
-  std::optional<control::WaitPart> look() override {
-    if (!messages_.drive() || done() || matched()) return std::nullopt;
-    return membership_.awaits(WorkState::request(), false);
+  bool look(std::optional<control::WaitPart>* part) override {
+    if (!messages_.drive()) return false;
+    if (!done() && !matched()) *part = membership_.awaits(WorkState::request(), false);
+    return true;
   }
 
   void leave() const noexcept {

@@ -30,7 +30,9 @@ class Queue::Entry final : public WorkState, public control::ProgramAwaits {
 
  private:
   const control::Membership& membership() const noexcept override { return queue_.membership_; }
-  std::optional<control::WaitPart> look() override { return queue_.look(request(), moved()); }
+  bool look(std::optional<control::WaitPart>* part) override {
+    return queue_.look(request(), moved(), part);
+  }
 
   Queue& queue_;
   const std::optional<Request> moved_;
@@ -42,7 +44,9 @@ class Queue::Call final : public control::ProgramAwaits {
   Call(Queue& queue, const Request& request, const Request& moved) noexcept
       : queue_(queue), request_(request), moved_(moved) {}
   const control::Membership& membership() const noexcept override { return queue_.membership_; }
-  std::optional<control::WaitPart> look() override { return queue_.look(request_, moved_); }
+  bool look(std::optional<control::WaitPart>* part) override {
+    return queue_.look(request_, moved_, part);
+  }
 
  private:
   Queue& queue_;
@@ -126,10 +130,13 @@ void Queue::end_head(std::optional<Error> failure) noexcept {
 }
 
 /// What a thread awaits that waits for `request`, carried out by `moved`, or for its turn.
-std::optional<control::WaitPart> Queue::look(const Request& request, const Request& moved) {
+bool Queue::look(const Request& request, const Request& moved,
+                 std::optional<control::WaitPart>* part) {
+  if (!drive()) return false;
   // What is ahead of it may end by a time of its own.
-  if (!drive() || with_own_timeout_.load() > 0) return std::nullopt;
-  return membership_.awaits(request, control::needs_all(moved, membership_.rank()));
+  if (with_own_timeout_.load() == 0)
+    *part = membership_.awaits(request, control::needs_all(moved, membership_.rank()));
+  return true;
 }
 
 void Queue::ask(Clock::time_point now, Clock::time_point* next) noexcept {

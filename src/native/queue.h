@@ -57,7 +57,8 @@ class Queue {
   class Entry;
   class Call;
 
-  std::optional<control::WaitPart> look(const Request& request, const Request& moved);
+  /// As control::ProgramAwaits says.
+  bool look(const Request& request, const Request& moved, std::optional<control::WaitPart>* part);
   bool begin_head();
   void end_head(std::optional<Error> failure) noexcept;
   void give_token() noexcept;

@@ -3,10 +3,12 @@
 #include <dirent.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -110,6 +112,23 @@ std::string holder_of(const TcpAddress& address) {
     if (has_open(pid, link)) return describe_process(pid);
   }
   return {};
+}
+
+HeldPort hold_port(int port) {
+  HeldPort held{.socket = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const int yes = 1;
+  if (held.socket &&
+      ::setsockopt(held.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+      ::bind(held.socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    held.port = TcpAddress::local(held.socket.get()).port();
+  } else {
+    held.error_number = errno;
+    held.socket.reset();
+  }
+  return held;
 }
 
 }  // namespace tutti::net

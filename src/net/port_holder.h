@@ -1,8 +1,9 @@
-// Who has taken a port.
+// Who has taken a port, and taking one for others.
 #pragma once
 
 #include <string>
 
+#include "net/fd.h"
 #include "net/tcp.h"
 
 namespace tutti::net {
@@ -10,5 +11,16 @@ namespace tutti::net {
 /// "pid 4711 (train)": the process of this host that has taken address and port, or the port on all
 /// addresses. Empty if /proc does not show it: another user's, or one of another container.
 std::string holder_of(const TcpAddress& address);
+
+/// A port at which nobody listens yet.
+struct HeldPort {
+  Fd socket;
+  int port = 0;
+  int error_number = 0;  ///< why it could not be taken; 0: it is
+};
+/// Takes a port of all addresses of IPv4 (0: one that is free) and keeps it as long as the socket
+/// lives. A server can still listen there, as servers share addresses (SO_REUSEADDR); who does not,
+/// cannot take it.
+HeldPort hold_port(int port);
 
 }  // namespace tutti::net

@@ -36,24 +36,16 @@ constexpr milliseconds kLongestPause{10};
 /// Others have the file for less than this, unless they are stopped; however short a call's time.
 constexpr milliseconds kLockTime{250};
 
+/// Whether it stands in files.
+bool may_change(Command command) {
+  return command == Command::set || command == Command::add || command == Command::append ||
+         command == Command::compare_set || command == Command::erase;
+}
+
 bool changes(const store::Call& call, const store::Answer& answer) {
-  switch (call.command) {
-    case Command::set:
-    case Command::add:
-    case Command::append:
-      return true;
-    case Command::compare_set:
-    case Command::erase:
-      return answer.number != 0;
-    case Command::get:
-    case Command::try_get:
-    case Command::wait:
-    case Command::check:
-    case Command::num_keys:
-    case Command::will:
-      return false;
-  }
-  return false;
+  const bool is_conditional =
+      call.command == Command::compare_set || call.command == Command::erase;
+  return may_change(call.command) && (!is_conditional || answer.number != 0);
 }
 
 class FileStore final : public store::CallStore {
@@ -159,7 +151,7 @@ void FileStore::read_news() {
     auto next = decoder.next(&frame);
     for (; next == net::FrameDecoder::Next::frame; next = decoder.next(&frame)) {
       const std::optional<store::Call> call = store::decode_call(frame);
-      if (!call) break;
+      if (!call || !may_change(call->command)) break;
       table_.apply(*call);
       read_to_ += static_cast<off_t>(net::kFrameHeaderBytes + frame.body.size());
     }

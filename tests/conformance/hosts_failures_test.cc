@@ -142,12 +142,18 @@ TEST(HostsFailures, WhoCallsSomethingElseIsNamedAndNothingIsAdded) {
 TEST(HostsFailures, WhoMayOpenNoMoreFilesSaysSo) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   if (kKeepsFreed) GTEST_SKIP() << "UBSan opens a pipe where it looks at a vptr";
+  int is_limited[2];  // a byte comes then: the other rank would have connected before
+  ASSERT_EQ(::pipe(is_limited), 0);
   const auto run = [&](const test_kit::Rank& me) -> std::string {
+    char byte = 0;
     const Error error = thrown_by([&] {  // which may also end an init that takes so long
       ProcessGroup world = init_process_group(me.init);
       if (me.rank == 0) {
         const rlimit none{0, 0};
         ::setrlimit(RLIMIT_NOFILE, &none);
+        EXPECT_EQ(::write(is_limited[1], &byte, 1), 1);
+      } else {
+        EXPECT_EQ(::read(is_limited[0], &byte, 1), 1);
       }
       std::vector<float> data(1000, 1.0F);
       world.all_reduce(data);
@@ -161,6 +167,7 @@ TEST(HostsFailures, WhoMayOpenNoMoreFilesSaysSo) {
     EXPECT_EQ(outcome.failure, "") << outcome.rank;
     EXPECT_EQ(outcome.result, "kSystem 0 ") << outcome.rank;
   }
+  for (const int end : is_limited) ::close(end);
 }
 
 TEST(HostsFailures, AnAbortIsToldToAll) {

@@ -118,7 +118,7 @@ class BadInput(unittest.TestCase):
         self.assertIn("dataset-fashion-mnist", out + err)
 
     def test_arguments(self):
-        for arguments in (["--epochs", "0"], ["--epochs", "1.5"], ["--lr"], ["--fast"], ["--fast", "1"], ["--resume"]):
+        for arguments in (["--epochs", "0"], ["--epochs", "1.5"], ["--lr"], ["--fast"], ["--fast", "1"], ["--resume"], ["--checkpoint-every", "5"]):
             code, _, err = run(FASHION, *arguments)
             self.assertEqual(code, 2, arguments)
             self.assertIn("--help", err)
@@ -201,6 +201,39 @@ class Training(unittest.TestCase):
         code, out, err = run(*self.command(3, *more, "--resume"))
         self.assertEqual(code, 1)
         self.assertIn("rank_count 2", out + err)
+
+    def rank_of_attempt(self, attempt, rank, file):
+        """The process of that rank, once this attempt has saved."""
+        wanted = {f"TORCHELASTIC_RESTART_COUNT={attempt}".encode(), f"RANK={rank}".encode()}
+        since, end = time.time(), time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            time.sleep(0.01)
+            if not file.exists() or file.stat().st_mtime < since:
+                continue
+            for process in pathlib.Path("/proc").glob("[0-9]*"):
+                try:
+                    is_ours = str(file).encode() in (process / "cmdline").read_bytes()
+                    if is_ours and wanted <= set((process / "environ").read_bytes().split(b"\0")):
+                        return int(process.name)
+                except OSError:
+                    continue
+        return self.fail(f"attempt {attempt} has not saved")
+
+    def test_a_killed_run_is_started_again_and_ends_with_the_same_bits(self):
+        file = self.folder / "restarted.pt"
+        code, out, err = run(*self.command(2, "--epochs", "12"))
+        self.assertEqual(code, 0, err)
+        uninterrupted = hash_in(out)
+        command = (TUTTI, "run", "-n", "2", "--max-restarts", "3", "--failure-grace", "1s", FASHION, "--data", str(self.folder),
+                   "--epochs", "12", "--checkpoint", str(file), "--checkpoint-every", "5")
+        with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+            for attempt in range(2):
+                os.kill(self.rank_of_attempt(attempt, attempt, file), signal.SIGKILL)
+            out, err = job.communicate(timeout=DEADLINE)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertIn("; restart 2 of 3", err)
+        self.assertRegex(out, r"going on after step \d+")
+        self.assertEqual(hash_in(out), uninterrupted)
 
 
 if __name__ == "__main__":

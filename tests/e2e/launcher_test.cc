@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 
 #include "e2e/launcher_fixture.h"
 #include "net/poller.h"
+#include "net/port_holder.h"
 #include "store/client.h"
 #include "tutti/error.h"
 
@@ -542,7 +544,34 @@ std::vector<Misuse> misuses() {
       {{"run", "--grace", "soon", "true"},
        "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
        "1h30min or never"},
-      {{"run", "-x", "A=b", "true"}, "unknown option -x; the ranks get the whole environment"},
+      {{"run", "-z", "3", "true"}, "unknown option -z; tutti run --help lists them"},
+      {{"run", "-n", "2", "-r", "5", "true"}, "--redirects 5: cannot read \"5\""},
+      {{"run", "-n", "2", "-t", "2:1", "true"}, "--tee 2:1: there is no rank 2"},
+      {{"run", "-r", "3", "--log-dir", "/proc/none", "true"},
+       "cannot make the folder of /proc/none"},
+      {{"run", "-t", "3", "--output-filename", "/tmp/x", "true"}, "give one or the other"},
+      {{"run", "-H", "192.0.2.7:2", "true"}, "host 192.0.2.7 is not this one"},
+      {{"run", "-n", "3", "-H", "localhost:2", "true"},
+       "not enough slots: 3 ranks asked, hosts localhost:2 give 2"},
+      {{"run", "-H", "localhost", "--hostfile", "f", "true"}, "both name hosts"},
+      {{"run", "--hostfile", "/no/such/file", "true"}, "/no/such/file: cannot be read"},
+      {{"run", "--nnodes=2", "true"}, "--nnodes 2: tutti run starts ranks on this host only"},
+      {{"run", "--nnodes=1:4", "true"}, "the number of hosts of a job does not change"},
+      {{"run", "--node_rank=1", "true"}, "--node-rank 1: of one host"},
+      {{"run", "--master-addr", "192.0.2.7", "true"}, "--master-addr 192.0.2.7: is not this host"},
+      {{"run", "-x", "MASTER_ADDR=192.0.2.7", "true"},
+       "-x MASTER_ADDR 192.0.2.7: is not this host"},
+      {{"run", "--standalone", "--rdzv-endpoint", "192.0.2.7:29400", "true"},
+       "--standalone means this host, and --rdzv-endpoint 192.0.2.7 another one"},
+      {{"run", "--bind-to", "socket", "true"}, "--bind-to socket: give none, core or numa"},
+      {{"run", "--map-by", "node", "true"}, "--map-by node: give slot or numa"},
+      {{"run", "--max-restarts", "-1", "true"}, "--max-restarts -1: give a number from 0 to"},
+      {{"run", "--master-port", "70000", "true"}, "--master-port 70000: give a number from 0 to"},
+      {{"run", "--rdzv-backend", "etcd-v2", "true"}, "there is no etcd-v2 here"},
+      {{"run", "--run-path", "true"}, "--run-path: name the script itself"},
+      {{"run", "-x", "A=1", "-x", "A=2", "true"}, "two values"},
+      {{"run", "-m", "--no-python", "x"}, "-m starts a module of Python"},
+      {{"run", "-wdir", "/no/such/folder", "true"}, "--wdir /no/such/folder: No such file"},
       {{"run", "-n", "2", "no-such-program"}, "no-such-program: not found in PATH"},
       {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
       {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
@@ -698,6 +727,200 @@ TEST_F(Launcher, DryRunStartsNothing) {
   EXPECT_TRUE(has(job.out(), "rank 1 -> host ")) << job.out();
   EXPECT_TRUE(has(job.out(), "/sh -c 'echo started'\n")) << job.out();
   EXPECT_FALSE(has(job.out(), "[0] started"));
+}
+
+// The original command lines, hosts replaced by this one.
+TEST_F(Launcher, TakesMpirunsWords) {
+  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $NCCL_DEBUG";
+  LaunchedJob job({"run",
+                   "-np",
+                   "4",
+                   "-H",
+                   "localhost:2,127.0.0.1:2",
+                   "-x",
+                   "MASTER_ADDR=localhost",
+                   "-x",
+                   "MASTER_PORT=1234",
+                   "-x",
+                   "PATH",
+                   "-x",
+                   "NCCL_DEBUG=INFO",
+                   "-mca",
+                   "pml",
+                   "ob1",
+                   "-mca",
+                   "btl",
+                   "^openib",
+                   "sh",
+                   "-c",
+                   show});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost 1234 INFO")) << job.out();
+  EXPECT_EQ(job.err(),
+            "tutti run: without meaning here: --mca (Tutti has no components to choose from)\n");
+}
+
+TEST_F(Launcher, TakesTheSlotsOfAHostfile) {
+  const std::string file = ::testing::TempDir() + fmt::format("tutti_hosts_{}", ::getpid());
+  std::ofstream(file) << "# this one\nlocalhost slots=2\n";
+  LaunchedJob job({"run", "--hostfile", file, "sh", "-c", "echo $WORLD_SIZE"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "[1] 2\n")) << job.out();
+  std::filesystem::remove(file);
+}
+
+TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
+  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT";
+  LaunchedJob words({"run", "--nproc_per_node=2", "--nnodes=1", "--node_rank=0",
+                     "--master_addr=127.0.0.1", "--master_port=1234", "--no-python", "sh", "-c",
+                     show});
+  EXPECT_EQ(words.wait_exit(), 0) << words.err();
+  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234")) << words.out();
+  EXPECT_EQ(words.err(), "");
+
+  LaunchedJob variables(LaunchedJob::Command{
+      {"env", "PET_NPROC_PER_NODE=3", "PET_STANDALONE=1", TUTTI_COMMAND, "run", "sh", "-c", show}});
+  EXPECT_EQ(variables.wait_exit(), 0) << variables.err();
+  EXPECT_TRUE(has(variables.out(), "[2] 2 of 3, ")) << variables.out();
+
+  LaunchedJob several(LaunchedJob::Command{{"env", "PET_NNODES=2", TUTTI_COMMAND, "run", "true"}});
+  EXPECT_EQ(several.wait_exit(), 2);
+  EXPECT_TRUE(has(several.err(), "PET_NNODES 2: tutti run starts ranks on this host only"))
+      << several.err();
+}
+
+TEST_F(Launcher, KeepsWhatRanksPrintAndShowsWhatIsAskedFor) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  const std::string say = "echo out $RANK; echo err $RANK >&2; test $RANK != 1 || exit 3";
+  LaunchedJob job({"run", "-n", "2", "-r", "0:1,1:3", "-t", "0:2", "--log-dir", folder, "--rdzv-id",
+                   "job", "sh", "-c", say});
+  EXPECT_EQ(job.wait_exit(), 3) << job.err();
+  EXPECT_EQ(job.out(), "") << "stdout is in files";
+  EXPECT_TRUE(has(job.err(), "[0] err 0\n")) << job.err();
+  EXPECT_FALSE(has(job.err(), "[1] err 1\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "last lines of rank 1:")) << job.err();
+  std::string all;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) continue;
+    std::ifstream file(entry.path());
+    all += std::string(std::istreambuf_iterator<char>(file), {});
+    EXPECT_TRUE(has(entry.path().string(), "/attempt_0/")) << entry.path();
+  }
+  for (const char* const line : {"out 0\n", "err 0\n", "out 1\n", "err 1\n"}) {
+    EXPECT_TRUE(has(all, line)) << all;
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(Launcher, FoldsEqualLinesAndNamesStreams) {
+  LaunchedJob folded({"run", "-n", "3", "--fold-output", "sh", "-c", "echo same; echo own $RANK"});
+  EXPECT_EQ(folded.wait_exit(), 0) << folded.err();
+  EXPECT_TRUE(has(folded.out(), "[0-2] same\n")) << folded.out();
+  EXPECT_TRUE(has(folded.out(), "[1] own 1\n")) << folded.out();
+  LaunchedJob tagged({"run", "-n", "1", "--tag-output", "sh", "-c", "echo a; echo b >&2"});
+  EXPECT_EQ(tagged.wait_exit(), 0) << tagged.err();
+  EXPECT_EQ(tagged.out(), "[0]<stdout> a\n");
+  EXPECT_EQ(tagged.err(), "[0]<stderr> b\n");
+  LaunchedJob filtered({"run", "-n", "3", "--local-ranks-filter", "1", "sh", "-c", "echo $RANK"});
+  EXPECT_EQ(filtered.wait_exit(), 0) << filtered.err();
+  EXPECT_EQ(filtered.out(), "[1] 1\n");
+}
+
+/// A program that listens at MASTER_PORT, as torch's TCPStore, can; a stranger cannot take it.
+TEST_F(Launcher, MasterPortIsKeptForTheJob) {
+  const std::string listen =
+      "import os, socket\n"
+      "place = ('0.0.0.0', int(os.environ['MASTER_PORT']))\n"
+      "stranger, store = socket.socket(), socket.socket()\n"
+      "try:\n  stranger.bind(place); print('taken by a stranger')\n"
+      "except OSError as error: print('refused:', error.strerror)\n"
+      "store.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n"
+      "store.bind(place); store.listen(); print('listens')\n";
+  LaunchedJob job({"run", "-n", "1", "python3", "-c", listen});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), "refused: Address already in use\nlistens\n");
+
+  net::HeldPort held = net::hold_port(0);
+  ASSERT_EQ(::listen(held.socket.get(), 1), 0);
+  LaunchedJob late({"run", "--master-port", std::to_string(held.port), "true"});
+  EXPECT_EQ(late.wait_exit(), 0);
+  EXPECT_TRUE(has(late.err(), fmt::format("tutti: MASTER_PORT={}: Address already in use (pid {} (",
+                                          held.port, ::getpid())))
+      << late.err();
+}
+
+TEST_F(Launcher, BindsRanksToCores) {
+  LaunchedJob one({"run", "-n", "1", "--bind-to", "core", "--report-bindings", "sh", "-c",
+                   "grep Cpus_allowed_list /proc/self/status"});
+  EXPECT_EQ(one.wait_exit(), 0) << one.err();
+  EXPECT_TRUE(has(one.err(), "tutti: rank 0 -> host ")) << one.err();
+  EXPECT_TRUE(has(one.err(), " (shared by 1 rank)\n")) << one.err();
+  LaunchedJob none({"run", "-n", "1", "-bind-to", "none", "-map-by", "slot", "true"});
+  EXPECT_EQ(none.wait_exit(), 0) << none.err();
+  EXPECT_EQ(none.err(), "");
+  LaunchedJob masked(LaunchedJob::Command{
+      {"taskset", "-c", "0", TUTTI_COMMAND, "run", "-n", "2", "--bind-to", "core", "true"}});
+  EXPECT_EQ(masked.wait_exit(), 2);
+  EXPECT_TRUE(has(masked.err(), "--bind-to core: 2 ranks, and 1 core that may be used here"))
+      << masked.err();
+}
+
+// ---- restarts --------------------------------------------------------------------------------
+
+TEST_F(Launcher, StartsAllRanksAgainAfterAFailure) {
+  LaunchedJob job(
+      {"run", "-n", "2", "--max-restarts", "3", "sh", "-c",
+       "echo try $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS; test $RANK = 0 "
+       "|| test $TORCHELASTIC_RESTART_COUNT = 2 || kill -9 $$"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  for (const char* const line : {"[0] try 0 of 3", "[1] try 1 of 3", "[0] try 2 of 3"}) {
+    EXPECT_TRUE(has(job.out(), line)) << job.out();
+  }
+  EXPECT_FALSE(has(job.out(), "try 3")) << job.out();
+  EXPECT_TRUE(has(job.err(), "killed by SIGKILL after ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "; restart 2 of 3\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "it has failed twice within")) << job.err();
+  EXPECT_TRUE(has(job.err(), "tutti: ended well after 2 restarts\n")) << job.err();
+}
+
+TEST_F(Launcher, EndsWithTheLastFailureWhenNoRestartIsLeft) {
+  LaunchedJob job({"run", "-n", "2", "--max-restarts=1", "sh", "-c",
+                   "test $RANK = 0 || exit $((7 + TORCHELASTIC_RESTART_COUNT))"});
+  EXPECT_EQ(job.wait_exit(), 8) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "  restart 1: rank 1 (pid ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "exit code 7 after ")) << job.err();
+}
+
+TEST_F(Launcher, DoesNotStartAgainWhatTheUserHasEnded) {
+  LaunchedJob job({"run", "-n", "2", "--max-restarts=3", "sh", "-c", "echo up; sleep 30"});
+  ASSERT_TRUE(job.wait_for("up", 2));
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(), 128 + SIGTERM) << job.err();
+  EXPECT_FALSE(has(job.err(), "restart")) << job.err();
+  LaunchedJob late({"run", "-n", "2", "--max-restarts=3", "--timeout", "200ms", "sleep", "30"});
+  EXPECT_EQ(late.wait_exit(), 124) << late.err();
+  EXPECT_FALSE(has(late.err(), "restart")) << late.err();
+}
+
+/// Those who waited in init of the attempt before find a store of their own.
+TEST_F(Launcher, AWorldIsMadeAnewByEachAttempt) {
+  const std::string command = fmt::format(
+      "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} leave-world 0",
+      TUTTI_TEST_RANK);
+  LaunchedJob job({"run", "-n", "3", "--max-restarts", "1", "sh", "-c", command});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err() << job.out();
+}
+
+TEST_F(Launcher, StartsInAnotherFolder) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_wdir_{}", ::getpid());
+  std::filesystem::create_directory(folder);
+  std::ofstream(folder + "/script") << "#!/bin/sh\npwd\n";
+  std::filesystem::permissions(folder + "/script", std::filesystem::perms::owner_all);
+  LaunchedJob job({"run", "-wdir", folder, "./script"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), folder + "\n");
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(Launcher, ScriptWithoutInterpreterIsExplained) {

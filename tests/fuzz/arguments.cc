@@ -7,14 +7,36 @@
 #include <vector>
 
 #include "fuzz/input.h"
+#include "launch/exports.h"
+#include "launch/log_files.h"
+#include "launch/slots.h"
 #include "tutti/error.h"
 
+namespace {
+
+using namespace tutti;
+
+/// What stands behind a word, on its own.
+void take_value(const std::string& text) {
+  fuzz::take_or_refuse([&] { fuzz::require(launch::parse_rank_count(text, 8) >= 1); });
+  fuzz::take_or_refuse([&] {
+    for (const launch::HostSlots& host : launch::parse_host_list("-H", text))
+      fuzz::require(!host.name.empty() && host.slots >= 1);
+  });
+  fuzz::take_or_refuse([&] {
+    for (const launch::StreamSet set : launch::parse_streams("-r", text, 8))
+      fuzz::require(set <= launch::kBothStreams);
+  });
+  fuzz::take_or_refuse(
+      [&] { fuzz::require(launch::parse_ranks("--local-ranks-filter", text, 8).size() == 8); });
+}
+
+}  // namespace
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte_count) {
-  using namespace tutti;
   static const std::vector<launch::OptionWord> known = {
-      {"n", true},       {"np", true},       {"nproc-per-node", true},
-      {"timeout", true}, {"dry-run", false}, {"verbose", false},
-      {"v", false},      {"nnodes", true}};
+      {"n", 1},       {"np", 1}, {"nproc-per-node", 1}, {"timeout", 1}, {"dry-run", 0},
+      {"verbose", 0}, {"v", 0},  {"nnodes", 1}};
   const std::vector<std::string> words = fuzz::Input(data, byte_count).lines();
   fuzz::take_or_refuse([&] {
     const launch::CutArguments cut = launch::cut_arguments(words, known);
@@ -25,7 +47,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     (void)launch::explain_late_count(cut.command);
     fuzz::require(launch::shell_words(cut.command).size() >= cut.command.size());
   });
-  for (const std::string& word : words)
-    fuzz::take_or_refuse([&] { fuzz::require(launch::parse_rank_count(word, 8) >= 1); });
+  for (const std::string& word : words) take_value(word);
+  Environment environment = {{"HOME", "/h"}, {"NCCL_DEBUG", "INFO"}};
+  fuzz::take_or_refuse([&] { (void)launch::export_variables(words, environment); });
+  fuzz::take_or_refuse([&] {
+    const std::string file(reinterpret_cast<const char*>(data), byte_count);
+    fuzz::require(!launch::parse_hostfile("hosts", file).empty());
+  });
   return 0;
 }

@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     const std::uint8_t where = input.byte();
     const std::string piece = input.text(input.byte());
     output.feed(where % kRanks, where >= 128 ? launch::Stream::err : launch::Stream::out, piece);
-    if (where == 77) output.say_repeats(launch::Repeats::Clock::time_point::max());
+    if (where == 77) output.say_due(launch::Repeats::Clock::time_point::max());
     tail.add(piece);
     look_at(piece, where);
     whole += piece;

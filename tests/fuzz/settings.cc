@@ -24,10 +24,11 @@ void identify(const Environment& environment) {
 }
 
 void launch_below(const Environment& environment) {
-  const auto placement = launch::place_on_one_host(2, "here", {0, 1});
+  const auto placement = launch::place_on_host({0, 1}, "here", std::vector<launch::Binding>(2));
   (void)launch::thread_defaults(environment, 2, 2);
   const int port = launch::master_port(environment);
-  const Environment rank = launch::rank_variables(environment, placement, 1, "@agent", port);
+  const Environment rank =
+      launch::rank_variables(environment, placement, 1, {"@agent", "127.0.0.1", port, "job", 0, 0});
   require(rank.at("RANK") == "1" && rank.at("WORLD_SIZE") == "2");
   identify(rank);
 }

@@ -1,6 +1,7 @@
 // Groups as users see them: misuse, failure, life and death. Ranks are threads unless said
 // otherwise.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -480,6 +481,24 @@ TEST(Life, NewGroupsKeepTheOrderGivenAndNonMembersGetTheEmptyOne) {
       EXPECT_EQ(alone.all_reduce_value(5), 5);
     }
   });
+}
+
+TEST(Life, RanksOfAHostAreCountedInTheGroup) {
+  test_kit::RunOptions options;
+  options.hosts = {0, 1, 0, 1};
+  const auto look_around = [](ProcessGroup& world) {
+    const int rank = world.rank();
+    EXPECT_EQ(world.local_rank(), rank / 2);
+    EXPECT_EQ(world.local_world_size(), 2);
+    char name[256] = {};
+    ::gethostname(name, sizeof name - 1);
+    EXPECT_EQ(world.host(), name);
+    ProcessGroup group = world.new_group({3, 0, 1});
+    if (!group.is_member()) return;
+    EXPECT_EQ(group.local_rank(), rank == 1 ? 1 : 0);
+    EXPECT_EQ(group.local_world_size(), rank == 0 ? 1 : 2);
+  };
+  on_ranks(4, look_around, options);
 }
 
 TEST(Life, TheSameRanksAskedForTwiceAreTwoGroups) {

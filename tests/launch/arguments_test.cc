@@ -15,7 +15,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 const OptionWord kKnown[] = {
-    {"n", true}, {"np", true}, {"nproc-per-node", true}, {"grace", true}, {"dry-run", false}};
+    {"n", 1}, {"np", 1}, {"nproc-per-node", 1}, {"grace", 1}, {"dry-run", 0}};
 
 template <class Call>
 std::string message_of(Call&& call) {
@@ -53,6 +53,29 @@ TEST(CutArguments, ProgramMayBeginWithADashAfterTheSeparator) {
   EXPECT_EQ(cut_arguments(Words{"-n", "2", "--", "-odd"}, kKnown).command, (Words{"-odd"}));
 }
 
+TEST(CutArguments, TakesTwoValues) {
+  const OptionWord known[] = {{"mca", 2}, {"n", 1}};
+  const CutArguments cut = cut_arguments(Words{"-mca", "btl", "^openib", "-n", "2", "prog"}, known);
+  EXPECT_EQ(cut.options, (Words{"--mca", "btl", "^openib", "-n2"}));
+  EXPECT_EQ(cut.command, (Words{"prog"}));
+  EXPECT_EQ(message_of([&] {
+              cut_arguments(Words{"--mca", "pml"}, known);
+            }),
+            "--mca needs two values");
+}
+
+TEST(Command, PythonIsStartedAsTorchrunDoes) {
+  EXPECT_EQ(command_of({"train.py", "-x"}, false, false),
+            (Words{"python3", "-u", "train.py", "-x"}));
+  EXPECT_EQ(command_of({"./train.py"}, false, true), (Words{"./train.py"}));
+  EXPECT_EQ(command_of({"json.tool", "f"}, true, false),
+            (Words{"python3", "-u", "-m", "json.tool", "f"}));
+  EXPECT_EQ(command_of({"./train"}, false, false), (Words{"./train"}));
+  EXPECT_EQ(message_of([] { command_of({"json.tool"}, true, true); }),
+            "-m starts a module of Python, and --no-python says that there is none: give one of "
+            "them");
+}
+
 TEST(CutArguments, NamesTheOptionWithoutValue) {
   EXPECT_EQ(message_of([] { cut_arguments(Words{"--grace"}, kKnown); }), "--grace needs a value");
 }
@@ -72,11 +95,12 @@ TEST(CutArguments, GuessesUnknownOptions) {
         cut_arguments(Words{"-q7", "prog"}, kKnown);
       }),
       "unknown option -q7; tutti run --help lists them; options of the program stand after it");
-  EXPECT_EQ(message_of([] {
-              cut_arguments(Words{"-x", "A=b", "prog"}, kKnown);
-            }),
-            "unknown option -x; the ranks get the whole environment of tutti run: "
-            "env NAME=VALUE tutti run ...");
+  // Every letter is near to another word.
+  EXPECT_EQ(
+      message_of([] {
+        cut_arguments(Words{"-x", "A=b", "prog"}, kKnown);
+      }),
+      "unknown option -x; tutti run --help lists them; options of the program stand after it");
   const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
   EXPECT_EQ(message_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),

@@ -6,21 +6,22 @@ namespace tutti::launch {
 namespace {
 
 TEST(Placement, OneHostCountsUp) {
-  const Placement placement = place_on_one_host(3, "here", {0, 1, 5});
+  const std::vector<Binding> bindings = {{{0}, 1, 1}, {{1}, 1, 1}, {{5}, 1, 1}};
+  const Placement placement = place_on_host({4, 5, 7}, "here", bindings);
   ASSERT_EQ(placement.ranks.size(), 3u);
   for (int rank = 0; rank < 3; ++rank) {
     const Place& place = placement.ranks[static_cast<std::size_t>(rank)];
-    EXPECT_EQ(place.rank, rank);
+    EXPECT_EQ(place.rank, rank == 2 ? 7 : rank + 4);
     EXPECT_EQ(place.local_rank, rank);
     EXPECT_EQ(place.host, "here");
-    EXPECT_EQ(place.cores, (std::vector<int>{0, 1, 5}));
+    EXPECT_EQ(place.binding.threads, bindings[static_cast<std::size_t>(rank)].threads);
   }
 }
 
 TEST(RankEnvironment, AreTorchruns) {
-  const Placement placement = place_on_one_host(4, "here", {0});
-  const Environment variables =
-      rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2, "@tutti-x", 29500);
+  const Placement placement = place_on_host({0, 1, 2, 3}, "here", std::vector<Binding>(4));
+  const Environment variables = rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2,
+                                               {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3});
   const Environment wanted = {{"HOME", "/h"},
                               {"RANK", "2"},
                               {"WORLD_SIZE", "4"},
@@ -33,6 +34,9 @@ TEST(RankEnvironment, AreTorchruns) {
                               {"ROLE_WORLD_SIZE", "4"},
                               {"MASTER_ADDR", "127.0.0.1"},
                               {"MASTER_PORT", "29500"},
+                              {"TORCHELASTIC_RUN_ID", "job-7"},
+                              {"TORCHELASTIC_RESTART_COUNT", "1"},
+                              {"TORCHELASTIC_MAX_RESTARTS", "3"},
                               {"TUTTI_AGENT", "@tutti-x"}};
   EXPECT_EQ(variables, wanted);
 }
@@ -56,9 +60,9 @@ TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
                              {"ROLE_WORLD_SIZE", "8"},
                              {"MASTER_ADDR", "10.0.0.1"},
                              {"MASTER_PORT", "29400"}};
-  const Placement placement = place_on_one_host(2, "here", {0});
-  EXPECT_EQ(rank_variables(outer, placement, 1, "@tutti-x", 29500),
-            rank_variables({}, placement, 1, "@tutti-x", 29500));
+  const Placement placement = place_on_host({0, 1}, "here", std::vector<Binding>(2));
+  EXPECT_EQ(rank_variables(outer, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}),
+            rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}));
   EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
   EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
 }

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 
-# Folder -> what to plant there and what tidy must say of it; of src/world.cc, the file itself.
+# Folder -> what to plant there and what tidy must say of it; or a file, which is replaced.
 PLANTED = {
     "src/base": [
         ('#include "group/process_group.h"\n', "base may not include group"),
@@ -49,6 +49,7 @@ PLANTED = {
         ('#include "launch/job.h"\n', "world may not include launch"),
         ('#include "launch/job.h"\n', "may include rendezvous, and does not"),
     ],
+    "src/launch/CMakeLists.txt": [("target_sources(tutti_objects PRIVATE job.cc)\n", "no part of the library")],
     "cli": [('#include "native/native.h"\n', "cli may not include native")],
     "src/new_folder": [("int x;\n", "stands in no folder of the layout")],
     "docs": [
@@ -66,7 +67,7 @@ def main(source):
         expected = []
         for place, cases in PLANTED.items():
             for number, (text, complaint) in enumerate(cases):
-                name = place if place.endswith(".cc") else f"{place}/planted{number}.{'md' if place == 'docs' else 'cc'}"
+                name = place if place.endswith((".cc", ".txt")) else f"{place}/planted{number}.{'md' if place == 'docs' else 'cc'}"
                 (tree / name).parent.mkdir(exist_ok=True)
                 (tree / name).write_text(text)
                 expected.append((name, complaint, text))

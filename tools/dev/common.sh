@@ -7,7 +7,7 @@ die() { # die CODE MESSAGE
 say() { echo "dev: $*" >&2; }
 
 # Packages by purpose. A purpose includes what stands before it only where the lists say so.
-packages_build="g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libssl-dev"
+packages_build="g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libssl-dev libhwloc-dev"
 packages_torch="python3-pip unzip zlib1g-dev"
 packages_data="dataset-fashion-mnist"
 packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev lld-14 libboost-context-dev ccache make pkg-config git python3"

@@ -1,10 +1,11 @@
-// The agent: where the ranks of a job meet.
+// The door of a host: where its ranks are let in to meet.
 //
-// It serves the store at an abstract socket with a random name, which is all that the environment
-// holds. Who connects must be the same user (or root) and descend from the launcher; the welcome
-// carries the status board. A rank has *joined* once it was welcomed. The agent lives in the
-// launcher, not in the keeper: it has a thread and talks to strangers, and the keeper must be able
-// to fork at any time and to survive what goes wrong here.
+// It is an abstract socket with a random name, which is all that the environment of a rank holds.
+// Who connects must be the same user (or root) and descend from this process; the welcome carries
+// the status board. A rank has *joined* once it was welcomed. The store behind the door is the
+// job's, and so is its thread, which asks here about each who comes. Door and board are the
+// launcher's, not the keeper's, which must be able to fork at any time and to survive what goes
+// wrong here.
 #pragma once
 
 #include <sys/types.h>
@@ -25,21 +26,22 @@
 namespace tutti::launch {
 
 /// Ranks are numbers of the job, whatever numbers the program has given its processes in the world.
-class Agent {
+class Door {
  public:
-  explicit Agent(int rank_count);
-  /// Begins to let ranks in; makes a thread.
-  void serve();
+  explicit Door(int rank_count);
+  Door(const Door&) = delete;
+  Door& operator=(const Door&) = delete;
+  /// What a store needs to let ranks in here. It must not outlive this. Call it once.
+  store::ServerOptions open();
 
   const std::string& address() const noexcept { return address_; }
   /// Readable after a rank has joined.
   net::Wakeup& news() noexcept { return news_; }
+  const net::Wakeup& news() const noexcept { return news_; }
   /// It was welcomed to a world of all ranks of the job.
   bool has_joined(int rank) const noexcept { return joined_[static_cast<std::size_t>(rank)]; }
   /// The process that joined first.
   pid_t first_joined() const noexcept { return first_joined_; }
-  /// Those who wait in the store, or come later, get this as their error: the rank `lost` is.
-  void fail(const std::string& reason, int lost);
 
   void rank_started(int rank, pid_t pid) noexcept;
   void rank_exited(int rank, int wait_status) noexcept {
@@ -78,7 +80,6 @@ class Agent {
   std::vector<pid_t> pids_;  ///< mutex_; by rank; 0: not known yet
   std::atomic<pid_t> first_joined_ = -1;
   net::Wakeup news_;
-  std::optional<store::Server> server_;  // last: its thread uses the others
 };
 
 }  // namespace tutti::launch

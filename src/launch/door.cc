@@ -1,4 +1,4 @@
-#include "launch/agent.h"
+#include "launch/door.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kNoteComes{1};
 
 }  // namespace
 
-Agent::Agent(int rank_count)
+Door::Door(int rank_count)
     : address_(net::random_address("tutti")),
       listener_(net::listen(address_)),
       board_fd_(control::Board::make(rank_count)),
@@ -33,15 +33,14 @@ Agent::Agent(int rank_count)
   std::iota(slots_.begin(), slots_.end(), 0);
 }
 
-void Agent::serve() {
-  server_.emplace(
-      store::ServerOptions{.listener = std::move(listener_),
-                           .admit = [this](const store::Hello& hello,
-                                           const net::Peer& peer) { return admit(hello, peer); },
-                           .descriptor = board_fd_.get()});
+store::ServerOptions Door::open() {
+  return {.listener = std::move(listener_),
+          .admit = [this](const store::Hello& hello,
+                          const net::Peer& peer) { return admit(hello, peer); },
+          .descriptor = board_fd_.get()};
 }
 
-std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& peer) {
+std::optional<Error> Door::admit(const store::Hello& hello, const net::Peer& peer) {
   if (!net::descends_from(peer.pid, ::getpid())) {
     if (!net::has_own_proc()) {
       return Error(ErrorCode::kUnauthenticated,
@@ -73,7 +72,7 @@ std::optional<Error> Agent::admit(const store::Hello& hello, const net::Peer& pe
 
 /// The rank as which we started the process, or its ancestor; as it says if that is not known. A
 /// process may come before the keeper has told which it has started.
-int Agent::started_as(pid_t pid, int said) {
+int Door::started_as(pid_t pid, int said) {
   const auto is_below = [&](const pid_t started) {
     return started != 0 && net::descends_from(pid, started);
   };
@@ -88,7 +87,7 @@ int Agent::started_as(pid_t pid, int said) {
   }
 }
 
-void Agent::rank_started(int rank, pid_t pid) noexcept {
+void Door::rank_started(int rank, pid_t pid) noexcept {
   const std::lock_guard lock(mutex_);
   pids_[static_cast<std::size_t>(rank)] = pid;
   // Before that another one may have this number in the world.
@@ -96,42 +95,38 @@ void Agent::rank_started(int rank, pid_t pid) noexcept {
   started_.notify_all();
 }
 
-void Agent::fail(const std::string& reason, int lost) {
-  server_->fail(Error(ErrorCode::kPeerLost, reason, {.culprits = {lost}}));
-}
-
-bool Agent::is_in_world(int rank) const {
+bool Door::is_in_world(int rank) const {
   const auto state = board_.state_of(slot_of(rank));
   return state == control::RankState::running || state == control::RankState::left;
 }
 
-std::vector<int> Agent::ranks_of(const std::set<WorldRank>& in_world) const {
+std::vector<int> Door::ranks_of(const std::set<WorldRank>& in_world) const {
   std::vector<int> ranks;
   for (int rank = 0; rank < board_.slot_count(); ++rank)
     if (in_world.contains(WorldRank(slot_of(rank).value))) ranks.push_back(rank);
   return ranks;
 }
 
-std::vector<int> Agent::blamed_by(int rank) const {
+std::vector<int> Door::blamed_by(int rank) const {
   return ranks_of(control::blamed_by(board_, slot_of(rank)));
 }
 
-std::optional<UntoldFailure> Agent::untold_by(int rank) const {
+std::optional<UntoldFailure> Door::untold_by(int rank) const {
   const auto found = control::read_untold(board_, SlotIndex(rank));
   if (!found) return std::nullopt;
   return UntoldFailure{found->code, ranks_of({found->culprits.begin(), found->culprits.end()}),
                        found->text, found->is_told};
 }
 
-std::string Agent::disagreement_of(int rank) const {
+std::string Door::disagreement_of(int rank) const {
   return control::disagreement_of(board_, slot_of(rank)).value_or("");
 }
 
-std::string Agent::failure_of(int rank) const {
+std::string Door::failure_of(int rank) const {
   return control::describe_failure(board_, slot_of(rank));
 }
 
-std::string Agent::doing_of(int rank) const {
+std::string Door::doing_of(int rank) const {
   if (board_.state_of(slot_of(rank)) == control::RankState::absent) return {};
   return control::describe_doing(board_, slot_of(rank));
 }

@@ -1,0 +1,496 @@
+#include "run_words.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <random>
+
+#include "base/cores.h"
+#include "launch/exports.h"
+#include "launch/slots.h"
+#include "tutti/error.h"
+
+namespace tutti::cli {
+namespace {
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  tutti run -n 4 ./train --epochs 3            four ranks on this host\n"
+    "  tutti run --nproc-per-node=auto ./train      one rank per core\n"
+    "  tutti run -n 2 train.py                      Python; it finds RANK, WORLD_SIZE, ...\n"
+    "  tutti run -n 4 --timeout 10min ./train       give up after ten minutes (exit code 124)\n"
+    "  tutti run -n 4 --dry-run ./train             say what would be started, and where\n"
+    "\n"
+    "Starts a program on several ranks, prints their output as whole lines, and ends with the\n"
+    "exit code of the rank that failed first (128 + signal if it was killed). No process of the\n"
+    "job outlives it. Words may have one dash or two, and dashes or underscores in them;\n"
+    "torchrun's are also taken from its variables, PET_NPROC_PER_NODE and the like.";
+constexpr const char* kExitCodes =
+    "\nExit codes: the root cause's own; 2 wrong usage, 3 the ranks did not all meet, 124 "
+    "timeout.\n"
+    "INT TERM HUP QUIT USR1 USR2 CONT TSTP are handed on to the ranks; a second Ctrl-C kills them.";
+
+/// Words of others that change nothing here.
+struct Meaningless {
+  const char* names;
+  int values;
+  const char* why;
+};
+constexpr Meaningless kMeaningless[] = {
+    {"--mca,--gmca", 2, "Tutti has no components to choose from"},
+    {"--rdzv-conf", 1, "the ranks of a job meet at its own store"},
+    {"--local-addr", 1, "the ranks of a host meet at an abstract socket"},
+    {"--monitor-interval", 1, "an end is noticed when it happens"},
+    {"--start-method", 1, "ranks are programs of their own"},
+    {"--event-log-handler", 1, "there are no events to log"},
+    {"--allow-run-as-root", 0, "root may"},
+    {"--use-env", 0, "ranks are told by variables always"},
+    {"--display-map", 0, "--dry-run shows it"},
+};
+
+/// Words of others that ask for what there is not.
+struct Refused {
+  const char* names;
+  int values;
+  const char* why;
+};
+constexpr Refused kRefused[] = {
+    {"--run-path", 0, "name the script itself: tutti run -n 2 script.py"},
+    {"--virtual-local-rank", 0, "set CUDA_VISIBLE_DEVICES by a script that looks at LOCAL_RANK"},
+    {"--launcher", 1, "tutti run starts ranks on this host only"},
+};
+
+class Formatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "\nUsage: tutti run [options] [--] PROGRAM [arguments...]\n";
+  }
+};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+std::chrono::milliseconds milliseconds_of(std::chrono::nanoseconds span) {
+  constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(24 * 365 * 10);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::min(span, kLongest));
+}
+
+std::chrono::milliseconds duration_of(const char* option, const std::string& text) {
+  return milliseconds_of(parse_duration(option, text));
+}
+
+/// The setting of that name, which the ranks get as well.
+std::chrono::milliseconds failure_grace_of(const std::string& option, Environment& environment) {
+  if (!option.empty()) {
+    environment["TUTTI_FAILURE_GRACE"] =
+        fmt::format("{}ms", duration_of("--failure-grace", option).count());
+  }
+  return milliseconds_of(Config({}, environment).duration(Setting::failure_grace));
+}
+
+/// "host:29500" and "[::1]:29500" without the port.
+std::string host_of(const std::string& endpoint) {
+  const std::size_t closing = endpoint.find(']');
+  return endpoint.substr(0, endpoint.find(':', closing == endpoint.npos ? 0 : closing));
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(fmt::format("--hostfile {}: cannot be read", path));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int number_of(const std::string& name, const std::string& text, int least, int most) {
+  const bool is_short = !text.empty() && text.size() <= 6;
+  const bool is_number = is_short && text.find_first_not_of("0123456789") == text.npos;
+  const int number = is_number ? std::stoi(text) : -1;
+  if (number < least || number > most) {
+    refuse(fmt::format("{} {}: give a number from {} to {}", name, text, least, most));
+  }
+  return number;
+}
+
+}  // namespace
+
+// ---- Which there are
+
+RunWords::RunWords() : app_(std::make_unique<CLI::App>(kExamples, "tutti run")) {
+  app_->set_help_flag("-h,--help", "this text");
+  app_->formatter(std::make_shared<Formatter>());
+  declare_ranks();
+  declare_meeting();
+  declare_program();
+  declare_output();
+  declare_endings();
+  declare_others();
+}
+
+void RunWords::declare_ranks() {
+  const char* const group = "Ranks and hosts";
+  app_->add_option("-n,--np,--nproc-per-node", count_,
+                   "number of ranks: N, or auto (cpu): one per core; 1 if not given")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("-H,--host", hosts_, "hosts and how many ranks each takes, as in a:2,b:2")
+      ->type_name("HOSTS")
+      ->group(group);
+  app_->add_option("--hostfile,--machinefile", hostfile_, "the same in lines of a file: a slots=2")
+      ->type_name("FILE")
+      ->group(group);
+  app_->add_flag("--oversubscribe", oversubscribe_, "more ranks than these hosts take")
+      ->group(group);
+  app_->add_option("--nnodes", nnodes_, "number of hosts: 1")->type_name("N")->group(group);
+  app_->add_option("--node-rank", node_rank_, "which of them this one is: 0")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("--bind-to", bind_to_, "what a rank may use: none (all cores), core, numa")
+      ->type_name("WHAT")
+      ->group(group);
+  app_->add_option("--map-by", map_by_,
+                   "which: slot (neighbours side by side), numa (dealt out to the nodes in turn)")
+      ->type_name("WHAT")
+      ->group(group);
+  app_->add_flag("--report-bindings", reports_bindings_, "say where each rank is")->group(group);
+  app_->add_flag("--dry-run", dry_run_,
+                 "print rank -> host -> cores and the command; start nothing")
+      ->group(group);
+}
+
+void RunWords::declare_meeting() {
+  const char* const group = "Where they meet (nothing is needed)";
+  app_->add_flag("--standalone", standalone_, "on this host alone")->group(group);
+  app_->add_option("--master-addr", master_address_, "MASTER_ADDR for the ranks: this host")
+      ->type_name("HOST")
+      ->group(group);
+  app_->add_option("--master-port", master_port_, "MASTER_PORT for the ranks")
+      ->type_name("PORT")
+      ->group(group);
+  app_->add_option("--rdzv-backend", rdzv_backend_, "static or c10d; both mean tutti run's own")
+      ->type_name("NAME")
+      ->group(group);
+  app_->add_option("--rdzv-endpoint", rdzv_endpoint_, "this host")->type_name("HOST")->group(group);
+  app_->add_option("--rdzv-id", rdzv_id_, "a name for the job")->type_name("NAME")->group(group);
+}
+
+void RunWords::declare_program() {
+  const char* const group = "The program";
+  app_->add_flag("-m,--module", module_, "PROGRAM is a module of Python: python3 -u -m PROGRAM")
+      ->group(group);
+  app_->add_flag("--no-python", no_python_, "start PROGRAM as it is, also if its name ends in .py")
+      ->group(group);
+  app_->add_option("-x", exports_,
+                   "a variable for the ranks; what is set here they get anyway (repeatable)")
+      ->type_name("NAME[=VALUE]")
+      ->take_all()
+      ->expected(1)
+      ->group(group);
+  app_->add_option("--wdir,--wd", folder_, "where the ranks start")
+      ->type_name("FOLDER")
+      ->group(group);
+}
+
+void RunWords::declare_output() {
+  const char* const group = "What they print";
+  app_->add_flag("--tag-output", tag_output_, "say before each line of which stream it is")
+      ->group(group);
+  app_->add_flag("--fold-output", fold_output_,
+                 "show a line that several ranks print once, with their numbers")
+      ->group(group);
+  app_->add_option("--local-ranks-filter", shown_ranks_, "show these ranks only, as in 0,2-3")
+      ->type_name("RANKS")
+      ->group(group);
+  app_->add_option("-r,--redirects", redirects_,
+                   "keep in files instead: 1 stdout, 2 stderr, 3 both, or RANK:N,...")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("-t,--tee", tee_, "keep in files as well: the same numbers")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("--log-dir", log_folder_,
+                   "where: FOLDER/ID_RANDOM/attempt_0/RANK/stdout.log; alone it means -t 3")
+      ->type_name("FOLDER")
+      ->group(group);
+  app_->add_option("--output-filename", output_folder_,
+                   "keep all in files as well, named as by mpirun: FOLDER/1/rank.RANK/stdout")
+      ->type_name("FOLDER")
+      ->group(group);
+}
+
+void RunWords::declare_endings() {
+  const char* const group = "How it ends";
+  app_->add_option("--grace,--shutdown-timeout", grace_,
+                   "from a request to end until SIGKILL (30s)")
+      ->type_name("TIME")
+      ->group(group);
+  app_->add_option("--failure-grace", failure_grace_,
+                   "what others have to end well after a rank failed (5s, or TUTTI_FAILURE_GRACE)")
+      ->type_name("TIME")
+      ->group(group);
+  app_->add_option("--max-restarts", max_restarts_,
+                   "start all ranks again after a failure, so many times (0); they find "
+                   "TORCHELASTIC_RESTART_COUNT")
+      ->type_name("N")
+      ->group(group);
+  app_->add_option("--timeout", timeout_, "end the job after this time (never)")
+      ->type_name("TIME")
+      ->group(group);
+}
+
+/// They stand in no group: the help names them in a line.
+void RunWords::declare_others() {
+  std::string names;
+  for (const Meaningless& word : kMeaningless) {
+    const std::string spelled = word.names;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", spelled.substr(0, spelled.find(',')));
+    if (word.values == 0) {
+      app_->add_flag(word.names)->group("");
+    } else {
+      app_->add_option(word.names)->expected(word.values)->take_all()->group("");
+    }
+  }
+  for (const Refused& word : kRefused) {
+    if (word.values == 0) {
+      app_->add_flag(word.names)->group("");
+    } else {
+      app_->add_option(word.names)->expected(word.values)->group("");
+    }
+  }
+  app_->footer(fmt::format("\nTaken, and without meaning here: {}.\n{}", names, kExitCodes));
+}
+
+RunWords::~RunWords() = default;
+
+std::string RunWords::help() const { return app_->help(); }
+
+std::vector<launch::OptionWord> RunWords::known() const {
+  std::vector<launch::OptionWord> known;
+  for (const CLI::Option* option : app_->get_options()) {
+    const int values = option->get_type_size_max() == 0 ? 0 : option->get_expected_min();
+    for (const std::string& name : option->get_snames()) known.push_back({name, values});
+    for (const std::string& name : option->get_lnames()) known.push_back({name, values});
+  }
+  return known;
+}
+
+// ---- What was given
+
+bool RunWords::is_given(const std::string& option) const {
+  return app_->get_option(option)->count() > 0;
+}
+
+std::string RunWords::name_of(const std::string& option) const {
+  if (!from_pet_.contains(option)) return option;
+  std::string name = "PET_" + option.substr(2);
+  for (char& letter : name) {
+    letter =
+        letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  }
+  return name;
+}
+
+void RunWords::take_pet(const Environment& environment, std::vector<std::string>& options) {
+  for (const CLI::Option* option : app_->get_options()) {
+    const auto is_typed = [&](const std::string& word) {
+      for (const std::string& name : option->get_lnames())
+        if (word == "--" + name || word.starts_with("--" + name + "=")) return true;
+      for (const std::string& name : option->get_snames())
+        if (word.starts_with("-" + name) && !word.starts_with("--")) return true;
+      return false;
+    };
+    if (std::any_of(options.begin(), options.end(), is_typed)) continue;
+    for (const std::string& name : option->get_lnames()) {
+      from_pet_.insert("--" + name);
+      const auto variable = environment.find(name_of("--" + name));
+      from_pet_.erase("--" + name);
+      if (variable == environment.end() || variable->second.empty()) continue;
+      const bool is_flag = option->get_type_size_max() == 0;
+      if (is_flag && variable->second != "1") continue;
+      options.push_back(is_flag ? "--" + name : fmt::format("--{}={}", name, variable->second));
+      from_pet_.insert("--" + name);
+      break;
+    }
+  }
+}
+
+bool RunWords::parse(const std::vector<std::string>& options, const Environment& environment) {
+  std::vector<std::string> words = options;
+  take_pet(environment, words);
+  std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
+  try {
+    app_->parse(words);
+  } catch (const CLI::CallForHelp&) {
+    return false;
+  } catch (const CLI::ParseError& error) {
+    for (const CLI::Option* option : app_->get_options()) {
+      if (option->count() < 2) continue;
+      refuse(fmt::format("{} is given {} times, with {}: give it once",
+                         option->get_name(false, true), option->count(),
+                         fmt::join(option->results(), " and ")));
+    }
+    refuse(error.what());
+  }
+  for (const Refused& word : kRefused) {
+    const std::string name = word.names;
+    if (is_given(name)) refuse(fmt::format("{}: {}", name_of(name), word.why));
+  }
+  return true;
+}
+
+// ---- What it means
+
+/// Several hosts are asked for by each of these.
+void RunWords::check_hosts() const {
+  constexpr const char* kWayOut =
+      "tutti run starts ranks on this host only: start them on each host by mpirun or srun, or by "
+      "hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT";
+  const std::size_t colon = nnodes_.find(':');
+  const std::string nnodes = name_of("--nnodes");
+  const int least = number_of(nnodes, nnodes_.substr(0, colon), 1, 100'000);
+  const int most =
+      colon == nnodes_.npos ? least : number_of(nnodes, nnodes_.substr(colon + 1), 1, 100'000);
+  if (least > most) refuse(fmt::format("{} {}: from many to few; write MIN:MAX", nnodes, nnodes_));
+  if (most > least) {
+    refuse(
+        fmt::format("{} {}: the number of hosts of a job does not change while it runs; give one "
+                    "number",
+                    nnodes, nnodes_));
+  }
+  if (most > 1) refuse(fmt::format("{} {}: {}", nnodes, nnodes_, kWayOut));
+  if (number_of(name_of("--node-rank"), node_rank_, 0, 100'000) > 0) {
+    refuse(fmt::format("{} {}: of one host (--nnodes 1) there is number 0 only",
+                       name_of("--node-rank"), node_rank_));
+  }
+  if (!rdzv_backend_.empty() && rdzv_backend_ != "static" && rdzv_backend_ != "c10d") {
+    refuse(
+        fmt::format("{} {}: there is no {} here; leave it out: the ranks of a job meet at tutti "
+                    "run's own store",
+                    name_of("--rdzv-backend"), rdzv_backend_, rdzv_backend_));
+  }
+  const std::pair<std::string, std::string> places[] = {
+      {name_of("--master-addr"), master_address_},
+      {"-x MASTER_ADDR", exported_master()},
+      {name_of("--rdzv-endpoint"), host_of(rdzv_endpoint_)}};
+  for (const auto& [name, host] : places) {
+    if (host.empty() || launch::is_this_host(host)) continue;
+    if (standalone_) {
+      refuse(fmt::format("--standalone means this host, and {} {} another one: give one of them",
+                         name, host));
+    }
+    refuse(fmt::format("{} {}: is not this host; {}", name, host, kWayOut));
+  }
+}
+
+/// Of mpirun's -x MASTER_ADDR=HOST; empty: there is none.
+std::string RunWords::exported_master() const {
+  constexpr std::string_view kBegin = "MASTER_ADDR=";
+  const auto found = std::find_if(exports_.begin(), exports_.end(), [&](const std::string& word) {
+    return word.starts_with(kBegin);
+  });
+  return found == exports_.end() ? "" : found->substr(kBegin.size());
+}
+
+int RunWords::rank_count() const {
+  std::vector<launch::HostSlots> hosts;
+  if (!hosts_.empty() && !hostfile_.empty()) {
+    refuse("-H and --hostfile both name hosts: give one of them");
+  }
+  if (!hosts_.empty()) hosts = launch::parse_host_list("-H", hosts_);
+  if (!hostfile_.empty()) hosts = launch::parse_hostfile(hostfile_, read_file(hostfile_));
+  std::optional<int> asked;
+  if (is_given("-n")) asked = launch::parse_rank_count(count_, usable_cores());
+  const int ranks = launch::ranks_on(hosts, asked, oversubscribe_);
+  return launch::parse_rank_count(std::to_string(ranks),
+                                  usable_cores());  // within what there may be
+}
+
+void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>* notes) const {
+  const int ranks = options.rank_count;
+  const std::string nothing = "0";
+  const auto redirects = launch::parse_streams(name_of("--redirects"),
+                                               redirects_.empty() ? nothing : redirects_, ranks);
+  const bool tees_all = !log_folder_.empty() && redirects_.empty() && tee_.empty();
+  const auto tee = launch::parse_streams(name_of("--tee"),
+                                         tees_all ? "3" : (tee_.empty() ? nothing : tee_), ranks);
+  const auto shown = launch::parse_ranks(
+      name_of("--local-ranks-filter"),
+      shown_ranks_.empty() ? fmt::format("0-{}", ranks - 1) : shown_ranks_, ranks);
+  options.style = {.names_streams = tag_output_, .folds = fold_output_, .shown = {}};
+  bool keeps = false;
+  for (std::size_t rank = 0; rank < redirects.size(); ++rank) {
+    const auto hidden = static_cast<launch::StreamSet>(redirects[rank] & ~tee[rank]);
+    options.style.shown.push_back(
+        shown[rank] ? static_cast<launch::StreamSet>(launch::kBothStreams & ~hidden)
+                    : launch::kNoStream);
+    options.logs.streams.push_back(static_cast<launch::StreamSet>(redirects[rank] | tee[rank]));
+    keeps = keeps || options.logs.streams.back() != launch::kNoStream;
+  }
+  if (!output_folder_.empty()) {
+    if (keeps) {
+      refuse(
+          "--output-filename keeps all that ranks print, and so do --redirects, --tee and "
+          "--log-dir: give one or the other");
+    }
+    options.logs = {output_folder_, launch::LogPlan::Names::mpirun,
+                    std::vector<launch::StreamSet>(redirects.size(), launch::kBothStreams)};
+  } else if (keeps) {
+    const char* const temporary = std::getenv("TMPDIR");
+    const std::string parent = !log_folder_.empty()                      ? log_folder_
+                               : temporary != nullptr && *temporary != 0 ? temporary
+                                                                         : "/tmp";
+    options.logs.folder = parent + "/" + options.run_id;
+    if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
+  }
+  if (!options.logs.folder.empty()) {
+    notes->push_back(fmt::format("tutti run: what ranks print is kept in {}", options.logs.folder));
+  }
+}
+
+std::string RunWords::what_means_nothing() const {
+  std::string text;
+  for (const Meaningless& word : kMeaningless) {
+    const std::string names = word.names, first = names.substr(0, names.find(','));
+    if (!is_given(first)) continue;
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", name_of(first), word.why);
+  }
+  return text;
+}
+
+launch::JobOptions RunWords::job(std::vector<std::string> command, Environment environment,
+                                 std::vector<std::string>* notes) const {
+  check_hosts();
+  launch::JobOptions options;
+  options.rank_count = rank_count();
+  options.command = launch::command_of(std::move(command), module_, no_python_);
+  options.run_id =
+      rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
+  set_output(options, notes);
+  options.folder = folder_;
+  options.bind_to = launch::parse_bind_to(name_of("--bind-to"), bind_to_);
+  options.map_by = launch::parse_map_by(name_of("--map-by"), map_by_);
+  options.reports_bindings = reports_bindings_;
+  options.master_address = master_address_.empty() ? exported_master() : master_address_;
+  if (!master_port_.empty()) {
+    options.master_port = number_of(name_of("--master-port"), master_port_, 0, 65'535);
+  }
+  for (std::string& note : launch::export_variables(exports_, environment)) {
+    notes->push_back(std::move(note));
+  }
+  options.max_restarts = number_of(name_of("--max-restarts"), max_restarts_, 0, 100'000);
+  options.grace = duration_of("--grace", grace_);
+  options.failure_grace = failure_grace_of(failure_grace_, environment);
+  if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);
+  options.environment = std::move(environment);
+  if (const std::string nothing = what_means_nothing(); !nothing.empty()) {
+    notes->push_back(fmt::format("tutti run: without meaning here: {}", nothing));
+  }
+  return options;
+}
+
+}  // namespace tutti::cli

@@ -1,0 +1,51 @@
+// The user's side of a job: what is printed, what is typed, and the signals that are sent to the
+// launcher. It lasts as long as the launcher, however often the ranks are started.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "launch/keeper.h"
+#include "launch/output.h"
+#include "launch/stdin_pump.h"
+#include "net/fd.h"
+#include "net/poller.h"
+
+namespace tutti::launch {
+
+class Console {
+ public:
+  /// Make it while the process has one thread: all signals are blocked from now on.
+  Console(int ranks, OutputStyle style);
+
+  Output& output() noexcept { return output_; }
+  const Output& output() const noexcept { return output_; }
+  void say(std::string_view line) { output_.say(line); }
+  /// What ranks get of the state in which the launcher was started.
+  const RankSignals& rank_signals() const noexcept { return rank_signals_; }
+  /// What the first rank reads.
+  net::Fd open_input();
+
+  /// The user has asked for the end: by a signal, and how often by Ctrl-C.
+  bool is_asked_to_end() const noexcept { return is_asked_to_end_; }
+  int interrupts() const noexcept { return interrupts_; }
+
+  /// Appends what to poll, always the same number.
+  void watch(std::vector<net::Watch>& watches) const;
+  /// The answers to those it has appended, in their order. `on_signal` hears each signal that has
+  /// come, at last: it may stop the process.
+  void step(std::span<const net::Watch> watched, const std::function<void(int number)>& on_signal);
+
+ private:
+  void read_signals(const std::function<void(int number)>& on_signal);
+
+  Output output_;
+  StdinPump stdin_;
+  RankSignals rank_signals_;
+  net::Fd signals_;
+  bool is_asked_to_end_ = false;
+  int interrupts_ = 0;
+};
+
+}  // namespace tutti::launch

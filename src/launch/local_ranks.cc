@@ -1,0 +1,404 @@
+#include "launch/local_ranks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "base/rank_list.h"
+#include "launch/output_ends.h"
+#include "launch/program.h"
+#include "net/process_info.h"
+#include "net/system_error.h"
+
+namespace tutti::launch {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kLinger = 200ms;  ///< for helpers and their output when all ranks have ended
+constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopped itself
+constexpr auto kGuardPatience = 10s;         ///< for the kernel to give back a large memory
+constexpr auto kLookForGuard = 1ms;
+constexpr std::size_t kFixedWatches = 2;
+
+}  // namespace
+
+RankPlan plan_ranks(const Prepare& order) {
+  const auto path = order.environment.find("PATH");
+  RankPlan plan;
+  plan.path =
+      find_program(order.command.at(0),
+                   path == order.environment.end() ? "/usr/bin:/bin" : path->second, order.folder);
+  const int count = static_cast<int>(order.ranks.size());
+  plan.placement =
+      place_on_host(order.ranks, net::own_host_name(),
+                    bind_ranks(topology_of_this_host(), count, order.bind_to, order.map_by));
+  plan.placement.world_size = order.world_size;
+  plan.placement.host_index = order.host_index;
+  plan.placement.host_count = order.host_count;
+  for (const Place& place : plan.placement.ranks) {
+    // Who is bound has cores; the others have what the kernel gives them, a thread at a time.
+    const int cores = order.bind_to == BindTo::none ? static_cast<int>(place.binding.threads.size())
+                                                    : place.binding.core_count;
+    plan.thread_defaults.push_back(
+        thread_defaults(order.environment, cores, place.binding.sharers));
+  }
+  return plan;
+}
+
+std::string describe(const Place& place) {
+  return fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})", place.rank, place.host,
+                     format_ranks(place.binding.threads), place.binding.sharers,
+                     place.binding.sharers == 1 ? "" : "s");
+}
+
+LocalRanks::LocalRanks(const RankSignals& signals, net::Fd input)
+    : signals_(signals), input_(std::move(input)) {}
+
+// ---- Orders
+
+void LocalRanks::obey(std::string_view orders) {
+  orders_.feed(std::as_bytes(std::span(orders)));
+  net::Frame frame;
+  for (;;) {
+    const net::FrameDecoder::Next next = orders_.next(&frame);
+    if (next == net::FrameDecoder::Next::more) return;
+    const auto order = next == net::FrameDecoder::Next::frame ? decode_order(frame.type, frame.body)
+                                                              : std::nullopt;
+    if (!order) {
+      throw Error(ErrorCode::kInternal,
+                  fmt::format("the host of the ranks got {} bytes of type {} that are no order. "
+                              "Please report this",
+                              frame.body.size(), frame.type));
+    }
+    take(*order);
+  }
+}
+
+void LocalRanks::take(const Order& order) {
+  if (const auto* prepared = std::get_if<Prepare>(&order)) {
+    try {
+      prepare(*prepared);
+    } catch (const Error& error) {
+      tell(Refused{error.code(), error.what()});
+    }
+  } else if (const auto* signalled = std::get_if<Signal>(&order)) {
+    signal(*signalled);
+  } else if (const auto* hold = std::get_if<Hold>(&order)) {
+    is_held_ = hold->is_on;
+  } else if (const auto* closed = std::get_if<CloseStream>(&order)) {
+    close_stream(closed->stream);
+  } else if (std::holds_alternative<Start>(order)) {
+    to_keeper(order);
+  } else if (ending_ == Ending::none) {  // End
+    ending_ = Ending::lingers;
+    linger_until_ = Clock::now() + kLinger;
+  }
+}
+
+void LocalRanks::prepare(const Prepare& order) {
+  const RankPlan plan = plan_ranks(order);
+  program_ = order.command[0];
+  for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
+  door_.emplace(order.world_size);
+  master_port_.port = order.master_port;
+  if (order.host_index == 0) take_master_port(order.master_port);
+  {
+    std::vector<net::Fd> rank_ends;
+    keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
+  }
+  keeper_lives_ = true;
+  Prepared prepared{
+      plan.placement.ranks[0].host, order.world_size > 1 ? plan.thread_defaults[0].notice : "", {}};
+  for (const Place& place : plan.placement.ranks) prepared.places.push_back(describe(place));
+  tell(prepared);
+}
+
+/// For programs that have a server of their own there, as torch's TCPStore in rank 0.
+void LocalRanks::take_master_port(int wanted) {
+  master_port_ = net::hold_port(wanted);
+  if (master_port_.error_number == 0) return;
+  master_port_.port = wanted;
+  const auto address = net::TcpAddress::parse(fmt::format("0.0.0.0:{}", wanted));
+  const std::string holder = address ? net::holder_of(*address) : "";
+  tell(Complaint{std::nullopt,
+                 fmt::format("MASTER_PORT={}: {}{}; a program that listens there will fail", wanted,
+                             std::strerror(master_port_.error_number),
+                             holder.empty() ? "" : " (" + holder + ")")});
+}
+
+std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPlan& plan,
+                                              std::vector<net::Fd>& rank_ends) {
+  const JobFacts job{door_->address(), order.master_address, master_port_.port,
+                     order.run_id,     order.restart_count,  order.max_restarts};
+  std::vector<RankCommand> commands;
+  for (std::size_t index = 0; index < ranks_.size(); ++index) {
+    RankCommand command{.rank = ranks_[index].number,
+                        .path = plan.path,
+                        .folder = order.folder,
+                        .arguments = order.command};
+    if (order.bind_to != BindTo::none) {
+      command.threads = plan.placement.ranks[index].binding.threads;
+    }
+    Environment variables = order.environment;
+    const Environment& added = plan.thread_defaults[index].added;
+    variables.insert(added.begin(), added.end());
+    for (const auto& [name, value] :
+         rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
+      command.variables.push_back(fmt::format("{}={}", name, value));
+    }
+    rank_ends.push_back(index == 0 && input_ ? std::move(input_)
+                                             : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    command.stdin_fd = rank_ends.back().get();
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
+      OutputEnds ends = open_output_ends(own, order.prefix_columns[index]);
+      ranks_[index].pipes[launch::index(stream)] = std::move(ends.launcher_end);
+      rank_ends.push_back(std::move(ends.rank_end));
+      (stream == Stream::out ? command.stdout_fd : command.stderr_fd) = rank_ends.back().get();
+    }
+    commands.push_back(std::move(command));
+  }
+  return commands;
+}
+
+void LocalRanks::signal(const Signal& order) {
+  to_keeper(order);
+  const bool kills_all = order.rank < 0 && order.number == SIGKILL;
+  if (kills_all && takeover_at_ == Clock::time_point::max()) {
+    takeover_at_ = Clock::now() + kKeeperKillPatience;
+  }
+}
+
+void LocalRanks::close_stream(Stream stream) {
+  for (Rank& rank : ranks_) rank.pipes[index(stream)].reset();
+}
+
+void LocalRanks::to_keeper(const Order& order) noexcept {
+  const std::string packet = encode(order);
+  // A keeper that is gone is noticed by the end of its channel; one that is stopped must not stop
+  // us when the channel is full.
+  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
+  while (::send(keeper_.channel.get(), packet.data(), packet.size(), kFlags) < 0 &&
+         errno == EINTR) {
+  }
+}
+
+// ---- What becomes of them
+
+LocalRanks::Rank* LocalRanks::find(int number) noexcept {
+  const auto found = std::find_if(ranks_.begin(), ranks_.end(),
+                                  [number](const Rank& rank) { return rank.number == number; });
+  return found == ranks_.end() ? nullptr : &*found;
+}
+
+void LocalRanks::read_notes() {
+  while (keeper_lives_) {
+    char packet[net::kFrameHeaderBytes + kMaxNoteBytes];
+    const ssize_t got = ::recv(keeper_.channel.get(), packet, sizeof packet, MSG_DONTWAIT);
+    if (got > 0) {
+      net::FrameDecoder decoder(kMaxNoteBytes);
+      decoder.feed(std::as_bytes(std::span(packet, static_cast<std::size_t>(got))));
+      net::Frame frame;
+      if (decoder.next(&frame) != net::FrameDecoder::Next::frame) continue;
+      if (const auto note = decode_note(frame.type, frame.body)) take_note(*note);
+    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
+      keeper_is_gone();
+    } else if (errno == EAGAIN) {
+      return;
+    }
+  }
+}
+
+void LocalRanks::take_note(const Note& note) {
+  if (const auto* failed = std::get_if<ExecFailed>(&note)) {
+    tell(Complaint{
+        failed->rank,
+        fmt::format("cannot execute {}: {}{}", program_, std::strerror(failed->error),
+                    failed->error == ENOEXEC  ? "; does a script begin with #! and its interpreter?"
+                    : failed->error == EAGAIN ? net::process_limits()
+                                              : "")});
+    return;
+  }
+  if (const auto* exited = std::get_if<Exited>(&note)) {
+    rank_ended(exited->rank, exited->wait_status);
+    return;
+  }
+  if (const auto* keeper = std::get_if<KeeperIs>(&note)) {
+    keeper_pid_ = keeper->pid;
+    tell(*keeper);
+  } else if (const auto* started = std::get_if<Started>(&note)) {
+    door_->rank_started(started->rank, started->pid);
+    tell(*started);
+  } else if (const auto* stopped = std::get_if<Stopped>(&note)) {
+    tell(*stopped);
+  } else if (const auto* continued = std::get_if<Continued>(&note)) {
+    tell(*continued);
+  }
+}
+
+void LocalRanks::rank_ended(int number, int wait_status) {
+  Rank* const rank = find(number);
+  if (rank == nullptr || rank->has_ended) return;
+  rank->has_ended = true;
+  look_at_door();  // first: whether its world was complete belongs to its end
+  door_->rank_exited(number, wait_status);
+  tell(Ended{{.rank = number,
+              .wait_status = wait_status,
+              .culprits = door_->blamed_by(number),
+              .disagreement = door_->disagreement_of(number),
+              .failure = door_->failure_of(number),
+              .doing = door_->doing_of(number),
+              .untold = door_->untold_by(number)}});
+}
+
+void LocalRanks::look_at_door() {
+  for (Rank& rank : ranks_) {
+    if (!rank.has_joined && door_->has_joined(rank.number)) {
+      rank.has_joined = true;
+      tell(Joined{rank.number,
+                  !std::exchange(has_first_, true) && has_openmp(door_->first_joined())});
+    }
+    if (!rank.has_met && door_->is_in_world(rank.number)) {
+      rank.has_met = true;
+      tell(Met{rank.number});
+    }
+  }
+}
+
+void LocalRanks::keeper_is_gone() {
+  // Its ranks have got SIGKILL from the kernel; what they left behind is the guard's child now.
+  keeper_lives_ = false;
+  if (Clock::now() < takeover_at_) tell(KeeperDied{keeper_pid_});
+  await_guard();
+}
+
+/// Until it has ended, and with it everything below it.
+void LocalRanks::await_guard() {
+  keeper_.lifeline.reset();
+  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
+  guard_until_ = Clock::now() + kGuardPatience;
+  awaits_guard_ = true;
+}
+
+void LocalRanks::guard_is_gone(int left_behind) {
+  awaits_guard_ = false;
+  left_behind_ = left_behind;
+  for (const Rank& rank : ranks_) rank_ended(rank.number, W_EXITCODE(0, SIGKILL));
+}
+
+/// False when there was nothing to read now.
+bool LocalRanks::read_pipe(Rank& rank, Stream stream) {
+  net::Fd& pipe = rank.pipes[index(stream)];
+  char buffer[32 * 1024];
+  const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
+  if (got > 0) {
+    tell(Printed{rank.number, stream, std::string(buffer, static_cast<std::size_t>(got))});
+  } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
+    tell(PrintedAll{rank.number, stream});
+    pipe.reset();
+  } else {
+    return errno == EINTR;
+  }
+  return true;
+}
+
+// ---- The end
+
+bool LocalRanks::is_any_open() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const Rank& rank) { return rank.pipes[0] || rank.pipes[1]; });
+}
+
+/// Helpers of ranks that have ended may still print; then nothing below us may stay.
+void LocalRanks::go_on_ending(Clock::time_point now) {
+  if (ending_ == Ending::lingers) {
+    if (keeper_lives_ && is_any_open() && now < linger_until_) return;
+    if (keeper_lives_) {
+      to_keeper(End{});
+      keeper_lives_ = false;
+      await_guard();
+    }
+    ending_ = Ending::awaits_guard;
+  }
+  if (ending_ == Ending::awaits_guard && !awaits_guard_) {
+    ending_ = Ending::drains;
+    linger_until_ = left_behind_ == 0 ? Clock::time_point::max() : now + kLinger;
+    drain();
+    ending_ = Ending::done;
+    tell(Done{left_behind_});
+  }
+}
+
+/// All that is in the pipes. Something of the job that lives on may print without end.
+void LocalRanks::drain() {
+  for (Rank& rank : ranks_) {
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      if (!rank.pipes[index(stream)]) continue;
+      while (rank.pipes[index(stream)] && Clock::now() < linger_until_) {
+        if (!read_pipe(rank, stream)) break;
+      }
+      if (rank.pipes[index(stream)]) tell(PrintedAll{rank.number, stream});
+      rank.pipes[index(stream)].reset();
+    }
+  }
+}
+
+void LocalRanks::act_on_time(Clock::time_point now) {
+  // The keeper does not kill: it is stopped, or busy. The guard kills it as well.
+  if (now >= takeover_at_ && keeper_lives_) keeper_.lifeline.reset();
+  if (awaits_guard_) {
+    if (::waitpid(keeper_.guard, nullptr, WNOHANG) != 0) {
+      guard_is_gone(0);
+    } else if (now >= guard_until_) {
+      guard_is_gone(keeper_.guard);
+    }
+  }
+  go_on_ending(now);
+}
+
+// ---- One turn
+
+void LocalRanks::watch(std::vector<net::Watch>& watches) const {
+  watches.push_back({.fd = keeper_lives_ ? keeper_.channel.get() : -1, .want_read = true});
+  watches.push_back({.fd = door_ ? door_->news().fd() : -1, .want_read = true});
+  for (const Rank& rank : ranks_) {
+    for (const net::Fd& pipe : rank.pipes) {
+      watches.push_back({.fd = is_held_ ? -1 : pipe.get(), .want_read = true});
+    }
+  }
+}
+
+void LocalRanks::step(std::span<const net::Watch> watched) {
+  for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
+    if (!watched[kFixedWatches + i].readable) continue;
+    read_pipe(ranks_[i / 2], i % 2 == 0 ? Stream::out : Stream::err);
+  }
+  if (watched[0].readable) read_notes();
+  if (watched[1].readable) door_->news().drain();
+  if (door_) look_at_door();
+  act_on_time(Clock::now());
+}
+
+LocalRanks::Clock::time_point LocalRanks::next_event() const {
+  if (!reports_.empty()) return Clock::time_point::min();
+  Clock::time_point next = Clock::time_point::max();
+  if (keeper_.lifeline && keeper_lives_) next = std::min(next, takeover_at_);
+  if (awaits_guard_) next = std::min(next, Clock::now() + kLookForGuard);
+  if (ending_ == Ending::lingers) {
+    next = std::min(next, is_any_open() ? linger_until_ : Clock::time_point::min());
+  }
+  return next;
+}
+
+}  // namespace tutti::launch

@@ -1,0 +1,133 @@
+#include "launch/log_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+
+#include "base/of_rank.h"
+#include "net/fd.h"
+#include "tutti/error.h"
+
+namespace tutti::launch {
+namespace {
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw Error(ErrorCode::kInvalidArgument, message);
+}
+
+std::optional<int> parse_number(std::string_view text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = error == std::errc() && end == text.data() + text.size() && number >= 0;
+  return is_number ? std::optional(number) : std::nullopt;
+}
+
+std::optional<StreamSet> parse_set(std::string_view text) {
+  const auto number = parse_number(text);
+  if (!number || *number > kBothStreams) return std::nullopt;
+  return static_cast<StreamSet>(*number);
+}
+
+template <class Take>
+void for_each_entry(std::string_view text, const Take& take) {
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    take(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+void check_rank(std::string_view word, std::string_view text, int rank, int ranks) {
+  if (rank < ranks) return;
+  refuse(fmt::format("{} {}: there is no rank {}: the job has ranks 0 to {}", word, text, rank,
+                     ranks - 1));
+}
+
+std::string path_of(const LogPlan& plan, int attempt, int rank, Stream stream) {
+  const char* const name = stream == Stream::out ? "stdout" : "stderr";
+  if (plan.names == LogPlan::Names::torchrun) {
+    return fmt::format("{}/attempt_{}/{}/{}.log", plan.folder, attempt, rank, name);
+  }
+  const std::size_t digits = fmt::formatted_size("{}", plan.streams.size() - 1);
+  return fmt::format("{}/{}/rank.{:0{}}/{}", plan.folder, attempt + 1, rank, digits, name);
+}
+
+}  // namespace
+
+std::vector<StreamSet> parse_streams(std::string_view word, std::string_view text, int ranks) {
+  if (const auto all = parse_set(text)) {
+    return std::vector<StreamSet>(static_cast<std::size_t>(ranks), *all);
+  }
+  std::vector<StreamSet> streams(static_cast<std::size_t>(ranks), kNoStream);
+  for_each_entry(text, [&](std::string_view entry) {
+    const std::size_t colon = entry.find(':');
+    const auto rank = parse_number(entry.substr(0, colon));
+    const auto set = colon == entry.npos ? std::nullopt : parse_set(entry.substr(colon + 1));
+    if (!rank || !set) {
+      refuse(
+          fmt::format("{} {}: cannot read \"{}\"; give 0 (none), 1 (stdout), 2 (stderr) or 3 "
+                      "(both), or RANK:NUMBER,...",
+                      word, text, entry));
+    }
+    check_rank(word, text, *rank, ranks);
+    of_rank(streams, *rank) = *set;
+  });
+  return streams;
+}
+
+std::vector<bool> parse_ranks(std::string_view word, std::string_view text, int ranks) {
+  std::vector<bool> named(static_cast<std::size_t>(ranks));
+  for_each_entry(text, [&](std::string_view entry) {
+    const std::size_t dash = entry.find('-');
+    const auto first = parse_number(entry.substr(0, dash));
+    const auto last = dash == entry.npos ? first : parse_number(entry.substr(dash + 1));
+    if (!first || !last || *first > *last) {
+      refuse(fmt::format("{} {}: cannot read \"{}\"; give ranks, as in 0,2-3", word, text, entry));
+    }
+    check_rank(word, text, *last, ranks);
+    for (int rank = *first; rank <= *last; ++rank) of_rank(named, rank) = true;
+  });
+  return named;
+}
+
+LogFiles::LogFiles(const LogPlan& plan, int attempt) : paths_(2 * plan.streams.size()) {
+  if (plan.folder.empty()) return;
+  for (std::size_t rank = 0; rank < plan.streams.size(); ++rank) {
+    for (const Stream stream : {Stream::out, Stream::err}) {
+      if (!has(plan.streams[rank], stream)) continue;
+      std::string path = path_of(plan, attempt, static_cast<int>(rank), stream);
+      std::error_code error;
+      std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
+      if (error) refuse(fmt::format("cannot make the folder of {}: {}", path, error.message()));
+      const net::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+      if (!file) refuse(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+      paths_[2 * rank + index(stream)] = std::move(path);
+    }
+  }
+}
+
+std::string LogFiles::write(int rank, Stream stream, std::string_view bytes) {
+  const std::size_t place = 2 * static_cast<std::size_t>(rank) + index(stream);
+  if (place >= paths_.size() || paths_[place].empty()) return {};
+  std::string& path = paths_[place];
+  const net::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+  bool is_whole = static_cast<bool>(file);
+  while (is_whole && !bytes.empty()) {
+    const ssize_t wrote = ::write(file.get(), bytes.data(), bytes.size());
+    if (wrote > 0) bytes.remove_prefix(static_cast<std::size_t>(wrote));
+    is_whole = wrote > 0 || errno == EINTR;
+  }
+  if (is_whole) return {};
+  return fmt::format(
+      "tutti: cannot write {}: {}; what rank {} prints from now on is not kept there",
+      std::exchange(path, {}), std::strerror(errno), rank);
+}
+
+}  // namespace tutti::launch

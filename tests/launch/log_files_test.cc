@@ -1,0 +1,106 @@
+// What the ranks print, in files.
+#include "launch/log_files.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tutti/error.h"
+
+namespace tutti::launch {
+namespace {
+
+template <class Call>
+std::string refusal_of(Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    return error.what();
+  }
+  return "none";
+}
+
+std::string content_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class LogFilesTest : public testing::Test {
+ protected:
+  ~LogFilesTest() override { std::filesystem::remove_all(folder_); }
+  const std::string folder_ = testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+};
+
+TEST(Streams, AreTorchruns) {
+  EXPECT_EQ(parse_streams("-r", "3", 2), (std::vector<StreamSet>{3, 3}));
+  EXPECT_EQ(parse_streams("-r", "0:1,2:2", 3), (std::vector<StreamSet>{1, 0, 2}));
+  for (const char* const text : {"", "4", "-1", "0:4", "x:1", "0:", "0:1,", "1,2"}) {
+    EXPECT_NE(refusal_of([&] { parse_streams("-r", text, 4); }).find("cannot read"),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_EQ(refusal_of([] { parse_streams("-r", "4:1", 4); }),
+            "-r 4:1: there is no rank 4: the job has ranks 0 to 3");
+}
+
+TEST(Ranks, AreNamedByNumbersAndRanges) {
+  EXPECT_EQ(parse_ranks("--filter", "0,2-3", 4), (std::vector<bool>{true, false, true, true}));
+  for (const char* const text : {"", "a", "2-1", "-1", "1-"}) {
+    EXPECT_NE(refusal_of([&] { parse_ranks("--filter", text, 4); }).find("cannot read"),
+              std::string::npos)
+        << text;
+  }
+  EXPECT_NE(refusal_of([] { parse_ranks("--filter", "2-4", 4); }).find("there is no rank 4"),
+            std::string::npos);
+}
+
+TEST_F(LogFilesTest, KeepTheStreamsThatAreAskedFor) {
+  LogFiles files({folder_, LogPlan::Names::torchrun, {1, 2}}, 3);
+  EXPECT_EQ(files.write(0, Stream::out, "a"), "");
+  EXPECT_EQ(files.write(0, Stream::out, "b\n"), "");
+  EXPECT_EQ(files.write(0, Stream::err, "not asked for"), "");
+  EXPECT_EQ(files.write(1, Stream::err, std::string("x\0y", 3)), "");
+  EXPECT_EQ(content_of(folder_ + "/attempt_3/0/stdout.log"), "ab\n");
+  EXPECT_EQ(content_of(folder_ + "/attempt_3/1/stderr.log"), std::string("x\0y", 3));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/attempt_3/0/stderr.log"));
+}
+
+TEST_F(LogFilesTest, AreNamedAsByMpirunToo) {
+  LogFiles files({folder_, LogPlan::Names::mpirun, std::vector<StreamSet>(11, 3)}, 0);
+  files.write(3, Stream::out, "a");
+  EXPECT_EQ(content_of(folder_ + "/1/rank.03/stdout"), "a");
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/1/rank.10/stderr"));
+}
+
+TEST_F(LogFilesTest, AFullDiskIsSaidOnce) {
+  LogFiles files({folder_, LogPlan::Names::mpirun, {3}}, 0);
+  const std::string path = folder_ + "/1/rank.0/stdout";
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink("/dev/full", path);
+  EXPECT_EQ(files.write(0, Stream::out, "a"),
+            fmt::format("tutti: cannot write {}: No space left on device; what rank 0 prints from "
+                        "now on is not kept there",
+                        path));
+  EXPECT_EQ(files.write(0, Stream::out, "b"), "");
+  EXPECT_EQ(files.write(0, Stream::err, "c"), "") << "its other stream goes on";
+}
+
+TEST_F(LogFilesTest, AFolderThatCannotBeMadeIsRefused) {
+  std::ofstream(folder_) << "a file";
+  const LogPlan plan{folder_, LogPlan::Names::torchrun, {3}};
+  EXPECT_NE(refusal_of([&] { LogFiles files(plan, 0); }).find("cannot make the folder of"),
+            std::string::npos);
+}
+
+TEST(NoLogFiles, KeepNothing) {
+  LogFiles files({}, 0);
+  EXPECT_EQ(files.write(0, Stream::out, "a"), "");
+}
+
+}  // namespace
+}  // namespace tutti::launch
