@@ -74,6 +74,7 @@ void Attempt::start() {
   read_reports(*hosts_[0]);
   logs_.emplace(options_.logs, number_);
   started_ = Clock::now();
+  if (number_ == 0 && options_.timeout) timeout_at_ = started_ + *options_.timeout;
   store_.emplace(hosts_[0]->ranks.open_door());
   order(Start{});
 }

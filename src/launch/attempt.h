@@ -32,7 +32,8 @@ class Attempt {
  public:
   using Clock = Deadline::Clock;
 
-  /// `timeout_at`: of the whole job; max: never.
+  /// `timeout_at`: of the whole job, as the attempt before has left it; the first one begins to
+  /// count when its ranks start.
   Attempt(const JobOptions& options, int number, Clock::time_point timeout_at, Console& console);
   Attempt(const Attempt&) = delete;
   Attempt& operator=(const Attempt&) = delete;
@@ -41,6 +42,7 @@ class Attempt {
   /// again when this is gone.
   void run();
 
+  Clock::time_point timeout_at() const noexcept { return timeout_at_; }
   /// How it has ended.
   JobReport report() const;
   const Outcome& outcome() const noexcept { return outcome_; }
@@ -109,7 +111,7 @@ class Attempt {
 
   const JobOptions& options_;
   const int number_;
-  const Clock::time_point timeout_at_;
+  Clock::time_point timeout_at_;
   Console& console_;
   std::optional<LogFiles> logs_;
   std::vector<Rank> ranks_;

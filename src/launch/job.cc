@@ -116,10 +116,10 @@ bool Job::write_rest() {
 }
 
 int Job::run() {
-  if (options_.timeout) timeout_at_ = Clock::now() + *options_.timeout;
   for (int number = 0;; ++number) {
     Attempt attempt(options_, number, timeout_at_, console_);
     attempt.run();
+    timeout_at_ = attempt.timeout_at();
     if (!goes_again(attempt)) return report(attempt);
   }
 }
