@@ -8,7 +8,7 @@
 #include <fstream>
 
 #include "launch/program.h"
-#include "tutti/error.h"
+#include "launch/refusal.h"
 
 namespace tutti::launch {
 namespace {
@@ -16,18 +16,6 @@ namespace {
 using Words = std::vector<std::string>;
 const OptionWord kKnown[] = {
     {"n", 1}, {"np", 1}, {"nproc-per-node", 1}, {"grace", 1}, {"dry-run", 0}};
-
-template <class Call>
-std::string message_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
 
 TEST(CutArguments, TakesEverySpelling) {
   for (const Words& words :
@@ -58,7 +46,7 @@ TEST(CutArguments, TakesTwoValues) {
   const CutArguments cut = cut_arguments(Words{"-mca", "btl", "^openib", "-n", "2", "prog"}, known);
   EXPECT_EQ(cut.options, (Words{"--mca", "btl", "^openib", "-n2"}));
   EXPECT_EQ(cut.command, (Words{"prog"}));
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(refusal_of([&] {
               cut_arguments(Words{"--mca", "pml"}, known);
             }),
             "--mca needs two values");
@@ -71,39 +59,39 @@ TEST(Command, PythonIsStartedAsTorchrunDoes) {
   EXPECT_EQ(command_of({"json.tool", "f"}, true, false),
             (Words{"python3", "-u", "-m", "json.tool", "f"}));
   EXPECT_EQ(command_of({"./train"}, false, false), (Words{"./train"}));
-  EXPECT_EQ(message_of([] { command_of({"json.tool"}, true, true); }),
+  EXPECT_EQ(refusal_of([] { command_of({"json.tool"}, true, true); }),
             "-m starts a module of Python, and --no-python says that there is none: give one of "
             "them");
 }
 
 TEST(CutArguments, NamesTheOptionWithoutValue) {
-  EXPECT_EQ(message_of([] { cut_arguments(Words{"--grace"}, kKnown); }), "--grace needs a value");
+  EXPECT_EQ(refusal_of([] { cut_arguments(Words{"--grace"}, kKnown); }), "--grace needs a value");
 }
 
 TEST(CutArguments, GuessesUnknownOptions) {
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(refusal_of([] {
               cut_arguments(Words{"--graze", "1", "prog"}, kKnown);
             }),
             "unknown option --graze; did you mean --grace?");
-  EXPECT_EQ(message_of([] {
+  EXPECT_EQ(refusal_of([] {
               cut_arguments(Words{"--nproc", "1", "prog"}, kKnown);
             }),
             "unknown option --nproc; did you mean --nproc-per-node?");
   // No guess where nothing of the word would be left.
   EXPECT_EQ(
-      message_of([] {
+      refusal_of([] {
         cut_arguments(Words{"-q7", "prog"}, kKnown);
       }),
       "unknown option -q7; tutti run --help lists them; options of the program stand after it");
   // Every letter is near to another word.
   EXPECT_EQ(
-      message_of([] {
+      refusal_of([] {
         cut_arguments(Words{"-x", "A=b", "prog"}, kKnown);
       }),
       "unknown option -x; tutti run --help lists them; options of the program stand after it");
-  const std::string far = message_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
+  const std::string far = refusal_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
   EXPECT_EQ(far.find("did you mean"), std::string::npos);
-  EXPECT_EQ(message_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
+  EXPECT_EQ(refusal_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
             "--dry-run=1: takes no value");
 }
 
@@ -115,7 +103,7 @@ TEST(ParseRankCount, NumbersAndWords) {
 
 TEST(ParseRankCount, RefusesWithTheValue) {
   for (const char* text : {"0", "-1", "257", "99999999999", "4x", "", "gpu", "0x4"}) {
-    const std::string message = message_of([&] { parse_rank_count(text, 8); });
+    const std::string message = refusal_of([&] { parse_rank_count(text, 8); });
     EXPECT_NE(message.find(text), std::string::npos) << message;
   }
 }
@@ -162,19 +150,19 @@ TEST_F(FindProgram, SearchesThePathInOrder) {
 
 TEST_F(FindProgram, SuggestsTheOneThatIsHere) {
   make("prog", 0755);
-  const std::string message = message_of([] { find_program("prog", "/nonexistent"); });
+  const std::string message = refusal_of([] { find_program("prog", "/nonexistent"); });
   EXPECT_NE(message.find("did you mean ./prog?"), std::string::npos) << message;
 }
 
 TEST_F(FindProgram, SaysWhatIsWrong) {
   make("plain", 0644);
-  EXPECT_EQ(message_of([] { find_program("plain", "/nonexistent"); }),
+  EXPECT_EQ(refusal_of([] { find_program("plain", "/nonexistent"); }),
             "program plain: not found in PATH");
-  EXPECT_NE(message_of([] { find_program("./plain", ""); }).find("not executable"),
+  EXPECT_NE(refusal_of([] { find_program("./plain", ""); }).find("not executable"),
             std::string::npos);
-  EXPECT_NE(message_of([] { find_program("./none", ""); }).find("No such file"), std::string::npos);
-  EXPECT_NE(message_of([] { find_program("/", ""); }).find("is a directory"), std::string::npos);
-  EXPECT_EQ(message_of([] { find_program("zilch", "/nonexistent"); }),
+  EXPECT_NE(refusal_of([] { find_program("./none", ""); }).find("No such file"), std::string::npos);
+  EXPECT_NE(refusal_of([] { find_program("/", ""); }).find("is a directory"), std::string::npos);
+  EXPECT_EQ(refusal_of([] { find_program("zilch", "/nonexistent"); }),
             "program zilch: not found in PATH");
 }
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/rank_list.h"
-#include "tutti/error.h"
+#include "launch/refusal.h"
 
 namespace tutti::launch {
 namespace {
@@ -90,23 +90,18 @@ TEST(Binding, CountsWhoShares) {
 }
 
 TEST(Binding, MoreRanksThanCoresAreRefused) {
-  try {
-    bind_ranks(topology_of("core:2 pu:2"), 3, kCore, kSlot);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_STREQ(
-        error.what(),
-        "--bind-to core: 3 ranks, and 2 cores that may be used here; bind to numa or none, "
-        "or start fewer");
-  }
+  EXPECT_EQ(refusal_of([] { bind_ranks(topology_of("core:2 pu:2"), 3, kCore, kSlot); }),
+            "--bind-to core: 3 ranks, and 2 cores that may be used here; bind to numa or none, or "
+            "start fewer");
 }
 
 TEST(Binding, WordsAreMpiruns) {
   EXPECT_EQ(parse_bind_to("--bind-to", "numa"), kNuma);
   EXPECT_EQ(parse_map_by("--map-by", "slot"), kSlot);
-  EXPECT_THROW(parse_bind_to("--bind-to", "socket"), Error);
-  EXPECT_THROW(parse_map_by("--map-by", "node"), Error);
+  EXPECT_EQ(refusal_of([] { parse_bind_to("--bind-to", "socket"); }),
+            "--bind-to socket: give none, core or numa");
+  EXPECT_EQ(refusal_of([] { parse_map_by("--map-by", "node"); }),
+            "--map-by node: give slot or numa");
 }
 
 TEST(Topology, OfThisHostIsWhatThisProcessMayUse) {

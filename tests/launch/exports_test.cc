@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/error.h"
+#include "launch/refusal.h"
 
 namespace tutti::launch {
 namespace {
@@ -12,13 +12,7 @@ using Words = std::vector<std::string>;
 
 std::string refusal_of(const Words& words) {
   Environment environment;
-  try {
-    export_variables(words, environment);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "none";
+  return launch::refusal_of([&] { export_variables(words, environment); });
 }
 
 TEST(Exports, SetVariables) {

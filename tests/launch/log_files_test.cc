@@ -9,21 +9,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "tutti/error.h"
+#include "launch/refusal.h"
 
 namespace tutti::launch {
 namespace {
-
-template <class Call>
-std::string refusal_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "none";
-}
 
 std::string content_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);

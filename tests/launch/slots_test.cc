@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "launch/refusal.h"
 #include "net/process_info.h"
-#include "tutti/error.h"
 
 namespace tutti::launch {
 namespace {
@@ -13,17 +13,6 @@ std::string text_of(const std::vector<HostSlots>& hosts) {
   std::string text;
   for (const HostSlots& host : hosts) text += host.name + "=" + std::to_string(host.slots) + " ";
   return text;
-}
-
-template <class Call>
-std::string refusal_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    return error.what();
-  }
-  return "none";
 }
 
 TEST(HostList, IsMpiruns) {
