@@ -107,6 +107,16 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+/// torchrun's variable for an option: "nproc-per-node" -> "PET_NPROC_PER_NODE".
+std::string pet_name(const std::string& option) {
+  std::string name = "PET_" + option;
+  for (char& letter : name) {
+    letter =
+        letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
+  }
+  return name;
+}
+
 int number_of(const std::string& name, const std::string& text, int least, int most) {
   const bool is_short = !text.empty() && text.size() <= 6;
   const bool is_number = is_short && text.find_first_not_of("0123456789") == text.npos;
@@ -287,12 +297,7 @@ bool RunWords::is_given(const std::string& option) const {
 
 std::string RunWords::name_of(const std::string& option) const {
   if (!from_pet_.contains(option)) return option;
-  std::string name = "PET_" + option.substr(2);
-  for (char& letter : name) {
-    letter =
-        letter == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(letter)));
-  }
-  return name;
+  return pet_name(option.substr(2));
 }
 
 void RunWords::take_pet(const Environment& environment, std::vector<std::string>& options) {
@@ -304,11 +309,10 @@ void RunWords::take_pet(const Environment& environment, std::vector<std::string>
         if (word.starts_with("-" + name) && !word.starts_with("--")) return true;
       return false;
     };
-    if (std::any_of(options.begin(), options.end(), is_typed)) continue;
+    const bool takes_two = option->get_expected_min() > 1;  // mpirun's
+    if (takes_two || std::any_of(options.begin(), options.end(), is_typed)) continue;
     for (const std::string& name : option->get_lnames()) {
-      from_pet_.insert("--" + name);
-      const auto variable = environment.find(name_of("--" + name));
-      from_pet_.erase("--" + name);
+      const auto variable = environment.find(pet_name(name));
       if (variable == environment.end() || variable->second.empty()) continue;
       const bool is_flag = option->get_type_size_max() == 0;
       if (is_flag && variable->second != "1") continue;
@@ -440,10 +444,11 @@ void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>*
     options.logs = {output_folder_, launch::LogPlan::Names::mpirun,
                     std::vector<launch::StreamSet>(redirects.size(), launch::kBothStreams)};
   } else if (keeps) {
-    const char* const temporary = std::getenv("TMPDIR");
-    const std::string parent = !log_folder_.empty()                      ? log_folder_
-                               : temporary != nullptr && *temporary != 0 ? temporary
-                                                                         : "/tmp";
+    const auto temporary = options.environment.find("TMPDIR");
+    const bool has_temporary = temporary != options.environment.end() && !temporary->second.empty();
+    const std::string parent = !log_folder_.empty() ? log_folder_
+                               : has_temporary      ? temporary->second
+                                                    : "/tmp";
     options.logs.folder = parent + "/" + options.run_id;
     if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
   }
@@ -470,7 +475,6 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.command = launch::command_of(std::move(command), module_, no_python_);
   options.run_id =
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
-  set_output(options, notes);
   options.folder = folder_;
   options.bind_to = launch::parse_bind_to(name_of("--bind-to"), bind_to_);
   options.map_by = launch::parse_map_by(name_of("--map-by"), map_by_);
@@ -487,6 +491,7 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.failure_grace = failure_grace_of(failure_grace_, environment);
   if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);
   options.environment = std::move(environment);
+  set_output(options, notes);
   if (const std::string nothing = what_means_nothing(); !nothing.empty()) {
     notes->push_back(fmt::format("tutti run: without meaning here: {}", nothing));
   }

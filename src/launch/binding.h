@@ -10,6 +10,9 @@
 
 namespace tutti::launch {
 
+enum class BindTo : int { none, core, numa };
+enum class MapBy : int { slot, numa };
+
 struct Core {
   std::vector<int> threads;  ///< the kernel's numbers, ascending
   int domain = 0;            ///< from 0
@@ -21,14 +24,13 @@ struct Topology {
 };
 
 /// Of this host, as hwloc sees it, less what this process may not use. Where Tutti was built
-/// without hwloc each hardware thread is a core, and all are in one domain.
-Topology topology_of_this_host();
+/// without hwloc, or nothing is to be bound, each hardware thread is a core, and all are in one
+/// domain.
+Topology topology_of_this_host(BindTo to);
 /// Of hwloc's description, "numa:2 core:4 pu:2", less hardware threads that are not in `allowed`
 /// (empty: all). For tests. Throws kInvalidArgument: it is none, or Tutti was built without hwloc.
 Topology topology_of(const std::string& synthetic, const std::vector<int>& allowed = {});
 
-enum class BindTo : int { none, core, numa };
-enum class MapBy : int { slot, numa };
 /// "core". Throw kInvalidArgument, naming `word`.
 BindTo parse_bind_to(std::string_view word, std::string_view text);
 MapBy parse_map_by(std::string_view word, std::string_view text);

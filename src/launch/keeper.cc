@@ -13,6 +13,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <initializer_list>
 #include <set>
@@ -20,6 +21,7 @@
 #include <string_view>
 #include <variant>
 
+#include "base/rank_list.h"
 #include "launch/messages.h"
 #include "launch/process_tree.h"
 #include "net/frame.h"
@@ -50,16 +52,18 @@ void drain(const net::Fd& signals) {
   }
 }
 
-/// Where it is not possible the process runs all the same: that was checked before, and a mask may
-/// have become smaller since.
-void bind_to(const std::vector<int>& threads) {
+/// Where it is not possible any more, since a mask has become smaller, the rank says so and runs
+/// all the same.
+void bind_to(const std::vector<int>& threads, int rank) {
   if (threads.empty()) return;
   cpu_set_t set;
   CPU_ZERO(&set);
   for (const int thread : threads) {
     if (thread < CPU_SETSIZE) CPU_SET(thread, &set);
   }
-  ::sched_setaffinity(0, sizeof set, &set);
+  if (::sched_setaffinity(0, sizeof set, &set) == 0) return;
+  std::fprintf(stderr, "tutti: rank %d: cannot be bound to cores %s: %s\n", rank,
+               format_ranks(threads).c_str(), std::strerror(errno));
 }
 
 [[noreturn]] void end_everything() {
@@ -110,7 +114,7 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   ::dup2(command.stdin_fd, STDIN_FILENO);
   ::dup2(command.stdout_fd, STDOUT_FILENO);
   ::dup2(command.stderr_fd, STDERR_FILENO);
-  bind_to(command.threads);
+  bind_to(command.threads, command.rank);
   std::vector<char*> arguments, variables;
   for (const std::string& word : command.arguments) {
     arguments.push_back(const_cast<char*>(word.c_str()));

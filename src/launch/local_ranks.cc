@@ -40,9 +40,9 @@ RankPlan plan_ranks(const Prepare& order) {
       find_program(order.command.at(0),
                    path == order.environment.end() ? "/usr/bin:/bin" : path->second, order.folder);
   const int count = static_cast<int>(order.ranks.size());
-  plan.placement =
-      place_on_host(order.ranks, net::own_host_name(),
-                    bind_ranks(topology_of_this_host(), count, order.bind_to, order.map_by));
+  plan.placement = place_on_host(
+      order.ranks, net::own_host_name(),
+      bind_ranks(topology_of_this_host(order.bind_to), count, order.bind_to, order.map_by));
   plan.placement.world_size = order.world_size;
   plan.placement.host_index = order.host_index;
   plan.placement.host_count = order.host_count;
@@ -332,20 +332,18 @@ void LocalRanks::go_on_ending(Clock::time_point now) {
     ending_ = Ending::awaits_guard;
   }
   if (ending_ == Ending::awaits_guard && !awaits_guard_) {
-    ending_ = Ending::drains;
-    linger_until_ = left_behind_ == 0 ? Clock::time_point::max() : now + kLinger;
-    drain();
+    drain(left_behind_ == 0 ? Clock::time_point::max() : now + kLinger);
     ending_ = Ending::done;
     tell(Done{left_behind_});
   }
 }
 
 /// All that is in the pipes. Something of the job that lives on may print without end.
-void LocalRanks::drain() {
+void LocalRanks::drain(Clock::time_point until) {
   for (Rank& rank : ranks_) {
     for (const Stream stream : {Stream::out, Stream::err}) {
       if (!rank.pipes[index(stream)]) continue;
-      while (rank.pipes[index(stream)] && Clock::now() < linger_until_) {
+      while (rank.pipes[index(stream)] && Clock::now() < until) {
         if (!read_pipe(rank, stream)) break;
       }
       if (rank.pipes[index(stream)]) tell(PrintedAll{rank.number, stream});

@@ -72,7 +72,7 @@ class LocalRanks {
     net::Fd pipes[2];                                             ///< by Stream
   };
   /// From the order End on.
-  enum class Ending { none, lingers, awaits_guard, drains, done };
+  enum class Ending { none, lingers, awaits_guard, done };
 
   void take(const Order& order);
   void prepare(const Prepare& order);
@@ -93,7 +93,7 @@ class LocalRanks {
   bool read_pipe(Rank& rank, Stream stream);
   void act_on_time(Clock::time_point now);
   void go_on_ending(Clock::time_point now);
-  void drain();
+  void drain(Clock::time_point until);
   bool is_any_open() const;
   Rank* find(int number) noexcept;
   void tell(const Report& report) { reports_ += encode(report); }

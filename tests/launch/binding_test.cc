@@ -118,9 +118,13 @@ TEST(BindingWords, AreMpiruns) {
 }
 
 TEST(Topology, OfThisHostIsWhatThisProcessMayUse) {
-  const Topology topology = topology_of_this_host();
-  ASSERT_FALSE(topology.cores.empty());
-  for (const Core& core : topology.cores) EXPECT_FALSE(core.threads.empty());
+  for (const BindTo to : {kNone, kCore}) {
+    const Topology topology = topology_of_this_host(to);
+    ASSERT_FALSE(topology.cores.empty());
+    for (const Core& core : topology.cores) EXPECT_FALSE(core.threads.empty());
+  }
+  EXPECT_EQ(map_of(topology_of_this_host(kNone), 1, kNone, kSlot),
+            map_of(topology_of_this_host(kCore), 1, kNone, kSlot));
 }
 
 }  // namespace
