@@ -217,6 +217,34 @@ TEST_P(Channel, RefusesWhenFullAndGoesOnWhenSomethingWasTaken) {
   }
 }
 
+/// As when a message is taken back before any of it is out: the next one takes its number.
+TEST_P(Channel, AnotherFrameOfTheSameHeaderMayGoInsteadOfOneForWhichThereWasNoRoom) {
+  constexpr std::size_t kBytes = 20;
+  std::uint64_t sent = 0;
+  Sent last = Sent::whole;
+  const auto offer = [&](std::uint64_t content) {
+    return sender_.try_send(header(kBytes, sent), bytes_of(content, kBytes).data());
+  };
+  while ((last = offer(sent)) == Sent::whole) ++sent;
+  if (last == Sent::nothing) {
+    EXPECT_EQ(offer(sent + 1000), Sent::nothing);
+  } else {
+    EXPECT_FALSE(GetParam().is_memory);  // it is due whole, and may not be another one
+  }
+  const std::uint64_t content = last == Sent::nothing ? sent + 2000 : sent;
+  for (std::uint64_t id = 0; id <= sent; ++id) {
+    if (last != Sent::whole) last = offer(content);
+    const Frame& frame = await();
+    ASSERT_EQ(frame.header.id, id);
+    ASSERT_EQ(frame.payload.size(), kBytes);
+    const std::vector<std::byte> expected = bytes_of(id == sent ? content : id, kBytes);
+    ASSERT_EQ(std::memcmp(frame.payload.data(), expected.data(), kBytes), 0) << id;
+    receiver_.take(kBytes);
+    receiver_.pop();
+  }
+  EXPECT_EQ(last, Sent::whole);
+}
+
 TEST_P(Channel, PayloadsAreAlignedForEveryElement) {
   const std::uint64_t values[2] = {1, 2};
   for (std::size_t i = 0; i < 50; ++i) {

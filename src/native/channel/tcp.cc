@@ -85,14 +85,17 @@ int TcpConnection::take(bool makes) {
 }
 
 const WireHeader& Seal::line(const WireHeader& header, std::span<const std::byte> payload) {
-  if (is_made_ && header == header_) return line_;
-  if (is_made_) mac_.take_back();
+  if (is_made_) return line_;
   mac_.add(header);
   mac_.add(payload);
   std::ranges::copy(mac_.finish(), line_.begin());
-  header_ = header;
   is_made_ = true;
   return line_;
+}
+
+void Seal::take_back() noexcept {
+  if (is_made_) mac_.take_back();
+  is_made_ = false;
 }
 
 Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
@@ -101,22 +104,26 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   if (socket < 0) return Sent::nothing;
   const WireHeader encoded = encode(header);
   if (sent_ > 0 && encoded != under_way_) return Sent::nothing;
-  const std::size_t padding = padding_after(header.payload_bytes);
   if (connection_->keys() && !seal_) seal_.emplace(connection_->keys()->send);
-  const std::size_t whole =
-      encoded.size() + header.payload_bytes + padding + (seal_ ? kTagLine : 0);
+  const std::size_t padding = padding_after(header.payload_bytes);
+  const std::size_t before_tag = encoded.size() + header.payload_bytes + padding;
+  const std::size_t whole = before_tag + (seal_ ? kTagLine : 0);
+  // Until something of it is out another frame may go instead, even one with the same header.
+  const bool has_tag = seal_ && (sent_ > 0 || !had_no_room_);
   Parts parts(sent_);
   parts.add(encoded.data(), encoded.size());
   parts.add(payload, header.payload_bytes);
   parts.add(kZeros.data(), padding);
-  if (seal_) {
+  if (has_tag) {
     const auto* const bytes = static_cast<const std::byte*>(payload);
     parts.add(seal_->line(encoded, {bytes, header.payload_bytes}).data(), kTagLine);
   }
   const net::TcpMoved moved = net::send_parts(socket, parts.get());
   if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
   sent_ += moved.bytes;
+  had_no_room_ = moved.bytes == 0;
   connection_->found_full(sent_ < whole);
+  if (sent_ == 0 && seal_) seal_->take_back();
   if (moved.bytes == 0) return Sent::nothing;
   if (sent_ == whole) {
     sent_ = 0;
@@ -125,7 +132,8 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
     return Sent::whole;
   }
   under_way_ = encoded;
-  return Sent::part;
+  const bool tag_is_due = !has_tag && sent_ == before_tag;
+  return tag_is_due && try_send(header, payload) == Sent::whole ? Sent::whole : Sent::part;
 }
 
 TcpReceiver::TcpReceiver(std::shared_ptr<TcpConnection> connection)

@@ -101,14 +101,16 @@ class TcpConnection {
 class Seal {
  public:
   explicit Seal(const net::Key& key) : mac_(key) {}
-  /// Of this frame; made once for as long as nothing of it is out.
+  /// Of this frame; made once, until `next` or `take_back`.
   const WireHeader& line(const WireHeader& header, std::span<const std::byte> payload);
   /// The frame is out.
   void next() noexcept { is_made_ = false; }
+  /// Nothing of the frame is out: another one may go in its place.
+  void take_back() noexcept;
 
  private:
   net::FrameMac mac_;
-  WireHeader header_ = {}, line_ = {};
+  WireHeader line_ = {};
   bool is_made_ = false;
 };
 
@@ -124,6 +126,7 @@ class TcpSender final : public Sender {
   WireHeader under_way_;  // of the frame of which a part is out
   std::size_t sent_ = 0;  // bytes of it; 0: there is none
   std::optional<Seal> seal_;
+  bool had_no_room_ = false;  // at the last try: no tag is made for nothing
 };
 
 class TcpReceiver final : public Receiver {
