@@ -314,18 +314,44 @@ class KnotWords {
   std::string operator()() const {
     const bool is_circle = knot_.is_circle();
     std::string text = "deadlock: ";
+    const std::string end = unequal_tags() + std::string(kOfDeadlocks);
     for (std::size_t link = 0; link < knot_.links.size(); ++link) {
       const std::string more = text_of(link, is_circle && link > 0);
       const std::string_view between = link == 0 ? "" : is_circle ? ", which " : "; ";
-      if (text.size() + between.size() + more.size() + kRest >= kVerdictBytes)
-        return fmt::format("{}{}", text, rest(link)) + std::string(kOfDeadlocks);
+      if (text.size() + between.size() + more.size() + kRest + end.size() >= kVerdictBytes)
+        return text + rest(link) + end;
       text += fmt::format("{}{}", between, more);
     }
-    return text + std::string(kOfDeadlocks);
+    return text + end;
   }
 
  private:
-  static constexpr std::size_t kRest = 64 + kOfDeadlocks.size();
+  static constexpr std::size_t kRest = 64;
+
+  /// Of two ranks, one of which sends to the other, which receives with another tag; else "".
+  std::string unequal_tags() const {
+    for (const Knot::Link& link : knot_.links) {
+      for (const WaitPart& send : facts_[link.rank.index()].parts) {
+        if (op_index(send.what.op) != static_cast<std::size_t>(Op::send)) continue;
+        const WorldRank to = send.awaited.front();
+        for (const WaitPart& receive : facts_[to.index()].parts)
+          if (misses(receive, send, link.rank))
+            return fmt::format(
+                ". Their tags differ: {0} {1} sends with {2}, {0} {3} receives with {4}; a message is "
+                "received with the tag that it was sent with",
+                rank_, link.rank.value, static_cast<std::int32_t>(send.what.chain), to.value,
+                static_cast<std::int32_t>(receive.what.chain));
+      }
+    }
+    return {};
+  }
+
+  static bool misses(const WaitPart& receive, const WaitPart& send, WorldRank from) {
+    const auto& awaited = receive.awaited;
+    return op_index(receive.what.op) == static_cast<std::size_t>(Op::recv) &&
+           receive.group == send.group && receive.what.chain != send.what.chain &&
+           std::find(awaited.begin(), awaited.end(), from) != awaited.end();
+  }
 
   bool has_groups() const {
     for (const Knot::Link& link : knot_.links) {

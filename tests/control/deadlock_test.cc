@@ -126,6 +126,26 @@ TEST(Deadlock, ALongCircleIsToldInShort) {
       << texts[0];
 }
 
+TEST(Deadlock, UnequalTagsAreSaid) {
+  std::vector<std::string> texts(2);
+  on_thread_ranks(
+      2,
+      [&](Host&, Membership& world) {
+        Request request = receive_from(1 - world.rank());
+        if (world.rank() == 1) {
+          request.op = Op::send;
+          request.message.tag = -3;
+        }
+        texts[static_cast<std::size_t>(world.rank())] = wait_in_vain(world, request).text;
+      },
+      200ms);
+  EXPECT_EQ(texts[0], texts[1]);
+  EXPECT_NE(texts[0].find("Their tags differ: rank 1 sends with -3, rank 0 receives with 7; a "
+                          "message is received with the tag that it was sent with. None of them"),
+            std::string::npos)
+      << texts[0];
+}
+
 TEST(Deadlock, ThroughMoreGroupsThanAVerdictHolds) {
   constexpr int kRanks = 40;
   std::atomic<int> made{0};
