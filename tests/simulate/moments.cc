@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "control/board/layout.h"
+
 namespace tutti::simulate {
 
 using namespace std::chrono_literals;
@@ -277,6 +279,32 @@ bool add_latecomers(Plan& plan, Random& random) {
   return true;
 }
 
+/// A member stops while so many groups fail that the first verdicts are no longer there to be read:
+/// it finds those failures on the lines of the others.
+bool add_missed_verdicts(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int kept = plan.hosts() > 1 ? control::kChosen : control::kProposals;
+  const int count = kept + random.from_to(1, 4);
+  for (int group = 1; group <= count; ++group) {
+    plan.groups.push_back({shuffled_ranks(plan, random), 0});
+    plan.steps.push_back({.kind = StepKind::make, .group = group});
+  }
+  plan.faults.push_back({.kind = FaultKind::stop,
+                         .who = ranks[1],
+                         .at = plan.steps.size(),
+                         .lasts = std::chrono::milliseconds(random.from_to(10, 150)),
+                         .is_pinned = true,
+                         .steps = random.below(std::uint64_t{1} << random.from_to(1, 11))});
+  for (int group = 1; group <= count; ++group) {
+    plan.faults.push_back({.kind = FaultKind::abort, .who = ranks[0], .at = plan.steps.size()});
+    plan.steps.push_back({.kind = StepKind::collective, .group = group});
+  }
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  return true;
+}
+
 /// Nothing is wrong and nobody late: whoever sleeps must be woken at once, each time.
 bool add_quiet(Plan& plan, Random& random) {
   if (plan.ranks() < 2 || plan.hosts() > 1) return false;
@@ -304,9 +332,11 @@ bool add_moment(Plan& plan, Random& random) {
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
   constexpr std::array kMoments = {
-      add_chain,  add_any,       add_circles,    add_opposites,   add_unawares,    add_unawares,
-      add_orphan, add_late_look, add_half_heard, add_short_rings, add_withdrawals, add_latecomers,
-      add_quiet,  add_buffered,  add_alone,      add_last_goodbye};
+      add_chain,          add_any,         add_circles,     add_opposites,
+      add_unawares,       add_unawares,    add_orphan,      add_late_look,
+      add_half_heard,     add_short_rings, add_withdrawals, add_latecomers,
+      add_quiet,          add_buffered,    add_alone,       add_last_goodbye,
+      add_missed_verdicts};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;
