@@ -11,7 +11,10 @@
 #include <vector>
 
 #include "base/config.h"
+#include "base/cores.h"
+#include "base/rank_list.h"
 #include "command.h"
+#include "native/schedule/plan.h"
 #include "rendezvous/identity.h"
 #include "rendezvous/reach.h"
 #include "tutti/config.h"
@@ -121,16 +124,87 @@ std::string value_of(const std::vector<SettingInfo>& settings, std::string_view 
   return fmt::format("{} ({})", row.value, row.source);
 }
 
-constexpr const char* kUnprotected =
-    "between hosts nothing is authenticated or encrypted in this version";
+/// What a level gives between hosts; SECURITY.md says more.
+std::string_view protection_of(std::string_view level) {
+  if (level == "none") return "keeps out of native's connections only who has not read the store";
+  if (level == "opportunistic")
+    return "keeps out of native's connections who has only listened, and not who joins before the "
+           "world is complete or changes what goes by";
+  if (level == "auth") return "keeps out everybody who does not know the secret; nothing is hidden";
+  if (level == "integrity")
+    return "keeps out everybody who does not know the secret, and shows every change on the way; "
+           "nothing is hidden";
+  return "is not in this version: init refuses it";
+}
+
+/// Which this process may use: its launcher, or whoever else started it, may have bound it.
+std::vector<int> core_numbers(const Cores& cores) {
+  std::vector<int> numbers;
+  for (std::size_t core = 0; core < cores.mask.size() * 64; ++core)
+    if ((cores.mask[core / 64] >> (core % 64) & 1) != 0) numbers.push_back(static_cast<int>(core));
+  return numbers;
+}
 
 std::string host_text(const rendezvous::Reach& reach, const std::vector<SettingInfo>& settings) {
   const std::string address =
       reach.address.empty() ? "none" : fmt::format("{} of {}", reach.address, reach.interface);
+  const Cores cores = own_cores();
   return fmt::format(
-      "host: {}\n  address for other hosts: {}: {}\n  security: {}: {}\n  backend: {}\n",
-      reach.host, address, reach.why, value_of(settings, "security"), kUnprotected,
-      value_of(settings, "backend"));
+      "host: {}\n  address for other hosts: {}: {}\n  security: {}: {}\n  backend: {}\n"
+      "  cores: {}, of which {} may be busy at a time\n",
+      reach.host, address, reach.why, value_of(settings, "security"),
+      protection_of(row_of(settings, "security").value), value_of(settings, "backend"),
+      format_ranks(core_numbers(cores)), cores.count());
+}
+
+native::Table table_of(const std::vector<SettingInfo>& settings) {
+  return native::make_table({{"algorithm", row_of(settings, "algorithm").value},
+                             {"segment_bytes", row_of(settings, "segment_bytes").value}});
+}
+
+/// "3 and more ranks, from 64 KiB".
+std::string scope_of(const native::Rule& rule) {
+  const bool has_most = rule.most_ranks < native::Rule{}.most_ranks;
+  std::string ranks = fmt::format("{} and more ranks", rule.least_ranks);
+  if (has_most) ranks = fmt::format("{} to {} ranks", rule.least_ranks, rule.most_ranks);
+  if (rule.least_ranks == rule.most_ranks) ranks = fmt::format("{} ranks", rule.least_ranks);
+  if (rule.least_bytes > 0) ranks += fmt::format(", from {} KiB", rule.least_bytes / 1024);
+  if (rule.most_bytes < native::Rule{}.most_bytes)
+    ranks += fmt::format(", up to {} KiB", rule.most_bytes / 1024);
+  return ranks;
+}
+
+/// How native goes about operations between hosts.
+std::string algorithms_text(const std::vector<SettingInfo>& settings) {
+  const native::Table table = table_of(settings);
+  const std::size_t segment =
+      table.wish.segment_bytes > 0 ? table.wish.segment_bytes : table.segment_bytes;
+  std::string text = fmt::format("algorithms of native between hosts: {}; segments of {} bytes\n",
+                                 value_of(settings, "algorithm"), segment);
+  if (table.wish.algorithm) text += "  where an operation has that one; else\n";
+  for (const native::Rule& rule : table.rules) {
+    text += fmt::format("  {:<12} {:<9} {}\n", name_of(rule.op), name_of(rule.algorithm),
+                        scope_of(rule));
+  }
+  return text +
+         "  the first that fits and keeps the bits; broadcast else binomial, others direct\n";
+}
+
+nlohmann::ordered_json algorithms_json(const std::vector<SettingInfo>& settings) {
+  const native::Table table = table_of(settings);
+  auto rules = nlohmann::ordered_json::array();
+  for (const native::Rule& rule : table.rules) {
+    rules.push_back({{"op", name_of(rule.op)},
+                     {"algorithm", name_of(rule.algorithm)},
+                     {"least_ranks", rule.least_ranks},
+                     {"most_ranks", rule.most_ranks},
+                     {"least_bytes", rule.least_bytes},
+                     {"most_bytes", rule.most_bytes}});
+  }
+  return {{"algorithm", row_of(settings, "algorithm").value},
+          {"segment_bytes",
+           table.wish.segment_bytes > 0 ? table.wish.segment_bytes : table.segment_bytes},
+          {"rules", rules}};
 }
 
 nlohmann::ordered_json host_json(const rendezvous::Reach& reach,
@@ -140,7 +214,10 @@ nlohmann::ordered_json host_json(const rendezvous::Reach& reach,
           {"address", reach.address},
           {"why", reach.why},
           {"security", row_of(settings, "security").value},
-          {"backend", row_of(settings, "backend").value}};
+          {"security_means", protection_of(row_of(settings, "security").value)},
+          {"backend", row_of(settings, "backend").value},
+          {"cores", core_numbers(own_cores())},
+          {"usable_cores", own_cores().count()}};
 }
 
 }  // namespace
@@ -167,12 +244,14 @@ int env_command(std::span<const std::string> words) {
   if (as_json) {
     const nlohmann::ordered_json all = {{"identity", identity_json(who)},
                                         {"host", host_json(reach, settings)},
+                                        {"algorithms", algorithms_json(settings)},
                                         {"settings", settings_json(settings)},
                                         {"warnings", warnings}};
     print(all.dump(2) + "\n");
   } else {
     print(identity_text(who));
     print(host_text(reach, settings));
+    print(algorithms_text(settings));
     print("settings (* must be equal on all ranks):\n" + settings_table(settings));
     for (const std::string& line : warnings) print(line + "\n");
   }

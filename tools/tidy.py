@@ -35,7 +35,7 @@ LAYERS = {
     "src/launch": ["base", "net", "store", "rendezvous", "control"],
     "src/test_kit": ["base", "tutti"],
     "src/world.cc": ["base", "net", "store", "rendezvous", "control", "group", "native"],
-    "cli": ["base", "rendezvous", "group", "launch"],
+    "cli": ["base", "rendezvous", "group", "native", "launch"],
 }
 # Public header -> the module that implements it; other headers may be included by that module's users only.
 PUBLIC = {

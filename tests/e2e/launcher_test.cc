@@ -693,6 +693,13 @@ TEST_F(Launcher, EnvSaysFromWhereOtherHostsAreSpokenWithAndWhy) {
       << local;
   EXPECT_TRUE(has(local, "backend: gloo (TUTTI_BACKEND)")) << local;
   EXPECT_TRUE(has(local, "security: opportunistic (default): ")) << local;
+  const std::string away_at_auth = env({"MASTER_ADDR=192.0.2.1", "TUTTI_SECURITY=auth"});
+  EXPECT_TRUE(has(away_at_auth, "security: auth (TUTTI_SECURITY): keeps out everybody who does"))
+      << away_at_auth;
+  EXPECT_TRUE(has(local, "algorithms of native between hosts: auto (default); segments of 524288"))
+      << local;
+  EXPECT_TRUE(has(local, "  broadcast    ring      3 and more ranks, from 1024 KiB\n")) << local;
+  EXPECT_TRUE(has(local, "  cores: ")) << local;
   EXPECT_TRUE(has(env({"MASTER_ADDR="}), "none: MASTER_ADDR is not set"));
   EXPECT_TRUE(has(env({"TUTTI_INIT_METHOD=file://job"}), "none: init_method 'file://job': "));
   const std::string away = env({"TUTTI_INIT_METHOD=tcp://[2001:db8::1]:29500"});
