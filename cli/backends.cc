@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,21 +20,6 @@ namespace tutti::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr const char* kHelp =
-    "Examples:\n"
-    "  tutti backends               what is here, and why something is not\n"
-    "  tutti backends --json        the same with every operation, dtype and reduce operation\n"
-    "  tutti backends --markdown    the matrix as docs/backends.md has it\n"
-    "\n"
-    "Usage: tutti backends [--json | --markdown]\n"
-    "\n"
-    "A backend is chosen by name: {.backend = \"gloo\"}, --backend gloo of the examples, or\n"
-    "TUTTI_BACKEND=gloo. mpi is one of mpi_openmpi and mpi_mpich: the one that the process or its\n"
-    "launcher uses, or the setting mpi. Plugins are searched beside the library, then in\n"
-    "TUTTI_BACKEND_PATH. What a backend can do is what the conformance suite has shown.\n";
-
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 /// One backend as it is here.
 struct Here {
@@ -208,22 +193,33 @@ std::vector<std::string> parts_beside() {
   return names;
 }
 
+Manual backends_manual() {
+  return {
+      .name = "tutti backends",
+      .summary = "say which backends there are, and what each can do",
+      .usage = "[--json | --markdown]",
+      .examples = {{"tutti backends", "what is here, and why something is not"},
+                   {"tutti backends --json", "with every operation, dtype and reduce operation"},
+                   {"tutti backends --markdown", "the matrix as docs/backends.md has it"}},
+      .paragraphs =
+          {"A backend is chosen by name: {.backend = \"gloo\"}, --backend gloo of the examples, or "
+           "TUTTI_BACKEND=gloo. mpi is one of mpi_openmpi and mpi_mpich: the one that the process "
+           "or its launcher uses, or the setting mpi. Plugins are searched beside the library, "
+           "then in TUTTI_BACKEND_PATH. What a backend can do is what the conformance suite has "
+           "shown."},
+      .groups = {{"Options",
+                  {{.names = {"--json"}, .text = "one JSON object"},
+                   {.names = {"--markdown"}, .text = "the same on every machine"},
+                   {.names = {"-h", "--help"}, .text = "this text"}}}}};
+}
+
 int backends_command(std::span<const std::string> words) {
-  std::string form;
-  for (const std::string& word : words) {
-    if (word == "--help" || word == "-h") {
-      print(kHelp);
-      return 0;
-    }
-    if (word != "--json" && word != "--markdown") {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("unknown option {}; there are --json and --markdown", word));
-    }
-    form = word;
-  }
-  if (form == "--markdown") {
+  const std::set<std::string> given = flags_given(backends_manual(), words, true);
+  if (given.contains("--help")) {
+    print(help_text(backends_manual()));
+  } else if (given.contains("--markdown")) {
     print(markdown());
-  } else if (form == "--json") {
+  } else if (given.contains("--json")) {
     print(json_of(find_all()).dump(2) + "\n");
   } else {
     print(text_of(find_all()));

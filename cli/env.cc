@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,19 +22,6 @@
 
 namespace tutti::cli {
 namespace {
-
-constexpr const char* kHelp =
-    "Examples:\n"
-    "  tutti env                    what is set here, and why\n"
-    "  tutti run -n 1 tutti env     the same as a rank would see it\n"
-    "  tutti env --json             for programs\n"
-    "\n"
-    "Usage: tutti env [--json]\n"
-    "\n"
-    "A setting comes from an option of the program, else from its TUTTI_ variable, else from its\n"
-    "default. Those marked * must be equal on all ranks.\n";
-
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 std::string settings_table(const std::vector<SettingInfo>& settings) {
   std::size_t widest_name = 0, widest_value = 0;
@@ -222,18 +209,47 @@ nlohmann::ordered_json host_json(const rendezvous::Reach& reach,
 
 }  // namespace
 
+namespace {
+
+std::vector<Word> variables() {
+  std::vector<Word> words;
+  for (const SettingInfo& setting : describe_settings()) {
+    std::string name = "TUTTI_" + setting.name;
+    std::transform(name.begin(), name.end(), name.begin(), ::toupper);
+    const std::string is_default =
+        setting.default_value.empty() ? "" : fmt::format(" (default {})", setting.default_value);
+    words.push_back(
+        {.names = {name},
+         .value = setting.type,
+         .values = 1,
+         .text = setting.doc + is_default + (setting.uniform ? "; the same on all ranks" : "")});
+  }
+  return words;
+}
+
+}  // namespace
+
+Manual env_manual() {
+  return {.name = "tutti env",
+          .summary = "print every setting, its value and its source, and who this process would be",
+          .usage = "[--json]",
+          .examples = {{"tutti env", "what is set here, and why"},
+                       {"tutti run -n 1 tutti env", "the same as a rank would see it"},
+                       {"tutti env --json", "for programs"}},
+          .paragraphs =
+              {"A setting comes from an option of the program, else from its TUTTI_ variable, "
+               "else from its default. Those marked * must be equal on all ranks."},
+          .groups = {{"Options",
+                      {{.names = {"--json"}, .text = "all of it as one JSON object"},
+                       {.names = {"-h", "--help"}, .text = "this text"}}}},
+          .variables = variables()};
+}
+
 int env_command(std::span<const std::string> words) {
-  bool as_json = false;
-  for (const std::string& word : words) {
-    if (word == "--help" || word == "-h") {
-      print(kHelp);
-      return 0;
-    }
-    if (word != "--json") {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("unknown option {}; the only one is --json", word));
-    }
-    as_json = true;
+  const std::set<std::string> given = flags_given(env_manual(), words);
+  if (given.contains("--help")) {
+    print(help_text(env_manual()));
+    return 0;
   }
   const Environment environment = read_environment();
   const std::vector<SettingInfo> settings = describe_settings();
@@ -241,7 +257,7 @@ int env_command(std::span<const std::string> words) {
   const rendezvous::Reach reach =
       rendezvous::reach_of_this_host(who.identity, row_of(settings, "init_method").value);
   const std::vector<std::string> warnings = unknown_variables(environment);
-  if (as_json) {
+  if (given.contains("--json")) {
     const nlohmann::ordered_json all = {{"identity", identity_json(who)},
                                         {"host", host_json(reach, settings)},
                                         {"algorithms", algorithms_json(settings)},

@@ -16,69 +16,25 @@
 namespace tutti::cli {
 namespace {
 
-struct Command {
-  const char* name;
-  const char* summary;
-  int (*run)(std::span<const std::string> words);
-};
-
 constexpr Command kCommands[] = {
-    {"run", "start a program on several ranks and see it through", run_command},
-    {"env", "print every setting, its value and its source, and who this process would be",
-     env_command},
-    {"backends", "say which backends there are, and what each can do", backends_command},
+    {"run", run_manual, run_command},
+    {"env", env_manual, env_command},
+    {"backends", backends_manual, backends_command},
+    {"completion", completion_manual, completion_command},
+    {"man", man_manual, man_command},
 };
-
-std::string command_list() {
-  std::string text;
-  for (const Command& command : kCommands) {
-    text += fmt::format("  {:<8} {}\n", command.name, command.summary);
-  }
-  return text;
-}
-
-std::string long_help() {
-  return fmt::format(
-      "Examples:\n"
-      "  tutti run -n 4 ./train --epochs 3    four ranks on this host\n"
-      "  tutti run -n auto ./train            one rank per core\n"
-      "  tutti run -n 4 --dry-run ./train     say what would be started, and where\n"
-      "  tutti env                            settings and identity, and where they come from\n"
-      "  tutti backends                       which backends there are here, and what they can do\n"
-      "\n"
-      "tutti {}: distributed communication and data-parallel training for C++.\n"
-      "\n"
-      "Usage: tutti COMMAND [options]\n"
-      "\n"
-      "Commands:\n{}"
-      "\n"
-      "Options:\n"
-      "  --help     this text; tutti COMMAND --help says more\n"
-      "  --version  version, commit, compiler, what is built in and what was found\n",
-      build_info().version, command_list());
-}
-
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void complain(const std::string& text) {
   const std::string line = text + '\n';
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
-int unknown_command(const std::string& word) {
-  std::vector<std::string> names;
-  for (const Command& command : kCommands) names.emplace_back(command.name);
-  const std::string guess = nearest(word, names);
-  complain(fmt::format("tutti: unknown command '{}'; {}", word,
-                       guess.empty() ? "tutti --help lists the commands"
-                                     : fmt::format("did you mean tutti {}?", guess)));
-  return kUsageError;
-}
-
 int run_main(const std::vector<std::string>& words) {
   if (words.empty()) {
-    complain(fmt::format("Usage: tutti COMMAND [options]\n\n{}\ntutti --help says more.",
-                         command_list()));
+    std::string list;
+    for (const Command& command : kCommands)
+      list += fmt::format("  {:<10} {}\n", command.name, command.manual().summary);
+    complain(fmt::format("Usage: tutti COMMAND [options]\n\n{}\ntutti --help says more.", list));
     return kUsageError;
   }
   const std::string& word = words[0];
@@ -91,22 +47,62 @@ int run_main(const std::vector<std::string>& words) {
     return 0;
   }
   if (word == "--help" || word == "-h" || word == "help") {
-    print(long_help());
+    print(help_text(manual_of_tutti()));
     return 0;
   }
-  for (const Command& command : kCommands) {
-    if (word == command.name) return command.run(std::span(words).subspan(1));
-  }
-  return unknown_command(word);
+  return command_named(word).run(std::span(words).subspan(1));
 }
 
 }  // namespace
+
+std::span<const Command> commands() { return kCommands; }
+
+const Command& command_named(const std::string& word) {
+  std::vector<std::string> names;
+  for (const Command& command : kCommands) {
+    if (word == command.name) return command;
+    names.emplace_back(command.name);
+  }
+  const std::string guess = nearest(word, names);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("unknown command '{}'; {}", word,
+                          guess.empty() ? "tutti --help lists the commands"
+                                        : fmt::format("did you mean tutti {}?", guess)));
+}
+
+Manual manual_of_tutti() {
+  WordGroup all{"Commands", {}};
+  for (const Command& command : kCommands)
+    all.words.push_back({.names = {command.name}, .text = command.manual().summary});
+  return {
+      .name = "tutti",
+      .summary = "distributed communication and data-parallel training for C++",
+      .usage = "COMMAND [options]",
+      .examples = {{"tutti run -n 4 ./train --epochs 3", "four ranks on this host"},
+                   {"tutti run -n auto ./train", "one rank per core"},
+                   {"tutti run -n 4 --dry-run ./train", "say what would be started, and where"},
+                   {"tutti env", "settings and identity, and where they come from"},
+                   {"tutti backends", "which backends there are here, and what they can do"}},
+      .paragraphs = {fmt::format(
+          "tutti {}: distributed communication and data-parallel training for C++.",
+          build_info().version)},
+      .groups = {all,
+                 {"Options",
+                  {{.names = {"-h", "--help"}, .text = "this text; tutti COMMAND --help says more"},
+                   {.names = {"-V", "--version"},
+                    .text = "version, commit, compiler, what is built in and what was found"}}}}};
+}
+
+void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
 }  // namespace tutti::cli
 
 int main(int argc, char** argv) {
   using tutti::cli::complain;
   const std::vector<std::string> words(argv + 1, argv + argc);
-  const std::string name = words.empty() || words[0][0] == '-' ? "tutti" : "tutti " + words[0];
+  std::string name = "tutti";
+  for (const tutti::cli::Command& command : tutti::cli::commands())
+    if (!words.empty() && words[0] == command.name) name += " " + words[0];
   try {
     return tutti::cli::run_main(words);
   } catch (const tutti::Error& error) {

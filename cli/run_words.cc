@@ -19,23 +19,6 @@
 namespace tutti::cli {
 namespace {
 
-constexpr const char* kExamples =
-    "Examples:\n"
-    "  tutti run -n 4 ./train --epochs 3            four ranks on this host\n"
-    "  tutti run --nproc-per-node=auto ./train      one rank per core\n"
-    "  tutti run -n 2 train.py                      Python; it finds RANK, WORLD_SIZE, ...\n"
-    "  tutti run -n 4 --timeout 10min ./train       give up after ten minutes (exit code 124)\n"
-    "  tutti run -n 4 --dry-run ./train             say what would be started, and where\n"
-    "\n"
-    "Starts a program on several ranks, prints their output as whole lines, and ends with the\n"
-    "exit code of the rank that failed first (128 + signal if it was killed). No process of the\n"
-    "job outlives it. Words may have one dash or two, and dashes or underscores in them;\n"
-    "torchrun's are also taken from its variables, PET_NPROC_PER_NODE and the like.";
-constexpr const char* kExitCodes =
-    "\nExit codes: the root cause's own; 2 wrong usage, 3 the ranks did not all meet, 124 "
-    "timeout.\n"
-    "INT TERM HUP QUIT USR1 USR2 CONT TSTP are handed on to the ranks; a second Ctrl-C kills them.";
-
 /// Words of others that change nothing here.
 struct Meaningless {
   const char* names;
@@ -66,12 +49,8 @@ constexpr Refused kRefused[] = {
     {"--launcher", 1, "tutti run starts ranks on this host only"},
 };
 
-class Formatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "\nUsage: tutti run [options] [--] PROGRAM [arguments...]\n";
-  }
-};
+/// The last group of the help.
+constexpr const char* kOthers = "Others";
 
 [[noreturn]] void refuse(const std::string& message) {
   throw Error(ErrorCode::kInvalidArgument, message);
@@ -131,9 +110,8 @@ int number_of(const std::string& name, const std::string& text, int least, int m
 
 // ---- Which there are
 
-RunWords::RunWords() : app_(std::make_unique<CLI::App>(kExamples, "tutti run")) {
-  app_->set_help_flag("-h,--help", "this text");
-  app_->formatter(std::make_shared<Formatter>());
+RunWords::RunWords() : app_(std::make_unique<CLI::App>("", "tutti run")) {
+  app_->set_help_flag("-h,--help", "this text")->group(kOthers);
   declare_ranks();
   declare_meeting();
   declare_program();
@@ -145,8 +123,8 @@ RunWords::RunWords() : app_(std::make_unique<CLI::App>(kExamples, "tutti run")) 
 void RunWords::declare_ranks() {
   const char* const group = "Ranks and hosts";
   app_->add_option("-n,--np,--nproc-per-node", count_,
-                   "number of ranks: N, or auto (cpu): one per core; 1 if not given")
-      ->type_name("N")
+                   "number of ranks, or one per core; 1 if not given")
+      ->type_name("N|auto|cpu")
       ->group(group);
   app_->add_option("-H,--host", hosts_, "hosts and how many ranks each takes, as in a:2,b:2")
       ->type_name("HOSTS")
@@ -160,12 +138,12 @@ void RunWords::declare_ranks() {
   app_->add_option("--node-rank", node_rank_, "which of them this one is: 0")
       ->type_name("N")
       ->group(group);
-  app_->add_option("--bind-to", bind_to_, "what a rank may use: none (all cores), core, numa")
-      ->type_name("WHAT")
+  app_->add_option("--bind-to", bind_to_, "a rank may use all cores, one core, or those of a node")
+      ->type_name("none|core|numa")
       ->group(group);
   app_->add_option("--map-by", map_by_,
-                   "which: slot (neighbours side by side), numa (dealt out to the nodes in turn)")
-      ->type_name("WHAT")
+                   "which: neighbours side by side, or dealt out to the nodes in turn")
+      ->type_name("slot|numa")
       ->group(group);
   app_->add_flag("--report-bindings", reports_bindings_, "say where each rank is")->group(group);
   app_->add_flag("--dry-run", dry_run_,
@@ -182,8 +160,8 @@ void RunWords::declare_meeting() {
   app_->add_option("--master-port", master_port_, "MASTER_PORT for the ranks")
       ->type_name("PORT")
       ->group(group);
-  app_->add_option("--rdzv-backend", rdzv_backend_, "static or c10d; both mean tutti run's own")
-      ->type_name("NAME")
+  app_->add_option("--rdzv-backend", rdzv_backend_, "both mean tutti run's own store")
+      ->type_name("static|c10d")
       ->group(group);
   app_->add_option("--rdzv-endpoint", rdzv_endpoint_, "this host")->type_name("HOST")->group(group);
   app_->add_option("--rdzv-id", rdzv_id_, "a name for the job")->type_name("NAME")->group(group);
@@ -253,36 +231,76 @@ void RunWords::declare_endings() {
       ->group(group);
 }
 
-/// They stand in no group: the help names them in a line.
+/// They stand in no group: the help names those that change nothing in a line.
 void RunWords::declare_others() {
-  std::string names;
-  for (const Meaningless& word : kMeaningless) {
-    const std::string spelled = word.names;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", spelled.substr(0, spelled.find(',')));
-    if (word.values == 0) {
-      app_->add_flag(word.names)->group("");
+  const auto declare = [&](const char* names, int values) {
+    if (values == 0) {
+      app_->add_flag(names)->group("");
     } else {
-      app_->add_option(word.names)->expected(word.values)->take_all()->group("");
+      app_->add_option(names)->expected(values)->take_all()->group("");
     }
-  }
-  for (const Refused& word : kRefused) {
-    if (word.values == 0) {
-      app_->add_flag(word.names)->group("");
-    } else {
-      app_->add_option(word.names)->expected(word.values)->group("");
-    }
-  }
-  app_->footer(fmt::format("\nTaken, and without meaning here: {}.\n{}", names, kExitCodes));
+  };
+  for (const Meaningless& word : kMeaningless) declare(word.names, word.values);
+  for (const Refused& word : kRefused) declare(word.names, word.values);
 }
 
 RunWords::~RunWords() = default;
 
-std::string RunWords::help() const { return app_->help(); }
+std::string RunWords::meaningless() {
+  std::string names;
+  for (const Meaningless& word : kMeaningless) {
+    const std::string spelled = word.names;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", spelled.substr(0, spelled.find(',')));
+  }
+  return names;
+}
+
+namespace {
+
+int values_of(const CLI::Option& option) {
+  return option.get_type_size_max() == 0 ? 0 : option.get_expected_min();
+}
+
+Word word_of(const CLI::Option& option) {
+  Word word;
+  word.values = values_of(option);
+  word.text = option.get_description();
+  for (const std::string& name : option.get_snames()) word.names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) word.names.push_back("--" + name);
+  if (word.values > 0) word.value = option.get_type_name();
+  return word;
+}
+
+}  // namespace
+
+std::vector<WordGroup> RunWords::groups() const {
+  std::vector<WordGroup> groups;
+  WordGroup others{kOthers, {}};
+  for (const CLI::Option* option : app_->get_options()) {
+    const std::string title = option->get_group();
+    if (title.empty()) continue;
+    if (title == kOthers) {
+      others.words.push_back(word_of(*option));
+      continue;
+    }
+    if (groups.empty() || groups.back().title != title) groups.push_back({title, {}});
+    groups.back().words.push_back(word_of(*option));
+  }
+  groups.push_back(std::move(others));
+  return groups;
+}
+
+std::vector<Word> RunWords::hidden() const {
+  std::vector<Word> words;
+  for (const CLI::Option* option : app_->get_options())
+    if (option->get_group().empty()) words.push_back(word_of(*option));
+  return words;
+}
 
 std::vector<launch::OptionWord> RunWords::known() const {
   std::vector<launch::OptionWord> known;
   for (const CLI::Option* option : app_->get_options()) {
-    const int values = option->get_type_size_max() == 0 ? 0 : option->get_expected_min();
+    const int values = values_of(*option);
     for (const std::string& name : option->get_snames()) known.push_back({name, values});
     for (const std::string& name : option->get_lnames()) known.push_back({name, values});
   }

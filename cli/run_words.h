@@ -10,6 +10,7 @@
 #include "base/config.h"
 #include "launch/arguments.h"
 #include "launch/job.h"
+#include "manual.h"
 
 namespace CLI {
 class App;
@@ -25,10 +26,14 @@ class RunWords {
   RunWords& operator=(const RunWords&) = delete;
 
   /// Takes the words before the program, and torchrun's variables PET_* for what they leave open.
-  /// False: they ask for help(). Throws Error(kInvalidArgument).
+  /// False: they ask for help. Throws Error(kInvalidArgument).
   bool parse(const std::vector<std::string>& options, const Environment& environment);
   std::vector<launch::OptionWord> known() const;
-  std::string help() const;
+  /// Their groups, and those that stand in none.
+  std::vector<WordGroup> groups() const;
+  std::vector<Word> hidden() const;
+  /// "--mca, --rdzv-conf": what is taken and changes nothing here.
+  static std::string meaningless();
 
   /// What they ask for. `command`: the words from the program on. `*notes`: lines for people.
   ///

@@ -337,8 +337,8 @@ class KnotWords {
         for (const WaitPart& receive : facts_[to.index()].parts)
           if (misses(receive, send, link.rank))
             return fmt::format(
-                ". Their tags differ: {0} {1} sends with {2}, {0} {3} receives with {4}; a message is "
-                "received with the tag that it was sent with",
+                ". Their tags differ: {0} {1} sends with {2}, {0} {3} receives with {4}; a message "
+                "is received with the tag that it was sent with",
                 rank_, link.rank.value, static_cast<std::int32_t>(send.what.chain), to.value,
                 static_cast<std::int32_t>(receive.what.chain));
       }
