@@ -139,8 +139,8 @@ void LocalRanks::take_master_port(int wanted) {
 
 std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPlan& plan,
                                               std::vector<net::Fd>& rank_ends) {
-  const JobFacts job{door_->address(), order.master_address, master_port_.port,
-                     order.run_id,     order.restart_count,  order.max_restarts};
+  JobFacts job{door_->address(), order.master_address, master_port_.port,
+               order.run_id,     order.restart_count,  order.max_restarts};
   std::vector<RankCommand> commands;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
     RankCommand command{.rank = ranks_[index].number,
@@ -153,6 +153,7 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
     Environment variables = order.environment;
     const Environment& added = plan.thread_defaults[index].added;
     variables.insert(added.begin(), added.end());
+    job.error_file = ranks_[index].error_file.path();
     for (const auto& [name, value] :
          rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
       command.variables.push_back(fmt::format("{}={}", name, value));
@@ -259,6 +260,7 @@ void LocalRanks::rank_ended(int number, int wait_status) {
               .disagreement = door_->disagreement_of(number),
               .failure = door_->failure_of(number),
               .doing = door_->doing_of(number),
+              .error = rank->error_file.said(),
               .untold = door_->untold_by(number)}});
 }
 

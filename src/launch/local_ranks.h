@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "launch/door.h"
+#include "launch/error_file.h"
 #include "launch/keeper.h"
 #include "launch/messages.h"
 #include "launch/placement.h"
@@ -70,6 +71,7 @@ class LocalRanks {
     int number = 0;                                               ///< in the job
     bool has_joined = false, has_met = false, has_ended = false;  ///< as told
     net::Fd pipes[2];                                             ///< by Stream
+    ErrorFile error_file;
   };
   /// From the order End on.
   enum class Ending { none, lingers, awaits_guard, done };

@@ -14,7 +14,7 @@ constexpr std::size_t kLongest = kMaxOrderBytes;
 
 constexpr auto fields_of(const RankExit*) {
   return std::tuple(&RankExit::rank, &RankExit::wait_status, &RankExit::ours, &RankExit::culprits,
-                    &RankExit::disagreement, &RankExit::failure, &RankExit::doing,
+                    &RankExit::disagreement, &RankExit::failure, &RankExit::doing, &RankExit::error,
                     &RankExit::untold);
 }
 constexpr auto fields_of(const UntoldFailure*) {

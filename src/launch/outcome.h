@@ -35,6 +35,7 @@ struct RankExit {
   std::string disagreement = {};   ///< what the board says the ranks disagreed about
   std::string failure = {};        ///< why its first group failed, from the board; empty: none did
   std::string doing = {};          ///< at its end, from the board; empty: it was never in a world
+  std::string error = {};          ///< what its program has said in its error file
   /// Of one of its groups, which its program has not been told of.
   std::optional<UntoldFailure> untold = {};
 };

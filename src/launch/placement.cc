@@ -76,6 +76,7 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   variables["TORCHELASTIC_RUN_ID"] = job.run_id;
   variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(job.restart_count);
   variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
+  if (!job.error_file.empty()) variables["TORCHELASTIC_ERROR_FILE"] = job.error_file;
   variables["TUTTI_AGENT"] = job.agent;
   return variables;
 }

@@ -40,13 +40,14 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int shar
 /// there; else 0.
 int master_port(const Environment& inherited);
 
-/// What all ranks of a host are told.
+/// What ranks of a host are told.
 struct JobFacts {
   std::string agent;           ///< TUTTI_AGENT: where they meet
   std::string master_address;  ///< for programs that insist on one
   int master_port = 0;
   std::string run_id;
   int restart_count = 0, max_restarts = 0;
+  std::string error_file = {};  ///< of the rank; empty: there is none
 };
 
 /// The environment of one rank: `inherited` plus torchrun's variables plus TUTTI_AGENT.

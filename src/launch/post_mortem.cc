@@ -78,6 +78,7 @@ void append_culprit(const JobReport& report, const RankReport& culprit,
   lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
                               culprit.rank, report.host, culprit.pid,
                               control::describe_wait_status(culprit.exit.wait_status)));
+  if (!culprit.exit.error.empty()) lines.push_back("  " + culprit.exit.error);
   if (!culprit.exit.failure.empty()) lines.push_back("  " + culprit.exit.failure);
   if (!culprit.exit.doing.empty()) {
     lines.push_back(fmt::format("  rank {} {}", culprit.rank, culprit.exit.doing));
@@ -136,8 +137,10 @@ std::string reason_of(const JobReport& report, const Outcome& outcome) {
   const auto root = outcome.root_cause();
   if (!root) return fmt::format("exit code {} after {}", report.exit_code, lasted);
   const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
-  return fmt::format("rank {} (pid {}): {} after {}", culprit.rank, culprit.pid,
-                     control::describe_wait_status(culprit.exit.wait_status), lasted);
+  const std::string& error = culprit.exit.error;
+  return fmt::format("rank {} (pid {}): {} after {}{}", culprit.rank, culprit.pid,
+                     control::describe_wait_status(culprit.exit.wait_status), lasted,
+                     error.empty() ? "" : ": " + error);
 }
 
 }  // namespace tutti::launch

@@ -890,6 +890,29 @@ TEST_F(Launcher, StartsAllRanksAgainAfterAFailure) {
   EXPECT_TRUE(has(job.err(), "tutti: ended well after 2 restarts\n")) << job.err();
 }
 
+TEST_F(Launcher, TellsWhatAProgramSaysInItsErrorFile) {
+  const std::string says =
+      R"(echo '{"message": {"message": "ValueError: no data", "extraInfo": 1}}')";
+  const Words words = {"run",
+                       "-n",
+                       "2",
+                       "--max-restarts=1",
+                       "sh",
+                       "-c",
+                       "test $RANK = 0 || { " + says + " > $TORCHELASTIC_ERROR_FILE; exit 3; }"};
+  LaunchedJob job(words);
+  EXPECT_EQ(job.wait_exit(), 3) << job.err();
+  EXPECT_TRUE(has(job.err(), "\n  ValueError: no data\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "restart 1: rank 1 (pid ")) << job.err();
+  EXPECT_TRUE(has(job.err(), " s: ValueError: no data\n")) << job.err();
+  // What an outer launcher has given is not this job's.
+  LaunchedJob inner({"run", "-n", "1", "env", "TORCHELASTIC_ERROR_FILE=/outer", TUTTI_COMMAND,
+                     "run", "-n", "2", "sh", "-c", "echo file=$TORCHELASTIC_ERROR_FILE"});
+  EXPECT_EQ(inner.wait_exit(), 0) << inner.err();
+  EXPECT_TRUE(has(inner.out(), "file=/proc/")) << inner.out();
+  EXPECT_FALSE(has(inner.out(), "/outer")) << inner.out();
+}
+
 TEST_F(Launcher, EndsWithTheLastFailureWhenNoRestartIsLeft) {
   LaunchedJob job({"run", "-n", "2", "--max-restarts=1", "sh", "-c",
                    "test $RANK = 0 || exit $((7 + TORCHELASTIC_RESTART_COUNT))"});

@@ -46,6 +46,7 @@ RankExit an_exit() {
           .disagreement = "about the count",
           .failure = "rank 0 was lost",
           .doing = "is in all_reduce #4",
+          .error = "ValueError: no data",
           .untold = UntoldFailure{.code = ErrorCode::kPeerLost,
                                   .culprits = {0},
                                   .text = "rank 0 was lost",
