@@ -1,6 +1,7 @@
 // Soak `orphans`: launcher, guard, keeper or a rank is killed with SIGKILL at a random moment,
 // while the job starts or runs, with helpers in sessions of their own: a second later no process of
-// it is left, and a sibling job has lost none.
+// it is left, and a sibling job has lost none. One job in three has been started again before, and
+// one in three keeps what its ranks print in files.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -8,6 +9,8 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -33,6 +36,34 @@ int strangers(const e2e::LaunchedJob& sibling, int siblings) {
   return static_cast<int>(launch::descendants_of(::getpid()).size()) - siblings;
 }
 
+/// Kills a rank once all are up; true when tutti run says that it starts them again.
+bool fails_once(e2e::LaunchedJob& job) {
+  if (!job.wait_for("ready", 3 * kRanks)) return false;
+  const std::vector<pid_t> below = launch::descendants_of(job.pid());  // guard, keeper, a rank
+  if (below.size() < 3) return false;
+  launch::signal_descendant(below[2], ::getpid(), SIGKILL);
+  return job.wait_for_error("; restart 1 of 1");
+}
+
+/// A folder that is gone in the end.
+class Folder {
+ public:
+  Folder() {
+    std::string name = (std::filesystem::temp_directory_path() / "tutti_orphans_XXXXXX").string();
+    if (::mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~Folder() {
+    std::error_code error;
+    std::filesystem::remove_all(path_, error);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const noexcept { return path_; }
+
+ private:
+  std::string path_;
+};
+
 int soak(const Words& words) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   fmt::print(stderr, "orphans: seed {}\n", words.seed);
@@ -41,15 +72,25 @@ int soak(const Words& words) {
   if (!sibling.wait_for("ready", 6)) return 1;
   const int siblings = static_cast<int>(launch::descendants_of(::getpid()).size());
   Progress progress("orphans", words.rounds);
+  const Folder logs;
   Figures gone;
   int failed = 0;
   for (int i = 0; i < words.rounds; ++i) {
     const bool while_starting = random() % 2 == 0;
     const auto moment = std::chrono::microseconds(random() % 20'000);
     const auto victim = random() % 4;  // launcher, guard, keeper, rank 0
-    e2e::LaunchedJob job({"run", "-n", std::to_string(kRanks), "--failure-grace", "0", "--grace",
-                          "100ms", TUTTI_SOAK_RANK, "tree"});
-    if (!while_starting) job.wait_for("ready", 3 * kRanks);
+    const bool restarts = random() % 3 == 0, keeps = random() % 3 == 0;
+    std::vector<std::string> command = {
+        "run", "-n", std::to_string(kRanks), "--failure-grace", "0", "--grace", "100ms"};
+    if (restarts) command.insert(command.end(), {"--max-restarts", "1"});
+    if (keeps) command.insert(command.end(), {"--log-dir", logs.path()});
+    command.insert(command.end(), {TUTTI_SOAK_RANK, "tree"});
+    e2e::LaunchedJob job(command);
+    if (restarts && !fails_once(job)) {
+      fmt::print(stderr, "orphans: round {}: was not started again\n{}{}", i, job.out(), job.err());
+      return 1;
+    }
+    if (!while_starting) job.wait_for("ready", (restarts ? 2 : 1) * 3 * kRanks);
     Deadline until_the_moment = Deadline::after(moment);
     net::pause(moment, until_the_moment);
     pid_t pid = job.pid();

@@ -28,7 +28,7 @@ fi
 # Rounds at full length: the counts of the promises.
 case "$name" in
   kills | orphans) rounds=100 ;;
-  endings | real) rounds=200 ;;
+  endings | failing-jobs | real) rounds=200 ;;
   faults) rounds=1000 ;; # 200 of each harm
   flood) rounds=50 ;;
   deadlocks | disagreements) rounds=1000 ;;
@@ -37,7 +37,7 @@ case "$name" in
   links) rounds=20 hosts=3 ;; # of each cut
   strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, faults, flood, fuzz, orphans, groups, init, links, real, simulate, strangers, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, links, real, simulate, strangers, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -62,6 +62,9 @@ if [ "$name" = votes ]; then
 fi
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
+fi
+if [ "$name" = failing-jobs ]; then
+  soak=tests/soak/failing_jobs.py
 fi
 if [ "$name" = links ] || [ "$name" = strangers ]; then
   soak=tests/soak/$name.py
