@@ -288,8 +288,11 @@ void Messages::fail_pending() noexcept {
 /// Ends `transfer`, and younger ones of its tag that waited for it, unless an older one is under
 /// way.
 void Messages::complete(Transfer& transfer) {
-  PostedLine& line = *transfer.line_;
   transfer.state.store(State::complete);
+  end_completed(*transfer.line_);
+}
+
+void Messages::end_completed(PostedLine& line) noexcept {
   while (line.first != nullptr && line.first->state.load() == State::complete) {
     end(transfer_of(*line.first));
   }

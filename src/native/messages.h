@@ -302,6 +302,8 @@ class Messages final : private Taker {
   void take_own(Transfer& receive, const Offer& offer);
 
   void complete(Transfer& transfer);
+  /// The first ones of a line, as far as all is moved.
+  void end_completed(PostedLine& line) noexcept;
   void end(Transfer& transfer) noexcept;
   template <class Visit>
   static void visit_sends(const PostedLine& line, Visit&& visit);

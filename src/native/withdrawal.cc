@@ -126,6 +126,7 @@ void Messages::on_returned(Peer& to, const FrameHeader& header) {
   Transfer& send = transfer_of(*posted);
   give_back_place(to, *tag, send);
   forget(send);
+  end_completed(tag->sends);  // a younger one may have been matched before this was heard
   if (tag->first_queued != nullptr) make_ready(to, *tag);
   send.recall_.store(Transfer::Recall::returned);
   if (send.is_asynchronous()) {

@@ -2,12 +2,14 @@
 #include "native/messages.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <barrier>
 #include <random>
 
 #include "native/arena.h"
+#include "native/channel/tcp.h"
 #include "native_ranks.h"
 
 namespace tutti::native {
@@ -361,6 +363,77 @@ TEST(Messages, TakingBackRacesWithMatching) {
   EXPECT_LT(sent.size(), static_cast<std::size_t>(kRounds)) << "nothing was taken back";
   std::sort(received.begin(), received.end());
   EXPECT_EQ(received, sent);
+}
+
+/// Plays the receiver of two messages of a tag at the other end of a connection: when the older one
+/// is recalled it gives it back, but only after it has matched the younger one.
+void match_the_younger_first(const std::shared_ptr<TcpConnection>& connection,
+                             const std::function<void()>& wake) {
+  TcpReceiver in(connection);
+  TcpSender out(connection);
+  std::vector<FrameHeader> announced;
+  for (bool is_recalled = false; !is_recalled; in.pop()) {
+    const Frame* frame = nullptr;
+    while ((frame = in.peek()) == nullptr) std::this_thread::yield();
+    is_recalled = frame->header.type == FrameType::recall;
+    if (!is_recalled) announced.push_back(frame->header);
+  }
+  ASSERT_EQ(announced.size(), 2u);
+  FrameHeader match;
+  match.type = FrameType::match;
+  match.id = announced[1].id;
+  match.tag = announced[1].tag;
+  match.what.count = Matcher::cost_of(announced[1]);
+  EXPECT_EQ(out.try_send(match, nullptr), Sent::whole);
+  FrameHeader returned = match;
+  returned.type = FrameType::returned;
+  returned.id = announced[0].id;
+  EXPECT_EQ(out.try_send(returned, nullptr), Sent::whole);
+  wake();
+}
+
+TEST(Messages, AYoungerOneThatWasMatchedEndsWhenTheOlderOneIsGivenBack) {
+  int ends[2] = {-1, -1};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+  const auto near = std::make_shared<TcpConnection>(net::Secured(net::Fd(ends[0])));
+  const auto far = std::make_shared<TcpConnection>(net::Secured(net::Fd(ends[1])));
+  const std::shared_ptr<Store> store = make_memory_store();
+  const net::Fd board = control::Board::make(2);
+  std::barrier both(2);
+  const auto live = [&](const group::NativeSpec& spec) {
+    if (spec.rank == 1) {
+      match_the_younger_first(far, [&] { spec.membership->notify(0); });
+      both.arrive_and_wait();
+      return;
+    }
+    Channels channels(2, 0, kMaxTcpPayload, [&](int) {
+      PeerLink link;
+      link.receiver = std::make_unique<TcpReceiver>(near);
+      link.open_sender = [&] { return std::make_unique<TcpSender>(near); };
+      link.connection = near;
+      return link;
+    });
+    Messages messages(channels, *spec.membership);
+    std::uint64_t data = 7;
+    Request request;
+    request.op = Op::send;
+    request.dtype = DType::u64;
+    request.count = 1;
+    request.input = {&data, 1, DType::u64};
+    request.message.peer = 1;
+    request.arrive = request.stall = Deadline::after(std::chrono::seconds(20));
+    Transfer older(messages, request, nullptr), younger(messages, request, nullptr);
+    messages.submit(older);
+    messages.submit(younger);
+    EXPECT_TRUE(messages.cancel(older, Error(ErrorCode::kCancelled, "taken back", {})));
+    both.arrive_and_wait();
+    messages.drive();
+    EXPECT_TRUE(younger.ended());
+    messages.withdraw(younger, true);
+  };
+  std::thread other([&] { on_native_member(1, 2, board.get(), store, live); });
+  on_native_member(0, 2, board.get(), store, live);
+  other.join();
 }
 
 /// The match lies in the channel when the group fails, after which nothing is read.
