@@ -97,21 +97,34 @@ void Membership::State::await_cause() noexcept {
           {}});
 }
 
+Clock::time_point Membership::State::known_as_of(int member) const noexcept {
+  return host->others->facts_of(id, members.world_rank_of(member)).asked;
+}
+
+bool Membership::State::is_silent(int member) const noexcept {
+  const Clock::time_point known = known_as_of(member);
+  const std::lock_guard lock(mutex);
+  const auto found = asked_in_vain.find(member);
+  return found != asked_in_vain.end() && known < found->second;
+}
+
+void Membership::State::note_silent(int member, Clock::time_point since) {
+  const std::lock_guard lock(mutex);
+  asked_in_vain[member] = since;
+}
+
 std::string Membership::State::ask_what_they_do(const std::vector<int>& about,
                                                 std::chrono::nanoseconds most) noexcept try {
-  std::vector<int> asked;
+  std::vector<int> asked, silent;
   for (const int member : about)
-    if (!members.is_here(member)) asked.push_back(member);
-  if (asked.empty() || host->process->on_control_thread()) return {};
+    if (!members.is_here(member)) (is_silent(member) ? silent : asked).push_back(member);
+  if (host->process->on_control_thread()) return {};
   class Asking final : public Patience {
    public:
     Asking(State& state, std::vector<int> silent, Clock::time_point end)
         : state_(state), silent_(std::move(silent)), end_(end) {}
     bool is_answered() noexcept {
-      std::erase_if(silent_, [this](int member) {
-        const WorldRank of = state_.members.world_rank_of(member);
-        return state_.host->others->facts_of(state_.id, of).asked >= began_;
-      });
+      std::erase_if(silent_, [this](int member) { return state_.known_as_of(member) >= began_; });
       return silent_.empty();
     }
     Verdict ask(Clock::time_point now, Clock::time_point* next) override {
@@ -127,10 +140,17 @@ std::string Membership::State::ask_what_they_do(const std::vector<int>& about,
     const Clock::time_point began_ = Clock::now(), end_;
   };
   // Their relays answer at once; one that is stopped is not waited for.
-  most = std::min<std::chrono::nanoseconds>(most, std::chrono::seconds(1));
-  Asking asking(*this, std::move(asked), Clock::now() + most);
-  wait(waiter, asking, [&] { return asking.is_answered(); });
-  return old_news(asking.silent(), most);
+  most = std::min<std::chrono::nanoseconds>(most, kAnswersSoon);
+  if (!asked.empty()) {
+    const Clock::time_point began = Clock::now();
+    Asking asking(*this, std::move(asked), began + most);
+    wait(waiter, asking, [&] { return asking.is_answered(); });
+    for (const int member : asking.silent()) {
+      note_silent(member, began);
+      silent.push_back(member);
+    }
+  }
+  return old_news(silent, most);
 } catch (...) {  // no memory: the words come without
   return {};
 }

@@ -229,11 +229,17 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
                     const std::string& why) noexcept;
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
-  /// Of members on other hosts: until it is known what they do now, for a second at most. What is
-  /// to be said of those who have not answered.
+  /// Of members on other hosts: until it is known what they do now, for kAnswersSoon at most. What
+  /// is to be said of those who have not answered; who has not done so before is not waited for.
   std::string ask_what_they_do(
       const std::vector<int>& about,
       std::chrono::nanoseconds most = std::chrono::nanoseconds::max()) noexcept;
+  static constexpr std::chrono::seconds kAnswersSoon{1};
+  /// Of a member on another host: when the question was put that it has answered last.
+  Clock::time_point known_as_of(int member) const noexcept;
+  /// Whether it has been asked in vain, and has said nothing since.
+  bool is_silent(int member) const noexcept;
+  void note_silent(int member, Clock::time_point since);
   void announce() noexcept;
   Error make_error(const Request* request) const;
   /// The same of a call of `close`.
@@ -298,6 +304,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   std::uint64_t messages = 0;                        ///< by the holder of message_busy
 
   mutable std::mutex mutex;
+  std::map<int, Clock::time_point> asked_in_vain;            // mutex; by member: since when
   std::optional<Cause> first_cause;                          // mutex
   std::vector<std::function<void(const Error&)>> callbacks;  // mutex
   bool announced = false;                                    // mutex

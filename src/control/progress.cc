@@ -83,22 +83,37 @@ Driver::Step ProgressThread::step_all() noexcept {
 }
 
 void ProgressThread::loop() noexcept {
-  /// Lets every driver look at its deadlines.
+  using Clock = Deadline::Clock;
+  static constexpr std::chrono::milliseconds kSoon{5};
+  static constexpr int kRest = 10;  // times as long as asking took
+  /// Lets every driver look at its deadlines, also where wait after wait is disturbed before its
+  /// first question.
   class AskAll final : public Patience {
    public:
     explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
-    Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
-      *next = Deadline::Clock::time_point::max();
+    Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+      due_ = Clock::time_point::max();
       owner_.visit_all([&](Driver& driver) {
-        auto wanted = Deadline::Clock::time_point::max();
+        auto wanted = Clock::time_point::max();
         driver.ask(now, &wanted);
-        *next = std::min(*next, wanted);
+        due_ = std::min(due_, wanted);
       });
+      rests_until_ = now + kRest * (Clock::now() - now);
+      *next = due_;
       return Verdict::keep_waiting;
     }
+    /// Before a wait: what is new may have a deadline that is sooner.
+    void begin(Clock::time_point now) {
+      due_ = std::max(std::min(due_, now + kSoon), rests_until_);
+      if (now < due_) return;
+      Clock::time_point next;
+      (void)ask(now, &next);
+    }
+    void end() noexcept { due_ = Clock::time_point::max(); }
 
    private:
     ProgressThread& owner_;
+    Clock::time_point due_ = Clock::time_point::max(), rests_until_ = {};
   };
 
   class ArmAll final : public Alarm {
@@ -118,6 +133,7 @@ void ProgressThread::loop() noexcept {
   // peer that rings a system call.
   WaitAccount account;
   ArmAll alarm(*this);
+  AskAll patience(*this);
   const Waiter waiter{nullptr, &bell_, kNoSpinning, &account, &alarm};
   while (!stopping_.load()) {
     const std::uint64_t woken = woken_.load();
@@ -126,11 +142,12 @@ void ProgressThread::loop() noexcept {
     const auto disturbed = [&] { return stopping_.load() || woken_.load() != woken; };
     if (step == Driver::Step::moved) continue;
     if (step == Driver::Step::idle) {
+      patience.end();
       auto due = Deadline::Clock::time_point::max();
       visit_all([&](const Driver& driver) { due = std::min(due, driver.due()); });
       wait_until(idle_bell_, due, disturbed);
     } else {
-      AskAll patience(*this);
+      patience.begin(Clock::now());
       wait(waiter, patience, [&] {
         if (disturbed()) return true;
         step = step_all();

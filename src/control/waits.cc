@@ -74,6 +74,19 @@ Patience::Verdict Membership::ask(const Request& request, int awaited, WaitClock
 
 GroupFacts Membership::read_facts() const { return state_->members.read(); }
 
+bool Membership::has_word_of(int peer, Clock::time_point since, Clock::time_point now) {
+  State& state = *state_;
+  if (peer == kAnyRank || state.members.is_here(peer) || state.known_as_of(peer) >= since ||
+      state.is_silent(peer))
+    return true;
+  if (now >= since + State::kAnswersSoon) {
+    state.note_silent(peer, since);
+    return true;
+  }
+  state.members.ask({peer});
+  return false;
+}
+
 void Membership::fail_stalled(const Request& request) noexcept {
   const int only = is_message(request.op) ? request.message.peer : -1;
   state_->fail(stalled_in(request, only, state_->members.read()), &request);
@@ -105,11 +118,15 @@ void Membership::fail_counts(const Request& request, int from, std::uint64_t sen
 }
 
 void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
+  static constexpr std::chrono::milliseconds kFresh{100};
   const int peer = request.message.peer;
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host_of_first(context.culprits);
-  const std::string silent = state_->ask_what_they_do(context.culprits, request.arrive.budget());
+  const bool is_fresh = peer == kAnyRank || state_->members.is_here(peer) ||
+                        Clock::now() - state_->known_as_of(peer) < kFresh;
+  const std::string silent =
+      is_fresh ? "" : state_->ask_what_they_do(context.culprits, request.arrive.budget());
   const std::string waited =
       request.op == Op::send
           ? fmt::format("{} has posted no recv with tag {}", state_->person(peer),

@@ -11,6 +11,9 @@
 
 namespace tutti::native {
 
+/// Between two looks for an answer of another host, which comes in much less.
+constexpr std::chrono::milliseconds kAnswerMayCome{20};
+
 // ---- calls
 
 bool Transfer::step() {
@@ -223,6 +226,12 @@ void Messages::look_at_all(Deadline::Clock::time_point now, Deadline::Clock::tim
     if (verdict == Patience::Verdict::keep_waiting || transfer.matched()) return;
     if (is_announced(transfer) && peer(transfer.awaited()).connection == nullptr) {
       to_freeze.push_back(transfer.awaited());
+      return;
+    }
+    if (transfer.time_passed_ == Deadline::Clock::time_point{}) transfer.time_passed_ = now;
+    if (!membership_.has_word_of(transfer.awaited(), transfer.time_passed_, now)) {
+      transfer.next_look_ = now + kAnswerMayCome;
+      *next = std::min(*next, transfer.next_look_);
       return;
     }
     transfer.held_back_ = held_back(transfer);

@@ -97,7 +97,8 @@ class Transfer : public Operation, public Posted {
   std::size_t moved_ = 0;
   bool carried_ = false;             // of a send: its bytes went with the announcement
   PostedStreams* stream_ = nullptr;  // where it stands: its content moves, or it is to be copied
-  Deadline::Clock::time_point next_look_ = {};  // of an asynchronous one
+  Deadline::Clock::time_point next_look_ = {};    // of an asynchronous one
+  Deadline::Clock::time_point time_passed_ = {};  // when that was found
   control::WaitClock clock_;
   std::atomic<Recall> recall_{Recall::none};
   std::unique_ptr<Error> failure_;  // of an asynchronous one that is recalled: if it is returned

@@ -365,6 +365,40 @@ TEST(Messages, TakingBackRacesWithMatching) {
   EXPECT_EQ(received, sent);
 }
 
+/// Each call of the program wakes the thread that looks at deadlines.
+TEST(Messages, ATimeoutIsToldWhileAnotherThreadKeepsTheRankBusy) {
+  std::atomic<bool> told{false};
+  on_native_ranks(2, [&](NativeRank& me) {
+    std::vector<int> ball(1);
+    if (me.rank == 1) {
+      while (ball[0] >= 0) {
+        me.recv(ball, 0, 1);
+        me.send(ball, 0, 2);
+      }
+      return;
+    }
+    std::thread player([&] {
+      const Deadline::Clock::time_point end = Deadline::Clock::now() + std::chrono::seconds(15);
+      do {
+        if (told.load() || Deadline::Clock::now() > end) ball[0] = -1;
+        me.send(ball, 1, 1);
+        std::vector<int> back(1);
+        me.recv(back, 1, 2);
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      } while (ball[0] >= 0);
+    });
+    std::vector<int> data(1);
+    Request request = me.recv_of(data, 1, 7);
+    const auto began = Deadline::Clock::now();
+    request.arrive = Deadline::after(std::chrono::milliseconds(200));
+    Work work = me.backend.start(request);
+    EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kTimeout);
+    EXPECT_LT(Deadline::Clock::now() - began, std::chrono::seconds(5));
+    told.store(true);
+    player.join();
+  });
+}
+
 /// Plays the receiver of two messages of a tag at the other end of a connection: when the older one
 /// is recalled it gives it back, but only after it has matched the younger one.
 void match_the_younger_first(const std::shared_ptr<TcpConnection>& connection,
