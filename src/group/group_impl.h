@@ -138,6 +138,8 @@ class ProcessGroup::Impl {
   /// For a destructor that runs inside an operation of the group, which would wait for itself: the
   /// group is aborted, and what the operation goes on to use stays as long as the process does.
   void leave_behind() noexcept;
+  /// What it is made of stays as long as the process does, and nothing of it ends.
+  void keep_parts() noexcept;
   void abort_unwound();
   void abort_with(const std::string& reason, std::vector<int> culprits);
   void close_in_order(Deadline deadline, const Where& where);

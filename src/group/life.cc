@@ -13,6 +13,7 @@
 
 #include "base/log.h"
 #include "base/of_rank.h"
+#include "control/process.h"
 #include "control/untold.h"
 #include "group/callback.h"
 #include "group/chain.h"
@@ -89,6 +90,10 @@ ProcessGroup::Impl::Impl(group::Parts parts)
 }
 
 ProcessGroup::Impl::~Impl() {
+  if (control::Process::forked()) {  // the threads that the parts wait for are in the parent
+    keep_parts();
+    return;
+  }
   end();
   // The callback above may come too late, and a foreign backend must not end as if all were well.
   if (const auto cause = foreign_ ? membership().cause() : std::nullopt) {
@@ -120,6 +125,10 @@ void ProcessGroup::Impl::end() noexcept {
 
 void ProcessGroup::Impl::leave_behind() noexcept {
   abort("it was destroyed in a callback of Work::then, by exit() or by the program");
+  keep_parts();
+}
+
+void ProcessGroup::Impl::keep_parts() noexcept {
   (void)new (std::nothrow) group::Parts(std::move(parts_));
   (void)foreign_.release();
 }

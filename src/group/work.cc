@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <new>
 
 #include "base/log.h"
 #include "control/callers.h"
 #include "control/membership.h"
+#include "control/process.h"
 #include "control/program_wait.h"
 #include "control/untold.h"
 #include "group/callback.h"
@@ -72,6 +74,10 @@ Work& Work::operator=(Work&& other) noexcept {
 
 Work::~Work() {
   if (!state_) return;
+  if (control::Process::forked()) {  // who would end the operation is in the parent
+    (void)new (std::nothrow) std::shared_ptr<WorkState>(std::move(state_));
+    return;
+  }
   try {
     if (!state_->done() && group::inside_callback()) {
       log(LogLevel::warn, "a Work was dropped inside a callback while its operation was under way");
@@ -92,6 +98,7 @@ void Work::wait() { wait_for(std::chrono::nanoseconds::max()); }
 bool Work::wait_for(std::chrono::nanoseconds duration) {
   if (!state_) return true;
   if (!state_->done()) {
+    control::Process::refuse_in_child();
     group::refuse_in_callback("Work::wait");
     if (!state_->help(Deadline::after(duration).end(Clock::now()))) return false;
   }
@@ -113,6 +120,7 @@ std::optional<Error> Work::error() const {
 
 bool Work::cancel() {
   if (!state_ || state_->done()) return false;
+  control::Process::refuse_in_child();
   group::refuse_in_callback("Work::cancel");  // which may hold what it would wait for
   if (!state_->cancel()) return false;
   state_->mark_seen();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,6 +12,7 @@
 #include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "ranks.h"
@@ -72,6 +74,48 @@ TEST(HostsFailures, AGlobalWorldLeavesInOrderAtExit) {
                                 {.as = As::processes, .deadline = 30s, .hosts = {0, 1, 1}});
     for (const Outcome& outcome : outcomes)
       EXPECT_EQ(outcome.wait_status, 0) << outcome.rank << ": " << outcome.failure;
+  }
+}
+
+/// Its copies of the groups and works wait for nothing, whatever their threads were at.
+TEST(HostsFailures, AForkedChildThatTouchesNoGroupEnds) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  const auto function = [](const Rank& me) {
+    int hung = 0;
+    auto world = std::make_unique<ProcessGroup>(init_process_group(me.init));
+    for (int round = 0; round < 40; ++round) {
+      std::vector<float> data(1000, 1.0f), from(1);
+      auto work = std::make_unique<Work>(world->all_reduce(data, async));
+      const pid_t child = world->rank() == 1 ? ::fork() : -1;
+      if (child == 0) {
+        work.reset();
+        world.reset();
+        ::_exit(0);
+      }
+      work->wait();
+      if (child > 0) {
+        int status = -1;
+        pid_t ended = 0;
+        for (int i = 0; i < 500 && ended == 0; ++i) {
+          ended = ::waitpid(child, &status, WNOHANG);
+          if (ended == 0) std::this_thread::sleep_for(10ms);
+        }
+        if (ended == 0) {
+          ++hung;
+          ::kill(child, SIGKILL);
+          ::waitpid(child, &status, 0);
+        }
+      }
+      world->barrier();
+    }
+    return std::to_string(hung);
+  };
+  for (const Layout& hosts : {Layout{0, 1}, Layout{0, 0}}) {
+    for (const Outcome& outcome : test_kit::collect_ranks(
+             2, function, {.as = As::processes, .deadline = 250s, .hosts = hosts})) {
+      EXPECT_EQ(outcome.failure, "") << outcome.rank;
+      EXPECT_EQ(outcome.result, "0") << outcome.rank;
+    }
   }
 }
 
