@@ -371,6 +371,7 @@ class Membership::State::Farewell final : public Patience {
     *next = now + kLongestBackoff;
     if (state_.adopt_failure() || find_difference()) return Verdict::keep_waiting;
     if (deadline_.expired(now)) return all_have_left() ? Verdict::keep_waiting : Verdict::give_up;
+    if (deadline_.left(now) < kAnswersSoon) state_.members.ask(absent());  // for the error's words
     *next = std::min(after(now, deadline_.left(now)), now + kLook);
     return Verdict::keep_waiting;
   }
@@ -394,6 +395,13 @@ class Membership::State::Farewell final : public Patience {
     // All have had a line since they met: the owner of one that is gone has made room for another.
     const auto theirs = state_.members.state_of(member);
     return !theirs || control::has_left(*theirs);
+  }
+  /// Members that have not left.
+  std::vector<int> absent() const {
+    std::vector<int> members;
+    for (int member = 0; member < state_.size(); ++member)
+      if (!has_left(member)) members.push_back(member);
+    return members;
   }
   /// True: a disagreement was found, or a failure that explains it; the group has failed.
   bool find_difference() {
@@ -439,16 +447,21 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   if (result == WaitResult::ready) return;
 
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
-  for (int member = 0; member < state.size(); ++member)
-    if (!farewell.has_left(member)) context.culprits.push_back(member);
+  context.culprits = farewell.absent();
   context.host = state.host_of_first(context.culprits);
   const std::string who =
       ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");
-  const std::string silent = state.ask_what_they_do(context.culprits, deadline.budget());
+  std::vector<int> silent;
+  for (const int member : context.culprits) {
+    const bool is_here = state.members.is_here(member);
+    if (!is_here && Clock::now() - state.known_as_of(member) > State::kAnswersSoon)
+      silent.push_back(member);
+  }
   const std::string doings = state.doings(context.culprits, " ");
   throw Error(ErrorCode::kTimeout,
               fmt::format("{}: {} not left after {}{}{}{}", heading(context, state.name), who,
-                          budget_text(deadline), doings.empty() ? "" : "; ", doings, silent),
+                          budget_text(deadline), doings.empty() ? "" : "; ", doings,
+                          state.old_news(silent, State::kAnswersSoon)),
               context);
 }
 
