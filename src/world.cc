@@ -242,7 +242,8 @@ Identity find_identity(const InitOptions& options, const Settings& settings, con
 
 void log_beginning(const Identity& identity, const Environment& environment) {
   for (const std::string& note : identity.notes) log(LogLevel::info, note);
-  if (identity.rank == 0) {
+  // One rank of each host says it, where a launcher tells which; by hand each may have its own.
+  if (identity.local_rank <= 0 && (identity.rank == 0 || !identity.is_one_host)) {
     for (const std::string& line : unknown_variables(environment)) log(LogLevel::warn, line);
   }
   if (identity.launcher == Launcher::none) {
@@ -301,13 +302,17 @@ void compare_settings(const Meeting& meeting, const Identity& identity, const Co
   const int usual = found.usual, odd = found.odd.front();
   const std::vector<std::string_view> first = lines_of(all[static_cast<std::size_t>(usual)]),
                                       second = lines_of(all[static_cast<std::size_t>(odd)]);
-  const auto [here, there] =
-      std::mismatch(first.begin(), first.end(), second.begin(), second.end());
+  std::string differ;
+  for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
+    if (first[i] != second[i])
+      differ += fmt::format("{}{} on rank {}, {} on rank {}", differ.empty() ? "" : "; ", first[i],
+                            usual, second[i], odd);
+  }
+  if (differ.empty()) differ = "one of them has another list of settings";
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("init_process_group: a setting that must be the same on all ranks "
-                          "differs: {} on rank {}, {} on rank {}",
-                          here == first.end() ? "nothing" : *here, usual,
-                          there == second.end() ? "nothing" : *there, odd),
+              fmt::format("init_process_group: settings that must be the same on all ranks differ: "
+                          "{}. Give all ranks the same TUTTI_ variables and options",
+                          differ),
               {.culprits = std::move(found.odd)});
 }
 

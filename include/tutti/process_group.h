@@ -238,7 +238,7 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   void abort(const std::string& reason);
   /// Leaves in order: ends pending work, says goodbye, waits for the others' goodbyes and compares
   /// what was done. After the deadline (empty: the setting close_timeout, 30 s): kTimeout naming
-  /// who has not left.
+  /// who has not left. An empty group has nothing to leave: nothing happens.
   void close(Timeout deadline = {}, Where where = Where::current());
 
   // What is said of other arguments.

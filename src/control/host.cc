@@ -75,7 +75,8 @@ std::string Host::State::person(WorldRank of, int shown_as) const {
   }
   const SlotIndex slot = roster.slot_of(of);
   const auto exit = shared.exit_of(slot);
-  const std::string how = exit ? ", " + describe_wait_status(*exit) : "";
+  std::string how = exit ? ", " + describe_wait_status(*exit) : "";
+  if (!exit && of != rank && net::is_stopped(shared.pid_of(slot))) how = ", stopped by a signal";
   return fmt::format("rank {} ({}pid {} on {}{})", shown_as, elsewhere, shared.pid_of(slot), host,
                      how);
 }

@@ -83,9 +83,9 @@ class Membership {
                         Deadline::Clock::time_point now, Deadline::Clock::time_point* next,
                         ProgramWait* program = nullptr, const GroupFacts* facts = nullptr);
   GroupFacts read_facts() const;
-  /// For an operation whose time has passed since `since`: whether it is known what `peer` (-1: any)
-  /// has done by then, or will not be soon; else asks, for another look in 20 ms. throw_gave_up
-  /// waits for that itself if it has to.
+  /// For an operation whose time has passed since `since`: whether it is known what `peer` (-1:
+  /// any) has done by then, or will not be soon; else asks, for another look in 20 ms.
+  /// throw_gave_up waits for that itself if it has to.
   bool has_word_of(int peer, Deadline::Clock::time_point since, Deadline::Clock::time_point now);
   [[noreturn]] void throw_gave_up(const Request& request, const std::string& detail = {}) const;
   /// Of a call site, for a peer to read: index into the own table of them, and its text in that of

@@ -82,53 +82,53 @@ Driver::Step ProgressThread::step_all() noexcept {
   return most;
 }
 
-void ProgressThread::loop() noexcept {
+/// Lets every driver look at its deadlines, also where wait after wait is disturbed before its
+/// first question.
+class ProgressThread::AskAll final : public Patience {
+ public:
+  explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
+  Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
+    due_ = Clock::time_point::max();
+    owner_.visit_all([&](Driver& driver) {
+      auto wanted = Clock::time_point::max();
+      driver.ask(now, &wanted);
+      due_ = std::min(due_, wanted);
+    });
+    rests_until_ = now + kRest * (Clock::now() - now);
+    *next = due_;
+    return Verdict::keep_waiting;
+  }
+  /// Before a wait: what is new may have a deadline that is sooner.
+  void begin(Deadline::Clock::time_point now) {
+    due_ = std::max(std::min(due_, now + kSoon), rests_until_);
+    if (now < due_) return;
+    Clock::time_point next;
+    (void)ask(now, &next);
+  }
+  void end() noexcept { due_ = Clock::time_point::max(); }
+
+ private:
   using Clock = Deadline::Clock;
   static constexpr std::chrono::milliseconds kSoon{5};
   static constexpr int kRest = 10;  // times as long as asking took
-  /// Lets every driver look at its deadlines, also where wait after wait is disturbed before its
-  /// first question.
-  class AskAll final : public Patience {
-   public:
-    explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
-    Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-      due_ = Clock::time_point::max();
-      owner_.visit_all([&](Driver& driver) {
-        auto wanted = Clock::time_point::max();
-        driver.ask(now, &wanted);
-        due_ = std::min(due_, wanted);
-      });
-      rests_until_ = now + kRest * (Clock::now() - now);
-      *next = due_;
-      return Verdict::keep_waiting;
-    }
-    /// Before a wait: what is new may have a deadline that is sooner.
-    void begin(Clock::time_point now) {
-      due_ = std::max(std::min(due_, now + kSoon), rests_until_);
-      if (now < due_) return;
-      Clock::time_point next;
-      (void)ask(now, &next);
-    }
-    void end() noexcept { due_ = Clock::time_point::max(); }
+  ProgressThread& owner_;
+  Clock::time_point due_ = Clock::time_point::max(), rests_until_ = {};
+};
 
-   private:
-    ProgressThread& owner_;
-    Clock::time_point due_ = Clock::time_point::max(), rests_until_ = {};
-  };
+class ProgressThread::ArmAll final : public Alarm {
+ public:
+  explicit ArmAll(ProgressThread& owner) noexcept : owner_(owner) {}
+  bool arm() noexcept override {
+    bool has_armed = false;
+    owner_.visit_all([&](Driver& driver) { has_armed = driver.arm() || has_armed; });
+    return has_armed;
+  }
 
-  class ArmAll final : public Alarm {
-   public:
-    explicit ArmAll(ProgressThread& owner) noexcept : owner_(owner) {}
-    bool arm() noexcept override {
-      bool has_armed = false;
-      owner_.visit_all([&](Driver& driver) { has_armed = driver.arm() || has_armed; });
-      return has_armed;
-    }
+ private:
+  ProgressThread& owner_;
+};
 
-   private:
-    ProgressThread& owner_;
-  };
-
+void ProgressThread::loop() noexcept {
   // The rank's doorbell is only slept on while something is under way: a sleeper there costs every
   // peer that rings a system call.
   WaitAccount account;
@@ -147,7 +147,7 @@ void ProgressThread::loop() noexcept {
       visit_all([&](const Driver& driver) { due = std::min(due, driver.due()); });
       wait_until(idle_bell_, due, disturbed);
     } else {
-      patience.begin(Clock::now());
+      patience.begin(Deadline::Clock::now());
       wait(waiter, patience, [&] {
         if (disturbed()) return true;
         step = step_all();

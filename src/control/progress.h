@@ -65,6 +65,8 @@ class ProgressThread {
   void wake() noexcept;
 
  private:
+  class AskAll;
+  class ArmAll;
   void loop() noexcept;
   Driver::Step step_all() noexcept;
   /// Without holding `mutex_` meanwhile.

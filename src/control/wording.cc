@@ -83,8 +83,9 @@ std::string Membership::State::doing_elsewhere(int member) const {
                            : was_asked ? fmt::format(" (as it was {} ago)", seconds(age))
                                        : " (as it was some time ago)";
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
-  return fmt::format("{} #{}{}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
-                     theirs->entered, shown != nullptr ? ", " + describe(*shown) : "", when);
+  return fmt::format(
+      "{} {}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
+      shown != nullptr ? describe_numbered(*shown) : fmt::format("#{}", theirs->entered), when);
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited, std::string_view link,

@@ -4,6 +4,7 @@
 // number and chain of its last collective. It ends *at once* when it has failed, and when it is
 // destroyed while an exception unwinds: then nobody may wait for this rank.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <exception>
@@ -154,7 +155,9 @@ void ProcessGroup::Impl::abort(const std::string& reason) {
 void ProcessGroup::Impl::abort_unwound() {
   std::string reason = "it left the group while an exception unwound";
   std::set<int> culprits = {rank()};
-  if (const auto before = membership().last_told()) {
+  const auto before = membership().last_told();
+  if (!before) reason += fmt::format("; its own output says which (pid {})", ::getpid());
+  if (before) {
     reason += "; its program had been told: " + before->text;
     culprits.insert(before->culprits.begin(), before->culprits.end());
   }

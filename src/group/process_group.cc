@@ -192,6 +192,8 @@ Memory ProcessGroup::allocate(std::size_t byte_count) { return impl().allocate(b
 std::optional<Error> ProcessGroup::error() const { return impl().error(); }
 void ProcessGroup::on_failure(FailureCallback callback) { impl().on_failure(std::move(callback)); }
 void ProcessGroup::abort(const std::string& reason) { impl().abort(reason); }
-void ProcessGroup::close(Timeout deadline, Where where) { impl(where).close(deadline, where); }
+void ProcessGroup::close(Timeout deadline, Where where) {
+  if (is_member()) impl(where).close(deadline, where);
+}
 
 }  // namespace tutti

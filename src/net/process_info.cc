@@ -67,6 +67,11 @@ std::optional<ProcessStat> stat_of(pid_t pid) {
   return stat;
 }
 
+bool is_stopped(pid_t pid) {
+  const std::optional<ProcessStat> stat = stat_of(pid);
+  return stat && (stat->state == 'T' || stat->state == 't');
+}
+
 bool has_ended(pid_t pid, std::uint64_t start_time) {
   const std::optional<ProcessStat> stat = stat_of(pid);
   if (stat && start_time != 0 && stat->start_time != start_time) return true;  // another's by now

@@ -29,6 +29,9 @@ std::optional<ProcessStat> stat_of(pid_t pid);
 /// process that /proc does not show has not.
 bool has_ended(pid_t pid, std::uint64_t start_time);
 
+/// Whether a signal or a debugger has stopped it.
+bool is_stopped(pid_t pid);
+
 /// As gethostname says; "localhost" where it does not.
 std::string own_host_name();
 

@@ -156,7 +156,14 @@ std::optional<Error> Company::find_end_of_store(const Error& error) {
   if (error.code() == ErrorCode::kTimeout) return std::nullopt;
   if (error.code() == ErrorCode::kPeerLost && !error.context().culprits.empty()) return error;
   if (!options_.server.empty() && error.code() == ErrorCode::kSystem) {
-    return lost(0, name_of_rank(0, fmt::format("at {}", options_.server)));
+    Error error_of_store = lost(0, name_of_rank(0, fmt::format("at {}", options_.server)));
+    // Who comes when the world is complete is turned out, and hears no more than that.
+    return Error(
+        error_of_store.code(),
+        fmt::format("{}. Or that world is complete, and nobody joins it any more: then this "
+                    "process has the number of a rank that is there",
+                    error_of_store.what()),
+        error_of_store.context());
   }
   if (options_.server_pid == 0 || options_.server_pid == own_.pid) return std::nullopt;
   if (!net::has_ended(options_.server_pid, 0)) return std::nullopt;

@@ -42,6 +42,12 @@ Told told_by(const Identity& identity, const InitMethod& method) {
           fmt::format("MASTER_ADDR={}", identity.master_addr), "MASTER_PORT"};
 }
 
+/// As init_method takes it.
+std::string tcp_text(const Told& told) {
+  const bool is_v6 = told.host.find(':') != told.host.npos;
+  return fmt::format("tcp://{}{}{}:{}", is_v6 ? "[" : "", told.host, is_v6 ? "]" : "", told.port);
+}
+
 /// An MPI says how many of its ranks are on this host; by hand nobody does.
 bool is_on_several_hosts(const Identity& identity) {
   const bool is_mpi =
@@ -60,6 +66,10 @@ void check_told(const Identity& identity, const Told& told) {
                         ? "They are on several hosts: set MASTER_ADDR to an address of rank 0's "
                           "host that the others reach, and one MASTER_PORT that is free there, "
                           "for all ranks"
+                    : !told.host.empty()
+                        ? fmt::format("Set one MASTER_PORT that is free at MASTER_ADDR={} for all "
+                                      "ranks",
+                                      told.host)
                         : fmt::format("Start the job with `tutti run -n {}`, or set MASTER_ADDR="
                                       "127.0.0.1 and one free MASTER_PORT for all ranks",
                                       identity.world_size)));
@@ -125,7 +135,7 @@ void look_beyond(const Identity& identity, const Told& told, Deadline& deadline,
   place->may_be_here = std::any_of(place->tcp.begin(), place->tcp.end(), net::is_of_this_host);
   place->description = told.port_name == "MASTER_PORT"
                            ? fmt::format("MASTER_ADDR={} MASTER_PORT={}", told.host, told.port)
-                           : fmt::format("tcp://{}:{}", told.host, told.port);
+                           : tcp_text(told);
   place->advice = fmt::format(
       "Ranks on other hosts must reach {}: does a firewall let the port through, and is {} an "
       "address of the network that all of them share?",
@@ -139,7 +149,7 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options, con
   place.address = local_address(std::to_string(told.port), options);
   place.description = told.port_name == "MASTER_PORT"
                           ? fmt::format("MASTER_PORT {} ({})", told.port, place.address)
-                          : fmt::format("tcp://{}:{} ({})", told.host, told.port, place.address);
+                          : fmt::format("{} ({})", tcp_text(told), place.address);
   place.given = told.address_name;
   place.mark = told.port_name;
   place.is_open = identity.job.empty();

@@ -195,10 +195,14 @@ class ByNotice {
   context.culprits = {0};
   const std::string remedy =
       place.tcp.empty()
-          ? fmt::format("Was it started, with this {}?", place.mark)
+          ? fmt::format(
+                "Was it started, with this {}? If its world is complete already, nobody "
+                "joins it any more: a rank cannot be started again alone.",
+                place.mark)
           : "Was it started, with this address and port? One that was given 127.0.0.1 or another "
             "address of its host alone serves nobody on other hosts. If it has ended already, its "
-            "own output says why.";
+            "own output says why. If its world is complete already, nobody joins it any more: a "
+            "rank cannot be started again alone.";
   throw Error(ErrorCode::kTimeout,
               fmt::format("{}: {}. {}{}{}", init_of(identity), missing, remedy,
                           place.advice.empty() ? "" : " ", place.advice),

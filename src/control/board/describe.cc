@@ -128,12 +128,16 @@ std::string describe_making(const Slot& slot, const Line& line) {
   return call + at_site(slot, line.site.load(std::memory_order_acquire));
 }
 
-std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose) {
-  std::string text = describe(slot, shown, whose);
-  const std::string name = name_of_call(shown);
-  if (shown.seq != 0 && text.starts_with(name))
-    text.insert(name.size(), fmt::format(" #{}", shown.seq));
+std::string describe_numbered(const KnownCall& call, std::string_view whose) {
+  std::string text = describe(call, whose);
+  const std::string name = name_of_call(call);
+  if (call.seq != 0 && text.starts_with(name))
+    text.insert(name.size(), fmt::format(" #{}", call.seq));
   return text;
+}
+
+std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose) {
+  return describe_numbered(known_call(slot, shown), whose);
 }
 
 namespace {

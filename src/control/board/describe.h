@@ -22,6 +22,7 @@ KnownCall known_call(const Slot& slot, const Shown& shown);
 /// The same of an operation of the slot.
 std::string describe(const Slot& slot, const Shown& shown, std::string_view whose = {});
 /// "all_reduce #41(f32 x 1000, sum) at train.cc:88"; of a message without a number.
+std::string describe_numbered(const KnownCall& call, std::string_view whose = {});
 std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_view whose = {});
 /// "new_group({0, 1}) at train.cc:88": the call that makes the group of a line.
 std::string describe_making(const Slot& slot, const Line& line);
