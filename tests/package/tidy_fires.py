@@ -50,7 +50,7 @@ PLANTED = {
         ('#include "launch/job.h"\n', "may include rendezvous, and does not"),
     ],
     "src/launch/CMakeLists.txt": [("target_sources(tutti_objects PRIVATE job.cc)\n", "no part of the library")],
-    "cli": [('#include "native/native.h"\n', "cli may not include native")],
+    "cli": [('#include "kernels/kernels.h"\n', "cli may not include kernels")],
     "src/new_folder": [("int x;\n", "stands in no folder of the layout")],
     "docs": [
         ("[x](nowhere.md)\n", "does not exist"),
