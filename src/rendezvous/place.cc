@@ -42,11 +42,26 @@ Told told_by(const Identity& identity, const InitMethod& method) {
           fmt::format("MASTER_ADDR={}", identity.master_addr), "MASTER_PORT"};
 }
 
-/// An MPI says how many of its ranks are on this host; by hand nobody does.
+/// An MPI and srun say how many of their ranks are on this host; by hand nobody does.
 bool is_on_several_hosts(const Identity& identity) {
-  const bool is_mpi =
-      identity.launcher == Launcher::open_mpi || identity.launcher == Launcher::mpich;
-  return is_mpi && !identity.is_one_host;
+  const bool says_it = identity.launcher == Launcher::open_mpi ||
+                       identity.launcher == Launcher::mpich || identity.launcher == Launcher::slurm;
+  return says_it && !identity.is_one_host;
+}
+
+/// What to do where there is no MASTER_PORT.
+std::string way_to_meet(const Identity& identity) {
+  if (!is_on_several_hosts(identity)) {
+    return fmt::format(
+        "Start the job with `tutti run -n {}`, or set MASTER_ADDR=127.0.0.1 and one free "
+        "MASTER_PORT for all ranks",
+        identity.world_size);
+  }
+  const std::string nodes = identity.nodes.empty() ? "" : fmt::format(" ({})", identity.nodes);
+  return fmt::format(
+      "They are on several hosts{}: set MASTER_ADDR to an address of rank 0's host that the "
+      "others reach, and one MASTER_PORT that is free there, for all ranks",
+      nodes);
 }
 
 void check_told(const Identity& identity, const Told& told) {
@@ -55,14 +70,7 @@ void check_told(const Identity& identity, const Told& told) {
         ErrorCode::kInvalidArgument,
         fmt::format("MASTER_PORT is not set: rank {} of {} ({}) does not know where to meet "
                     "the others. {}",
-                    identity.rank, identity.world_size, identity.source,
-                    is_on_several_hosts(identity)
-                        ? "They are on several hosts: set MASTER_ADDR to an address of rank 0's "
-                          "host that the others reach, and one MASTER_PORT that is free there, "
-                          "for all ranks"
-                        : fmt::format("Start the job with `tutti run -n {}`, or set MASTER_ADDR="
-                                      "127.0.0.1 and one free MASTER_PORT for all ranks",
-                                      identity.world_size)));
+                    identity.rank, identity.world_size, identity.source, way_to_meet(identity)));
   }
   if (identity.is_one_host || !told.host.empty()) return;
   throw Error(
@@ -213,6 +221,9 @@ Place find_place(const Identity& identity, const MeetingOptions& options, const 
   }
   if (identity.launcher == Launcher::open_mpi && !identity.job.empty()) {
     return place_of_job(hash_text(identity.job), "ompi", identity, options);
+  }
+  if (identity.launcher == Launcher::slurm && !identity.job.empty()) {
+    return place_of_job(hash_text(identity.job), "slurm", identity, options);
   }
   if (identity.launcher == Launcher::mpich && identity.pmi_fd >= 0) {
     try {
