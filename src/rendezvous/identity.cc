@@ -152,6 +152,14 @@ std::optional<Identity> from_bare_variables(const Environment& variables) {
   return identity;
 }
 
+/// Whether srun itself has set the variables of PMI, as it can: Hydra leaves marks of its own.
+bool is_pmi_of_slurm(const Environment& variables) {
+  return find(variables, "SLURM_PROCID") != nullptr && find(variables, "PMI_SIZE") != nullptr &&
+         find(variables, "HYDI_CONTROL_FD") == nullptr &&
+         find(variables, "MPI_LOCALRANKID") == nullptr &&
+         text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
+}
+
 /// How many tasks of its step are on this node; none where Slurm does not say so.
 std::optional<int> tasks_of_this_node(const Environment& variables) {
   const auto node = number(variables, "SLURM_NODEID", 0, kMaxWorldSize - 1);
@@ -176,6 +184,10 @@ std::optional<Identity> from_slurm(const Environment& variables) {
   identity.is_one_host =
       nodes == 1 && local_size.value_or(identity.world_size) == identity.world_size;
   identity.nodes = text_of(variables, "SLURM_STEP_NODELIST");
+  if (is_pmi_of_slurm(variables)) identity.mpi_of_slurm = Launcher::mpich;
+  if (text_of(variables, "PMIX_NAMESPACE").starts_with("slurm.")) {
+    identity.mpi_of_slurm = Launcher::open_mpi;
+  }
   const std::string job = text_of(variables, "SLURM_JOB_ID");
   const std::string step = text_of(variables, "SLURM_STEP_ID");
   // A job that is put back into the queue keeps its number.
@@ -193,14 +205,6 @@ bool is_shell_around_ranks(const Environment& variables, const Identity& slurm) 
                         find(variables, kTorchNames.world_size) != nullptr;
   return is_whole &&
          number(variables, "SLURM_STEP_NUM_NODES", 1, kMaxWorldSize) == slurm.world_size;
-}
-
-/// Whether srun itself has set the variables of PMI, as it can: Hydra leaves marks of its own.
-bool is_pmi_of_slurm(const Environment& variables) {
-  return find(variables, "SLURM_PROCID") != nullptr &&
-         find(variables, "HYDI_CONTROL_FD") == nullptr &&
-         find(variables, "MPI_LOCALRANKID") == nullptr &&
-         text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
 }
 
 void note_ignored(const Environment& variables, Identity* winner) {

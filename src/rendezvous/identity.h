@@ -46,11 +46,12 @@ struct Identity {
   bool is_one_host = false;    ///< the launcher says that all ranks are on this host
   std::string agent;           ///< address of the agent of tutti run
   std::string master_addr;
-  int master_port = 0;  ///< 0: not given
-  int pmi_fd = -1;      ///< MPICH's launcher: the connection to it; -1: not given
-  std::string nodes;    ///< where the launcher has put the ranks, as it writes it: "n[1-2]"
-  std::string job;      ///< what the launcher calls this job, if anything: never compared
-                        ///< with the job of another launcher
+  int master_port = 0;                     ///< 0: not given
+  Launcher mpi_of_slurm = Launcher::none;  ///< whose MPI srun starts as well, by its --mpi
+  int pmi_fd = -1;    ///< MPICH's launcher: the connection to it; -1: not given
+  std::string nodes;  ///< where the launcher has put the ranks, as it writes it: "n[1-2]"
+  std::string job;    ///< what the launcher calls this job, if anything: never compared
+                      ///< with the job of another launcher
   std::vector<std::string> notes;  ///< what was ignored and why, for `tutti env`
 };
 

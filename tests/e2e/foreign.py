@@ -20,7 +20,7 @@ import tempfile
 import time
 
 import slurm
-from examples import EXAMPLES, FLAGS, LIMIT, SKIPPED, clean_environment
+from examples import EXAMPLES, FLAGS, LIMIT, MPI_FLAGS, SKIPPED, clean_environment
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 THIS_NODE = ["-N1", "-w", slurm.NODES[0]]
@@ -104,11 +104,15 @@ def check_says(what, text, *parts):
 
 # ---- Slurm
 
-def under_srun(programs, environment):
-    for way in "none", "pmi2":
+def under_srun(programs, mpis, environment):
+    """Also the backend mpi: which of them srun starts, its --mpi says."""
+    starts_mpi = {"none": [], "pmi2": ["mpich"], "pmix": ["openmpi"]}
+    for way, starts in starts_mpi.items():
+        of_mpi = MPI_FLAGS if set(starts) & set(mpis) else {}
         for name, program in programs.items():
             ranks, wanted = expected(name)
-            for flags in FLAGS.get(name, [[]]):
+            plain = [] if way == "pmix" else FLAGS.get(name, [[]])
+            for flags in plain + of_mpi.get(name, []):
                 out, _ = run(["srun", f"--mpi={way}", *THIS_NODE, f"-n{ranks}", "-l", program, *flags], environment)
                 check(f"srun --mpi={way}: {name} {' '.join(flags)}", by_rank(out, SRUN, ranks), wanted)
 
@@ -190,7 +194,7 @@ def under_slurm(options, programs):
     try:
         with slurm.start() as more:
             environment = dict(clean_environment(), **{name: more[name] for name in ("PATH", "SLURM_CONF")})
-            under_srun(programs, environment)
+            under_srun(programs, options.mpis, environment)
             two_steps_of_a_job(programs, environment)
             over_two_nodes(programs, environment)
             around_other_launchers(options.tutti, programs, environment)
@@ -267,6 +271,7 @@ def main():
     parser.add_argument("way", choices=ways)
     parser.add_argument("--tutti")
     parser.add_argument("--programs", nargs="*", default=[])
+    parser.add_argument("--mpis", nargs="*", default=[], help="mpich, openmpi: with the backend mpi, too")
     options = parser.parse_args()
     try:
         ways[options.way](options, {os.path.basename(program): program for program in options.programs})

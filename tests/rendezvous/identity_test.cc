@@ -179,6 +179,14 @@ TEST(Identity, SlurmAsRecorded) {
   EXPECT_EQ(apart.nodes, "other,host");
 }
 
+TEST(Identity, SrunsMpiIsKnown) {
+  const Environment none = recorded("slurm_22.05_rank1");
+  EXPECT_EQ(identify(none).mpi_of_slurm, Launcher::none);
+  EXPECT_EQ(identify(recorded("slurm_22.05_pmi2_rank1")).mpi_of_slurm, Launcher::mpich);
+  EXPECT_EQ(identify(with(none, {{"PMIX_NAMESPACE", "slurm.pmix.1.0"}})).mpi_of_slurm,
+            Launcher::open_mpi);
+}
+
 TEST(Identity, AStepOfSlurmIsAJob) {
   const Environment step = recorded("slurm_22.05_rank1");
   const std::string job = identify(step).job;
