@@ -24,9 +24,9 @@ if [ -n "$where" ]; then
 fi
 [ -f "$target/complete" ] && exit 0
 
-# The wheel is for this Python alone; another may come first in PATH.
+# The wheel is for this Python alone. The system's is one that all users may run.
 python=
-for name in python3.11 python3 /usr/bin/python3; do
+for name in /usr/bin/python3 python3.11 python3; do
   if "$name" -c 'import sys, venv; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null; then python=$name; break; fi
 done
 [ -n "$python" ] || die "the pinned wheel is for Python 3.11, which is not here"

@@ -217,6 +217,8 @@ def python_torch():
         folder = out.strip()
     if not os.path.exists(f"{folder}/complete"):
         raise Skipped("Python's torch is missing: tools/python_torch.sh third_party makes it; TUTTI_PYTHON_TORCH names another place")
+    if not os.access(f"{folder}/bin/python3", os.X_OK):
+        raise Skipped(f"{folder}/bin/python3 may not be run by this user")
     environment = clean_environment()
     environment["PATH"] = f"{folder}/bin:{environment['PATH']}"
     return folder, environment

@@ -124,6 +124,8 @@ def start_daemons(folder):
     configuration = os.path.join(folder, "slurm.conf")
     with open(configuration, "w") as file:
         file.write(CONFIGURATION.format(host=NODES[0], nodes=NODES, folder=folder, ports=free_ports(3), user=getpass.getuser()))
+    with open(os.path.join(folder, "cgroup.conf"), "w") as file:
+        file.write("CgroupPlugin=cgroup/v1\n")  # none is used, but without this slurmd wants one to be mounted
     key = os.open(os.path.join(folder, "munge.key"), os.O_WRONLY | os.O_CREAT, 0o600)
     os.write(key, os.urandom(128))
     os.close(key)
