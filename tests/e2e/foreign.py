@@ -9,10 +9,12 @@
 import argparse
 import collections
 import contextlib
+import ctypes
 import json
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -35,29 +37,34 @@ def run(command, environment, code=0, limit=LIMIT):
     try:
         done = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=limit, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired as error:
-        sys.exit(f"foreign: {command} did not end within {limit} s\n{error.stdout}{error.stderr}")
+        sys.exit(f"foreign: {command} did not end within {limit} s\n{error.stdout or b''}{error.stderr or b''}")
     if done.returncode != code:
         sys.exit(f"foreign: {command} exited with {done.returncode}, not {code}\n{done.stdout}{done.stderr}")
     return done.stdout, done.stderr
 
 
+def read_terminal(terminal):
+    """Until nobody has its other end open, or the time is over."""
+    text, deadline = b"", time.monotonic() + LIMIT
+    with contextlib.suppress(OSError):  # the end
+        while select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0]:
+            text += os.read(terminal, 65536)
+    return text.decode().replace("\r", "")
+
+
 def on_terminal(command, environment):
     """What it prints, where it has a terminal."""
-    parent, child = pty.openpty()
-    with contextlib.closing(os.fdopen(parent, "rb", buffering=0)) as terminal:
-        process = subprocess.Popen(command, env=environment, stdin=child, stdout=child, stderr=child, start_new_session=True)
-        os.close(child)
-        try:
-            code = process.wait(timeout=LIMIT)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        text = b""
-        with contextlib.suppress(OSError):  # the other end is closed
-            while piece := terminal.read(65536):
-                text += piece
-    text = text.decode().replace("\r", "")
+    terminal, other_end = pty.openpty()
+    process = subprocess.Popen(command, env=environment, stdin=other_end, stdout=other_end, stderr=other_end, start_new_session=True)
+    os.close(other_end)
+    try:
+        text = read_terminal(terminal)
+        code = process.wait(timeout=LIMIT)
+    finally:
+        os.close(terminal)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
     if code != 0:
         sys.exit(f"foreign: {command} exited with {code}\n{text}")
     return text
@@ -104,9 +111,18 @@ def check_says(what, text, *parts):
 
 # ---- Slurm
 
+def has_library(name):
+    with contextlib.suppress(OSError):
+        return bool(ctypes.CDLL(name))
+    return False
+
+
 def under_srun(programs, mpis, environment):
     """Also the backend mpi: which of them srun starts, its --mpi says."""
     starts_mpi = {"none": [], "pmi2": ["mpich"], "pmix": ["openmpi"]}
+    if not has_library("libpmix.so"):
+        print("left out: srun --mpi=pmix, which needs libpmix.so of libpmix-dev")
+        del starts_mpi["pmix"]
     for way, starts in starts_mpi.items():
         of_mpi = MPI_FLAGS if set(starts) & set(mpis) else {}
         for name, program in programs.items():

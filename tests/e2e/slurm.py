@@ -6,8 +6,8 @@ Two nodes: this host by its name, and "other", which is this host again. With 64
 """
 import contextlib
 import ctypes
-import getpass
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -123,7 +123,7 @@ def search_path():
 def start_daemons(folder):
     configuration = os.path.join(folder, "slurm.conf")
     with open(configuration, "w") as file:
-        file.write(CONFIGURATION.format(host=NODES[0], nodes=NODES, folder=folder, ports=free_ports(3), user=getpass.getuser()))
+        file.write(CONFIGURATION.format(host=NODES[0], nodes=NODES, folder=folder, ports=free_ports(3), user=pwd.getpwuid(os.getuid()).pw_name))
     with open(os.path.join(folder, "cgroup.conf"), "w") as file:
         file.write("CgroupPlugin=cgroup/v1\n")  # none is used, but without this slurmd wants one to be mounted
     key = os.open(os.path.join(folder, "munge.key"), os.O_WRONLY | os.O_CREAT, 0o600)
