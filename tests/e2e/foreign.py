@@ -207,6 +207,7 @@ def in_an_allocation(tutti, programs, environment):
 
 
 def under_slurm(options, programs):
+    slurm.guard()
     try:
         with slurm.start() as more:
             environment = dict(clean_environment(), **{name: more[name] for name in ("PATH", "SLURM_CONF")})

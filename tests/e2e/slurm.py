@@ -4,6 +4,7 @@
 
 Two nodes: this host by its name, and "other", which is this host again. With 64 CPUs each no job waits for the one before it.
 """
+import atexit
 import contextlib
 import ctypes
 import os
@@ -12,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -99,6 +101,25 @@ def wait_for(what, is_there, daemons, folder):
             why = f"{', '.join(ended)} ended" if ended else f"not within {STARTED_WITHIN} s"
             raise Unavailable(f"{what} did not come: {why}\n{log_of(folder)}")
         time.sleep(0.02)
+
+
+def guard():
+    """Goes on in a child of this process: whichever of the two is killed, the other ends all that stands below, and leaves no file."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    folder = tempfile.mkdtemp(prefix="tutti-slurm-")
+    os.chmod(folder, 0o755)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit("slurm: ended by SIGTERM"))
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        tempfile.tempdir = folder
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
+    _, status = os.waitpid(child, 0)
+    end_all()
+    shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
 
 
 @contextlib.contextmanager
