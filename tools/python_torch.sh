@@ -5,6 +5,12 @@
 # It computes on CPUs alone. The wheel's other libraries want 3 GB of CUDA, of which nothing is ever called: stubs stand in for them.
 set -euo pipefail
 
+# What torch.distributed imports besides torch; the wheel's own hash is checked by tools/libtorch.sh.
+needed="\
+typing_extensions==4.15.0 --hash=sha256:f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548
+sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5
+mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c"
+
 die() {
   echo "python_torch: $*" >&2
   exit 1
@@ -39,9 +45,9 @@ download=$folder/download
 rm -rf "$target"
 "$python" -m venv --without-pip "$target"
 site=$target/lib/python3.11/site-packages
-"$pip" --python "$target/bin/python" install --quiet --no-deps --disable-pip-version-check \
-  "$download"/torch-"$version"-*.whl typing_extensions==4.15.0 sympy==1.14.0 mpmath==1.3.0 >&2 ||
-  die "pip could not install torch $version with typing_extensions and sympy"
+install=("$pip" --python "$target/bin/python" install --quiet --no-deps --disable-pip-version-check)
+{ "${install[@]}" "$download"/torch-"$version"-*.whl && "${install[@]}" --require-hashes -r /dev/stdin <<<"$needed"; } >&2 ||
+  die "pip could not install torch $version and what it needs"
 stubs=$site/nvidia/cu13/lib  # a folder in which the wheel's libraries look
 unzip -q "$download"/nvidia_cuda_runtime-*.whl 'nvidia/cu13/lib/libcudart.so*' -d "$site"
 unzip -q "$download"/nvidia_cuda_cupti-*.whl 'nvidia/cu13/lib/libcupti.so*' -d "$site"
