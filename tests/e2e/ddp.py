@@ -38,6 +38,8 @@ def main():
     is_same = torch.allclose(together, alone, rtol=1e-5, atol=1e-6)
     print(f"rank {rank} of {ranks}: {'as one process' if is_same else f'{together} instead of {alone}'}", flush=True)
     dist.destroy_process_group()
+    # Once in about 110 runs torch 2.15 called std::terminate while Python shut down after all this; that is not what is tested.
+    os._exit(0 if is_same else 1)
 
 
 if __name__ == "__main__":
