@@ -228,12 +228,12 @@ def under_slurm(options, programs):
 def python_torch():
     """Its folder, and an environment in which its torchrun and python3 come first."""
     source = os.path.dirname(os.path.dirname(HERE))
-    folder = os.environ.get("TUTTI_PYTHON_TORCH")
+    folder = os.environ.get("PYTHON_TORCH_ROOT")
     if not folder:
         out, _ = run([f"{source}/tools/python_torch.sh", "--where", f"{source}/third_party"], os.environ)
         folder = out.strip()
     if not os.path.exists(f"{folder}/complete"):
-        raise Skipped("Python's torch is missing: tools/python_torch.sh third_party makes it; TUTTI_PYTHON_TORCH names another place")
+        raise Skipped("Python's torch is missing: tools/python_torch.sh third_party makes it; PYTHON_TORCH_ROOT names another place")
     if not os.access(f"{folder}/bin/python3", os.X_OK):
         raise Skipped(f"{folder}/bin/python3 may not be run by this user")
     environment = clean_environment()
