@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/cores.h"
+#include "launch/allocation.h"
 #include "launch/exports.h"
 #include "launch/slots.h"
 #include "tutti/error.h"
@@ -123,7 +124,8 @@ RunWords::RunWords() : app_(std::make_unique<CLI::App>("", "tutti run")) {
 void RunWords::declare_ranks() {
   const char* const group = "Ranks and hosts";
   app_->add_option("-n,--np,--nproc-per-node", count_,
-                   "number of ranks, or one per core; 1 if not given")
+                   "number of ranks, or one per core; if not given, the tasks of Slurm's "
+                   "allocation, else 1")
       ->type_name("N|auto|cpu")
       ->group(group);
   app_->add_option("-H,--host", hosts_, "hosts and how many ranks each takes, as in a:2,b:2")
@@ -418,7 +420,14 @@ std::string RunWords::exported_master() const {
   return found == exports_.end() ? "" : found->substr(kBegin.size());
 }
 
-int RunWords::rank_count() const {
+int RunWords::rank_count(const Environment& environment, std::vector<std::string>* notes) const {
+  if (!names_ranks()) {
+    if (const auto allocation = launch::find_allocation(environment)) {
+      notes->push_back(fmt::format("tutti run: {} rank{}: {}", allocation->ranks,
+                                   allocation->ranks == 1 ? "" : "s", allocation->source));
+      return allocation->ranks;
+    }
+  }
   std::vector<launch::HostSlots> hosts;
   if (!hosts_.empty() && !hostfile_.empty()) {
     refuse("-H and --hostfile both name hosts: give one of them");
@@ -489,7 +498,7 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
                                  std::vector<std::string>* notes) const {
   check_hosts();
   launch::JobOptions options;
-  options.rank_count = rank_count();
+  options.rank_count = rank_count(environment, notes);
   options.command = launch::command_of(std::move(command), module_, no_python_);
   options.run_id =
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;

@@ -54,7 +54,7 @@ class RunWords {
   bool is_given(const std::string& option) const;
   /// As it was given: "--nnodes", or "PET_NNODES".
   std::string name_of(const std::string& option) const;
-  int rank_count() const;
+  int rank_count(const Environment& environment, std::vector<std::string>* notes) const;
   void set_output(launch::JobOptions& options, std::vector<std::string>* notes) const;
   void check_hosts() const;
   std::string exported_master() const;

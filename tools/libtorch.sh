@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Puts libtorch into FOLDER/libtorch-VERSION: headers and CPU libraries out of the official Python wheel.
 #   tools/libtorch.sh [--from WHEELS] FOLDER    fetch (or take from the folder WHEELS), check, unpack
+#   tools/libtorch.sh --keep FOLDER             the same, and what was fetched stays in FOLDER/download
+#   tools/libtorch.sh --wheels FOLDER           fetch into FOLDER/download and check; unpack nothing
 #   tools/libtorch.sh --where FOLDER            print where it is (or will be)
 set -euo pipefail
 
@@ -16,29 +18,33 @@ die() {
 }
 
 from=
+keep=
+only_wheels=
 where=
 while [ $# -gt 1 ]; do
   case "$1" in
     --from) from=$2; shift 2 ;;
+    --keep) keep=1; shift ;;
+    --wheels) keep=1 only_wheels=1; shift ;;
     --where) where=1; shift ;;
-    *) die "unknown option '$1'; usage: tools/libtorch.sh [--from WHEELS | --where] FOLDER" ;;
+    *) die "unknown option '$1'; usage: tools/libtorch.sh [--from WHEELS | --keep | --wheels | --where] FOLDER" ;;
   esac
 done
 folder=${1:-}
-[ -n "$folder" ] || die "usage: tools/libtorch.sh [--from WHEELS | --where] FOLDER"
+[ -n "$folder" ] || die "usage: tools/libtorch.sh [--from WHEELS | --keep | --wheels | --where] FOLDER"
 target=$folder/libtorch-$version
 if [ -n "$where" ]; then
   echo "$target/torch"
   exit 0
 fi
-[ -f "$target/complete" ] && exit 0
+[ -f "$target/complete" ] && [ -z "$only_wheels" ] && exit 0
 [ "$(uname -m)" = x86_64 ] || die "no pinned wheel for $(uname -m); set TORCH_ROOT to a libtorch 2.x with include/ and lib/"
 
 download=${from:-$folder/download}
 mkdir -p "$download"
 start=$SECONDS
 if [ -z "$from" ]; then
-  echo "libtorch: fetching libtorch $version: 555 MB to download, 550 MB unpacked into ${target#"$PWD/"}" >&2
+  [ -n "$only_wheels" ] || echo "libtorch: fetching libtorch $version: 555 MB to download, 550 MB unpacked into ${target#"$PWD/"}" >&2
   pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Debian package python3-pip"
   echo "$wheels" | while read -r requirement _ file; do
     [ -f "$download/$file" ] && continue
@@ -57,6 +63,7 @@ echo "$wheels" | while read -r _ hash file; do
     die "$file ($bytes bytes) has SHA-256 $seen, expected $hash: the download was cut or changed; nothing was unpacked. Run it again"
   fi
 done
+[ -n "$only_wheels" ] && exit 0
 
 rm -rf "$target.tmp"
 mkdir -p "$target.tmp"
@@ -66,5 +73,5 @@ unzip -q "$download"/nvidia_cuda_cupti-*.whl 'nvidia/*/lib/libcupti.so*' -d "$ta
 touch "$target.tmp/complete"
 rm -rf "$target"
 mv "$target.tmp" "$target"
-[ -n "$from" ] || rm -rf "$download"
+[ -n "$from$keep" ] || rm -rf "$download"
 echo "libtorch: $version is in place ($((SECONDS - start)) s)" >&2

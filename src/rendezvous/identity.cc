@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "rendezvous/slurm.h"
 #include "tutti/error.h"
 
 namespace tutti::rendezvous {
@@ -51,6 +52,9 @@ constexpr Names kOpenMpiNames{Launcher::open_mpi, "OMPI_COMM_WORLD_RANK", "OMPI_
                               "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
 constexpr Names kMpichNames{Launcher::mpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
                             "MPI_LOCALNRANKS"};
+
+constexpr Names kSlurmNames{Launcher::slurm, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS",
+                            "SLURM_LOCALID", ""};  // the fourth stands in a list
 
 bool names_anything(const Environment& variables, const Names& names) {
   return find(variables, names.rank) != nullptr || find(variables, names.world_size) != nullptr;
@@ -148,54 +152,93 @@ std::optional<Identity> from_bare_variables(const Environment& variables) {
   return identity;
 }
 
-/// srun, which we recognise only to say so. One task of it is a world of one, or the outer shell of
-/// an inner launcher. A batch script itself is no step and has no SLURM_STEP_NUM_TASKS.
-void reject_slurm(const Environment& variables) {
-  const auto tasks = number(variables, "SLURM_STEP_NUM_TASKS", 1, 1 << 30);
-  if (find(variables, "SLURM_PROCID") == nullptr || tasks.value_or(1) <= 1) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("started by Slurm's srun (SLURM_STEP_NUM_TASKS={}), under which this "
-                          "version cannot meet yet: use `tutti run`, the mpirun of an MPI, or set "
-                          "RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-                          *tasks));
+/// Whether srun itself has set the variables of PMI, as it can: Hydra leaves marks of its own.
+bool is_pmi_of_slurm(const Environment& variables) {
+  return find(variables, "SLURM_PROCID") != nullptr && find(variables, "PMI_SIZE") != nullptr &&
+         find(variables, "HYDI_CONTROL_FD") == nullptr &&
+         find(variables, "MPI_LOCALRANKID") == nullptr &&
+         text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
 }
 
-/// Whether srun itself has set the variables of PMI, as it can: Hydra leaves a mark of its own.
-bool is_pmi_of_slurm(const Environment& variables) {
-  return find(variables, "SLURM_PROCID") != nullptr &&
-         find(variables, "HYDI_CONTROL_FD") == nullptr &&
-         text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
+/// How many tasks of its step are on this node; none where Slurm does not say so.
+std::optional<int> tasks_of_this_node(const Environment& variables) {
+  const auto node = number(variables, "SLURM_NODEID", 0, kMaxWorldSize - 1);
+  const auto nodes = tasks_per_node(text_of(variables, "SLURM_STEP_TASKS_PER_NODE"));
+  if (!node || static_cast<std::size_t>(*node) >= nodes.size()) return std::nullopt;
+  return nodes[static_cast<std::size_t>(*node)];
+}
+
+/// srun's. One task of it is a world of one, or the outer shell of an inner launcher. A batch
+/// script is no step: it has a SLURM_PROCID and no SLURM_STEP_NUM_TASKS.
+std::optional<Identity> from_slurm(const Environment& variables) {
+  const bool is_in_step = find(variables, kSlurmNames.rank) != nullptr &&
+                          find(variables, kSlurmNames.world_size) != nullptr;
+  if (!is_in_step) return std::nullopt;
+  Identity identity = read_set(variables, kSlurmNames, Launcher::slurm);
+  if (identity.world_size == 1) return std::nullopt;
+  const auto local_size = tasks_of_this_node(variables);
+  if (local_size && *local_size > identity.local_rank && *local_size <= identity.world_size) {
+    identity.local_world_size = *local_size;
+  }
+  const auto nodes = number(variables, "SLURM_STEP_NUM_NODES", 1, kMaxWorldSize);
+  identity.is_one_host =
+      nodes == 1 && local_size.value_or(identity.world_size) == identity.world_size;
+  identity.nodes = text_of(variables, "SLURM_STEP_NODELIST");
+  if (is_pmi_of_slurm(variables)) identity.mpi_of_slurm = Launcher::mpich;
+  if (text_of(variables, "PMIX_NAMESPACE").starts_with("slurm.")) {
+    identity.mpi_of_slurm = Launcher::open_mpi;
+  }
+  const std::string job = text_of(variables, "SLURM_JOB_ID");
+  const std::string step = text_of(variables, "SLURM_STEP_ID");
+  // A job that is put back into the queue keeps its number.
+  if (!job.empty() && !step.empty()) {
+    identity.job =
+        fmt::format("slurm {} job {} start {} step {}", text_of(variables, "SLURM_CLUSTER_NAME"),
+                    job, text_of(variables, "SLURM_RESTART_COUNT"), step);
+  }
+  return identity;
+}
+
+/// Whether each node of a step has one task, in which ranks were started by hand.
+bool is_shell_around_ranks(const Environment& variables, const Identity& slurm) {
+  const bool is_whole = find(variables, kTorchNames.rank) != nullptr &&
+                        find(variables, kTorchNames.world_size) != nullptr;
+  return is_whole &&
+         number(variables, "SLURM_STEP_NUM_NODES", 1, kMaxWorldSize) == slurm.world_size;
 }
 
 void note_ignored(const Environment& variables, Identity* winner) {
   const auto note = [&](std::string_view launcher, std::string_view variable) {
-    if (const std::string* value = find(variables, variable)) {
-      winner->notes.push_back(fmt::format("{} ({}={}) is around {} and ignored", launcher, variable,
-                                          *value, name_of(winner->launcher)));
-    }
+    const std::string* value = find(variables, variable);
+    if (value == nullptr) return;
+    const std::string what =
+        winner->launcher == Launcher::none
+            ? "has started this process alone: a world of one"
+            : fmt::format("is around {} and ignored", name_of(winner->launcher));
+    winner->notes.push_back(fmt::format("{} ({}={}) {}", launcher, variable, *value, what));
   };
   if (winner->launcher == Launcher::tutti_run) note("torchrun", "TORCHELASTIC_RUN_ID");
   if (winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::torchrun) {
     note("Open MPI", "OMPI_COMM_WORLD_RANK");
   }
-  if (winner->launcher != Launcher::mpich) note("PMI", "PMI_RANK");
-  note("Slurm", "SLURM_PROCID");
+  if (winner->launcher != Launcher::mpich && !is_pmi_of_slurm(variables)) note("PMI", "PMI_RANK");
+  if (winner->launcher != Launcher::slurm) note("Slurm", "SLURM_PROCID");
 }
 
-/// Bare variables beside those of an MPI: equal, or nobody can know who is right.
-void check_conflict(const Environment& variables, const Identity& mpi, const Names& names) {
+/// Bare variables beside those of another launcher: equal, or nobody can know who is right.
+void check_conflict(const Environment& variables, const Identity& other, const Names& names) {
   const auto rank = number(variables, "RANK", 0, kMaxWorldSize - 1);
   const auto world_size = number(variables, "WORLD_SIZE", 1, kMaxWorldSize);
-  if (rank.value_or(mpi.rank) == mpi.rank &&
-      world_size.value_or(mpi.world_size) == mpi.world_size) {
+  if (rank.value_or(other.rank) == other.rank &&
+      world_size.value_or(other.world_size) == other.world_size) {
     return;
   }
   reject(
       fmt::format("two launchers say who this is, and they differ: RANK={} WORLD_SIZE={} (by "
                   "hand) and {} ({}). Unset RANK and WORLD_SIZE to be what {} says, or {} and {} "
                   "to be what they say, or give rank and world_size to init_process_group",
-                  text_of(variables, "RANK"), text_of(variables, "WORLD_SIZE"), mpi.source,
-                  name_of(mpi.launcher), name_of(mpi.launcher), names.rank, names.world_size));
+                  text_of(variables, "RANK"), text_of(variables, "WORLD_SIZE"), other.source,
+                  name_of(other.launcher), name_of(other.launcher), names.rank, names.world_size));
 }
 
 Identity identify_by_variables(const Environment& variables) {
@@ -212,10 +255,14 @@ Identity identify_by_variables(const Environment& variables) {
       return std::move(*identity);
     }
   }
+  if (std::optional<Identity> identity = from_slurm(variables);
+      identity && !is_shell_around_ranks(variables, *identity)) {
+    check_conflict(variables, *identity, kSlurmNames);
+    return std::move(*identity);
+  }
   if (std::optional<Identity> identity = from_bare_variables(variables)) {
     return std::move(*identity);
   }
-  reject_slurm(variables);
   return {};
 }
 
@@ -268,6 +315,8 @@ std::string_view name_of(Launcher launcher) noexcept {
       return "Open MPI";
     case Launcher::mpich:
       return "MPICH";
+    case Launcher::slurm:
+      return "Slurm";
     case Launcher::by_hand:
       return "by hand";
   }

@@ -2,8 +2,10 @@
 //
 // Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run, then
 // torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then MPICH,
-// then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare variables stand on one
-// level with those of an MPI: when they differ, nobody can know who is right, and both are shown.
+// then Slurm's srun, then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare
+// variables stand on one level with those of an MPI and of srun: when they differ, nobody can know
+// who is right, and both are shown. One task of srun, or one on each of several nodes, may be the
+// outer shell of whatever is started in it.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +28,7 @@ enum class Launcher : std::uint8_t {
   torchrun,
   open_mpi,
   mpich,  ///< Hydra, or another that speaks PMI-1
+  slurm,  ///< srun, whatever its --mpi
   by_hand,
 };
 std::string_view name_of(Launcher launcher) noexcept;  ///< "tutti run"
@@ -43,10 +46,12 @@ struct Identity {
   bool is_one_host = false;    ///< the launcher says that all ranks are on this host
   std::string agent;           ///< address of the agent of tutti run
   std::string master_addr;
-  int master_port = 0;  ///< 0: not given
-  int pmi_fd = -1;      ///< MPICH's launcher: the connection to it; -1: not given
-  std::string job;      ///< what the launcher calls this job, if anything: never compared
-                        ///< with the job of another launcher
+  int master_port = 0;                     ///< 0: not given
+  Launcher mpi_of_slurm = Launcher::none;  ///< whose MPI srun starts as well, by its --mpi
+  int pmi_fd = -1;    ///< MPICH's launcher: the connection to it; -1: not given
+  std::string nodes;  ///< where the launcher has put the ranks, as it writes it: "n[1-2]"
+  std::string job;    ///< what the launcher calls this job, if anything: never compared
+                      ///< with the job of another launcher
   std::vector<std::string> notes;  ///< what was ignored and why, for `tutti env`
 };
 
@@ -60,8 +65,7 @@ struct Explicit {
 };
 
 /// Errors  kInvalidArgument, naming variable and value: no number, rank out of range, a size of 0,
-///         one of a pair missing, two sets of one level that differ. kUnsupported: a launcher that
-///         this version does not know how to meet under (Slurm).
+///         one of a pair missing, two sets of one level that differ.
 Identity identify(const Environment& variables, const Explicit& given = {});
 
 }  // namespace tutti::rendezvous

@@ -17,10 +17,18 @@ struct Kind {
   std::string_view title;     // for people
   std::string_view library;   // how its file begins
   std::string_view launcher;  // the command of Debian
+  std::string_view srun;      // the command of Slurm
   Launcher launched_by;
 };
-constexpr Kind kOpenMpi{"openmpi", "Open MPI", "libmpi.so", "mpirun.openmpi", Launcher::open_mpi};
-constexpr Kind kMpich{"mpich", "MPICH", "libmpich.so", "mpiexec.mpich", Launcher::mpich};
+constexpr Kind kOpenMpi{"openmpi",        "Open MPI",        "libmpi.so",
+                        "mpirun.openmpi", "srun --mpi=pmix", Launcher::open_mpi};
+constexpr Kind kMpich{"mpich",         "MPICH",           "libmpich.so",
+                      "mpiexec.mpich", "srun --mpi=pmi2", Launcher::mpich};
+
+/// Whose ranks this process was started among.
+Launcher mpi_launcher(const Identity& identity) {
+  return identity.launcher == Launcher::slurm ? identity.mpi_of_slurm : identity.launcher;
+}
 
 [[noreturn]] void refuse(const std::string& text) {
   throw Error(ErrorCode::kUnsupported, fmt::format("backend \"mpi\": {}", text));
@@ -56,16 +64,16 @@ const Kind& choose(const MpiInProcess& loaded, const std::string& setting, const
   };
   if (setting == kOpenMpi.name) return kOpenMpi;
   if (setting == kMpich.name) return kMpich;
-  if (identity.launcher == Launcher::open_mpi) return kOpenMpi;
-  if (identity.launcher == Launcher::mpich) return kMpich;
+  if (mpi_launcher(identity) == Launcher::open_mpi) return kOpenMpi;
+  if (mpi_launcher(identity) == Launcher::mpich) return kMpich;
   return !has_plugin(kOpenMpi) && has_plugin(kMpich) ? kMpich : kOpenMpi;
 }
 
 void check_launcher(const Kind& kind, const Identity& identity) {
-  if (identity.launcher == kind.launched_by) return;
-  const std::string command =
-      fmt::format("{} -n {} PROGRAM", kind.launcher,
-                  identity.launcher == Launcher::none ? "N" : std::to_string(identity.world_size));
+  if (mpi_launcher(identity) == kind.launched_by) return;
+  const std::string command = fmt::format(
+      "{} -n {} PROGRAM", identity.launcher == Launcher::slurm ? kind.srun : kind.launcher,
+      identity.launcher == Launcher::none ? "N" : std::to_string(identity.world_size));
   if (identity.launcher == Launcher::none) {
     refuse(
         fmt::format("this process was not started by an MPI launcher, without which the ranks "

@@ -26,8 +26,8 @@ struct MpiInProcess {
 MpiInProcess find_mpi();
 
 /// "mpi_openmpi" or "mpi_mpich": the MPI that is loaded already, then the setting ("auto",
-/// "openmpi" or "mpich"), then the one whose launcher started this process, then the one that has a
-/// plugin among `plugins` (names of backends).
+/// "openmpi" or "mpich"), then the one whose launcher started this process (srun is one by its
+/// --mpi), then the one that has a plugin among `plugins` (names of backends).
 ///
 /// Errors  kUnsupported: two MPIs would be in one process; MPI has been finalised; MPI is not yet
 ///         initialised and this process was not started by its launcher: names who did, and shows

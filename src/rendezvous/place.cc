@@ -48,11 +48,30 @@ std::string tcp_text(const Told& told) {
   return fmt::format("tcp://{}{}{}:{}", is_v6 ? "[" : "", told.host, is_v6 ? "]" : "", told.port);
 }
 
-/// An MPI says how many of its ranks are on this host; by hand nobody does.
+/// An MPI and srun say how many of their ranks are on this host; by hand nobody does.
 bool is_on_several_hosts(const Identity& identity) {
-  const bool is_mpi =
-      identity.launcher == Launcher::open_mpi || identity.launcher == Launcher::mpich;
-  return is_mpi && !identity.is_one_host;
+  const bool says_it = identity.launcher == Launcher::open_mpi ||
+                       identity.launcher == Launcher::mpich || identity.launcher == Launcher::slurm;
+  return says_it && !identity.is_one_host;
+}
+
+/// What to do where there is no MASTER_PORT.
+std::string way_to_meet(const Identity& identity, const Told& told) {
+  if (!told.host.empty()) {
+    return fmt::format("Set one MASTER_PORT that is free at MASTER_ADDR={} for all ranks",
+                       told.host);
+  }
+  if (!is_on_several_hosts(identity)) {
+    return fmt::format(
+        "Start the job with `tutti run -n {}`, or set MASTER_ADDR=127.0.0.1 and one free "
+        "MASTER_PORT for all ranks",
+        identity.world_size);
+  }
+  const std::string nodes = identity.nodes.empty() ? "" : fmt::format(" ({})", identity.nodes);
+  return fmt::format(
+      "They are on several hosts{}: set MASTER_ADDR to an address of rank 0's host that the "
+      "others reach, and one MASTER_PORT that is free there, for all ranks",
+      nodes);
 }
 
 void check_told(const Identity& identity, const Told& told) {
@@ -62,17 +81,7 @@ void check_told(const Identity& identity, const Told& told) {
         fmt::format("MASTER_PORT is not set: rank {} of {} ({}) does not know where to meet "
                     "the others. {}",
                     identity.rank, identity.world_size, identity.source,
-                    is_on_several_hosts(identity)
-                        ? "They are on several hosts: set MASTER_ADDR to an address of rank 0's "
-                          "host that the others reach, and one MASTER_PORT that is free there, "
-                          "for all ranks"
-                    : !told.host.empty()
-                        ? fmt::format("Set one MASTER_PORT that is free at MASTER_ADDR={} for all "
-                                      "ranks",
-                                      told.host)
-                        : fmt::format("Start the job with `tutti run -n {}`, or set MASTER_ADDR="
-                                      "127.0.0.1 and one free MASTER_PORT for all ranks",
-                                      identity.world_size)));
+                    way_to_meet(identity, told)));
   }
   if (identity.is_one_host || !told.host.empty()) return;
   throw Error(
@@ -223,6 +232,9 @@ Place find_place(const Identity& identity, const MeetingOptions& options, const 
   }
   if (identity.launcher == Launcher::open_mpi && !identity.job.empty()) {
     return place_of_job(hash_text(identity.job), "ompi", identity, options);
+  }
+  if (identity.launcher == Launcher::slurm && !identity.job.empty()) {
+    return place_of_job(hash_text(identity.job), "slurm", identity, options);
   }
   if (identity.launcher == Launcher::mpich && identity.pmi_fd >= 0) {
     try {

@@ -26,7 +26,8 @@ EXAMPLES = {
 }
 FLAGS = {"one_to_many": [[], ["--backend=native"], ["--local_rank", "0", "--backend", "native"]]}
 MPI_FLAGS = {"one_to_many": [["--backend", "mpi"]]}  # under the launchers of MPIs
-LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TUTTI_.*|OMPI_.*|PMI_.*|PMIX_.*)$")
+LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT"
+                       r"|(TUTTI|OMPI|PMI|PMIX|MPI|SLURM|TORCHELASTIC|PET)_.*)$")
 
 
 def clean_environment():

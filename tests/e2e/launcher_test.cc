@@ -796,6 +796,33 @@ TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
       << several.err();
 }
 
+TEST_F(Launcher, TakesTheNumberOfRanksFromSlurmsAllocation) {
+  const auto salloc = [](const std::string& nodes, std::vector<std::string> words) {
+    std::vector<std::string> command{"env",
+                                     "SLURM_JOB_ID=7",
+                                     "SLURM_NTASKS=3",
+                                     "SLURM_NODELIST=n1",
+                                     "SLURM_NNODES=" + nodes,
+                                     TUTTI_COMMAND,
+                                     "run"};
+    command.insert(command.end(), words.begin(), words.end());
+    return LaunchedJob::Command{command};
+  };
+  LaunchedJob plain(salloc("1", {"sh", "-c", "echo $RANK of $WORLD_SIZE"}));
+  EXPECT_EQ(plain.wait_exit(), 0) << plain.err();
+  EXPECT_TRUE(has(plain.out(), "[2] 2 of 3\n")) << plain.out();
+  EXPECT_TRUE(has(plain.err(), "tutti run: 3 ranks: SLURM_NTASKS=3 of Slurm's job 7\n"));
+  LaunchedJob dry(salloc("1", {"--dry-run", "true"}));
+  EXPECT_EQ(dry.wait_exit(), 0) << dry.err();
+  EXPECT_TRUE(has(dry.out(), "rank 2 -> host")) << dry.out();
+  LaunchedJob told(salloc("2", {"-n", "1", "sh", "-c", "echo $RANK of $WORLD_SIZE"}));
+  EXPECT_EQ(told.wait_exit(), 0) << told.err();
+  EXPECT_EQ(told.out(), "0 of 1\n") << "-n comes first, also in several nodes";
+  LaunchedJob several(salloc("2", {"true"}));
+  EXPECT_EQ(several.wait_exit(), 2);
+  EXPECT_TRUE(has(several.err(), "Slurm's job 7 has 2 nodes (n1)")) << several.err();
+}
+
 TEST_F(Launcher, KeepsWhatRanksPrintAndShowsWhatIsAskedFor) {
   const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
   const std::string say = "echo out $RANK; echo err $RANK >&2; test $RANK != 1 || exit 3";

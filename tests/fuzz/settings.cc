@@ -5,6 +5,7 @@
 
 #include "base/config.h"
 #include "fuzz/input.h"
+#include "launch/allocation.h"
 #include "launch/placement.h"
 #include "net/security.h"
 #include "rendezvous/identity.h"
@@ -55,6 +56,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   take([&] { require(!Config(options, environment).describe().empty()); });
   take([&] { identify(environment); });
   take([&] { launch_below(environment); });
+  take([&] {
+    const auto allocation = launch::find_allocation(environment);
+    require(!allocation || (allocation->ranks >= 1 && !allocation->source.empty()));
+  });
   (void)unknown_variables(environment);
   return 0;
 }

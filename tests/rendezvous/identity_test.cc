@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "ranks.h"
+#include "rendezvous/slurm.h"
 
 namespace tutti::rendezvous {
 namespace {
@@ -150,19 +152,135 @@ TEST(Identity, MpichAmongOthers) {
   // Hydra that has started its own helpers with srun, and srun itself, which can speak PMI as well.
   const Environment slurm{{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}};
   EXPECT_EQ(identify(with(mpich, slurm)).launcher, Launcher::mpich);
+  Environment bare = mpich;
+  bare.erase("HYDI_CONTROL_FD");
+  EXPECT_EQ(identify(with(bare, slurm)).launcher, Launcher::mpich);
   Environment srun = with({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}}, slurm);
-  EXPECT_EQ(thrown_by([&] { identify(srun); }).code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(identify(srun).launcher, Launcher::slurm);
 }
 
-TEST(Identity, LaunchersThatAreNotSupportedYetAreNamed) {
-  const Error error = thrown_by([] {
-    identify({{"SLURM_PROCID", "3"}, {"SLURM_STEP_NUM_TASKS", "4"}});
-  });
-  EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
-  expect_text(error, "srun");
-  // A batch script, and `srun --pty`: one task.
+TEST(Identity, SlurmAsRecorded) {
+  for (const char* const name : {"slurm_22.05_rank1", "slurm_22.05_pmi2_rank1"}) {
+    const Identity identity = identify(recorded(name));
+    EXPECT_EQ(identity.launcher, Launcher::slurm) << name;
+    EXPECT_EQ(identity.rank, 1);
+    EXPECT_EQ(identity.world_size, 2);
+    EXPECT_EQ(identity.local_rank, 1);
+    EXPECT_EQ(identity.local_world_size, 2);
+    EXPECT_TRUE(identity.is_one_host);
+    EXPECT_TRUE(identity.notes.empty()) << identity.notes[0];  // its PMI is its own
+  }
+  const Identity apart = identify(recorded("slurm_22.05_two_nodes_rank2"));
+  EXPECT_EQ(apart.rank, 2);
+  EXPECT_EQ(apart.world_size, 3);
+  EXPECT_EQ(apart.local_rank, 0);
+  EXPECT_EQ(apart.local_world_size, 1);
+  EXPECT_FALSE(apart.is_one_host);
+  EXPECT_EQ(apart.nodes, "other,host");
+}
+
+TEST(Identity, SrunsMpiIsKnown) {
+  const Environment none = recorded("slurm_22.05_rank1");
+  EXPECT_EQ(identify(none).mpi_of_slurm, Launcher::none);
+  EXPECT_EQ(identify(recorded("slurm_22.05_pmi2_rank1")).mpi_of_slurm, Launcher::mpich);
+  EXPECT_EQ(identify(with(none, {{"PMIX_NAMESPACE", "slurm.pmix.1.0"}})).mpi_of_slurm,
+            Launcher::open_mpi);
+}
+
+TEST(Identity, AStepOfSlurmIsAJob) {
+  const Environment step = recorded("slurm_22.05_rank1");
+  const std::string job = identify(step).job;
+  EXPECT_FALSE(job.empty());
+  EXPECT_EQ(identify(with(step, {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}})).job, job);
+  for (const char* const name :
+       {"SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_CLUSTER_NAME", "SLURM_RESTART_COUNT"}) {
+    EXPECT_NE(identify(with(step, {{name, "77"}})).job, job) << name;
+  }
+  EXPECT_TRUE(identify(with(step, {{"SLURM_STEP_ID", ""}})).job.empty());
+}
+
+TEST(Identity, OneTaskOfSlurmIsAWorldOfOne) {
+  // A batch script, which is no step, and `srun --pty`.
+  EXPECT_EQ(identify(recorded("slurm_22.05_batch")).launcher, Launcher::none);
   EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}).world_size, 1);
-  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}).world_size, 1);
+  EXPECT_EQ(identify({{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}}).launcher,
+            Launcher::none);
+}
+
+TEST(Identity, WhatSlurmLeavesOutOrContradictsIsNotGuessed) {
+  const Environment step = recorded("slurm_22.05_rank1");
+  // Without the list of tasks the number of nodes says it.
+  for (const char* const list : {"", "2(x", "two"}) {
+    const Identity identity = identify(with(step, {{"SLURM_STEP_TASKS_PER_NODE", list}}));
+    EXPECT_TRUE(identity.is_one_host) << list;
+    EXPECT_EQ(identity.local_world_size, -1) << list;
+  }
+  EXPECT_FALSE(identify(with(step, {{"SLURM_STEP_TASKS_PER_NODE", "3"}})).is_one_host);
+  EXPECT_FALSE(identify(with(step, {{"SLURM_STEP_NUM_NODES", ""}})).is_one_host);
+  expect_text(refused(with(step, {{"SLURM_PROCID", "2"}})), "SLURM_PROCID=2 is out of range");
+  expect_text(refused(with(step, {{"SLURM_STEP_NUM_TASKS", "many"}})), "SLURM_STEP_NUM_TASKS");
+}
+
+TEST(Identity, BareVariablesAgainstSlurms) {
+  const Environment step = recorded("slurm_22.05_rank1");
+  // Scripts set what they found for programs of torch: equal, so Slurm's meeting place is known.
+  EXPECT_EQ(identify(with(step, {{"WORLD_SIZE", "2"}})).launcher, Launcher::slurm);
+  EXPECT_EQ(identify(with(step, {{"RANK", "1"}, {"WORLD_SIZE", "2"}})).launcher, Launcher::slurm);
+  const Error error = refused(with(step, kByHand));
+  expect_text(error, "RANK=1 WORLD_SIZE=4");
+  expect_text(error, "SLURM_PROCID=1 SLURM_STEP_NUM_TASKS=2");
+  refused(with(step, {{"WORLD_SIZE", "3"}}));
+  // One task on each node, which has started others by hand.
+  const Environment shells = with(step, {{"SLURM_STEP_NUM_NODES", "2"},
+                                         {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                         {"SLURM_NODEID", "1"},
+                                         {"SLURM_LOCALID", "0"}});
+  const Identity inner = identify(with(shells, kByHand));
+  EXPECT_EQ(inner.launcher, Launcher::by_hand);
+  EXPECT_EQ(inner.world_size, 4);
+  EXPECT_EQ(identify(shells).launcher, Launcher::slurm);
+}
+
+/// Which launcher wins in an environment recorded under two, whose inner one has two ranks.
+void expect_inner(const std::string& name, Launcher launcher, const std::string& ignored) {
+  const Identity identity = identify(recorded(name));
+  EXPECT_EQ(identity.launcher, launcher) << name;
+  EXPECT_EQ(identity.rank, 1) << name;
+  EXPECT_EQ(identity.world_size, 2) << name;
+  EXPECT_TRUE(identity.is_one_host) << name;
+  const bool is_noted =
+      std::any_of(identity.notes.begin(), identity.notes.end(),
+                  [&](const std::string& note) { return note.find(ignored) != std::string::npos; });
+  EXPECT_TRUE(is_noted) << name;
+}
+
+TEST(Identity, TheInnerLauncherWinsAsRecorded) {
+  expect_inner("srun_pty_open_mpi_4.1.4_rank1", Launcher::open_mpi, "SLURM_PROCID=0");
+  expect_inner("srun_mpich_4.0.2_rank1", Launcher::mpich, "SLURM_PROCID=0");
+  expect_inner("srun_torchrun_2.15_rank1", Launcher::torchrun, "SLURM_PROCID=0");
+  expect_inner("mpirun_torchrun_2.15_rank1", Launcher::torchrun, "OMPI_COMM_WORLD_RANK=0");
+  expect_inner("srun_tutti_run_rank1", Launcher::tutti_run, "SLURM_PROCID=0");
+}
+
+TEST(Identity, KubeflowsAreByHand) {
+  const Identity identity = identify(recorded("kubeflow_pytorchjob_rank2"));
+  EXPECT_EQ(identity.launcher, Launcher::by_hand);
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.world_size, 3);
+  EXPECT_FALSE(identity.is_one_host);
+  EXPECT_EQ(identity.master_addr, "train-master-0");
+  EXPECT_EQ(identity.master_port, 23456);
+}
+
+TEST(TasksPerNode, AreReadAsSlurmWritesThem) {
+  EXPECT_EQ(tasks_per_node("3"), (std::vector<int>{3}));
+  EXPECT_EQ(tasks_per_node("4(x2),3"), (std::vector<int>{4, 4, 3}));
+  EXPECT_EQ(tasks_per_node("2,1"), (std::vector<int>{2, 1}));
+  EXPECT_EQ(tasks_per_node("1(x65536)").size(), 65536u);
+  for (const char* const list : {"", ",", "2,", "x2", "2(x2", "2(x)", "2(x0)", "0", "-1", "2(x2)3",
+                                 "1(x65537)", "1(x65536),1", "99999999999", "2 "}) {
+    EXPECT_TRUE(tasks_per_node(list).empty()) << list;
+  }
 }
 
 TEST(Identity, BadNumbersAreNamedWithTheirValue) {

@@ -309,12 +309,13 @@ TEST(Meeting, WhoCannotSeeProcIsNotDead) {
   for (Child* child : {&zero, &one}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
-TEST(Meeting, OpenMpiNeedsNoMasterPort) {
+/// Two jobs of one launcher at the same time.
+void meet_without_a_port(Launcher launcher) {
   std::vector<Child> ranks;
   for (const char* job : {"job a", "job b"}) {
     for (int rank = 0; rank < 2; ++rank) {
       Identity identity;
-      identity.launcher = Launcher::open_mpi;
+      identity.launcher = launcher;
       identity.rank = rank;
       identity.world_size = 2;
       identity.is_one_host = true;
@@ -324,6 +325,10 @@ TEST(Meeting, OpenMpiNeedsNoMasterPort) {
   }
   for (Child& rank : ranks) EXPECT_EQ(rank.result(), "met in round 1");
 }
+
+TEST(Meeting, OpenMpiNeedsNoMasterPort) { meet_without_a_port(Launcher::open_mpi); }
+
+TEST(Meeting, SlurmNeedsNoMasterPort) { meet_without_a_port(Launcher::slurm); }
 
 TEST(Meeting, PlacesThatCannotBeAreRefusedAtOnce) {
   const auto refused = [](const Identity& identity, const MeetingOptions& options = {}) {
@@ -339,6 +344,9 @@ TEST(Meeting, PlacesThatCannotBeAreRefusedAtOnce) {
   identity.launcher = Launcher::open_mpi;  // says by its local size that there are other hosts
   expect_text(refused(identity),
               "They are on several hosts: set MASTER_ADDR to an address of rank");
+  identity.launcher = Launcher::slurm;
+  identity.nodes = "n[1-2]";
+  expect_text(refused(identity), "They are on several hosts (n[1-2]): set MASTER_ADDR");
   EXPECT_EQ(refused(identity, {.init_method = "tcp://"}).code(), ErrorCode::kInvalidArgument);
   identity.agent = net::random_address("tutti-nobody");
   EXPECT_EQ(refused(identity).code(), ErrorCode::kSystem);

@@ -72,6 +72,17 @@ TEST(MpiChoice, TheOtherMpisLauncherIsNamed) {
   expect_text(error, "mpiexec.mpich -n 4 PROGRAM");
 }
 
+TEST(MpiChoice, UnderSrunItsMpiDecides) {
+  Identity identity = started_by(Launcher::slurm);
+  expect_text(refused({}, "mpich", identity), "srun --mpi=pmi2 -n 4 PROGRAM");
+  expect_text(refused({}, "auto", identity), "srun --mpi=pmix -n 4 PROGRAM");
+  identity.mpi_of_slurm = Launcher::mpich;
+  EXPECT_EQ(choose_mpi({}, "auto", identity, kBoth), "mpi_mpich");
+  expect_text(refused({}, "openmpi", identity), "srun --mpi=pmix -n 4 PROGRAM");
+  identity.mpi_of_slurm = Launcher::open_mpi;
+  EXPECT_EQ(choose_mpi({}, "auto", identity, kBoth), "mpi_openmpi");
+}
+
 TEST(MpiChoice, TheOnlyPluginThereIs) {
   const std::vector<std::string> one{"mpi_mpich"};
   const Error error = thrown_by([&] { choose_mpi({}, "auto", started_by(Launcher::none), one); });

@@ -12,6 +12,7 @@ packages_torch="python3-pip unzip zlib1g-dev"
 packages_data="dataset-fashion-mnist"
 packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev lld-14 libboost-context-dev ccache make pkg-config git python3 zsh fish groff-base"
 packages_backends="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
+packages_launchers="munge slurmctld slurmd slurm-client"
 packages_bench="$packages_backends libbenchmark-dev"
 packages_net="iproute2 iperf3"
 
@@ -40,10 +41,10 @@ install_packages() {
   rm -f "$log"
 }
 
-# The libtorch to build with: TORCH_ROOT, else third_party/, fetched if need be.
-use_libtorch() {
+# The libtorch to build with: TORCH_ROOT, else third_party/, fetched if need be. --keep: of tools/libtorch.sh.
+use_libtorch() { # use_libtorch [--keep]
   if [ -z "${TORCH_ROOT:-}" ]; then
-    tools/libtorch.sh "$root/third_party" || exit 1
+    tools/libtorch.sh "$@" "$root/third_party" || exit 1
     TORCH_ROOT=$(tools/libtorch.sh --where "$root/third_party")
   fi
   export TORCH_ROOT

@@ -15,8 +15,9 @@ results=$root/build/results
 rm -rf "$results"
 mkdir -p "$results"
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_torch $packages_data $packages_test $packages_backends
-use_libtorch
+install_packages $packages_build $packages_torch $packages_data $packages_test $packages_backends $packages_launchers
+use_libtorch --keep
+tools/python_torch.sh "$root/third_party" || say "Python's torch could not be had: the tests with it are skipped"
 [ -n "$full" ] && export TUTTI_TEST_FULL=1
 # Open MPI refuses root and more ranks than cores without these; CI is root.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -62,7 +63,7 @@ else
   # Left to the release build: all layouts of native but one host and, under TSan, TCP alone (under ASan the tests of
   # hosts go that way), conformance of processes, whose forks cost most there, the prover of schedules, which only
   # counts, MPI's launchers, whose ranks spin, and soaks that mostly wait.
-  thinned="^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$"
+  thinned="^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|^e2e_foreign\.|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$"
   asan_thinned=(-E "$thinned|^native_apart\.") tsan_thinned=(-E "$thinned")
   [ -z "$full" ] || asan_thinned=() tsan_thinned=()
   # Nothing promises a time there, and many tests wait: twice as many as cores.
