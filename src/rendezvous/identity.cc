@@ -100,7 +100,9 @@ std::optional<Identity> from_tutti_run(const Environment& variables) {
                     "world of one",
                     agent));
   }
-  Identity identity = read_set(variables, kTorchNames, Launcher::tutti_run);
+  const bool is_spawned = find(variables, "TUTTI_SPAWN") != nullptr;
+  Identity identity =
+      read_set(variables, kTorchNames, is_spawned ? Launcher::spawn : Launcher::tutti_run);
   identity.agent = agent;
   return identity;
 }
@@ -174,8 +176,10 @@ void note_ignored(const Environment& variables, Identity* winner) {
                                           *value, name_of(winner->launcher)));
     }
   };
-  if (winner->launcher == Launcher::tutti_run) note("torchrun", "TORCHELASTIC_RUN_ID");
-  if (winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::torchrun) {
+  const bool is_ours =
+      winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::spawn;
+  if (is_ours) note("torchrun", "TORCHELASTIC_RUN_ID");
+  if (is_ours || winner->launcher == Launcher::torchrun) {
     note("Open MPI", "OMPI_COMM_WORLD_RANK");
   }
   if (winner->launcher != Launcher::mpich) note("PMI", "PMI_RANK");
@@ -262,6 +266,8 @@ std::string_view name_of(Launcher launcher) noexcept {
       return "the program's options";
     case Launcher::tutti_run:
       return "tutti run";
+    case Launcher::spawn:
+      return "tutti::spawn";
     case Launcher::torchrun:
       return "torchrun";
     case Launcher::open_mpi:

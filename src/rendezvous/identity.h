@@ -1,9 +1,10 @@
 // Who this process is in its job, from what its launcher left in the environment.
 //
-// Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run, then
-// torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then MPICH,
-// then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare variables stand on one
-// level with those of an MPI: when they differ, nobody can know who is right, and both are shown.
+// Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run and
+// tutti::spawn, then torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open
+// MPI, then MPICH, then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare variables
+// stand on one level with those of an MPI: when they differ, nobody can know who is right, and both
+// are shown.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +24,7 @@ enum class Launcher : std::uint8_t {
   none,  ///< nothing set: a world of one
   options,
   tutti_run,
+  spawn,  ///< tutti::spawn
   torchrun,
   open_mpi,
   mpich,  ///< Hydra, or another that speaks PMI-1
