@@ -10,6 +10,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/signals.h"
@@ -152,9 +153,11 @@ class Spawned::Impl {
 };
 
 Spawned::Impl::~Impl() {
-  if (!is_owner()) {  // a copy of the process: the thread is not in it
-    if (thread_.joinable()) thread_.detach();
-    (void)new std::shared_ptr<Job>(std::move(job_));
+  if (!job_) return;
+  if (!is_owner()) {  // a copy of the process: no thread of the job is in it, to end it
+    using Kept = std::vector<std::pair<std::shared_ptr<Job>, std::thread>>;
+    static Kept& kept = *new Kept;
+    kept.emplace_back(std::move(job_), std::move(thread_));
     return;
   }
   if (!thread_.joinable()) return;  // all is over, and its program knows how

@@ -1,8 +1,13 @@
 // A program that spawns: `spawn_program START WAY [TIMEOUT_MS]` prints how that ended, in a line.
 // Its ranks by exec come here again with the same words.
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -28,6 +33,16 @@ Start start_of(const std::string& word) {
   }
   fmt::print(stderr, "no such start: {}\n", word);
   std::exit(2);
+}
+
+/// As if CUDA were in use: in a /dev that nobody else sees. 77: not allowed here.
+void open_cuda_device() {
+  const bool is_made = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", "/dev", "tmpfs", 0, nullptr) == 0 &&
+                       ::mknod("/dev/null", S_IFCHR | 0666, makedev(1, 3)) == 0 &&
+                       ::open("/dev/nvidia-uvm", O_CREAT | O_RDWR | O_CLOEXEC, 0600) >= 0;
+  if (!is_made) std::exit(77);
 }
 
 bool is_rank() { return std::getenv("TUTTI_SPAWN") != nullptr; }
@@ -135,6 +150,7 @@ int main(int argc, char** argv) try {
   if (argc < 3) return 2;
   const auto timeout = std::chrono::milliseconds(argc > 3 ? std::atoi(argv[3]) : 20'000);
   if (std::getenv("TUTTI_TEST_IGNORE_CHILDREN") != nullptr) ::signal(SIGCHLD, SIG_IGN);
+  if (std::getenv("TUTTI_TEST_CUDA") != nullptr && !is_rank()) open_cuda_device();
   // A process with threads: those of OpenMP wait for ever.
   if (std::getenv("TUTTI_TEST_THREAD") != nullptr) {
     std::thread([] { std::this_thread::sleep_for(3600s); }).detach();

@@ -210,6 +210,21 @@ TEST_F(Spawning, EndIsAborted) {
   EXPECT_EQ(ranks.exit_code(0), 128 + SIGTERM);
 }
 
+TEST_F(Spawning, ACopyOfTheProgramOwnsNothing) {
+  Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(500ms); });
+  const pid_t copy = ::fork();
+  if (copy == 0) {
+    ranks.join();
+    ranks.end();
+    { const Spawned gone = std::move(ranks); }
+    ::_exit(9);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(copy, &status, 0), copy);
+  EXPECT_EQ(status, W_EXITCODE(9, 0));
+  ranks.join(20s);
+}
+
 TEST_F(Spawning, TheErrorHasHostAndLine) {
   Spawned ranks = spawn(2, [](int rank) {
     if (rank == 0) throw Error(ErrorCode::kClosed, "as it is");
@@ -285,6 +300,15 @@ TEST_F(Spawning, RefusesForkWithThreads) {
   EXPECT_TRUE(ended.out.starts_with("kInvalidArgument")) << ended.out << ended.err;
   expect_in(ended.out, "this process has 2 threads");
   expect_in(ended.out, "its first OpenMP region hangs");
+}
+
+TEST_F(Spawning, RefusesForkWhereCudaIsInUse) {
+  const Ended ended = run({"fork", "well"}, {"TUTTI_TEST_CUDA=1"});
+  if (ended.code == 77) GTEST_SKIP() << "no mount namespaces here";
+  EXPECT_TRUE(ended.out.starts_with("kInvalidArgument")) << ended.out << ended.err;
+  expect_in(ended.out, "CUDA is in use here (/dev/nvidia-uvm is open)");
+  const Ended automatic = run({"automatic", "well"}, {"TUTTI_TEST_CUDA=1"});
+  EXPECT_EQ(automatic.out, "well exits 0 0 0\n") << automatic.err;
 }
 
 TEST_F(Spawning, RefusesForkWhileItHasAWorld) {
