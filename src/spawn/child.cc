@@ -16,6 +16,7 @@
 
 #include "base/cores.h"
 #include "base/rank_thread.h"
+#include "control/untold.h"
 #include "net/system_error.h"
 #include "rendezvous/identity.h"
 #include "tutti/error.h"
@@ -160,6 +161,7 @@ int Command::execute() const noexcept {
 void be_forked_rank(const std::function<int(int rank)>& function, int rank,
                     const Environment& variables, Report& report) {
   state().is_rank.store(true);
+  control::Untold::of_process().forget();
   for (const auto& [name, value] : read_environment()) {
     if (!variables.contains(name)) ::unsetenv(name.c_str());
   }

@@ -56,7 +56,7 @@ std::size_t thread_count() {
 std::string cuda_device() {
   for (const int fd : net::numbers_in("/proc/self/fd")) {
     std::error_code gone;
-    const std::string target =
+    std::string target =
         std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd), gone).string();
     if (target.starts_with("/dev/nvidia")) return target;
   }
@@ -77,6 +77,13 @@ std::string no_fork() {
       "and a forked copy has one: what the others had locked stays locked in it, and its first "
       "OpenMP region hangs",
       threads);
+}
+
+/// In a copy of the process, which has no thread of the job: both stay, since neither can end.
+void keep(std::shared_ptr<Job> job, std::thread thread) {
+  using Kept = std::vector<std::pair<std::shared_ptr<Job>, std::thread>>;
+  static Kept& kept = *new Kept;
+  kept.emplace_back(std::move(job), std::move(thread));
 }
 
 Start choose(Start wanted, const Where& where) {
@@ -154,10 +161,8 @@ class Spawned::Impl {
 
 Spawned::Impl::~Impl() {
   if (!job_) return;
-  if (!is_owner()) {  // a copy of the process: no thread of the job is in it, to end it
-    using Kept = std::vector<std::pair<std::shared_ptr<Job>, std::thread>>;
-    static Kept& kept = *new Kept;
-    kept.emplace_back(std::move(job_), std::move(thread_));
+  if (!is_owner()) {
+    keep(std::move(job_), std::move(thread_));
     return;
   }
   if (!thread_.joinable()) return;  // all is over, and its program knows how

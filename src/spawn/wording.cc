@@ -108,14 +108,15 @@ ErrorCode code_of(const Ended& ended, int rank) {
   return ErrorCode::kInternal;
 }
 
-Error of_rank_that_failed(const Ended& ended, int rank) {
+/// `culprit`: of what that rank failed with, if it is another one.
+Error of_rank_that_failed(const Ended& ended, int rank, std::optional<int> culprit = {}) {
   std::vector<int> others = asked(ended);
   std::erase(others, rank);
   const std::string ours =
       others.empty() ? ""
                      : fmt::format("; {} ended because of that",
                                    ranks_text(others) + (others.size() == 1 ? " was" : " were"));
-  return make(ended, code_of(ended, rank), {rank},
+  return make(ended, code_of(ended, rank), {culprit.value_or(rank)},
               fmt::format("{} of {} {}{}", person(ended, rank), ended.options.world_size,
                           fate_of(ended, rank), ours));
 }
@@ -195,7 +196,8 @@ std::optional<Error> failure_of(const Ended& ended) {
   if (ended.by == EndedBy::program) return make(ended, ErrorCode::kAborted, {}, ended.why);
   if (std::optional<Error> untold = of_untold(ended)) return untold;
   for (int rank = 0; rank < ended.options.world_size; ++rank) {
-    if (is_failed(ended, rank)) return of_rank_that_failed(ended, rank);
+    // The root may have ended well, and left others without it.
+    if (is_failed(ended, rank)) return of_rank_that_failed(ended, rank, root);
   }
   return std::nullopt;
 }

@@ -86,6 +86,8 @@ const std::vector<Row>& rows() {
       {"killed", "kPeerLost", "1", 137, "was killed by SIGKILL", false},
       {"aborts", "kPeerLost", "1", 134, "was killed by SIGABRT", false},
       {"before", "kPeerLost", "1", 6, "ended with exit code 6", false},
+      {"absent", "kPeerLost", "1", 0, "rank 1 (exit code 0) was lost before the world"},
+      {"leaves", "kClosed", "1", 0, "left the group after 1 collective"},
       {"hangs", "kTimeout", "1", 143, "was ended (killed by SIGTERM)", false},
       {"stubborn", "kTimeout", "1", 137, "was ended (killed by SIGKILL)", false},
       {"waits", "kTimeout", "1", -1, "last completed all_reduce #1"},
@@ -239,6 +241,12 @@ TEST_F(Spawning, TheErrorHasHostAndLine) {
     EXPECT_FALSE(error.context().host.empty());
     EXPECT_TRUE(error.context().call_site.starts_with("spawn_test.cc:")) << error.what();
   }
+}
+
+TEST_F(Spawning, WhatAnEarlierSpawnLeftUntoldIsNotItsOwn) {
+  EXPECT_TRUE(ways::attempt(Start::thread, "untold", 20s).is_well);
+  const ways::Result result = ways::attempt(Start::fork, "well", 20s);
+  EXPECT_TRUE(result.is_well) << result.text;
 }
 
 TEST_F(Spawning, TheThreadThatSpawnedMayEnd) {
