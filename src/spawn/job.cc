@@ -41,6 +41,10 @@ Job::Job(const JobOptions& options, Function function)
       states_(static_cast<std::size_t>(options.world_size)) {
   const RanksOptions ranks{options.world_size, std::move(function), door_.address(), reports_};
   const bool are_threads = options.start == Start::thread;
+  // Before one comes to the door: their process is the same, and says nothing.
+  for (int rank = 0; are_threads && rank < options.world_size; ++rank) {
+    door_.rank_started(rank, ::getpid());
+  }
   ranks_ = are_threads ? start_threads(ranks) : start_processes(ranks, options.start);
   // After the fork: from here on this process has threads.
   const SignalsBlocked blocked;
@@ -111,13 +115,12 @@ Job::Clock::time_point Job::next_event() const {
 
 void Job::take(const Event& event) {
   switch (event.kind) {
-    case Event::Kind::started:
-      door_.rank_started(event.rank, event.value);
-      {
-        const std::lock_guard lock(mutex_);
-        of_rank(states_, event.rank).pid = event.value;
-      }
+    case Event::Kind::started: {
+      if (options_.start != Start::thread) door_.rank_started(event.rank, event.value);
+      const std::lock_guard lock(mutex_);
+      of_rank(states_, event.rank).pid = event.value;
       return;
+    }
     case Event::Kind::ended:
       return rank_ended(event.rank, event.value);
     case Event::Kind::not_started: {

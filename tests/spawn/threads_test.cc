@@ -45,6 +45,13 @@ TEST(SpawnThreads, TheFirstToFailIsNamed) {
   }
 }
 
+TEST(SpawnThreads, WhoComesToTheDoorFirstDoesNotMatter) {
+  for (int i = 0; i < 200; ++i) {
+    const ways::Result result = ways::attempt(Start::thread, "error", 60s, 30s);
+    ASSERT_EQ(result.culprits, std::vector<int>{ways::kCulprit}) << result.text;
+  }
+}
+
 TEST(SpawnThreads, OneThatWaitsForTheOthersInInitIsEnded) {
   Spawned ranks = spawn(2,
                         [](int rank) {
