@@ -195,9 +195,12 @@ std::optional<Error> failure_of(const Ended& ended) {
   if (ended.by == EndedBy::timeout || ended.by == EndedBy::late_start) return of_time(ended);
   if (ended.by == EndedBy::program) return make(ended, ErrorCode::kAborted, {}, ended.why);
   if (std::optional<Error> untold = of_untold(ended)) return untold;
-  for (int rank = 0; rank < ended.options.world_size; ++rank) {
-    // The root may have ended well, and left others without it.
-    if (is_failed(ended, rank)) return of_rank_that_failed(ended, rank, root);
+  // The root may have ended well, and left others without it. Who was asked to end says nothing.
+  for (const bool was_asked : {false, true}) {
+    for (int rank = 0; rank < ended.options.world_size; ++rank) {
+      const bool is_meant = of_rank(ended.states, rank).is_asked == was_asked;
+      if (is_meant && is_failed(ended, rank)) return of_rank_that_failed(ended, rank, root);
+    }
   }
   return std::nullopt;
 }
