@@ -18,6 +18,7 @@
 #include "base/memory_reserve.h"
 #include "base/odd_ranks.h"
 #include "base/rank_list.h"
+#include "base/rank_thread.h"
 #include "control/board/board.h"
 #include "control/board/describe.h"
 #include "control/board/owner.h"
@@ -35,6 +36,7 @@
 #include "rendezvous/init_method.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/mpi_choice.h"
+#include "spawn/child.h"
 #include "store/watch.h"
 #include "tutti/init.h"
 #include "tutti/version.h"
@@ -362,7 +364,8 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
 /// The agent is to know what this process leaves untold, of whatever world, and that it goes on
 /// after what failed in worlds before.
 void show_agent(const Meeting& meeting, const Identity& identity) {
-  if (!meeting.board || !*meeting.board || identity.launched_rank < 0) return;
+  // A process that has several ranks is none of them.
+  if (!meeting.board || !*meeting.board || identity.launched_rank < 0 || this_rank_thread()) return;
   control::Untold::of_process().show_on(*meeting.board, SlotIndex(identity.launched_rank));
   const control::Board board(*meeting.board);
   for (const SlotIndex slot : board.slots()) {
@@ -440,6 +443,7 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.store = meeting.store;
   for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
   parts.check = config.flag(Setting::check);
+  if (const RankThread* const thread = this_rank_thread()) parts.recall = thread->recall;
   parts.host = meet_at_host(identity, config, meeting, protection);
   return group::make_group(std::move(parts), nullptr, where,
                            [&](group::Parts& made, const GroupSpec& spec) {
@@ -473,9 +477,14 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   control::Process::refuse_in_child();  // before it can claim its parent's rank
   net::hold_standard_descriptors();     // before there is a socket that a print would reach
   hold_memory_reserve();
-  const Environment environment = read_environment();
+  spawning::refuse_before_call();
+  Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
   if (environment.contains("TUTTI_AGENT")) install_last_words();
+  if (const RankThread* const thread = this_rank_thread()) {
+    environment = spawning::rank_variables(std::move(environment), thread->rank, thread->world_size,
+                                           thread->agent);
+  }
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
   Identity identity = find_identity(options, settings, config, environment);

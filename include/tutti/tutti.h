@@ -12,6 +12,7 @@
 #include "tutti/objects.h"
 #include "tutti/observer.h"
 #include "tutti/process_group.h"
+#include "tutti/spawn.h"
 #include "tutti/store.h"
 #include "tutti/terminate.h"
 #include "tutti/types.h"

@@ -387,6 +387,7 @@ std::vector<SettingInfo> describe_settings(const Settings& overrides) {
 std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> known;
   for (const Row& row : kRows) known.push_back(variable_of(row.name));
+  known.push_back("TUTTI_SPAWN");  // of tutti::spawn to its ranks
   std::vector<std::string> lines;
   for (const auto& [variable, text] : environment) {
     if (!variable.starts_with("TUTTI_") || variable.starts_with("TUTTI_TEST_")) continue;

@@ -13,6 +13,14 @@ Untold& Untold::of_process() {
   return object;
 }
 
+void Untold::forget() noexcept {
+  const std::lock_guard lock(mutex_);
+  failures_.clear();
+  told_.clear();
+  board_.reset();
+  shown_.reset();
+}
+
 void Untold::show_on(const net::Fd& board, SlotIndex slot) {
   Board shown(board);
   if (slot.value < 0 || slot.value >= shown.slot_count()) return;

@@ -45,6 +45,8 @@ class Untold {
   };
 
   static Untold& of_process();
+  /// For a forked child that becomes a rank: what it has copied is its parent's.
+  void forget() noexcept;
   /// From now on the first failure is shown in `slot` of the agent's board.
   void show_on(const net::Fd& board, SlotIndex slot);
   /// Nothing, if the program has been told the same of another group.

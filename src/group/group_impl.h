@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "base/rank_thread.h"
 #include "control/callers.h"
 #include "control/host.h"
 #include "control/membership.h"
@@ -31,6 +32,7 @@ struct WorldParts {
   std::shared_ptr<control::Host> host;
   std::shared_ptr<Store> store;
   std::shared_ptr<Observer> observer;  ///< may be null
+  std::shared_ptr<Recall> recall;      ///< of a rank that is a thread; else null
   Settings settings;                   ///< every row
   bool check = true;                   ///< before each call of a backend that does not itself
 };
@@ -49,6 +51,7 @@ struct Parts : WorldParts {
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
   std::unique_ptr<group::Side> side;  ///< null if the backend checks itself
+  Recall::Entry recalled;             ///< the membership, by which its spawner fails it
 };
 
 /// Makes `parts.backend` and, where that does not check itself, `parts.side`.

@@ -38,6 +38,9 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
       parts.host->make_membership({parts.id, parts.name, world_ranks(parts.world_ranks), parts.rank,
                                    parts.asked_of, parts.call, parts.times});
   control::Membership& membership = *parts.membership;
+  parts.recalled = Recall::add(parts.recall, [&membership](const std::string& reason) {
+    membership.fail({ErrorCode::kAborted, reason, {}, {}});
+  });
   const std::string prefix = fmt::format("group/{:016x}", parts.id);
   NativeSpec spec;
   spec.id = parts.id;

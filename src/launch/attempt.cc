@@ -118,7 +118,7 @@ void Attempt::take_signal(int signal_number) {
     if (!outcome_.failed() && ending_.signal_number == 0) ending_.signal_number = signal_number;
     if (!all_ended()) {
       console_.say(fmt::format("tutti: {}: asking {} to end; SIGKILL follows after --grace {}{}",
-                               describe_signal(signal_number), running_text(),
+                               agent::describe_signal(signal_number), running_text(),
                                format_span(options_.grace),
                                signal_number == SIGINT ? ", or at once by a second Ctrl-C" : ""));
     }
@@ -203,7 +203,7 @@ void Attempt::on(Host&, const Complaint& complaint) {
 }
 
 void Attempt::on(Host&, const Ended& ended) {
-  RankExit exit = ended.exit;
+  agent::RankExit exit = ended.exit;
   Rank& rank = rank_of(exit.rank);
   if (rank.ended) return;
   rank.ended = true;
@@ -245,9 +245,9 @@ void Attempt::say_who_is_stopped(Clock::time_point now) {
   for (Rank& rank : ranks_) {
     if (rank.ended || now < rank.stopped_line_at) continue;
     rank.stopped_line_at = Clock::time_point::max();
-    console_.say(
-        fmt::format("tutti: rank {} (pid {}) is stopped by {}; kill -CONT {} lets it go on",
-                    &rank - ranks_.data(), rank.pid, describe_signal(rank.stopped_by), rank.pid));
+    console_.say(fmt::format(
+        "tutti: rank {} (pid {}) is stopped by {}; kill -CONT {} lets it go on",
+        &rank - ranks_.data(), rank.pid, agent::describe_signal(rank.stopped_by), rank.pid));
   }
 }
 
@@ -359,10 +359,10 @@ JobReport Attempt::report() const {
                    .ending = ending_,
                    .exit_code = outcome_.exit_code(ending_)};
   for (int rank = 0; rank < options_.rank_count; ++rank) {
-    const RankExit* exit = outcome_.exit_of(rank);
+    const agent::RankExit* exit = outcome_.exit_of(rank);
     report.ranks.push_back({.rank = rank,
                             .pid = of_rank(ranks_, rank).pid,
-                            .exit = exit != nullptr ? *exit : RankExit{.rank = rank},
+                            .exit = exit != nullptr ? *exit : agent::RankExit{.rank = rank},
                             .last_lines = console_.output().last_lines(rank)});
   }
   return report;

@@ -45,7 +45,7 @@ class Attempt {
   Clock::time_point timeout_at() const noexcept { return timeout_at_; }
   /// How it has ended.
   JobReport report() const;
-  const Outcome& outcome() const noexcept { return outcome_; }
+  const agent::Outcome& outcome() const noexcept { return outcome_; }
 
  private:
   /// One that takes orders and gives reports.
@@ -118,8 +118,8 @@ class Attempt {
   std::vector<std::unique_ptr<Host>> hosts_;
   std::optional<store::Server> store_;  // after the hosts: its thread asks their doors
   Gathering gathering_;
-  Outcome outcome_;
-  Ending ending_;
+  agent::Outcome outcome_;
+  agent::Ending ending_;
   Phase phase_ = Phase::running;
   bool is_held_ = false;            ///< what ranks print stays in their pipes, as ordered
   bool is_closed_[2] = {};          ///< by Stream: nobody reads, as ordered

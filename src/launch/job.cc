@@ -79,7 +79,7 @@ int Job::report(const Attempt& last) {
   }
   const bool all_written = write_rest();
   if (report.exit_code != 0 || all_written) return report.exit_code;
-  return ended_by_ != 0 ? 128 + ended_by_ : kTimedOutCode;
+  return ended_by_ != 0 ? 128 + ended_by_ : agent::kTimedOutCode;
 }
 
 void Job::poll_once(Clock::time_point until) {

@@ -8,9 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -23,15 +21,13 @@
 
 #include "base/rank_list.h"
 #include "launch/messages.h"
-#include "launch/process_tree.h"
 #include "net/frame.h"
 #include "net/poller.h"
+#include "net/process_tree.h"
 #include "net/system_error.h"
 
 namespace tutti::launch {
 namespace {
-
-using namespace std::chrono_literals;
 
 /// The keeper hears by it that the guard died.
 constexpr int kGuardDied = SIGUSR1;
@@ -67,7 +63,7 @@ void bind_to(const std::vector<int>& threads, int rank) {
 }
 
 [[noreturn]] void end_everything() {
-  kill_everything_below();
+  net::kill_everything_below();
   ::_exit(0);
 }
 
@@ -232,7 +228,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   for (const RankCommand& command : commands) {
     needed.insert({command.stdin_fd, command.stdout_fd, command.stderr_fd});
   }
-  for (const int fd : numbers_in("/proc/self/fd")) {
+  for (const int fd : net::numbers_in("/proc/self/fd")) {
     if (needed.contains(fd)) continue;
     const int flags = ::fcntl(fd, F_GETFD);
     if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(fd);
@@ -299,20 +295,8 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
     be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());
-    kill_everything_below();
+    net::kill_everything_below();
     ::_exit(1);
-  }
-}
-
-void kill_everything_below() {
-  for (auto rest = 1ms;; rest = std::min(2 * rest, 16ms)) {
-    kill_descendants();
-    pid_t pid = 0;
-    while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
-    }
-    if (pid < 0 && errno == ECHILD) return;
-    Deadline never;
-    net::pause(rest, never);  // the kernel needs a while to give back a large memory
   }
 }
 

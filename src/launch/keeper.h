@@ -51,7 +51,4 @@ struct Keeper {
 /// what is left and exits.
 Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals);
 
-/// Kills all descendants of this process and reaps them until none is left.
-void kill_everything_below();
-
 }  // namespace tutti::launch

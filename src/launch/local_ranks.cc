@@ -110,7 +110,7 @@ void LocalRanks::prepare(const Prepare& order) {
   const RankPlan plan = plan_ranks(order);
   program_ = order.command[0];
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
-  door_.emplace(order.world_size);
+  door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
   {

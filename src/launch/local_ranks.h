@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "launch/door.h"
+#include "agent/door.h"
 #include "launch/error_file.h"
 #include "launch/keeper.h"
 #include "launch/messages.h"
@@ -106,7 +106,7 @@ class LocalRanks {
   std::string reports_;
   std::string program_;  ///< as it was given
   std::vector<Rank> ranks_;
-  std::optional<Door> door_;
+  std::optional<agent::Door> door_;
   bool has_first_ = false;  ///< somebody has joined, as told
   net::HeldPort master_port_;
   Keeper keeper_;

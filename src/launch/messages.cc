@@ -12,14 +12,15 @@ namespace {
 
 constexpr std::size_t kLongest = kMaxOrderBytes;
 
-constexpr auto fields_of(const RankExit*) {
-  return std::tuple(&RankExit::rank, &RankExit::wait_status, &RankExit::ours, &RankExit::culprits,
-                    &RankExit::disagreement, &RankExit::failure, &RankExit::doing, &RankExit::error,
-                    &RankExit::untold);
+constexpr auto fields_of(const agent::RankExit*) {
+  return std::tuple(&agent::RankExit::rank, &agent::RankExit::wait_status, &agent::RankExit::ours,
+                    &agent::RankExit::culprits, &agent::RankExit::disagreement,
+                    &agent::RankExit::failure, &agent::RankExit::doing, &agent::RankExit::error,
+                    &agent::RankExit::untold);
 }
-constexpr auto fields_of(const UntoldFailure*) {
-  return std::tuple(&UntoldFailure::code, &UntoldFailure::culprits, &UntoldFailure::text,
-                    &UntoldFailure::is_told);
+constexpr auto fields_of(const agent::UntoldFailure*) {
+  return std::tuple(&agent::UntoldFailure::code, &agent::UntoldFailure::culprits,
+                    &agent::UntoldFailure::text, &agent::UntoldFailure::is_told);
 }
 template <class Message>
   requires requires { Message::fields(); }

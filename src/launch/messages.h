@@ -19,10 +19,10 @@
 #include <variant>
 #include <vector>
 
+#include "agent/outcome.h"
 #include "base/config.h"
 #include "launch/binding.h"
 #include "launch/lines.h"
-#include "launch/outcome.h"
 
 namespace tutti::launch {
 
@@ -197,7 +197,7 @@ struct Complaint {
 
 /// What is known of its end where it was; whether it is the job's doing the host does not know.
 struct Ended {
-  RankExit exit;
+  agent::RankExit exit;
 
   static constexpr auto fields() { return std::tuple(&Ended::exit); }
 };

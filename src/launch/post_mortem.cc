@@ -15,16 +15,16 @@ namespace tutti::launch {
 namespace {
 
 /// How a rank ended, after what it was doing: "in all_reduce ...; exit code 1".
-std::string fate_of(const RankExit& exit) {
+std::string fate_of(const agent::RankExit& exit) {
   std::string fate = control::describe_wait_status(exit.wait_status);
-  if (exit.ours && is_abnormal(exit.wait_status)) fate += " (ended by tutti run)";
-  if (exit.untold && !is_abnormal(exit.wait_status)) {
+  if (exit.ours && agent::is_abnormal(exit.wait_status)) fate += " (ended by tutti run)";
+  if (exit.untold && !agent::is_abnormal(exit.wait_status)) {
     return fate + (exit.untold->is_told
                        ? " (it was told of a failure that others, who had left, were not)"
                        : " (its program was not told that a group had failed)");
   }
   // A rank that ended well had nothing left to do, whatever its last failed group shows.
-  if (exit.doing.empty() || !is_abnormal(exit.wait_status)) return fate;
+  if (exit.doing.empty() || !agent::is_abnormal(exit.wait_status)) return fate;
   const bool is_verb = exit.doing.starts_with("is ");
   return exit.doing.substr(is_verb ? 3 : 0) + "; " + fate;
 }
@@ -68,7 +68,7 @@ std::string headline(const JobReport& report) {
   }
   if (report.ending.signal_number != 0) {
     return fmt::format("tutti: ended after {} by {}", lasted,
-                       describe_signal(report.ending.signal_number));
+                       agent::describe_signal(report.ending.signal_number));
   }
   return fmt::format("tutti: FAILED after {}", lasted);
 }
@@ -104,7 +104,7 @@ std::string format_span(std::chrono::nanoseconds span) {
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
-std::vector<std::string> post_mortem(const JobReport& report, const Outcome& outcome) {
+std::vector<std::string> post_mortem(const JobReport& report, const agent::Outcome& outcome) {
   if (report.exit_code == 0) return {};
   std::vector<std::string> lines;
   const auto root = report.ending.keeper_died ? std::nullopt : outcome.root_cause();
@@ -128,7 +128,7 @@ std::vector<std::string> post_mortem(const JobReport& report, const Outcome& out
   return lines;
 }
 
-std::string reason_of(const JobReport& report, const Outcome& outcome) {
+std::string reason_of(const JobReport& report, const agent::Outcome& outcome) {
   const std::string lasted = format_span(report.lasted);
   if (report.ending.keeper_died) return fmt::format("the keeper was killed after {}", lasted);
   if (const std::string why = outcome.why(); !why.empty()) {

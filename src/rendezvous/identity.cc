@@ -104,7 +104,9 @@ std::optional<Identity> from_tutti_run(const Environment& variables) {
                     "world of one",
                     agent));
   }
-  Identity identity = read_set(variables, kTorchNames, Launcher::tutti_run);
+  const bool is_spawned = find(variables, "TUTTI_SPAWN") != nullptr;
+  Identity identity =
+      read_set(variables, kTorchNames, is_spawned ? Launcher::spawn : Launcher::tutti_run);
   identity.agent = agent;
   return identity;
 }
@@ -217,8 +219,10 @@ void note_ignored(const Environment& variables, Identity* winner) {
             : fmt::format("is around {} and ignored", name_of(winner->launcher));
     winner->notes.push_back(fmt::format("{} ({}={}) {}", launcher, variable, *value, what));
   };
-  if (winner->launcher == Launcher::tutti_run) note("torchrun", "TORCHELASTIC_RUN_ID");
-  if (winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::torchrun) {
+  const bool is_ours =
+      winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::spawn;
+  if (is_ours) note("torchrun", "TORCHELASTIC_RUN_ID");
+  if (is_ours || winner->launcher == Launcher::torchrun) {
     note("Open MPI", "OMPI_COMM_WORLD_RANK");
   }
   if (winner->launcher != Launcher::mpich && !is_pmi_of_slurm(variables)) note("PMI", "PMI_RANK");
@@ -309,6 +313,8 @@ std::string_view name_of(Launcher launcher) noexcept {
       return "the program's options";
     case Launcher::tutti_run:
       return "tutti run";
+    case Launcher::spawn:
+      return "tutti::spawn";
     case Launcher::torchrun:
       return "torchrun";
     case Launcher::open_mpi:

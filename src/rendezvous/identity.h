@@ -1,11 +1,11 @@
 // Who this process is in its job, from what its launcher left in the environment.
 //
-// Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run, then
-// torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open MPI, then MPICH,
-// then Slurm's srun, then bare RANK and WORLD_SIZE. An outer set is ignored and noted. Bare
-// variables stand on one level with those of an MPI and of srun: when they differ, nobody can know
-// who is right, and both are shown. One task of srun, or one on each of several nodes, may be the
-// outer shell of whatever is started in it.
+// Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run and
+// tutti::spawn, then torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open
+// MPI, then MPICH, then Slurm's srun, then bare RANK and WORLD_SIZE. An outer set is ignored and
+// noted. Bare variables stand on one level with those of an MPI and of srun: when they differ,
+// nobody can know who is right, and both are shown. One task of srun, or one on each of several
+// nodes, may be the outer shell of whatever is started in it.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ enum class Launcher : std::uint8_t {
   none,  ///< nothing set: a world of one
   options,
   tutti_run,
+  spawn,  ///< tutti::spawn
   torchrun,
   open_mpi,
   mpich,  ///< Hydra, or another that speaks PMI-1

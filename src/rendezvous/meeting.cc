@@ -55,8 +55,8 @@ Meeting meet_at_agent(const Identity& identity, const MeetingOptions& options,
       store::try_connect_store(identity.agent, hello, deadline);
   if (!connected) {
     throw Error(ErrorCode::kSystem,
-                fmt::format("nobody listens at TUTTI_AGENT={}: the `tutti run` that started this "
-                            "process has ended, or is in another network namespace",
+                fmt::format("nobody listens at TUTTI_AGENT={}: the `tutti run` or the program that "
+                            "started this process has ended, or is in another network namespace",
                             identity.agent));
   }
   // The agent itself says who is missing in the first world; later ones are ours to report.

@@ -24,6 +24,9 @@ EXAMPLES = {
     "task_farm": (4, lambda r: ["Rank 0 has 1229 primes, the last is 9973"] if r == 0
                   else [f"Rank {r}: the 3 workers have found 1229"]),
 }
+# A program that starts its ranks itself, without a launcher: all lines, in any order.
+SPAWNED = {"spawn": ["init tensor tensor([0.])", "Rank: 1, has data tensor([1.])", "Rank: 0, has data tensor([1.])",
+                     *[line for r in (0, 1) for line in EXAMPLES["all_reduce"][1](r)]]}
 FLAGS = {"one_to_many": [[], ["--backend=native"], ["--local_rank", "0", "--backend", "native"]]}
 MPI_FLAGS = {"one_to_many": [["--backend", "mpi"]]}  # under the launchers of MPIs
 LAUNCHERS = re.compile(r"^(RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|MASTER_ADDR|MASTER_PORT"
@@ -47,6 +50,14 @@ def finish(processes):
         if process.returncode != 0:
             sys.exit(f"examples: {process.args} exited with {process.returncode}\n{out}{err}")
     return [out.splitlines() for out, _ in outputs]
+
+
+def spawned(program):
+    for flags in [], *[["--start", start_word] for start_word in ("automatic", "fork", "exec", "thread")]:
+        [lines] = finish([start([program, *flags], clean_environment())])
+        if sorted(lines) != sorted(SPAWNED[os.path.basename(program)]):
+            sys.exit(f"examples: spawn {' '.join(flags)} printed\n{lines}")
+    return 0
 
 
 def start(command, environment):
@@ -100,10 +111,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True)
     parser.add_argument("--tutti", required=True)
-    parser.add_argument("--launcher", choices=["hand", "tutti", "openmpi", "mpich"], required=True)
+    parser.add_argument("--launcher", choices=["hand", "tutti", "openmpi", "mpich", "none"], required=True)
     parser.add_argument("--mpi", action="store_true", help="with the backend mpi, too")
     options = parser.parse_args()
     name = os.path.basename(options.program)
+    if options.launcher == "none":
+        return spawned(options.program)
     ranks, expected = EXAMPLES[name]
     needed = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}.get(options.launcher)
     if needed and not shutil.which(needed):

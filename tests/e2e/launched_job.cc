@@ -12,9 +12,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "launch/keeper.h"
-#include "launch/process_tree.h"
 #include "net/poller.h"
+#include "net/process_tree.h"
 
 namespace tutti::e2e {
 namespace {
@@ -82,7 +81,7 @@ LaunchedJob::LaunchedJob(Command command, const std::string& input) {
 }
 
 LaunchedJob::~LaunchedJob() {
-  if (code_ < 0) launch::signal_descendant(pid_, ::getpid(), SIGKILL);
+  if (code_ < 0) net::signal_descendant(pid_, ::getpid(), SIGKILL);
   if (code_ < 0) ::waitpid(pid_, nullptr, 0);
 }
 
@@ -151,7 +150,7 @@ void LaunchedJob::signal(int number) const {
 }
 
 pid_t LaunchedJob::below(const std::string& name) const {
-  for (const pid_t pid : launch::descendants_of(pid_)) {
+  for (const pid_t pid : net::descendants_of(pid_)) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
     std::string comm;
     if (std::getline(file, comm) && comm == name) return pid;
@@ -172,7 +171,7 @@ bool is_childless_within(std::chrono::milliseconds limit) {
   for (;;) {
     while (::waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    if (errno == ECHILD && launch::descendants_of(::getpid()).empty()) return true;
+    if (errno == ECHILD && net::descendants_of(::getpid()).empty()) return true;
     if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
   }
 }

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "e2e/launcher_fixture.h"
-#include "launch/process_tree.h"
 #include "net/poller.h"
 #include "net/process_info.h"
+#include "net/process_tree.h"
 
 namespace tutti::e2e {
 namespace {
@@ -97,7 +97,7 @@ TEST_F(Launcher, ASecondInterruptEndsAJobWhoseOutputNobodyReads) {
 bool has_ended_and_is_full(const LaunchedJob& job) {
   if (!job.wait_until_full()) return false;
   Deadline deadline = Deadline::after(10s);
-  while (!launch::descendants_of(job.pid()).empty()) {
+  while (!net::descendants_of(job.pid()).empty()) {
     if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
   }
   return true;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "e2e/launched_job.h"
-#include "launch/keeper.h"
+#include "net/process_tree.h"
 
 namespace tutti::e2e {
 
@@ -28,7 +28,7 @@ class Launcher : public ::testing::Test {
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
     EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
-    launch::kill_everything_below();
+    net::kill_everything_below();
   }
 };
 

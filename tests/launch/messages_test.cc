@@ -38,7 +38,7 @@ Prepare a_prepare() {
           .max_restarts = 3};
 }
 
-RankExit an_exit() {
+agent::RankExit an_exit() {
   return {.rank = 3,
           .wait_status = SIGKILL,
           .ours = true,
@@ -47,10 +47,10 @@ RankExit an_exit() {
           .failure = "rank 0 was lost",
           .doing = "is in all_reduce #4",
           .error = "ValueError: no data",
-          .untold = UntoldFailure{.code = ErrorCode::kPeerLost,
-                                  .culprits = {0},
-                                  .text = "rank 0 was lost",
-                                  .is_told = true}};
+          .untold = agent::UntoldFailure{.code = ErrorCode::kPeerLost,
+                                         .culprits = {0},
+                                         .text = "rank 0 was lost",
+                                         .is_told = true}};
 }
 
 const std::vector<Order> kOrders = {
@@ -98,7 +98,7 @@ TEST(Messages, ReportsComeWholeOrNotAtAll) { expect_whole_or_nothing(kReports, d
 
 TEST(Messages, FieldsKeepTheirPlaces) {
   const net::Frame frame = frame_of(encode(Report(Ended{an_exit()})), kMaxReportBytes);
-  const RankExit exit = std::get<Ended>(decode_report(frame.type, frame.body).value()).exit;
+  const agent::RankExit exit = std::get<Ended>(decode_report(frame.type, frame.body).value()).exit;
   EXPECT_EQ(exit.rank, 3);
   EXPECT_EQ(exit.wait_status, SIGKILL);
   EXPECT_TRUE(exit.ours);

@@ -93,6 +93,20 @@ TEST(Identity, TuttiRun) {
   expect_text(refused({{"TUTTI_AGENT", "@tutti-1"}}), "TUTTI_AGENT=@tutti-1");
 }
 
+TEST(Identity, Spawned) {
+  const Identity identity = identify({{"TUTTI_AGENT", "@tutti-1"},
+                                      {"TUTTI_SPAWN", "-1:1"},
+                                      {"RANK", "1"},
+                                      {"WORLD_SIZE", "2"},
+                                      {"LOCAL_RANK", "1"},
+                                      {"LOCAL_WORLD_SIZE", "2"}});
+  EXPECT_EQ(identity.launcher, Launcher::spawn);
+  EXPECT_EQ(name_of(identity.launcher), "tutti::spawn");
+  EXPECT_EQ(identity.rank, 1);
+  EXPECT_EQ(identity.agent, "@tutti-1");
+  EXPECT_TRUE(identity.is_one_host);
+}
+
 TEST(Identity, TheInnermostLauncherWinsAndTheOuterIsNoted) {
   const Environment open_mpi = recorded("open_mpi_4.1.4_rank1");
   // mpirun around torchrun, one per node.

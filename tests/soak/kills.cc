@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "e2e/launched_job.h"
-#include "launch/keeper.h"
 #include "net/poller.h"
+#include "net/process_tree.h"
 #include "soak/soak.h"
 
 namespace tutti::soak {
@@ -129,7 +129,7 @@ int soak(const Words& words) {
       for (const std::string& what : round.wrong) {
         fmt::print(stderr, "kills: {} round {}: {}\n", series.name, i, what);
       }
-      launch::kill_everything_below();
+      net::kill_everything_below();
       progress.advance(series.name, failed);
     }
     fmt::print("{:<12} {} rounds, {}\n", series.name, series.rounds, figures.summary());

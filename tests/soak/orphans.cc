@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "e2e/launched_job.h"
-#include "launch/process_tree.h"
 #include "net/poller.h"
+#include "net/process_tree.h"
 #include "soak/soak.h"
 
 namespace tutti::soak {
@@ -30,18 +30,18 @@ constexpr int kRanks = 3;
 
 /// Processes below us that are not the sibling's; those that have ended are reaped.
 int strangers(const e2e::LaunchedJob& sibling, int siblings) {
-  for (const pid_t pid : launch::descendants_of(::getpid())) {
+  for (const pid_t pid : net::descendants_of(::getpid())) {
     if (pid != sibling.pid()) ::waitpid(pid, nullptr, WNOHANG);
   }
-  return static_cast<int>(launch::descendants_of(::getpid()).size()) - siblings;
+  return static_cast<int>(net::descendants_of(::getpid()).size()) - siblings;
 }
 
 /// Kills a rank once all are up; true when tutti run says that it starts them again.
 bool fails_once(e2e::LaunchedJob& job) {
   if (!job.wait_for("ready", 3 * kRanks)) return false;
-  const std::vector<pid_t> below = launch::descendants_of(job.pid());  // guard, keeper, a rank
+  const std::vector<pid_t> below = net::descendants_of(job.pid());  // guard, keeper, a rank
   if (below.size() < 3) return false;
-  launch::signal_descendant(below[2], ::getpid(), SIGKILL);
+  net::signal_descendant(below[2], ::getpid(), SIGKILL);
   return job.wait_for_error("; restart 1 of 1");
 }
 
@@ -70,7 +70,7 @@ int soak(const Words& words) {
   std::mt19937_64 random(words.seed);
   e2e::LaunchedJob sibling({"run", "-n", "2", TUTTI_SOAK_RANK, "tree"});
   if (!sibling.wait_for("ready", 6)) return 1;
-  const int siblings = static_cast<int>(launch::descendants_of(::getpid()).size());
+  const int siblings = static_cast<int>(net::descendants_of(::getpid()).size());
   Progress progress("orphans", words.rounds);
   const Folder logs;
   Figures gone;
@@ -94,9 +94,9 @@ int soak(const Words& words) {
     Deadline until_the_moment = Deadline::after(moment);
     net::pause(moment, until_the_moment);
     pid_t pid = job.pid();
-    const std::vector<pid_t> below = launch::descendants_of(job.pid());
+    const std::vector<pid_t> below = net::descendants_of(job.pid());
     if (victim > 0 && below.size() >= victim) pid = below[victim - 1];
-    launch::signal_descendant(pid, ::getpid(), SIGKILL);
+    net::signal_descendant(pid, ::getpid(), SIGKILL);
     const Clock::time_point killed = Clock::now();
     job.wait_exit(20s);
     // A rank that dies gives its siblings the graces above; everybody else takes all along at once.

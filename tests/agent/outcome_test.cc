@@ -1,11 +1,11 @@
-#include "launch/outcome.h"
+#include "agent/outcome.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <csignal>
 
-namespace tutti::launch {
+namespace tutti::agent {
 namespace {
 
 int exit_status(int code) { return W_EXITCODE(code, 0); }
@@ -173,4 +173,4 @@ TEST(Outcome, TheFirstThatFollowsFromNothingElseIsTheReason) {
 }
 
 }  // namespace
-}  // namespace tutti::launch
+}  // namespace tutti::agent

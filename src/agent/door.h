@@ -17,18 +17,19 @@
 #include <string>
 #include <vector>
 
+#include "agent/outcome.h"
 #include "control/board/board.h"
-#include "launch/outcome.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "store/server.h"
 
-namespace tutti::launch {
+namespace tutti::agent {
 
 /// Ranks are numbers of the job, whatever numbers the program has given its processes in the world.
 class Door {
  public:
-  explicit Door(int rank_count);
+  /// `who`: "tutti run", for who is turned away.
+  Door(int rank_count, std::string who);
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
   /// What a store needs to let ranks in here. It must not outlive this. Call it once.
@@ -69,6 +70,7 @@ class Door {
   }
   std::vector<int> ranks_of(const std::set<WorldRank>& in_world) const;
 
+  const std::string who_;
   std::string address_;
   net::Fd listener_;
   net::Fd board_fd_;
@@ -82,4 +84,4 @@ class Door {
   net::Wakeup news_;
 };
 
-}  // namespace tutti::launch
+}  // namespace tutti::agent

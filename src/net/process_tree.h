@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace tutti::launch {
+namespace tutti::net {
 
 /// All descendants of `root`, without it. One look: processes may come and go meanwhile.
 std::vector<pid_t> descendants_of(pid_t root);
@@ -26,4 +26,7 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number);
 /// waitpid says that no child is left. Returns how many were signalled.
 int kill_descendants();
 
-}  // namespace tutti::launch
+/// Kills all descendants of this process and reaps them until none is left.
+void kill_everything_below();
+
+}  // namespace tutti::net

@@ -17,7 +17,7 @@
 
 #include "tutti/error.h"
 
-namespace tutti::launch {
+namespace tutti::agent {
 
 /// A failure of which its rank's program was not told.
 struct UntoldFailure {
@@ -80,4 +80,4 @@ class Outcome {
   bool failed_ = false;
 };
 
-}  // namespace tutti::launch
+}  // namespace tutti::agent

@@ -1,12 +1,15 @@
-#include "launch/process_tree.h"
+#include "net/process_tree.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -14,10 +17,13 @@
 #include <memory>
 #include <string>
 
+#include "net/poller.h"
 #include "net/process_info.h"
 
-namespace tutti::launch {
+namespace tutti::net {
 namespace {
+
+using namespace std::chrono_literals;
 
 struct CloseDirectory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
@@ -42,7 +48,7 @@ std::string read_small(const std::string& path) {
 std::vector<pid_t> descendants_by_scan(pid_t root) {
   std::multimap<pid_t, pid_t> children;
   for (const pid_t pid : numbers_in("/proc")) {
-    if (const auto stat = net::stat_of(pid)) children.emplace(stat->parent, pid);
+    if (const auto stat = stat_of(pid)) children.emplace(stat->parent, pid);
   }
   std::vector<pid_t> found = {root};
   for (std::size_t i = 0; i < found.size(); ++i) {
@@ -100,10 +106,10 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
   if (pidfd < 0) {
     // Refused by a sandbox, or no descriptor is left. A child that nobody has reaped keeps its
     // number; what is deeper comes to us, a subreaper, when its parents have ended.
-    const auto stat = net::stat_of(pid);
+    const auto stat = stat_of(pid);
     return stat && stat->parent == ::getpid() && ::kill(pid, signal_number) == 0;
   }
-  const bool ours = net::descends_from(pid, ancestor);
+  const bool ours = descends_from(pid, ancestor);
   const bool sent = ours && ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0) == 0;
   ::close(pidfd);
   return sent;
@@ -118,4 +124,16 @@ int kill_descendants() {
   return signalled;
 }
 
-}  // namespace tutti::launch
+void kill_everything_below() {
+  for (auto rest = 1ms;; rest = std::min(2 * rest, 16ms)) {
+    kill_descendants();
+    pid_t pid = 0;
+    while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
+    }
+    if (pid < 0 && errno == ECHILD) return;
+    Deadline never;
+    pause(rest, never);  // the kernel needs a while to give back a large memory
+  }
+}
+
+}  // namespace tutti::net

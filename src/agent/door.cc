@@ -1,4 +1,4 @@
-#include "launch/door.h"
+#include "agent/door.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 #include "net/unix_socket.h"
 #include "tutti/error.h"
 
-namespace tutti::launch {
+namespace tutti::agent {
 namespace {
 
 /// In which the keeper tells what it has started, after the process could run.
@@ -22,8 +22,9 @@ constexpr std::chrono::seconds kNoteComes{1};
 
 }  // namespace
 
-Door::Door(int rank_count)
-    : address_(net::random_address("tutti")),
+Door::Door(int rank_count, std::string who)
+    : who_(std::move(who)),
+      address_(net::random_address("tutti")),
       listener_(net::listen(address_)),
       board_fd_(control::Board::make(rank_count)),
       board_(board_fd_),
@@ -44,14 +45,14 @@ std::optional<Error> Door::admit(const store::Hello& hello, const net::Peer& pee
   if (!net::descends_from(peer.pid, ::getpid())) {
     if (!net::has_own_proc()) {
       return Error(ErrorCode::kUnauthenticated,
-                   fmt::format("tutti run (pid {}) cannot see who started process {}: /proc is "
+                   fmt::format("{} (pid {}) cannot see who started process {}: /proc is "
                                "missing, or shows another pid namespace; mount this one's (unshare "
                                "--mount-proc, or mount -t proc proc /proc)",
-                               ::getpid(), peer.pid));
+                               who_, ::getpid(), peer.pid));
     }
     return Error(ErrorCode::kUnauthenticated,
-                 fmt::format("{} was not started by this tutti run (pid {})",
-                             net::describe_process(peer.pid), ::getpid()));
+                 fmt::format("{} was not started by this {} (pid {})",
+                             net::describe_process(peer.pid), who_, ::getpid()));
   }
   if (hello.rank >= 0 && hello.world_size == board_.world_size() &&
       hello.rank < board_.slot_count()) {
@@ -131,4 +132,4 @@ std::string Door::doing_of(int rank) const {
   return control::describe_doing(board_, slot_of(rank));
 }
 
-}  // namespace tutti::launch
+}  // namespace tutti::agent

@@ -1,4 +1,4 @@
-#include "launch/outcome.h"
+#include "agent/outcome.h"
 
 #include <fmt/format.h>
 #include <sys/wait.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-namespace tutti::launch {
+namespace tutti::agent {
 namespace {
 
 constexpr int kRendezvousFailed = 3;
@@ -131,4 +131,4 @@ int Outcome::exit_code(const Ending& ending) const {
   return ending.signal_number != 0 ? 128 + ending.signal_number : 1;
 }
 
-}  // namespace tutti::launch
+}  // namespace tutti::agent

@@ -1,4 +1,4 @@
-#include "launch/process_tree.h"
+#include "net/process_tree.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 #include "net/process_info.h"
 
-namespace tutti::launch {
+namespace tutti::net {
 namespace {
 
 /// A child that forks a grandchild in a session of its own; both pause. Writes the grandchild's
@@ -58,8 +58,8 @@ TEST_F(ProcessTree, SeesSessionsOfTheirOwn) {
   const std::vector<pid_t> found = descendants_of(::getpid());
   EXPECT_TRUE(contains(found, family.child));
   EXPECT_TRUE(contains(found, family.grandchild));
-  EXPECT_TRUE(net::descends_from(family.grandchild, ::getpid()));
-  EXPECT_FALSE(net::descends_from(::getppid(), ::getpid()));
+  EXPECT_TRUE(descends_from(family.grandchild, ::getpid()));
+  EXPECT_FALSE(descends_from(::getppid(), ::getpid()));
 }
 
 TEST_F(ProcessTree, OrphansBecomeOurs) {
@@ -86,4 +86,4 @@ TEST_F(ProcessTree, KillsEverythingBelow) {
 }
 
 }  // namespace
-}  // namespace tutti::launch
+}  // namespace tutti::net

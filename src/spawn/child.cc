@@ -1,0 +1,221 @@
+#include "spawn/child.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "base/cores.h"
+#include "base/rank_thread.h"
+#include "control/untold.h"
+#include "net/system_error.h"
+#include "rendezvous/identity.h"
+#include "tutti/error.h"
+
+namespace tutti::spawning {
+namespace {
+
+constexpr const char* kVariable = "TUTTI_SPAWN";
+
+/// Whether a variable is what a launcher tells its process, as whom and where it meets others.
+bool is_of_launcher(std::string_view name) {
+  static constexpr std::array<std::string_view, 19> kNames = {
+      "RANK",         "WORLD_SIZE",      "LOCAL_RANK",          "LOCAL_WORLD_SIZE",
+      "GROUP_RANK",   "ROLE_RANK",       "GROUP_WORLD_SIZE",    "ROLE_WORLD_SIZE",
+      "ROLE_NAME",    "TUTTI_AGENT",     "TUTTI_RANK",          "TUTTI_WORLD_SIZE",
+      "TUTTI_SPAWN",  "MPI_LOCALRANKID", "TUTTI_INIT_METHOD",   "MPI_LOCALNRANKS",
+      "SLURM_PROCID", "SLURM_LOCALID",   "SLURM_STEP_NUM_TASKS"};
+  static constexpr std::array<std::string_view, 7> kBeginnings = {
+      "TORCHELASTIC_", "OMPI_COMM_WORLD_", "OMPI_MCA_orte_", "OMPI_MCA_ess_", "PMI_", "PMIX_",
+      "HYDI_"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end() ||
+         std::any_of(kBeginnings.begin(), kBeginnings.end(),
+                     [name](std::string_view beginning) { return name.starts_with(beginning); });
+}
+
+/// A rank by exec, from its beginning on.
+struct Executed {
+  Reports reports;
+  int rank = 0;
+};
+
+/// Both numbers of "7:2": the descriptor of the reports, and the rank.
+std::optional<std::array<int, 2>> parse(std::string_view text) {
+  std::array<int, 2> numbers{};
+  const std::size_t colon = text.find(':');
+  if (colon == text.npos) return std::nullopt;
+  const std::array<std::string_view, 2> parts = {text.substr(0, colon), text.substr(colon + 1)};
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const char* const end = parts[i].data() + parts[i].size();
+    const auto [stop, problem] = std::from_chars(parts[i].data(), end, numbers[i]);
+    if (problem != std::errc() || stop != end) return std::nullopt;
+  }
+  return numbers;
+}
+
+std::optional<Executed> find_executed() {
+  const Environment variables = read_environment();
+  const auto entry = variables.find(kVariable);
+  if (entry == variables.end()) return std::nullopt;
+  const auto numbers = parse(entry->second);
+  if (!numbers) return std::nullopt;
+  std::optional<Reports> reports = Reports::find((*numbers)[0]);
+  // What a rank has started on its way is none: the keeper is the parent of ranks alone.
+  if (!reports || reports->call().keeper.load() != ::getppid()) return std::nullopt;
+  const int rank = (*numbers)[1];
+  if (rank < 0 || rank >= reports->call().world_size) return std::nullopt;
+  return Executed{*std::move(reports), rank};
+}
+
+/// What is known of this process. Never destroyed: ranks exit from inside.
+struct State {
+  std::mutex mutex;
+  std::map<std::string, int> calls;  // mutex; by site
+  std::atomic<bool> is_rank{false};  ///< the function runs, or ran
+  const pid_t pid = ::getpid();
+  const std::optional<Executed> executed = find_executed();
+};
+State& state() {
+  static State& here = *new State;
+  return here;
+}
+
+/// A copy that it forks is not.
+bool is_on_its_way(const State& here) {
+  return here.executed && !here.is_rank.load() && here.pid == ::getpid();
+}
+
+[[noreturn]] void be_executed_rank(const std::function<int(int rank)>& function, int world_size,
+                                   const Executed& self) {
+  const int expected = self.reports.call().world_size;
+  Report& report = self.reports.of(self.rank);
+  const std::function<int(int)> refuse = [&](int) -> int {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("here the call asks for {} ranks, and where it was made for {}: a rank "
+                            "by exec must come to the same call",
+                            world_size, expected));
+  };
+  state().is_rank.store(true);
+  std::exit(run_and_report(world_size == expected ? function : refuse, self.rank, report));
+}
+
+}  // namespace
+
+Environment rank_variables(Environment inherited, int rank, int world_size,
+                           const std::string& agent) {
+  std::erase_if(inherited, [](const auto& variable) { return is_of_launcher(variable.first); });
+  inherited["RANK"] = inherited["LOCAL_RANK"] = std::to_string(rank);
+  inherited["WORLD_SIZE"] = inherited["LOCAL_WORLD_SIZE"] = std::to_string(world_size);
+  inherited["TUTTI_AGENT"] = agent;
+  inherited[kVariable] = fmt::format("-1:{}", rank);
+  // As under `tutti run`: all ranks together have the cores of this process.
+  inherited.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / world_size)));
+  inherited.emplace("OMP_WAIT_POLICY", "PASSIVE");
+  return inherited;
+}
+
+std::vector<std::string> Command::of_this_program() {
+  std::string text;
+  const net::Fd fd(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> buffer;
+  ssize_t got = 0;
+  while (fd && ((got = ::read(fd.get(), buffer.data(), buffer.size())) > 0 ||
+                (got < 0 && errno == EINTR))) {
+    if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  if (text.empty()) throw net::system_error("cannot read /proc/self/cmdline", errno);
+  if (text.back() == '\0') text.pop_back();
+  std::vector<std::string> arguments;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\0', begin), text.size());
+    arguments.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return arguments;
+}
+
+Command::Command(const std::vector<std::string>& arguments, const Environment& variables) {
+  texts_ = arguments;
+  for (const auto& [name, value] : variables) texts_.push_back(fmt::format("{}={}", name, value));
+  for (std::size_t i = 0; i < texts_.size(); ++i) {
+    (i < arguments.size() ? arguments_ : variables_).push_back(texts_[i].data());
+  }
+  arguments_.push_back(nullptr);
+  variables_.push_back(nullptr);
+}
+
+int Command::execute() const noexcept {
+  ::execve("/proc/self/exe", arguments_.data(), variables_.data());
+  return errno;
+}
+
+void be_forked_rank(const std::function<int(int rank)>& function, int rank,
+                    const Environment& variables, Report& report) {
+  state().is_rank.store(true);
+  control::Untold::of_process().forget();
+  for (const auto& [name, value] : read_environment()) {
+    if (!variables.contains(name)) ::unsetenv(name.c_str());
+  }
+  for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  const int code = run_and_report(function, rank, report);
+  std::fflush(nullptr);
+  ::_exit(code);
+}
+
+std::string rank_here() {
+  if (const RankThread* thread = this_rank_thread()) {
+    return fmt::format("a thread that is rank {} of {}", thread->rank, thread->world_size);
+  }
+  const Environment variables = read_environment();
+  try {
+    const rendezvous::Identity identity = rendezvous::identify(variables);
+    if (identity.launcher == rendezvous::Launcher::spawn || identity.world_size > 1) {
+      return fmt::format("rank {} of {} ({}, {})", identity.rank, identity.world_size,
+                         identity.source, rendezvous::name_of(identity.launcher));
+    }
+  } catch (const Error& error) {
+    return fmt::format("a rank by its environment ({})", error.what());
+  }
+  return {};
+}
+
+std::string site_of(const Where& where) { return fmt::format("{}:{}", where.file, where.line); }
+
+Turn take_turn(const std::function<int(int rank)>& function, int world_size, const Where& where) {
+  State& here = state();
+  const std::string site = site_of(where);
+  Turn turn;
+  {
+    const std::lock_guard lock(here.mutex);
+    turn.times = ++here.calls[site];
+  }
+  if (!is_on_its_way(here)) return turn;
+  const Call& call = here.executed->reports.call();
+  if (turn.times == call.times && site == call.site.data()) {
+    be_executed_rank(function, world_size, *here.executed);
+  }
+  turn.is_passed = true;
+  return turn;
+}
+
+void refuse_before_call() {
+  const State& here = state();
+  if (!is_on_its_way(here)) return;
+  const Call& call = here.executed->reports.call();
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("this process was started by exec to be rank {} of {} at the call of "
+                          "spawn at {}, and has not come there: a program that starts ranks by "
+                          "exec makes its own world after that call",
+                          here.executed->rank, call.world_size, call.site.data()));
+}
+
+}  // namespace tutti::spawning

@@ -1,0 +1,264 @@
+#include "spawn/keeper.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <initializer_list>
+
+#include "base/of_rank.h"
+#include "net/poller.h"
+#include "net/process_tree.h"
+#include "net/system_error.h"
+
+namespace tutti::spawning {
+namespace {
+
+/// The keeper hears by it that the guard died.
+constexpr int kGuardDied = SIGUSR1;
+/// An order: this, or the number of a signal for the ranks.
+constexpr std::int32_t kEnd = 0;
+
+/// What the spawning thread had, for its ranks.
+struct Inherited {
+  sigset_t mask = {};
+  struct sigaction on_child = {};
+  std::array<char, 16> name = {};
+};
+
+/// All signals blocked, in this thread and in what it forks.
+class AllBlocked {
+ public:
+  explicit AllBlocked(Inherited& inherited) noexcept : inherited_(inherited) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &inherited.mask);
+    ::sigaction(SIGCHLD, nullptr, &inherited.on_child);
+    ::prctl(PR_GET_NAME, inherited.name.data());
+  }
+  ~AllBlocked() { pthread_sigmask(SIG_SETMASK, &inherited_.mask, nullptr); }
+  AllBlocked(const AllBlocked&) = delete;
+  AllBlocked& operator=(const AllBlocked&) = delete;
+
+ private:
+  const Inherited& inherited_;
+};
+
+int read_signals(std::initializer_list<int> numbers) noexcept {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : numbers) ::sigaddset(&set, number);
+  return ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+void drain(int signals) noexcept {
+  signalfd_siginfo info;
+  while (::read(signals, &info, sizeof info) > 0) {
+  }
+}
+
+/// As long as somebody holds a pipe of the program open, its other end sees no end.
+void close_all_but(std::initializer_list<int> needed) {
+  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (nothing >= 0) ::dup2(nothing, fd);
+  }
+  for (const int fd : net::numbers_in("/proc/self/fd")) {
+    if (fd > STDERR_FILENO && std::find(needed.begin(), needed.end(), fd) == needed.end()) {
+      ::close(fd);
+    }
+  }
+}
+
+[[noreturn]] void end_everything() {
+  net::kill_everything_below();
+  ::_exit(0);
+}
+
+class KeeperLoop {
+ public:
+  KeeperLoop(int world_size, const BecomeRank& become_rank, const Inherited& inherited, pid_t guard,
+             int channel)
+      : become_rank_(become_rank),
+        inherited_(inherited),
+        pids_(static_cast<std::size_t>(world_size), -1),
+        guard_(guard),
+        channel_(channel),
+        signals_(read_signals({SIGCHLD, kGuardDied})) {}
+  [[noreturn]] void run();
+
+ private:
+  void start_all();
+  [[noreturn]] void be_rank(int rank, pid_t keeper);
+  void reap() noexcept;
+  void obey(std::int32_t order) noexcept;
+  void tell(const Note& note) noexcept {
+    // When the spawner is gone the loop sees the end of the channel itself.
+    while (::send(channel_, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+    }
+  }
+
+  const BecomeRank& become_rank_;
+  const Inherited& inherited_;
+  std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  const pid_t guard_;
+  const int channel_;
+  const int signals_;
+};
+
+void KeeperLoop::be_rank(int rank, pid_t keeper) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != keeper) ::_exit(127);  // it died before the line above
+  ::close(signals_);
+  ::close(channel_);
+  const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (nothing > STDIN_FILENO) {
+    ::dup2(nothing, STDIN_FILENO);
+    ::close(nothing);
+  }
+  ::prctl(PR_SET_NAME, inherited_.name.data());
+  ::sigaction(SIGCHLD, &inherited_.on_child, nullptr);
+  pthread_sigmask(SIG_SETMASK, &inherited_.mask, nullptr);
+  become_rank_(rank);
+  ::_exit(127);
+}
+
+void KeeperLoop::start_all() {
+  const pid_t keeper = ::getpid();
+  for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank) {
+    const pid_t pid = ::fork();
+    if (pid == 0) be_rank(rank, keeper);
+    if (pid < 0) {
+      tell({Note::Kind::not_forked, rank, errno});
+      continue;
+    }
+    ::setpgid(pid, pid);  // whoever of the two comes first
+    of_rank(pids_, rank) = pid;
+    tell({Note::Kind::started, rank, pid});
+  }
+}
+
+void KeeperLoop::reap() noexcept {
+  int wait_status = 0;
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
+    const auto found = std::find(pids_.begin(), pids_.end(), pid);
+    if (found == pids_.end()) continue;
+    *found = -1;
+    tell({Note::Kind::ended, static_cast<std::int32_t>(found - pids_.begin()), wait_status});
+  }
+}
+
+void KeeperLoop::obey(std::int32_t order) noexcept {
+  // The numbers are ours until we reap the ranks.
+  for (const pid_t pid : pids_) {
+    if (pid > 0) ::kill(-pid, order);
+  }
+}
+
+void KeeperLoop::run() {
+  ::prctl(PR_SET_NAME, "tutti-keeper");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_PDEATHSIG, kGuardDied);
+  if (::getppid() != guard_) ::_exit(1);  // it died before the line above; nothing is below yet
+  ::setpgid(0, 0);                        // Ctrl-C reaches the spawner alone
+  start_all();
+  close_all_but({channel_, signals_});
+  for (;;) {
+    net::Watch watches[] = {{.fd = channel_, .want_read = true},
+                            {.fd = signals_, .want_read = true}};
+    Deadline never;
+    net::poll_any(watches, never);
+    drain(signals_);
+    if (::getppid() != guard_) end_everything();
+    reap();
+    std::int32_t order = kEnd;
+    const ssize_t got = ::recv(channel_, &order, sizeof order, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (got != sizeof order || order == kEnd) end_everything();
+    obey(order);
+  }
+}
+
+[[noreturn]] void be_guard(pid_t keeper, pid_t spawner, int lifeline) {
+  const int signals = read_signals({SIGCHLD});
+  close_all_but({lifeline, signals});
+  for (;;) {
+    net::Watch watches[] = {{.fd = lifeline, .want_read = true},
+                            {.fd = signals, .want_read = true}};
+    Deadline soon = Deadline::after(std::chrono::seconds(1));
+    net::poll_any(watches, soon);
+    drain(signals);
+    // A copy of the spawner may hold its end of the lifeline open.
+    const bool is_over = watches[0].readable || ::getppid() != spawner;
+    if (is_over || ::waitpid(keeper, nullptr, WNOHANG) != 0) end_everything();
+  }
+}
+
+/// In the guard, which must not return into the program.
+[[noreturn]] void be_guard_of_keeper(int world_size, std::atomic<pid_t>& keeper_pid,
+                                     const BecomeRank& become_rank, const Inherited& inherited,
+                                     pid_t spawner, int channel, int lifeline) noexcept {
+  ::prctl(PR_SET_NAME, "tutti-guard");
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::setpgid(0, 0);
+  ::signal(SIGCHLD, SIG_DFL);
+  const pid_t guard = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid < 0) ::_exit(1);
+  if (pid == 0) {
+    ::close(lifeline);
+    keeper_pid.store(::getpid());
+    KeeperLoop(world_size, become_rank, inherited, guard, channel).run();
+  }
+  be_guard(pid, spawner, lifeline);
+}
+
+}  // namespace
+
+void Keeper::signal_ranks(int signal_number) const noexcept {
+  const std::int32_t order = signal_number;
+  while (::send(channel.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
+         errno == EINTR) {
+  }
+}
+
+void Keeper::end() const noexcept { signal_ranks(kEnd); }
+
+Keeper fork_keeper(int world_size, std::atomic<pid_t>& keeper_pid, const BecomeRank& become_rank) {
+  int life[2], ends[2];
+  const auto own_end = [](const auto& make, int* pair) {
+    return net::Fd::open_private([&] { return make(pair) == 0 ? pair[0] : -1; });
+  };
+  Keeper keeper;
+  keeper.channel = own_end(
+      [](int* pair) { return ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair); },
+      ends);
+  if (!keeper.channel) throw net::system_error("cannot make a pair of sockets", errno);
+  const net::Fd keepers_end(ends[1]);
+  keeper.lifeline = own_end(
+      [](int* pair) { return ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair); }, life);
+  if (!keeper.lifeline) throw net::system_error("cannot make a pair of sockets", errno);
+  const net::Fd guards_end(life[1]);
+  const pid_t spawner = ::getpid();
+  Inherited inherited;
+  const AllBlocked blocked(inherited);
+  keeper.guard = ::fork();
+  if (keeper.guard < 0) throw net::no_thread_error("cannot fork", errno);
+  if (keeper.guard == 0) {
+    be_guard_of_keeper(world_size, keeper_pid, become_rank, inherited, spawner, keepers_end.get(),
+                       guards_end.get());
+  }
+  return keeper;
+}
+
+}  // namespace tutti::spawning

@@ -1,0 +1,128 @@
+// Ranks as processes, by fork or by exec.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "base/of_rank.h"
+#include "spawn/child.h"
+#include "spawn/keeper.h"
+#include "spawn/ranks.h"
+
+namespace tutti::spawning {
+namespace {
+
+class Processes : public Ranks {
+ public:
+  explicit Processes(Keeper keeper) noexcept : keeper_(std::move(keeper)) {}
+  ~Processes() override {
+    keeper_.lifeline.reset();
+    is_guard_gone();
+  }
+  int fd() const noexcept override { return keeper_.channel.get(); }
+  std::vector<Event> read() override;
+  void ask(const std::string& reason) override {
+    static_cast<void>(reason);
+    keeper_.signal_ranks(SIGTERM);
+    keeper_.signal_ranks(SIGCONT);  // one that is stopped is to hear it
+  }
+  void force() override { keeper_.signal_ranks(SIGKILL); }
+  bool finish() override;
+  std::string leave_behind() override {
+    return fmt::format("processes below the guard, pid {}", keeper_.guard);
+  }
+
+ private:
+  bool is_guard_gone() noexcept;
+
+  Keeper keeper_;
+  bool is_guard_gone_ = false;
+};
+
+std::vector<Event> Processes::read() {
+  std::vector<Event> events;
+  while (keeper_.channel) {
+    Note note;
+    const ssize_t got = ::recv(keeper_.channel.get(), &note, sizeof note, MSG_DONTWAIT);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && errno == EAGAIN) return events;
+    if (got != sizeof note) {
+      keeper_.channel.reset();
+      events.push_back({Event::Kind::keeper_gone});
+      return events;
+    }
+    switch (note.kind) {
+      case Note::Kind::started:
+        events.push_back({Event::Kind::started, note.rank, note.value});
+        break;
+      case Note::Kind::ended:
+        events.push_back({Event::Kind::ended, note.rank, note.value});
+        break;
+      case Note::Kind::not_forked:
+        events.push_back({Event::Kind::not_started, note.rank, note.value});
+        break;
+    }
+  }
+  return events;
+}
+
+bool Processes::finish() {
+  if (keeper_.channel) keeper_.end();
+  keeper_.lifeline.reset();  // should the keeper be stopped
+  return is_guard_gone();
+}
+
+/// The program may have reaped it, or ignore its children.
+bool Processes::is_guard_gone() noexcept {
+  if (is_guard_gone_) return true;
+  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped by us; it may have been stopped
+  const pid_t pid = ::waitpid(keeper_.guard, nullptr, WNOHANG);
+  return is_guard_gone_ = pid == keeper_.guard || (pid < 0 && errno == ECHILD);
+}
+
+std::vector<Environment> environments(const RanksOptions& options) {
+  const Environment inherited = read_environment();
+  std::vector<Environment> by_rank;
+  for (int rank = 0; rank < options.world_size; ++rank) {
+    by_rank.push_back(rank_variables(inherited, rank, options.world_size, options.agent));
+  }
+  return by_rank;
+}
+
+Keeper fork_copies(const RanksOptions& options) {
+  const std::vector<Environment> variables = environments(options);
+  return fork_keeper(options.world_size, options.reports->call().keeper, [&](int rank) {
+    be_forked_rank(options.function, rank, of_rank(variables, rank), options.reports->of(rank));
+  });
+}
+
+Keeper execute(const RanksOptions& options) {
+  const std::vector<std::string> arguments = Command::of_this_program();
+  std::vector<Command> commands;
+  int rank = 0;
+  for (Environment& variables : environments(options)) {
+    variables["TUTTI_SPAWN"] = fmt::format("{}:{}", options.reports->fd(), rank++);
+    commands.emplace_back(arguments, variables);
+  }
+  return fork_keeper(options.world_size, options.reports->call().keeper, [&](int self) {
+    ::fcntl(options.reports->fd(), F_SETFD, 0);  // it goes on to the program
+    Report& report = options.reports->of(self);
+    report.code = of_rank(commands, self).execute();
+    report.stage.store(Stage::not_executed);
+  });
+}
+
+}  // namespace
+
+std::unique_ptr<Ranks> start_processes(const RanksOptions& options, Start start) {
+  if (start == Start::exec) return std::make_unique<Processes>(execute(options));
+  std::fflush(nullptr);  // or each copy would print what is in the buffers
+  return std::make_unique<Processes>(fork_copies(options));
+}
+
+}  // namespace tutti::spawning

@@ -1,0 +1,163 @@
+// A program that spawns: `spawn_program START WAY [TIMEOUT_MS]` prints how that ended, in a line.
+// Its ranks by exec come here again with the same words.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "spawn/ways.h"
+#include "tutti/tutti.h"
+
+using namespace std::chrono_literals;
+using tutti::Error;
+using tutti::Spawned;
+using tutti::Start;
+
+namespace {
+
+Start start_of(const std::string& word) {
+  for (const Start start : {Start::automatic, Start::fork, Start::exec, Start::thread}) {
+    if (word == tutti::name_of(start)) return start;
+  }
+  fmt::print(stderr, "no such start: {}\n", word);
+  std::exit(2);
+}
+
+/// As if CUDA were in use: in a /dev that nobody else sees. 77: not allowed here.
+void open_cuda_device() {
+  const bool is_made = ::unshare(CLONE_NEWNS) == 0 &&
+                       ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       ::mount("none", "/dev", "tmpfs", 0, nullptr) == 0 &&
+                       ::mknod("/dev/null", S_IFCHR | 0666, makedev(1, 3)) == 0 &&
+                       ::open("/dev/nvidia-uvm", O_CREAT | O_RDWR | O_CLOEXEC, 0600) >= 0;
+  if (!is_made) std::exit(77);
+}
+
+bool is_rank() { return std::getenv("TUTTI_SPAWN") != nullptr; }
+
+int sum(int value) {
+  auto world = tutti::init_process_group();
+  world.all_reduce(value);
+  return value;
+}
+
+/// A world of its own for each: sums of what its ranks give.
+void expect_sum(int rank, int scale, int ranks) {
+  const int expected = scale * ranks * (ranks - 1) / 2;
+  if (const int got = sum(scale * rank); got != expected) {
+    throw Error(tutti::ErrorCode::kInternal, fmt::format("{} instead of {}", got, expected));
+  }
+}
+
+/// Several spawns at one call site, and several at once.
+void spawn_many(Start start) {
+  for (int i = 1; i <= 3; ++i) {
+    tutti::spawn(2, [i](int rank) { expect_sum(rank, i, 2); }, {.start = start}).join(20s);
+  }
+  std::vector<Spawned> all;
+  for (int i = 1; i <= 3; ++i) {
+    all.push_back(tutti::spawn(i + 1, [i](int rank) { expect_sum(rank, 10 * i, i + 1); },
+                               {.start = i == 1                   ? start
+                                         : start == Start::thread ? start
+                                                                  : Start::exec}));
+  }
+  for (Spawned& each : all) each.join(20s);
+}
+
+/// What a rank finds in its environment, of rank 1.
+void print_environment(Start start) {
+  tutti::spawn(2,
+               [](int rank) {
+                 if (rank == 0) return;
+                 for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
+                                          "OMPI_COMM_WORLD_RANK", "PMI_RANK", "TUTTI_INIT_METHOD",
+                                          "TUTTI_WORLD_SIZE", "OMP_WAIT_POLICY", "MY_OWN"}) {
+                   const char* value = std::getenv(name);
+                   fmt::print("{}={} ", name, value == nullptr ? "-" : value);
+                 }
+                 char byte = 0;
+                 fmt::print("stdin={}\n", ::read(STDIN_FILENO, &byte, 1));
+               },
+               {.start = start})
+      .join(20s);
+}
+
+int run(Start start, const std::string& way, std::chrono::milliseconds timeout) {
+  // On the way of a rank by exec to the call.
+  if (is_rank() && start == Start::exec) {
+    if (way == "never") return 3;
+    if (way == "never well") return 0;
+    if (way == "late") std::this_thread::sleep_for(60s);
+    if (way == "early world") tutti::init_process_group();
+  }
+  if (way == "many") {
+    spawn_many(start);
+    fmt::print("well\n");
+    return 0;
+  }
+  if (way == "environment") {
+    print_environment(start);
+    return 0;
+  }
+  if (way == "late") {
+    tutti::spawn(2, [](int) {}, {.start = start, .grace = 200ms, .start_timeout = 500ms}).join();
+    return 0;
+  }
+  if (way == "never" || way == "never well" || way == "early world") {
+    tutti::spawn(2, [](int) {}, {.start = start}).join(20s);
+    return 0;
+  }
+  if (way == "other count") {
+    tutti::spawn(is_rank() ? 3 : 2, [](int) {}, {.start = start}).join(20s);
+    return 0;
+  }
+  if (way == "thread ends") {  // that called spawn, while its ranks run
+    Spawned ranks;
+    std::thread([&] {
+      ranks = tutti::spawn(2, [](int) { std::this_thread::sleep_for(300ms); }, {.start = start});
+    }).join();
+    ranks.join(20s);
+    fmt::print("well\n");
+    return 0;
+  }
+  if (way == "destroyed") {
+    {
+      const Spawned ranks = tutti::spawn(2, [](int) { std::this_thread::sleep_for(60s); },
+                                         {.start = start, .grace = 200ms});
+    }
+    fmt::print("gone\n");
+    return 0;
+  }
+  fmt::print("{}\n", tutti::ways::line_of(tutti::ways::attempt(start, way, timeout)));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 3) return 2;
+  const auto timeout = std::chrono::milliseconds(argc > 3 ? std::atoi(argv[3]) : 20'000);
+  if (std::getenv("TUTTI_TEST_IGNORE_CHILDREN") != nullptr) ::signal(SIGCHLD, SIG_IGN);
+  if (std::getenv("TUTTI_TEST_CUDA") != nullptr && !is_rank()) open_cuda_device();
+  // A process with threads: those of OpenMP wait for ever.
+  if (std::getenv("TUTTI_TEST_THREAD") != nullptr) {
+    std::thread([] { std::this_thread::sleep_for(3600s); }).detach();
+  }
+  return run(start_of(argv[1]), argv[2], timeout);
+} catch (const Error& error) {
+  std::vector<int> culprits = error.context().culprits;
+  fmt::print("{} culprits {}: {}\n", name_of(error.code()), fmt::join(culprits, " "), error.what());
+  return 1;
+}

@@ -1,0 +1,393 @@
+// What comes back of spawned ranks, however they end; and what is refused. Each call is made by
+// spawn_program, in a process of its own: its ranks by exec run that again.
+#include "tutti/spawn.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "e2e/launched_job.h"
+#include "net/poller.h"
+#include "net/process_tree.h"
+#include "spawn/ways.h"
+#include "tutti/init.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using e2e::LaunchedJob;
+
+/// Runs spawn_program, below which nothing may be left once it has ended.
+class Spawning : public ::testing::Test {
+ protected:
+  void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  void TearDown() override {
+    EXPECT_TRUE(nothing_is_left(2s));
+    net::kill_everything_below();
+  }
+  static bool nothing_is_left(std::chrono::milliseconds limit) {
+    const Clock::time_point end = Clock::now() + limit;
+    for (;;) {
+      while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+      }
+      if (net::descendants_of(::getpid()).empty()) return true;
+      if (Clock::now() > end) return false;
+      Deadline soon = Deadline::after(1ms);
+      net::pause(1ms, soon);
+    }
+  }
+  struct Ended {
+    int code = -1;
+    std::string out, err;
+  };
+  static Ended run(std::vector<std::string> words, const std::vector<std::string>& variables = {}) {
+    words.insert(words.begin(), TUTTI_SPAWN_PROGRAM);
+    words.insert(words.begin(), variables.begin(), variables.end());
+    words.insert(words.begin(), "env");
+    LaunchedJob job(LaunchedJob::Command{words});
+    Ended ended;
+    ended.code = job.wait_exit(60s);
+    ended.out = job.out();
+    ended.err = job.err();
+    return ended;
+  }
+};
+
+// ---- How ranks end -----------------------------------------------------------------------------
+
+struct Row {
+  std::string way;
+  std::string code;        ///< of the error; "well"
+  std::string culprits;    ///< as they are printed
+  int exit_code;           ///< of the culprit; -1: any
+  std::string text;        ///< a part of it
+  bool of_threads = true;  ///< they can end so, too
+};
+
+const std::vector<Row>& rows() {
+  static const std::vector<Row> all = {
+      {"well", "well", "", 0, ""},
+      {"exits well", "well", "", 0, "", false},
+      {"error", "kUnsupported", "1", 1, "of 3 failed: no such thing"},
+      {"throws", "kPeerLost", "1", 1, "of 3 threw: out of luck"},
+      {"throws odd", "kPeerLost", "1", 1, "not derived from std::exception"},
+      {"returns", "kPeerLost", "1", 7, "of 3 returned 7"},
+      {"exits", "kPeerLost", "1", 5, "ended with exit code 5 before its function", false},
+      {"killed", "kPeerLost", "1", 137, "was killed by SIGKILL", false},
+      {"aborts", "kPeerLost", "1", 134, "was killed by SIGABRT", false},
+      {"before", "kPeerLost", "1", 6, "ended with exit code 6", false},
+      {"absent", "kPeerLost", "1", 0, "rank 1 (exit code 0) was lost before the world"},
+      {"leaves", "kClosed", "1", 0, "left the group after 1 collective"},
+      {"hangs", "kTimeout", "1", 143, "was ended (killed by SIGTERM)", false},
+      {"stubborn", "kTimeout", "1", 137, "was ended (killed by SIGKILL)", false},
+      {"waits", "kTimeout", "1", -1, "last completed all_reduce #1"},
+      {"spawns", "kInvalidArgument", "1", 1, "ranks start no ranks"},
+      {"untold", "kAborted", "1", 0, "its program was not told", false},
+      {"throws+helpers", "kPeerLost", "1", 1, "of 3 threw: out of luck", false},
+      {"well+helpers", "well", "", 0, "", false},
+  };
+  return all;
+}
+
+struct Case {
+  std::string start;
+  Row row;
+};
+void PrintTo(const Case& each, std::ostream* out) { *out << each.start << " " << each.row.way; }
+std::vector<Case> cases() {
+  std::vector<Case> all;
+  for (const char* start : {"fork", "exec", "thread"}) {
+    for (const Row& row : rows()) {
+      if (row.of_threads || std::string(start) != "thread") all.push_back({start, row});
+    }
+  }
+  return all;
+}
+
+class SpawnEnds : public Spawning, public ::testing::WithParamInterface<Case> {};
+
+TEST_P(SpawnEnds, ComesBackAsOneError) {
+  const auto& [start, row] = GetParam();
+  const bool hangs = row.code == "kTimeout";
+  const Ended ended = run({start, row.way, hangs ? "2000" : "20000"});
+  const std::string begin =
+      row.code == "well" ? "well exits" : row.code + " culprits " + row.culprits;
+  EXPECT_TRUE(ended.out.starts_with(begin)) << ended.out << ended.err;
+  EXPECT_NE(ended.out.find(row.text), std::string::npos) << ended.out << ended.err;
+  int exits[3] = {-9, -9, -9};
+  const std::size_t at = ended.out.find("exits ");
+  ASSERT_NE(at, std::string::npos) << ended.out << ended.err;
+  std::sscanf(ended.out.c_str() + at, "exits %d %d %d", &exits[0], &exits[1], &exits[2]);
+  if (row.exit_code >= 0) {
+    EXPECT_EQ(exits[ways::kCulprit], row.exit_code) << ended.out;
+  }
+  for (const int exit : exits) EXPECT_GE(exit, 0) << "it still runs: " << ended.out;
+}
+
+std::string name_of_case(const ::testing::TestParamInfo<Case>& each) {
+  std::string name = each.param.start + "_" + each.param.row.way;
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, SpawnEnds, ::testing::ValuesIn(cases()), name_of_case);
+
+// ---- What ranks find ---------------------------------------------------------------------------
+
+class SpawnStarts : public Spawning, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SpawnStarts, SeveralSpawnsNeverMeet) {
+  const Ended ended = run({GetParam(), "many"});
+  EXPECT_EQ(ended.out, "well\n") << ended.err;
+}
+
+TEST_P(SpawnStarts, DestructorEndsWhatRuns) {
+  const Clock::time_point begin = Clock::now();
+  const Ended ended = run({GetParam(), "destroyed"});
+  EXPECT_EQ(ended.out, "gone\n") << ended.err;
+  EXPECT_NE(ended.err.find("it was destroyed while ranks ran"), std::string::npos) << ended.err;
+  EXPECT_LT(Clock::now() - begin, 15s);
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, SpawnStarts,
+                         ::testing::Values("fork", "exec", "thread", "automatic"),
+                         [](const auto& row) { return row.param; });
+
+TEST_F(Spawning, RanksFindTheirIdentityAndNothingOfAnOuterLauncher) {
+  for (const char* start : {"fork", "exec"}) {
+    const Ended ended = run({start, "environment"},
+                            {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1", "PMI_RANK=0",
+                             "PMI_SIZE=1", "TUTTI_INIT_METHOD=tcp://x:1", "MY_OWN=3"});
+    EXPECT_EQ(ended.out,
+              "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=- "
+              "PMI_RANK=- TUTTI_INIT_METHOD=- TUTTI_WORLD_SIZE=- OMP_WAIT_POLICY=PASSIVE MY_OWN=3 "
+              "stdin=0\n")
+        << ended.err;
+  }
+}
+
+TEST_F(Spawning, AutomaticIsForkWithOneThreadElseExec) {
+  Spawned ranks = spawn(2, [](int) { init_process_group(); });
+  EXPECT_EQ(ranks.start(), Start::fork);
+  EXPECT_EQ(ranks.world_size(), 2);
+  EXPECT_GT(ranks.pid(0) + ranks.pid(1), -1);
+  ranks.join();
+  EXPECT_EQ(ranks.exit_code(0), 0);
+  EXPECT_GT(ranks.pid(1), 0);
+  const Ended ended = run({"automatic", "well"}, {"TUTTI_TEST_THREAD=1"});
+  EXPECT_TRUE(ended.out.starts_with("well")) << ended.out << ended.err;
+}
+
+TEST_F(Spawning, JoinForReturnsFalseAndTouchesNothing) {
+  Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(500ms); });
+  EXPECT_FALSE(ranks.join_for(10ms));
+  EXPECT_EQ(ranks.exit_code(0), std::nullopt);
+  EXPECT_TRUE(ranks.join_for(20s));
+  EXPECT_TRUE(ranks.join_for(0s));
+  EXPECT_EQ(ranks.exit_code(1), 0);
+}
+
+TEST_F(Spawning, EndIsAborted) {
+  Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(60s); });
+  ranks.end();
+  for (int i = 0; i < 2; ++i) {
+    try {
+      ranks.join(20s);
+      ADD_FAILURE() << "it ended well";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+    }
+  }
+  EXPECT_EQ(ranks.exit_code(0), 128 + SIGTERM);
+}
+
+TEST_F(Spawning, ACopyOfTheProgramOwnsNothing) {
+  Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(500ms); });
+  const pid_t copy = ::fork();
+  if (copy == 0) {
+    ranks.join();
+    ranks.end();
+    { const Spawned gone = std::move(ranks); }
+    ::_exit(9);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(copy, &status, 0), copy);
+  EXPECT_EQ(status, W_EXITCODE(9, 0));
+  ranks.join(20s);
+}
+
+TEST_F(Spawning, TheErrorHasHostAndLine) {
+  Spawned ranks = spawn(2, [](int rank) {
+    if (rank == 0) throw Error(ErrorCode::kClosed, "as it is");
+  });
+  try {
+    ranks.join(20s);
+    ADD_FAILURE() << "it ended well";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
+    EXPECT_EQ(error.context().op, "spawn");
+    EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+    EXPECT_FALSE(error.context().host.empty());
+    EXPECT_TRUE(error.context().call_site.starts_with("spawn_test.cc:")) << error.what();
+  }
+}
+
+TEST_F(Spawning, WhatAnEarlierSpawnLeftUntoldIsNotItsOwn) {
+  EXPECT_TRUE(ways::attempt(Start::thread, "untold", 20s).is_well);
+  const ways::Result result = ways::attempt(Start::fork, "well", 20s);
+  EXPECT_TRUE(result.is_well) << result.text;
+}
+
+TEST_F(Spawning, TheThreadThatSpawnedMayEnd) {
+  const Ended ended = run({"exec", "thread ends"});
+  EXPECT_EQ(ended.out, "well\n") << ended.err;
+}
+
+TEST_F(Spawning, AProgramThatIgnoresItsChildrenOrHasNoStandardDescriptors) {
+  for (const char* start : {"fork", "exec"}) {
+    const Ended ignoring = run({start, "exits"}, {"TUTTI_TEST_IGNORE_CHILDREN=1"});
+    EXPECT_TRUE(ignoring.out.starts_with("kPeerLost culprits 1 exits 143 5 143")) << ignoring.out;
+    const Ended closed = run({start, "well"}, {"sh", "-c", "exec \"$@\" <&-", "sh"});
+    EXPECT_EQ(closed.out, "well exits 0 0 0\n") << closed.err;
+  }
+}
+
+TEST_F(Spawning, AWorldThatWasClosedBeforeDoesNotMatter) {
+  init_process_group().close();
+  Spawned ranks = spawn(2, [](int rank) {
+    auto world = init_process_group();
+    if (world.all_reduce_value(rank) != 1) throw std::runtime_error("another sum");
+  });
+  EXPECT_EQ(ranks.start(), Start::fork);
+  ranks.join(20s);
+}
+
+TEST_F(Spawning, TheLargestWorldMeets) {
+  Spawned ranks = spawn(256, [](int) { init_process_group().barrier(); }, {.start = Start::fork});
+  ranks.join(100s);
+}
+
+// ---- What is refused ---------------------------------------------------------------------------
+
+std::string refusal_of(int world_size, const SpawnOptions& options = {}) {
+  try {
+    spawn(
+        world_size, [](int) {}, options)
+        .join();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    return error.what();
+  }
+  return "nothing was refused";
+}
+
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
+TEST_F(Spawning, RefusesWhatIsNoNumberOfRanks) {
+  expect_in(refusal_of(0), "0 ranks: at least 1 is needed");
+  expect_in(refusal_of(-3), "-3 ranks: at least 1 is needed");
+  expect_in(refusal_of(10'000), "10000 ranks: a host holds at most 256");
+  expect_in(refusal_of(2, {.grace = -1s}), "a time is negative");
+}
+
+TEST_F(Spawning, RefusesForkWithThreads) {
+  const Ended ended = run({"fork", "well"}, {"TUTTI_TEST_THREAD=1"});
+  EXPECT_TRUE(ended.out.starts_with("kInvalidArgument")) << ended.out << ended.err;
+  expect_in(ended.out, "this process has 2 threads");
+  expect_in(ended.out, "its first OpenMP region hangs");
+}
+
+TEST_F(Spawning, RefusesForkWhereCudaIsInUse) {
+  const Ended ended = run({"fork", "well"}, {"TUTTI_TEST_CUDA=1"});
+  if (ended.code == 77) GTEST_SKIP() << "no mount namespaces here";
+  EXPECT_TRUE(ended.out.starts_with("kInvalidArgument")) << ended.out << ended.err;
+  expect_in(ended.out, "CUDA is in use here (/dev/nvidia-uvm is open)");
+  const Ended automatic = run({"automatic", "well"}, {"TUTTI_TEST_CUDA=1"});
+  EXPECT_EQ(automatic.out, "well exits 0 0 0\n") << automatic.err;
+}
+
+TEST_F(Spawning, RefusesForkWhileItHasAWorld) {
+  const ProcessGroup world = init_process_group();
+  expect_in(refusal_of(2, {.start = Start::fork}), "threads (OpenMP, a world, or a spawn");
+}
+
+TEST_F(Spawning, RefusesInARankOfALauncher) {
+  using Variables = std::vector<std::string>;
+  for (const Variables& set : {Variables{"RANK=1", "WORLD_SIZE=2"},
+                               {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2"},
+                               {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2"},
+                               {"RANK=1"}}) {
+    const Ended ended = run({"automatic", "well"}, set);
+    EXPECT_TRUE(ended.out.starts_with("kInvalidArgument")) << ended.out << ended.err;
+    expect_in(ended.out, "ranks start no ranks");
+  }
+}
+
+TEST_F(Spawning, ARankByExecThatNeverComesToTheCallIsNamed) {
+  for (const auto& [way, text] : {std::pair{"never", "ended with exit code 3 and had not come"},
+                                  {"never well", "ended with exit code 0 and had not come"},
+                                  {"other count", "here the call asks for 3 ranks"},
+                                  {"early world", "had not come to this call"}}) {
+    const Ended ended = run({"exec", way});
+    EXPECT_EQ(ended.code, 1);
+    expect_in(ended.out, "kInvalidArgument culprits ");
+    expect_in(ended.out, text);
+  }
+  const Ended late = run({"exec", "late"});
+  expect_in(late.out, "kTimeout culprits 0 1: ");
+  expect_in(late.out, "ranks 0-1 had not come to this call 0.5 s after the start");
+}
+
+// ---- Nothing is left ---------------------------------------------------------------------------
+
+class SpawnerDies : public Spawning, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SpawnerDies, NothingIsLeft) {
+  LaunchedJob job(
+      LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, GetParam(), "hangs+helpers", "60000"}});
+  const Clock::time_point end = Clock::now() + 20s;
+  // Guard, keeper, three ranks with a helper each.
+  while (net::descendants_of(job.pid()).size() < 8 && Clock::now() < end) {
+    Deadline soon = Deadline::after(1ms);
+    net::pause(1ms, soon);
+  }
+  EXPECT_GE(net::descendants_of(job.pid()).size(), 8u);
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait_exit(10s), 128 + SIGKILL);
+  EXPECT_TRUE(nothing_is_left(2s));
+}
+
+TEST_P(SpawnerDies, KeeperOrGuardTakesAllAlong) {
+  for (const bool is_guard : {true, false}) {
+    LaunchedJob job(
+        LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, GetParam(), "hangs+helpers", "60000"}});
+    const Clock::time_point end = Clock::now() + 20s;
+    while (net::descendants_of(job.pid()).size() < 8 && Clock::now() < end) {
+      Deadline soon = Deadline::after(1ms);
+      net::pause(1ms, soon);
+    }
+    net::signal_descendant(is_guard ? job.guard() : job.keeper(), ::getpid(), SIGKILL);
+    EXPECT_EQ(job.wait_exit(20s), 0);
+    expect_in(job.out(), "kSystem");
+    EXPECT_TRUE(nothing_is_left(2s));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, SpawnerDies, ::testing::Values("fork", "exec"),
+                         [](const auto& row) { return row.param; });
+
+}  // namespace
+}  // namespace tutti
