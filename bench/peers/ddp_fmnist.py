@@ -7,7 +7,6 @@ import struct
 import sys
 import time
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -19,7 +18,7 @@ BATCH, RATE = 128, 2e-3
 def read_idx(path):
     data = gzip.open(path).read()
     sizes = struct.unpack(">" + "I" * data[3], data[4:4 + 4 * data[3]])
-    return torch.from_numpy(np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(sizes).copy())
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=4 + 4 * data[3]).reshape(sizes)
 
 
 def main():

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Measures how long ranks take to become a world: from the last rank's call of init_process_group to the last return.
 
-8 and 64 ranks on one host, by `tutti run` and by hand; with root, 8 on two hosts (network namespaces), 4 on each. Writes
-docs/evidence/init_time.json. The ranks have no cores of their own: with 64 on two cores most of the time is the kernel's turn-taking.
+8 and 64 ranks on one host, by `tutti run` and by hand; with root, 8 on two hosts (network namespaces), 4 on each. And how long it
+takes from a launcher's command to the last return, with 64 ranks of the same program: `tutti run`, Open MPI's and MPICH's launchers,
+and torchrun where Python's torch is there (tools/python_torch.sh, or PYTHON_TORCH_ROOT). Writes docs/evidence/init_time.json. The ranks have no cores of their own: with 64 on two cores most of the time is the kernel's turn-taking.
 """
 import argparse
 import json
@@ -12,10 +13,12 @@ import re
 import statistics
 import subprocess
 import sys
+import time
 
 import run
 
 TOOL = run.ROOT / "tools" / "hosts.py"
+LAUNCHED = 64  # ranks
 LINE = re.compile(r"init (\d+) (\d+)")
 
 
@@ -32,20 +35,49 @@ def commands(build, port):
     return ways
 
 
-def measure(ranks, command):
-    """Milliseconds from the last call to the last return; with the first call, to how far the starts lay apart."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def launchers(build):
+    """Command lines for 64 ranks; of torchrun, if it is there."""
+    program, ranks = str(build / "bench/peers/peer_init"), str(LAUNCHED)
+    ways = {"tutti run": [str(build / "cli/tutti"), "run", "-n", ranks, program],
+            "mpirun.openmpi": ["mpirun.openmpi", "--oversubscribe", "-n", ranks, program],
+            "mpiexec.mpich": ["mpiexec.mpich", "-n", ranks, program]}
+    root = os.environ.get("PYTHON_TORCH_ROOT") or subprocess.run(
+        [run.ROOT / "tools/python_torch.sh", "--where", run.ROOT / "third_party"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    if (pathlib.Path(root) / "bin/torchrun").exists():
+        ways["torchrun"] = [f"{root}/bin/torchrun", "--no-python", "--nproc-per-node", ranks, program]
+    else:
+        print("init: torchrun: left out, Python's torch is not there (tools/python_torch.sh third_party)", file=sys.stderr)
+    return ways
+
+
+def run_ranks(ranks, command):
+    """(call, return) of each rank, in ns of the monotonic clock."""
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     times = [(int(called), int(returned)) for called, returned in LINE.findall(done.stdout)]
     if done.returncode != 0 or len(times) != ranks:
-        sys.exit(f"init: {len(times)} of {ranks} ranks, exit code {done.returncode}\n{done.stderr[-600:]}")
+        sys.exit(f"init: {command[0]}: {len(times)} of {ranks} ranks, exit code {done.returncode}\n{done.stderr[-600:]}")
+    return times
+
+
+def measure(ranks, command):
+    """Milliseconds from the last call to the last return; with the first call, to how far the starts lay apart."""
+    times = run_ranks(ranks, command)
     last = max(called for called, _ in times)
     return (max(returned for _, returned in times) - last) / 1e6, (last - min(called for called, _ in times)) / 1e6
+
+
+def measure_launcher(command):
+    """Milliseconds from the command to the last return."""
+    begun = time.monotonic_ns()
+    return (max(returned for _, returned in run_ranks(LAUNCHED, command)) - begun) / 1e6
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default=run.ROOT / "build" / "release", type=pathlib.Path, help="build folder")
     parser.add_argument("--rounds", default=15, type=int, help="of each (15)")
+    parser.add_argument("--launches", default=5, type=int, help="of 64 ranks by each launcher (5)")
     parser.add_argument("--json", default=run.ROOT / "docs" / "evidence" / "init_time.json", type=pathlib.Path)
     options = parser.parse_args()
     lock = run.hold_lock()
@@ -62,6 +94,16 @@ def main():
                                 "calls_apart_ms": statistics.median(spread)}
         print(f"{name:<28} median {statistics.median(init):7.1f} ms, from {init[0]:.1f} to {init[-1]:.1f}; "
               f"the calls lay {statistics.median(spread):.1f} ms apart")
+    ways = launchers(options.build.resolve())
+    launched = {name: [] for name in ways}
+    for _ in range(options.launches):
+        for name, command in ways.items():
+            launched[name].append(measure_launcher(command))
+    report["launched"] = {"what": f"{LAUNCHED} ranks: ms from the command to the last return of init", "rounds": options.launches, "ways": {}}
+    print(report["launched"]["what"])
+    for name, times in launched.items():
+        report["launched"]["ways"][name] = {"median_ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times)}
+        print(f"{name:<28} median {statistics.median(times):8.0f} ms, from {min(times):.0f} to {max(times):.0f}")
     options.json.write_text(json.dumps(report, indent=1) + "\n")
     del lock
 

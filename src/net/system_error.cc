@@ -67,6 +67,11 @@ std::string process_limits() {
   if (::getrlimit(RLIMIT_NPROC, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
     text = fmt::format("this user may have {} processes and threads (`ulimit -u`)", limit.rlim_cur);
   }
+  // No memory for a thread's stack is EAGAIN as well.
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    text += fmt::format("{}this process may have {} MiB of address space (`ulimit -v`)",
+                        text.empty() ? "" : ", ", limit.rlim_cur >> 20);
+  }
   if (const std::string pids = smallest_pids_max(); !pids.empty()) {
     text += fmt::format("{}this container may have {} (pids.max)", text.empty() ? "" : ", ", pids);
   }

@@ -1,5 +1,6 @@
 #include "store/server.h"
 
+#include <fmt/format.h>
 #include <pthread.h>
 #include <signal.h>
 
@@ -118,6 +119,7 @@ class Server::Loop {
   Connections connections_;
   std::atomic<std::size_t> client_count_{0};
   int lines_ = 0;
+  bool has_said_lack_ = false;
   std::atomic<bool> is_stopping_{false};
   net::Wakeup wakeup_;
 
@@ -140,8 +142,14 @@ void Server::Loop::run() noexcept {
   while (!is_stopping_.load()) {
     try {
       turn(Deadline());
-    } catch (const std::exception&) {
+    } catch (const std::exception& lack) {
       // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
+      if (!std::exchange(has_said_lack_, true)) {
+        log(LogLevel::error,
+            fmt::format("the store where ranks meet lacks something, and turns them away until it "
+                        "has it: {}",
+                        lack.what()));
+      }
       for (net::Entrance* entrance : {&entrance_, &tcp_entrance_}) entrance->rest(kAcceptPause);
     }
   }

@@ -11,12 +11,16 @@ case "$name" in
     install_packages $packages_net
     build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/net.py --build build/release "$@"
     ;;
-  init) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/init.py --build build/release "$@" ;;
+  init)
+    # shellcheck disable=SC2086
+    install_packages $packages_backends $packages_torch
+    tools/python_torch.sh third_party || true # without it torchrun is left out
+    build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/init.py --build build/release "$@"
+    ;;
   backends) build release -DTUTTI_BUILD_BENCH=ON && python3 bench/peers/overhead.py --build build/release "$@" ;;
   neighbours)
-    torch=build/bench/torch
     build release -DTUTTI_BUILD_BENCH=ON -DTUTTI_WITH_TORCH=ON
-    python=$(bench/peers/torch_env.sh "$torch") && set -- --python "$python" "$@"
+    tools/python_torch.sh third_party && set -- --python "$(tools/python_torch.sh --where third_party)/bin/python" "$@"
     python3 bench/peers/neighbours.py --build build/release "$@"
     ;;
   micro)

@@ -27,7 +27,7 @@ if [ "$name" = fuzz ]; then # of the library alone, by clang
 fi
 # Rounds at full length: the counts of the promises.
 case "$name" in
-  kills | orphans | spawn) rounds=100 ;; # spawn: of each way
+  kills | orphans | side-by-side | spawn) rounds=100 ;; # spawn: of each way
   endings | failing-jobs | real) rounds=200 ;;
   faults) rounds=1000 ;; # 200 of each harm
   flood) rounds=50 ;;
@@ -37,7 +37,7 @@ case "$name" in
   links) rounds=20 hosts=3 ;; # of each cut
   strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, links, real, simulate, spawn, strangers, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, links, real, side-by-side, simulate, spawn, strangers, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -62,6 +62,10 @@ if [ "$name" = votes ]; then
 fi
 if [ "$name" = groups ]; then
   soak=tests/soak/groups.py
+fi
+if [ "$name" = side-by-side ]; then
+  tools/python_torch.sh third_party || true # without it the job of Python is left out
+  soak=tests/soak/side_by_side.py
 fi
 if [ "$name" = failing-jobs ]; then
   soak=tests/soak/failing_jobs.py
