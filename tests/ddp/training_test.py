@@ -6,16 +6,16 @@ import gzip
 import os
 import pathlib
 import pty
-import random
 import re
 import select
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+from training import hash_in, idx, rank_of_attempt, write_data
 
 TUTTI, LINEAR, FASHION = sys.argv[1:4]
 DEADLINE = 120  # seconds, for any one program
@@ -27,30 +27,6 @@ def run(*command):
     """Exit code, stdout, stderr."""
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE)
     return done.returncode, done.stdout, done.stderr
-
-
-def idx(numbers, *sizes):
-    """An IDX file of bytes."""
-    header = struct.pack(f">I{len(sizes)}I", 0x0800 | len(sizes), *sizes)
-    return gzip.compress(header + bytes(numbers), compresslevel=1)
-
-
-def write_data(folder, train=3000, test=200):
-    """Images that can be told apart: class c is bright in row 2c."""
-    dice = random.Random(1)
-    for name, count in (("train", train), ("t10k", test)):
-        labels = [dice.randrange(10) for _ in range(count)]
-        pixels = bytearray(count * 784)
-        for image, label in enumerate(labels):
-            begin = image * 784 + 2 * label * 28
-            pixels[begin:begin + 28] = dice.randbytes(28)
-        (folder / f"{name}-images-idx3-ubyte.gz").write_bytes(idx(pixels, count, 28, 28))
-        (folder / f"{name}-labels-idx1-ubyte.gz").write_bytes(idx(labels, count))
-
-
-def hash_in(text):
-    found = re.search(r"parameter hash ([0-9a-f]{16}) on every rank", text)
-    return found.group(1) if found else f"none in: {text}"
 
 
 class Linear(unittest.TestCase):
@@ -153,7 +129,7 @@ class Training(unittest.TestCase):
         self.assertRegex(out, r"rank\s+samples/s\s+communicating")
         for rank in range(2):
             self.assertRegex(out, rf"\b{rank}\s+\d+\s+[\d.]+ %")
-        self.assertRegex(hash_in(out), "^[0-9a-f]{16}$")
+        self.assertIsNotNone(hash_in(out), out)
         self.assertNotRegex(out + err, r"[\x00-\x09\x0b-\x1f]", "control characters without a terminal")
 
     def interrupt(self, command, with_signal):
@@ -190,6 +166,7 @@ class Training(unittest.TestCase):
         code, out, err = run(*self.command(2, *more))
         self.assertEqual(code, 0, err)
         uninterrupted = hash_in(out)
+        self.assertIsNotNone(uninterrupted, out)
         for with_signal in (signal.SIGTERM, signal.SIGINT):
             text = self.interrupt(self.command(2, *more), with_signal)
             self.assertRegex(text, r"\[#*\.*\] epoch \d+/12 step \d+/\d+  loss [\d.]+  \d+ samples/s  communicating [\d.]+ %")
@@ -202,33 +179,19 @@ class Training(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("rank_count 2", out + err)
 
-    def rank_of_attempt(self, attempt, rank, file):
-        """The process of that rank, once this attempt has saved."""
-        wanted = {f"TORCHELASTIC_RESTART_COUNT={attempt}".encode(), f"RANK={rank}".encode()}
-        since, end = time.time(), time.monotonic() + DEADLINE
-        while time.monotonic() < end:
-            time.sleep(0.01)
-            if not file.exists() or file.stat().st_mtime < since:
-                continue
-            for process in pathlib.Path("/proc").glob("[0-9]*"):
-                try:
-                    is_ours = str(file).encode() in (process / "cmdline").read_bytes()
-                    if is_ours and wanted <= set((process / "environ").read_bytes().split(b"\0")):
-                        return int(process.name)
-                except OSError:
-                    continue
-        return self.fail(f"attempt {attempt} has not saved")
-
     def test_a_killed_run_is_started_again_and_ends_with_the_same_bits(self):
         file = self.folder / "restarted.pt"
         code, out, err = run(*self.command(2, "--epochs", "12"))
         self.assertEqual(code, 0, err)
         uninterrupted = hash_in(out)
+        self.assertIsNotNone(uninterrupted, out)
         command = (TUTTI, "run", "-n", "2", "--max-restarts", "3", "--failure-grace", "1s", FASHION, "--data", str(self.folder),
                    "--epochs", "12", "--checkpoint", str(file), "--checkpoint-every", "5")
         with subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
             for attempt in range(2):
-                os.kill(self.rank_of_attempt(attempt, attempt, file), signal.SIGKILL)
+                pid = rank_of_attempt(job, attempt, attempt, file, DEADLINE)
+                self.assertIsNotNone(pid, f"attempt {attempt} has not saved")
+                os.kill(pid, signal.SIGKILL)
             out, err = job.communicate(timeout=DEADLINE)
         self.assertEqual(job.returncode, 0, err)
         self.assertIn("; restart 2 of 3", err)

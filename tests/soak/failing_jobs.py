@@ -8,20 +8,21 @@ killed, one in each of two attempts, ends under --max-restarts 3 with the hash o
 """
 import argparse
 import concurrent.futures
-import gzip
 import json
 import os
 import pathlib
 import random
 import re
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
 import time
 
 import over_hosts
+
+sys.path.insert(0, str(over_hosts.ROOT / "tests/ddp"))
+from training import hash_in, rank_of_attempt, write_data  # noqa: E402
 
 AT_ONCE = 3
 LIMIT = 120  # seconds for one job
@@ -99,43 +100,6 @@ def run_round(number, options):
 # ---- training
 
 
-def write_data(folder):
-    """Images that can be told apart: class c is bright in row 2c."""
-    dice = random.Random(1)
-    for name, count in (("train", 3000), ("t10k", 200)):
-        labels = [dice.randrange(10) for _ in range(count)]
-        pixels = bytearray(count * 784)
-        for image, label in enumerate(labels):
-            begin = image * 784 + 2 * label * 28
-            pixels[begin:begin + 28] = dice.randbytes(28)
-        for kind, numbers, sizes in (("images-idx3", pixels, (count, 28, 28)), ("labels-idx1", labels, (count,))):
-            header = struct.pack(f">I{len(sizes)}I", 0x0800 | len(sizes), *sizes)
-            (folder / f"{name}-{kind}-ubyte.gz").write_bytes(gzip.compress(header + bytes(numbers), compresslevel=1))
-
-
-def hash_in(text):
-    found = re.search(r"parameter hash ([0-9a-f]{16}) on every rank", text)
-    return found.group(1) if found else None
-
-
-def rank_of_attempt(job, attempt, rank, file):
-    """Its process, once this attempt has saved; None: the job has ended before."""
-    wanted = {f"TORCHELASTIC_RESTART_COUNT={attempt}".encode(), f"RANK={rank}".encode()}
-    since = time.time()
-    while job.poll() is None:
-        time.sleep(0.01)
-        if not file.exists() or file.stat().st_mtime < since:
-            continue
-        for process in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                is_ours = str(file).encode() in (process / "cmdline").read_bytes()
-                if is_ours and wanted <= set((process / "environ").read_bytes().split(b"\0")):
-                    return int(process.name)
-            except OSError:
-                continue
-    return None
-
-
 def train(number, options, folder, uninterrupted):
     dice = random.Random(f"{options.seed} training {number}")
     file = folder / f"run_{number}.pt"
@@ -145,7 +109,7 @@ def train(number, options, folder, uninterrupted):
         try:
             killed = 0
             for attempt in range(2):
-                pid = rank_of_attempt(job, attempt, dice.randrange(2), file)
+                pid = rank_of_attempt(job, attempt, dice.randrange(2), file, LIMIT)
                 time.sleep(dice.uniform(0, 0.05))
                 if pid is not None:
                     os.kill(pid, signal.SIGKILL)
