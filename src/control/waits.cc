@@ -398,10 +398,10 @@ class Membership::State::Farewell final : public Patience {
   }
   /// Members that have not left.
   std::vector<int> absent() const {
-    std::vector<int> members;
+    std::vector<int> found;
     for (int member = 0; member < state_.size(); ++member)
-      if (!has_left(member)) members.push_back(member);
-    return members;
+      if (!has_left(member)) found.push_back(member);
+    return found;
   }
   /// True: a disagreement was found, or a failure that explains it; the group has failed.
   bool find_difference() {
