@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "base/log.h"
+#include "control/judge/clock.h"
 
 namespace tutti::control {
 
@@ -87,19 +88,19 @@ Driver::Step ProgressThread::step_all() noexcept {
 class ProgressThread::AskAll final : public Patience {
  public:
   explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
-  Verdict ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) override {
+  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     due_ = Clock::time_point::max();
     owner_.visit_all([&](Driver& driver) {
       auto wanted = Clock::time_point::max();
       driver.ask(now, &wanted);
       due_ = std::min(due_, wanted);
     });
-    rests_until_ = now + kRest * (Clock::now() - now);
+    rests_until_ = now + pause_after(Clock::now() - now);
     *next = due_;
     return Verdict::keep_waiting;
   }
   /// Before a wait: what is new may have a deadline that is sooner.
-  void begin(Deadline::Clock::time_point now) {
+  void begin(Clock::time_point now) {
     due_ = std::max(std::min(due_, now + kSoon), rests_until_);
     if (now < due_) return;
     Clock::time_point next;
@@ -108,9 +109,7 @@ class ProgressThread::AskAll final : public Patience {
   void end() noexcept { due_ = Clock::time_point::max(); }
 
  private:
-  using Clock = Deadline::Clock;
   static constexpr std::chrono::milliseconds kSoon{5};
-  static constexpr int kRest = 10;  // times as long as asking took
   ProgressThread& owner_;
   Clock::time_point due_ = Clock::time_point::max(), rests_until_ = {};
 };

@@ -198,7 +198,7 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
   guarded([&] { look_at_all(now, next); });
   // Who waits beside this shows it only if it was looked at.
   if (owes()) *next = std::min(*next, now + control::kLongestBackoff);
-  *next = std::max(*next, now + pause_after(Deadline::Clock::now() - now));
+  *next = std::max(*next, now + control::pause_after(Deadline::Clock::now() - now));
   give_token();
 }
 

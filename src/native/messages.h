@@ -116,14 +116,6 @@ class Messages final : private Taker {
   static constexpr std::size_t kMaxUnmatchedBytes = Matcher::kMaxKeptBytes;
   static constexpr std::size_t kKeptBytes = Matcher::kKeptBytes;
 
-  /// Before the next look at all that is under way, after one that took so long. With thousands of
-  /// them looking must not be all that is done; a process that was stopped meanwhile must not be
-  /// late again.
-  static constexpr std::chrono::nanoseconds pause_after(std::chrono::nanoseconds look) noexcept {
-    constexpr std::chrono::nanoseconds kMost = std::chrono::seconds(1);
-    return look < kMost / 10 ? 10 * look : kMost;
-  }
-
   Messages(Channels& channels, control::Membership& membership);
   ~Messages();
   Messages(const Messages&) = delete;

@@ -510,9 +510,9 @@ TEST(Messages, NothingThatWasReceivedIsTakenBackOnceTheGroupHasFailed) {
 
 TEST(Messages, AProcessThatWasStoppedInALookLooksAgainSoon) {
   using namespace std::chrono_literals;
-  EXPECT_EQ(Messages::pause_after(0ns), 0ns);
-  EXPECT_EQ(Messages::pause_after(2ms), 20ms);
-  EXPECT_EQ(Messages::pause_after(1h), 1s);
+  EXPECT_EQ(control::pause_after(0ns), 0ns);
+  EXPECT_EQ(control::pause_after(2ms), 20ms);
+  EXPECT_EQ(control::pause_after(1h), 1s);
 }
 
 TEST(Messages, AnyNumberMayBeUnmatched) {

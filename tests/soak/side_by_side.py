@@ -70,7 +70,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/release"))
     parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--seed", type=int, help="not used: nothing is drawn by lot")
     parser.add_argument("--without-python", action="store_true")
     parser.add_argument("--out", type=pathlib.Path, help="a JSON file with the figures")
     options = parser.parse_args()
