@@ -22,6 +22,7 @@
 #include "control/board/board.h"
 #include "control/board/describe.h"
 #include "control/board/owner.h"
+#include "control/boards_met.h"
 #include "control/host.h"
 #include "control/process.h"
 #include "control/untold.h"
@@ -103,7 +104,7 @@ void refuse_insecure(const BackendInfo& backend, const std::string& security) {
   throw Error(ErrorCode::kUnsupported,
               fmt::format("backend \"{}\": what it sends is neither authenticated nor encrypted, "
                           "and TUTTI_SECURITY={} asks for that: use the backend native, or give up "
-                          "the protection with TUTTI_SECURITY=none",
+                          "the protection with TUTTI_SECURITY=opportunistic",
                           backend.name, security));
 }
 
@@ -289,16 +290,19 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 
 /// Every rank sees every rank's settings, so that all of them refuse, with the same words.
 void compare_settings(const Meeting& meeting, const Identity& identity, const Config& config) {
-  Deadline deadline = Deadline::after(config.duration(Setting::timeout));
-  deadline.start(Deadline::Clock::now());
+  Deadline deadline = meeting.deadline;
   std::vector<std::string> keys;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     keys.push_back(fmt::format("settings/{}", rank));
   }
   meeting.store->set(keys[static_cast<std::size_t>(identity.rank)], uniform_settings(config),
                      store::timeout_of(deadline));
+  const auto look = [&] { meeting.company->look(); };
+  const auto late = [&](std::span<const std::size_t> ranks) {
+    return control::not_gone_on(std::vector<int>(ranks.begin(), ranks.end()), deadline);
+  };
   const std::vector<std::string> all =
-      store::get_watching(*meeting.store, keys, deadline, [&] { meeting.company->look(); });
+      store::get_watching(*meeting.store, keys, deadline, look, late);
   OddRanks found = odd_ranks(all);
   if (found.odd.empty()) return;
   const int usual = found.usual, odd = found.odd.front();
@@ -344,20 +348,16 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
       return ranks_ended(board, world_size);
     };
   }
-  std::string over_tcp;
-  net::Level level = net::Level::none;
-  meeting.before_tcp = [&](const std::string& place) {
-    const net::Security& security = protection.of(fmt::format("ranks meet at {} over TCP", place));
-    over_tcp = place;
-    level = security.level;
-    if (identity.rank == 0 && !identity.is_rank_auto) tell_protection(place, level, config);
-    return security;
+  const auto security_at = [&](const std::string& place) -> const net::Security& {
+    return protection.of(fmt::format("ranks meet at {} over TCP", place));
+  };
+  meeting.before_tcp = security_at;
+  meeting.served_over_tcp = [&](const std::string& place) {
+    set_log_rank(0);
+    tell_protection(place, security_at(place).level, config);
   };
   Meeting met = rendezvous::meet(identity, meeting);
   set_log_rank(met.rank);
-  if (identity.is_rank_auto && met.rank == 0 && !over_tcp.empty()) {
-    tell_protection(over_tcp, level, config);
-  }
   return met;
 }
 
@@ -409,7 +409,8 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
   host.address = own_address(config, meeting);
   host.ports = net::PortRange::parse("port_range", config.text(Setting::port_range));
   host.security = [&] { return protection.of("ranks of several hosts speak over TCP"); };
-  host.timeout = config.duration(Setting::timeout);
+  Deadline deadline = meeting.deadline;
+  host.timeout = deadline.left(Deadline::Clock::now());
   host.deadlock = deadlock_of(config.text(Setting::deadlock));
   host.deadlock_after = config.duration(Setting::deadlock_after);
   host.look = [&] { meeting.company->look(); };

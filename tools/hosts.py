@@ -9,6 +9,7 @@ The bridge is in a namespace of its own, so that nothing of it is seen outside. 
 (tests/soak) and ./dev bench net make their hosts with this, too.
 """
 import argparse
+import concurrent.futures
 import ctypes
 import fcntl
 import json
@@ -33,8 +34,21 @@ NOT_PERMITTED = 77
 NOBODY = "02:77:00:00:00:00"  # a hardware address that no host has
 
 
+# What `ip` says where there is no right to namespaces, or a kernel without them, bridges or veth.
+REFUSED = re.compile(r"not permitted|permission denied|not supported|unknown device type", re.I)
+
+
 class Failed(Exception):
-    pass
+    """A command has failed that should not."""
+
+
+class NotPermitted(Failed):
+    """This machine lets us make no namespaces: whoever needs some is skipped."""
+
+
+def is_not_installed(missing):
+    """Whether a FileNotFoundError is of the programs of iproute2."""
+    return missing.filename in ("ip", "tc", "ss")
 
 
 def ip(*words, commands=None):
@@ -62,6 +76,14 @@ class Network:
         return self.name(what)
 
     def build(self, hosts, rate):
+        try:
+            self.build_hosts(hosts)
+        except Failed as failure:
+            raise NotPermitted(str(failure)) if REFUSED.search(str(failure)) else failure
+        if rate:
+            self.limit(hosts, rate)
+
+    def build_hosts(self, hosts):
         hub = self.add("hub")
         ip("-n", hub, "link", "add", "hub", "type", "bridge")
         ip("-n", hub, "link", "set", "hub", "up")
@@ -73,11 +95,13 @@ class Network:
             ip("-n", space, "-6", "addr", "add", f"{address6(host)}/64", "dev", "eth0", "nodad")
             ip("-n", space, "link", "set", "eth0", "up")
             ip("-n", space, "link", "set", "lo", "up")
-            if rate:
-                done = subprocess.run(["tc", "-n", space, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb",
-                                       "latency", "50ms"], capture_output=True, text=True)
-                if done.returncode != 0:
-                    raise Failed(f"--rate {rate}: {done.stderr.strip()} (as `tc` writes it: 100mbit, 1gbit)")
+
+    def limit(self, hosts, rate):
+        for host in range(hosts):
+            done = subprocess.run(["tc", "-n", self.name(host), "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "256kb",
+                                   "latency", "50ms"], capture_output=True, text=True)
+            if done.returncode != 0:
+                raise Failed(f"--rate {rate}: {done.stderr.strip()} (as `tc` writes it: 100mbit, 1gbit)")
 
     def cut(self, ways):
         """For each (a, b) of `ways` nothing that host a sends reaches host b: it goes to a hardware address that nobody has.
@@ -90,15 +114,13 @@ class Network:
         self.broken -= set(ways)
 
     def change(self, ways, verb, entry):
-        at_once = []
-        for host in sorted({a for a, _ in ways}):
+        def change_of(host):
             others = [b for a, b in ways if a == host]
             commands = "".join(f"neigh {verb} {to} {entry} dev eth0\n" for b in others for to in (address(b), address6(b)))
-            at_once.append(threading.Thread(target=ip, args=("-n", self.name(host), "-batch", "-"), kwargs={"commands": commands}))
-        for thread in at_once:
-            thread.start()
-        for thread in at_once:
-            thread.join()
+            ip("-n", self.name(host), "-batch", "-", commands=commands)
+        changed = sorted({a for a, _ in ways})
+        with concurrent.futures.ThreadPoolExecutor(max(1, len(changed))) as at_once:
+            list(at_once.map(change_of, changed))  # Failed, if one has
 
     def sent(self, host):
         """Bytes that the host has given to its link, headers of Ethernet and IP included."""
@@ -302,8 +324,10 @@ def main():
         return code
     except Failed as failure:
         print(f"hosts: {failure}", file=sys.stderr)
-        return 2 if "--rate" in str(failure) else NOT_PERMITTED
+        return NOT_PERMITTED if isinstance(failure, NotPermitted) else 2 if "--rate" in str(failure) else 1
     except FileNotFoundError as missing:
+        if not is_not_installed(missing):
+            raise
         print(f"hosts: {missing.filename} is not installed: apt-get install iproute2", file=sys.stderr)
         return NOT_PERMITTED
     finally:

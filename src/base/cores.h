@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 
+#include "tutti/types.h"
+
 namespace tutti {
 
 /// Cores by number (modulo 1024) and how many of them may be busy at a time.
-struct Cores {
+struct TUTTI_API Cores {
   std::array<std::uint64_t, 16> mask{};
   std::uint32_t quota = UINT32_MAX;
 
@@ -20,7 +22,7 @@ struct Cores {
 
 /// Of the calling thread: its affinity mask, and the least cgroup v2 quota on the way from its own
 /// group to the root. Reads files: call it once.
-Cores own_cores() noexcept;
+TUTTI_API Cores own_cores() noexcept;
 
 /// Moves the calling thread from `core` to another one that it may use, even if that is busy; it
 /// may be moved back. False: there is none. About 10 us.

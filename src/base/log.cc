@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/rank_thread.h"
 #include "base/stderr_lines.h"
 #include "base/wait.h"
 
@@ -67,6 +68,7 @@ void set_log_level(LogLevel level) noexcept { threshold.store(static_cast<int>(l
 
 void set_log_rank(int rank) noexcept {
   thread_rank = rank;
+  if (this_rank_thread() != nullptr) return;  // the process is several
   int expected = kUnset;
   process_rank.compare_exchange_strong(expected, rank);
 }

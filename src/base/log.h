@@ -22,7 +22,7 @@ void add_log_flusher(int change) noexcept;
 
 void set_log_level(LogLevel level) noexcept;
 /// Rank that lines of this thread are prefixed with, -1 for none; the first one set in the process
-/// is also used by threads that never set one.
+/// is also used by threads that never set one, unless it was a rank thread's.
 void set_log_rank(int rank) noexcept;
 
 }  // namespace tutti

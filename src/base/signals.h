@@ -22,4 +22,8 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+/// Takes back what tutti::on_terminate was given, if anything was: the system's action is there
+/// again.
+void forget_on_terminate();
+
 }  // namespace tutti

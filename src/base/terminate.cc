@@ -44,6 +44,11 @@ class Listener {
     handle(SIGINT, is_empty, static_cast<int>(SA_RESETHAND));
   }
 
+  void forget() {
+    const std::lock_guard lock(mutex_);
+    if (callback_) set({});
+  }
+
  private:
   static void handle(int number, bool as_the_system, int flags) {
     struct sigaction action = {};
@@ -93,5 +98,7 @@ class Listener {
 void on_terminate(std::function<void()> callback) {
   Listener::of_process().set(std::move(callback));
 }
+
+void forget_on_terminate() { Listener::of_process().forget(); }
 
 }  // namespace tutti

@@ -77,7 +77,10 @@ std::vector<std::string> tell_all(const HostOptions& options, const char* what,
     keys.push_back(fmt::format("{}/{}", what, rank));
   options.store->set(keys[static_cast<std::size_t>(options.rank)], own,
                      store::timeout_of(deadline));
-  return store::get_watching(*options.store, keys, deadline, options.look);
+  const auto late = [&](std::span<const std::size_t> ranks) {
+    return not_gone_on(std::vector<int>(ranks.begin(), ranks.end()), deadline);
+  };
+  return store::get_watching(*options.store, keys, deadline, options.look, late);
 }
 
 /// Ranks that say they share a host must, or they could not hand each other memory.
@@ -327,7 +330,23 @@ void await_hosts(const HostOptions& options, const Roster& roster, Deadline& dea
     options.store->set(keys[static_cast<std::size_t>(roster.own_host())], "1",
                        store::timeout_of(deadline));
   }
-  store::get_watching(*options.store, keys, deadline, options.look);
+  const auto late = [&](std::span<const std::size_t> hosts) {
+    std::vector<int> ranks;
+    for (const std::size_t host : hosts)
+      ranks.push_back(roster.host(static_cast<int>(host)).ranks.front().value);
+    return not_gone_on(ranks, deadline);
+  };
+  store::get_watching(*options.store, keys, deadline, options.look, late);
+}
+
+Error not_gone_on(std::span<const int> ranks, const Deadline& deadline) {
+  return Error(
+      ErrorCode::kTimeout,
+      fmt::format("init: {} came to the meeting and did not go on within {:.3g} s: "
+                  "stopped, or very slow. A longer timeout is given by "
+                  "InitOptions::timeout or TUTTI_TIMEOUT",
+                  ranks_text(ranks), std::chrono::duration<double>(deadline.budget()).count()),
+      {.culprits = {ranks.begin(), ranks.end()}});
 }
 
 }  // namespace tutti::control

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "base/roster.h"
 #include "control/host.h"
 #include "control/hosts/remote_hosts.h"
 #include "net/fd.h"
+#include "tutti/error.h"
 
 namespace tutti::control {
 
@@ -25,5 +27,8 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline);
 /// With several hosts: until all ranks of all of them have taken their slots. To be called once
 /// those of this host have.
 void await_hosts(const HostOptions& options, const Roster& roster, Deadline& deadline);
+
+/// kTimeout: ranks that have come to the meeting, and have not gone on since.
+Error not_gone_on(std::span<const int> ranks, const Deadline& deadline);
 
 }  // namespace tutti::control

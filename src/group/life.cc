@@ -159,7 +159,9 @@ void ProcessGroup::Impl::abort_unwound() {
   std::string reason = "it left the group while an exception unwound";
   std::set<int> culprits = {rank()};
   const auto before = membership().last_told();
-  if (!before) reason += fmt::format("; its own output says which (pid {})", ::getpid());
+  if (!before)
+    reason += fmt::format(
+        "; its own output says which, or that of the program that spawned it (pid {})", ::getpid());
   if (before) {
     reason += "; its program had been told: " + before->text;
     culprits.insert(before->culprits.begin(), before->culprits.end());

@@ -8,6 +8,9 @@
 
 namespace tutti::net {
 
+/// Of a listener. The kernel takes the smaller of this and net.core.somaxconn.
+inline constexpr int kBacklog = 4096;
+
 /// Owns one descriptor. Every descriptor of the library is made with CLOEXEC.
 class Fd {
  public:

@@ -7,10 +7,6 @@ namespace {
 
 constexpr std::size_t kReadBytes = 64 * 1024;
 
-std::string_view text_of(std::span<const std::byte> bytes) noexcept {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 /// Drops what has been used, when that costs less than it saves.
 void compact(std::string* bytes, std::size_t* start) {
   if (*start == bytes->size()) {

@@ -25,6 +25,10 @@ struct Frame {
   std::string body;
 };
 
+inline std::string_view text_of(std::span<const std::byte> bytes) noexcept {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
 /// Appends values to a byte string.
 class ByteWriter {
  public:

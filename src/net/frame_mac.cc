@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "net/openssl.h"
 #include "tutti/error.h"
 
 namespace tutti::net {
@@ -14,10 +15,6 @@ constexpr std::size_t kNonceBytes = 12;
 
 void require(bool succeeded) {
   if (!succeeded) throw Error(ErrorCode::kSystem, "OpenSSL cannot compute an AES-256-GMAC");
-}
-
-const unsigned char* in(std::span<const std::byte> bytes) noexcept {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
 }
 
 }  // namespace

@@ -15,10 +15,6 @@ constexpr std::uint64_t kMagic = 0x3173686954545554;  // "TUTTihs1"
 /// In a reply: whether it goes on.
 enum class Status : std::uint32_t { go_on, other_version, other_level, refused };
 
-std::string_view text_of(std::span<const std::byte> bytes) noexcept {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
 bool begins_as_ours(std::span<const std::byte> bytes) {
   return ByteReader(text_of(bytes)).u64() == kMagic;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "net/openssl.h"
 #include "tutti/error.h"
 
 namespace tutti::net {
@@ -26,13 +27,6 @@ struct Free {
 };
 using PKey = std::unique_ptr<EVP_PKEY, Free>;
 using PKeyContext = std::unique_ptr<EVP_PKEY_CTX, Free>;
-
-const unsigned char* in(std::span<const std::byte> bytes) noexcept {
-  return reinterpret_cast<const unsigned char*>(bytes.data());
-}
-unsigned char* out(std::span<std::byte> bytes) noexcept {
-  return reinterpret_cast<unsigned char*>(bytes.data());
-}
 
 void require(bool succeeded, const char* what) {
   if (!succeeded)

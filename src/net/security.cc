@@ -44,9 +44,19 @@ void check_owner(const struct stat& file, const std::string& name) {
   }
 }
 
+/// Who takes TUTTI_SECRET_FILE for the secret must not find that in a log: only what can be nothing
+/// but a path is shown.
+std::string shown(const std::string& path) {
+  const std::string folder = path.substr(0, path.rfind('/') == path.npos ? 0 : path.rfind('/'));
+  struct stat status {};
+  const bool is_path = ::stat(path.c_str(), &status) == 0 ||
+                       (!folder.empty() && ::stat(folder.c_str(), &status) == 0);
+  return is_path ? path : "(not shown: if this is the secret itself, put it into a file)";
+}
+
 /// The bytes of the file, without line ends behind them: a copy may have lost those.
 Key read_secret(const std::string& path) {
-  const std::string name = fmt::format("the secret file {} (TUTTI_SECRET_FILE)", path);
+  const std::string name = fmt::format("the secret file {} (TUTTI_SECRET_FILE)", shown(path));
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   struct stat file {};
   if (!fd || ::fstat(fd.get(), &file) != 0) {

@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <utility>
 
 #include "net/system_error.h"
 #include "tutti/error.h"
@@ -22,7 +23,6 @@
 namespace tutti::net {
 namespace {
 
-constexpr int kBacklog = 4096;  // the kernel takes the smaller of this and net.core.somaxconn
 constexpr std::chrono::nanoseconds kBetweenTries = std::chrono::milliseconds(50);
 
 Fd make_socket(int family) {
@@ -366,7 +366,7 @@ std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline,
 }
 
 void watch_for_lost_host(int socket) {
-  const int on = 1, idle = 4, interval = 1, probes = 6;  // seconds, but for the last
+  const int on = 1, idle = 1, interval = 1, probes = 4;  // seconds, but for the last
   if (::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) != 0 ||
       ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle) != 0 ||
       ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval) != 0 ||
@@ -374,6 +374,22 @@ void watch_for_lost_host(int socket) {
     throw system_error("cannot have a connection watched", errno);
   }
 }
+
+bool HostWatch::is_silent(int socket, Clock::time_point now) noexcept {
+  const bool has_watched = now - std::exchange(looked_, now) <= 2 * kPeriod;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  const bool is_under_way =
+      ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_unacked > 0;
+  if (!is_under_way) {
+    since_ = {};
+  } else if (since_ == Clock::time_point{} || !has_watched) {
+    since_ = now;
+  }
+  return is_under_way && now - since_ >= kSilence && has_fallen_silent(socket);
+}
+
+bool has_fallen_silent(int socket) noexcept { return since_acknowledged(socket) >= kSilence; }
 
 Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt) {
   for (;;) {

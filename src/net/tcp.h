@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -81,9 +82,32 @@ Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& i
 /// One try; empty if it came to nothing that another may not mend: *why says what ("Connection
 /// refused"), also where no answer has come until the deadline.
 std::optional<Fd> try_connect_tcp(const TcpAddress& address, Deadline& deadline, std::string* why);
-/// The kernel asks a silent other end whether its host is still there, and ends the connection if
-/// no answer comes for some ten seconds. A process that is stopped is there.
+/// The kernel asks a silent other end each second whether its host is still there, and ends the
+/// connection after five without an answer. A process that is stopped is there. While something is
+/// under way the kernel asks nothing: HostWatch.
 void watch_for_lost_host(int socket);
+
+/// A host that acknowledges nothing of what is under way to it for so long is given up.
+inline constexpr std::chrono::milliseconds kSilence{2000};
+
+/// Finds a host that acknowledges nothing of what is under way on a connection.
+///
+/// Its kernel acknowledges, whatever its process does: who is stopped, or reads nothing, is not
+/// silent. TCP_USER_TIMEOUT would also end a connection whose window such a process has let fill.
+class HostWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  /// How often to look at the least.
+  static constexpr std::chrono::milliseconds kPeriod{500};
+  /// A time in which nobody has looked does not count: this process may have been stopped.
+  bool is_silent(int socket, Clock::time_point now) noexcept;
+
+ private:
+  Clock::time_point since_ = {};  ///< something has been under way at every look; zero: nothing is
+  Clock::time_point looked_ = {};
+};
+/// Of a connection that has ended, or is about to be: whether its host had fallen silent.
+bool has_fallen_silent(int socket) noexcept;
 
 /// Begins to connect, and waits for nothing. `*error_number`: why that has failed at once, as
 /// without a route; 0: once the socket can be written, end_connect says how it went. Throws kSystem

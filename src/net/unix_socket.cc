@@ -19,8 +19,6 @@
 namespace tutti::net {
 namespace {
 
-constexpr int kBacklog = 4096;  // the kernel takes the smaller of this and net.core.somaxconn
-
 struct Address {
   sockaddr_un name{};
   socklen_t length = 0;

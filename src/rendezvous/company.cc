@@ -22,8 +22,8 @@ constexpr milliseconds kPeriod{100};
 constexpr milliseconds kPeriodPerRank{1};
 constexpr std::size_t kLookedAt = 8;
 
-/// For a question beside the deadline. A server that is stopped answers nothing: then only a board
-/// shows who dies.
+/// For a question beside the deadline, and for all of them behind it. A server that is stopped
+/// answers nothing: then only a board shows who dies.
 constexpr milliseconds kAside{1000};
 
 /// A connection ends a little before the process at its other end can be seen to have ended, and
@@ -82,9 +82,18 @@ Company::Company(std::shared_ptr<Store> store, std::string prefix, int round, Cl
 Company::~Company() {
   if (!has_will_) return;
   try {
-    options_.remote->take_back_will(kAside);
+    options_.remote->take_back_will(aside());
   } catch (const Error&) {  // the store is gone, and nobody reads there any more
   }
+}
+
+milliseconds Company::aside() const {
+  const Clock::time_point now = Clock::now();
+  Deadline end = options_.deadline;
+  if (!end.expired(now)) return kAside;
+  const auto left = std::chrono::ceil<milliseconds>(end.end(now) + kAside - now);
+  if (left > milliseconds(0)) return left;
+  throw Error(ErrorCode::kTimeout, "init: no time is left to ask the store");
 }
 
 std::string Company::own_name() const {
@@ -94,11 +103,13 @@ std::string Company::own_name() const {
 /// It counts only while this rank holds its number, and before anything else has failed.
 void Company::leave_will(Deadline& deadline) {
   if (options_.remote == nullptr) return;
-  const Error loss = lost(options_.rank, fmt::format("rank {} ({})", options_.rank, own_name()));
+  const Error loss = lost(options_.rank, fmt::format("rank {} ({})", options_.rank, own_name())),
+              cut = out_of_reach({options_.rank});
   options_.remote->leave_will({.key = key(fmt::format("rank/{}", options_.rank)),
                                .value = encode(own_),
                                .absent = {key("failure"), key("verdict")},
-                               .text = encode_failure(loss)},
+                               .text = encode_failure(loss),
+                               .silent_text = encode_failure(cut)},
                               store::timeout_of(deadline));
   has_will_ = true;
 }
@@ -152,7 +163,43 @@ Error Company::lost(int rank, const std::string& who) const {
                {.culprits = {rank}});
 }
 
+/// In the words of this rank, for whoever reads it.
+Error Company::out_of_reach(std::vector<int> culprits) const {
+  const std::string other = options_.server.empty()
+                                ? "the host of the store where ranks meet"
+                                : fmt::format("rank 0's host at {}", options_.server);
+  return Error(
+      ErrorCode::kPeerLost,
+      fmt::format("init: {}, where rank {} ({}) runs, and {} do not reach each other (nothing was "
+                  "acknowledged for 2 s): the network or one of the two hosts is down. Start the "
+                  "job again when it is up",
+                  own_.host, options_.rank, describe(own_), other),
+      {.culprits = std::move(culprits)});
+}
+
+std::string Company::describe_silence() const {
+  return fmt::format(
+      "the store does not answer (at {}): the process that serves it is stopped or "
+      "overloaded{}",
+      options_.place, options_.server.empty() ? "" : ", or its host cannot be reached");
+}
+
+std::vector<int> Company::servers() const {
+  if (options_.server_pid == 0 && options_.server.empty()) return {};
+  return {0};
+}
+
+/// What a store says of itself is none of those who call init.
+Error Company::in_words_of_init(const Error& error) const {
+  if (error.code() != ErrorCode::kTimeout || error.context().op != "store") return error;
+  return Error(ErrorCode::kTimeout, fmt::format("init: {}", describe_silence()),
+               {.op = "init", .rank = options_.rank, .culprits = servers()});
+}
+
 std::optional<Error> Company::find_end_of_store(const Error& error) {
+  if (options_.remote != nullptr && options_.remote->is_out_of_reach()) {
+    return out_of_reach(options_.server.empty() ? std::vector<int>{} : std::vector<int>{0});
+  }
   if (error.code() == ErrorCode::kTimeout) return std::nullopt;
   if (error.code() == ErrorCode::kPeerLost && !error.context().culprits.empty()) return error;
   if (!options_.server.empty() && error.code() == ErrorCode::kSystem) {
@@ -171,7 +218,7 @@ std::optional<Error> Company::find_end_of_store(const Error& error) {
 }
 
 std::optional<Error> Company::find_failure() try {
-  const std::string text = store_->try_get(key("failure"), kAside).value_or("");
+  const std::string text = store_->try_get(key("failure"), aside()).value_or("");
   if (text.empty()) return std::nullopt;
   return decode_failure(text, options_.rank);
 } catch (const Error& error) {
@@ -180,7 +227,7 @@ std::optional<Error> Company::find_failure() try {
 
 bool Company::holds_its_rank(const Known& known) {
   const std::string now =
-      store_->try_get(key(fmt::format("rank/{}", known.rank)), kAside).value_or("");
+      store_->try_get(key(fmt::format("rank/{}", known.rank)), aside()).value_or("");
   return now == known.text;
 }
 
@@ -190,7 +237,7 @@ std::optional<Error> Company::find_death() try {
       if (ended.rank != options_.rank) return lost(ended.rank, name_of_rank(ended.rank, ended.how));
     }
   }
-  read_roster(kAside);
+  read_roster(aside());
   for (std::size_t i = 0; i < std::min(kLookedAt, known_.size()); ++i) {
     const Known& known = known_[next_known_++ % known_.size()];
     if (is_past(known.claim) || !is_dead(known.claim, own_)) continue;
@@ -214,8 +261,8 @@ void Company::look() {
 Error Company::fail(const Error& failure) {
   try {
     const std::string first =
-        store_->compare_set(key("failure"), "", encode_failure(failure), kAside);
-    store_->compare_set(key("verdict"), "", first, kAside);  // wakes those who wait for it
+        store_->compare_set(key("failure"), "", encode_failure(failure), aside());
+    store_->compare_set(key("verdict"), "", first, aside());  // wakes those who wait for it
     return decode_failure(first, options_.rank);
   } catch (const Error& error) {
     // The agent has told everybody itself; or the store is gone, and with it all who could be told.
@@ -224,6 +271,7 @@ Error Company::fail(const Error& failure) {
 }
 
 Error Company::blame(const Error& error) {
+  const Error own = in_words_of_init(error);
   std::optional<Error> first;
   Deadline patience = Deadline::after(may_follow(error) ? kPatience : std::chrono::seconds(0));
   const bool has_cause = may_follow(error) || error.code() == ErrorCode::kTimeout ||
@@ -233,22 +281,22 @@ Error Company::blame(const Error& error) {
     if (!first) first = find_death();
     if (first || net::pause(milliseconds(10), patience) == net::PollResult::expired) break;
   }
-  if (!has_claim_) return first.value_or(error);
+  if (!has_claim_) return first.value_or(own);
   if (first) {
     first = fail(*first);
-  } else if (!error.context().culprits.empty()) {
-    fail(error);
+  } else if (!own.context().culprits.empty()) {
+    fail(own);
   } else {
     // Who runs out of time is not the one who is late.
     std::vector<int> culprits;
     if (error.code() != ErrorCode::kTimeout) culprits.push_back(options_.rank);
     fail(Error(error.code(),
                fmt::format("init: rank {} ({}) could not join the world: {}", options_.rank,
-                           own_name(), error.what()),
+                           own_name(), own.what()),
                {.culprits = std::move(culprits)}));
   }
   if (options_.linger) options_.linger();
-  return first.value_or(error);
+  return first.value_or(own);
 }
 
 }  // namespace tutti::rendezvous

@@ -34,6 +34,9 @@ struct Ended {
 struct CompanyOptions {
   int rank = 0;
   int world_size = 1;
+  std::string place = {};  ///< for people
+  /// Of all of init. What is asked beside it, or once it has passed, has one more second in all.
+  Deadline deadline = {};
   /// The process of rank 0 if that serves the store and is not ours; 0: it does not.
   int server_pid = 0;
   /// Where rank 0 serves the store, if this rank has come there over TCP; then its pid is not
@@ -83,6 +86,13 @@ class Company {
   /// the others.
   Error blame(const Error& error);
 
+  /// For a question beside the deadline. Throws kTimeout if there is no time for one any more.
+  std::chrono::milliseconds aside() const;
+  /// "the store does not answer (at MASTER_PORT 29500): ...".
+  std::string describe_silence() const;
+  /// The rank whose process serves the store; none if it is not of the world.
+  std::vector<int> servers() const;
+
  private:
   using Clock = Deadline::Clock;
   struct Known {
@@ -98,6 +108,8 @@ class Company {
   std::optional<Error> find_end_of_store(const Error& error);
   bool holds_its_rank(const Known& known);
   Error lost(int rank, const std::string& who) const;
+  Error out_of_reach(std::vector<int> culprits) const;
+  Error in_words_of_init(const Error& error) const;
   std::string name_of_rank(int rank, const std::string& how) const;
 
   const std::shared_ptr<Store> store_;

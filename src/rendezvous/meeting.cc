@@ -142,7 +142,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
   WaitingLines lines(options.first_line_after, Clock::now());
   const Place place = find_place(identity, options, method, deadline, lines);
   if (place.tcp.empty() && place.file.empty()) check_size(identity);
-  hello.job = place.job;
+  hello.job = identity.is_rank_auto ? place.job ^ kInOrderOfArrival : place.job;
   hello.world = options.name.empty() ? 0 : hash_text(options.name);
   RoundOptions round_options{.place = place.description,
                              .name = options.name,
@@ -155,6 +155,8 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
   for (;;) {
     auto served =
         std::make_shared<Served>(find_store(identity, place, options, hello, deadline, lines));
+    if (served->server && !served->tcp.empty() && options.served_over_tcp)
+      options.served_over_tcp(place.description);
     Identity who = identity;
     if (who.is_rank_auto) who.rank = take_number(who, options, place, *served, deadline);
     round_options.company = company_at(who, *served);
@@ -182,11 +184,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
   }
 }
 
-}  // namespace
-
-Meeting meet(const Identity& identity, const MeetingOptions& options) {
-  Deadline deadline = Deadline::after(options.timeout);
-  deadline.start(Clock::now());
+Meeting meet_before(Deadline& deadline, const Identity& identity, const MeetingOptions& options) {
   const InitMethod method = parse_init_method(options.init_method);
   if (options.store != nullptr) {
     return meet_in_store(identity, options, options.store, "the program's store",
@@ -203,6 +201,16 @@ Meeting meet(const Identity& identity, const MeetingOptions& options) {
                          company_of(identity), deadline);
   }
   return meet_at_rank_0(identity, options, method, hello, deadline);
+}
+
+}  // namespace
+
+Meeting meet(const Identity& identity, const MeetingOptions& options) {
+  Deadline deadline = Deadline::after(options.timeout);
+  deadline.start(Clock::now());
+  Meeting meeting = meet_before(deadline, identity, options);
+  meeting.deadline = deadline;
+  return meeting;
 }
 
 }  // namespace tutti::rendezvous

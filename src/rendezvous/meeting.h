@@ -35,6 +35,8 @@ struct MeetingOptions {
   /// Called before anything is sent over TCP, with the place: says how well that is protected. What
   /// it throws ends the meeting.
   std::function<net::Security(const std::string& place)> before_tcp = {};
+  /// Called with the place once this rank serves it over TCP; may be empty.
+  std::function<void(const std::string& place)> served_over_tcp = {};
 };
 
 struct Meeting {
@@ -44,6 +46,7 @@ struct Meeting {
   /// Of this host, from which it speaks with the place: "192.0.2.7"; empty: the place is not on a
   /// network.
   std::string address;
+  Deadline deadline = {};  ///< what is left of MeetingOptions::timeout
   int round = 1;
   int rank = 0;  ///< Identity::rank, or what the meeting has given
   /// Those who meet here: to be looked at, and told of an error, until the board shows who lives.

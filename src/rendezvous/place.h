@@ -34,6 +34,10 @@ struct Place {
   std::string advice = {};                ///< when ranks do not come; may be empty
 };
 
+/// In the job of a hello: its ranks are numbered in the order of arrival. Those of one job are all
+/// numbered alike.
+inline constexpr std::uint64_t kInOrderOfArrival = 0x6f72646572;
+
 /// Looks up the name of rank 0's host if it may be another one.
 ///
 /// In a file: rank 0's `tcp` is where it will listen, with port 0; that of the others is empty.

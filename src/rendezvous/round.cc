@@ -19,7 +19,6 @@ using std::chrono::milliseconds;
 using store::timeout_of;
 
 constexpr const char* kOk = "ok";
-constexpr milliseconds kAside{1000};     // for questions beside the deadline: who is missing
 constexpr std::size_t kMostReasons = 8;  // why ranks are missing, in one text
 constexpr milliseconds kSlice{100};      // of the wait for the verdict, between two looks
 
@@ -53,13 +52,19 @@ class Round {
     return text ? decode_claim(*text) : std::nullopt;
   }
   bool is_here(const std::optional<Claim>& claim) const;
+  void note_twice(const Claim& other);
   [[noreturn]] void refuse_twice(const Claim& other);
   void compare_sizes();
   void judge();
   std::optional<Error> find_mixture();
   std::vector<int> missing();
   std::string describe_missing(const std::vector<int>& ranks);
-  std::string say_missing();
+  struct Waiting {
+    std::string text;           ///< what for
+    std::vector<int> missing;   ///< ranks that have not come
+    std::vector<int> culprits;  ///< these, or who does not answer
+  };
+  Waiting waiting();
   [[noreturn]] void throw_timeout();
 
   Store& store_;
@@ -112,13 +117,18 @@ std::string advice_when_twice(const Identity& identity, const std::string& mark)
       mark);
 }
 
-void Round::refuse_twice(const Claim& other) {
+/// For the others, who may wait for the rank that it should have been, or have met and gone.
+void Round::note_twice(const Claim& other) try {
   if (options_.is_open) store_.append(key("intruders"), own_text_ + '\n', timeout_of(deadline_));
-  // For who waits for the rank that it should have been.
   store_.set(key("twice"),
              fmt::format("{} calls itself rank {}, as {} does", company_.own_name(), identity_.rank,
                          company_.name_of(other)),
              timeout_of(deadline_));
+} catch (const Error&) {  // what is wrong is known without them
+}
+
+void Round::refuse_twice(const Claim& other) {
+  note_twice(other);
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("rank {} is already present at {}: {} is meeting there with world size {}, and "
@@ -188,45 +198,53 @@ std::vector<int> Round::missing() {
   std::vector<int> ranks;
   for (int rank = 0; rank < identity_.world_size; ++rank) {
     const std::optional<Claim> claim =
-        decode_claim(store_.try_get(rank_key(rank), kAside).value_or(""));
+        decode_claim(store_.try_get(rank_key(rank), company_.aside()).value_or(""));
     if (!is_here(claim)) ranks.push_back(rank);
   }
   return ranks;
 }
 
 std::string Round::describe_missing(const std::vector<int>& ranks) {
+  if (ranks.empty()) {  // the judge has them all, too, or has gone since
+    return fmt::format(
+        "all {} ranks have come (at {}), and the one that came last, which is to tell the others, "
+        "has not done so: it is stopped, or its host is cut off",
+        identity_.world_size, options_.place);
+  }
   std::string text = fmt::format("{} of {} ranks missing: {} (at {})", ranks.size(),
                                  identity_.world_size, format_ranks(ranks), options_.place);
   for (std::size_t i = 0; i < std::min(ranks.size(), kMostReasons); ++i) {
-    if (const auto why = store_.try_get(store::turned_away_key(ranks[i]), kAside))
+    if (const auto why = store_.try_get(store::turned_away_key(ranks[i]), company_.aside()))
       text += fmt::format("; a process was turned away there: {}", *why);
   }
-  if (const auto twice = store_.try_get(key("twice"), kAside))
+  if (const auto twice = store_.try_get(key("twice"), company_.aside()))
     text += fmt::format("; a process was turned away: {}", *twice);
   return text;
 }
 
-std::string Round::say_missing() try {
-  return describe_missing(missing());
+Round::Waiting Round::waiting() try {
+  const std::vector<int> ranks = missing();
+  return {describe_missing(ranks), ranks, ranks};
 } catch (const Error& error) {
   if (error.code() != ErrorCode::kTimeout) throw;
-  return fmt::format(
-      "the store does not answer (at {}): the process that serves it is stopped or "
-      "overloaded{}",
-      options_.place, options_.company.server.empty() ? "" : ", or its host cannot be reached");
+  return {company_.describe_silence(), {}, company_.servers()};
 }
 
 void Round::throw_timeout() {
   ErrorContext context;
   context.op = "init";
   context.rank = identity_.rank;
-  const std::string who = say_missing();
-  if (who.find("missing") != std::string::npos) context.culprits = missing();
+  const Waiting now = waiting();
+  context.culprits = now.culprits;
+  const std::string check =
+      now.missing.empty()
+          ? ""
+          : fmt::format(" Were they started, with this WORLD_SIZE and this meeting point?{}{}",
+                        options_.advice.empty() ? "" : " ", options_.advice);
   throw Error(ErrorCode::kTimeout,
-              fmt::format("init: {}. Were they started, with this WORLD_SIZE and this meeting "
-                          "point?{}{} A longer timeout is given by InitOptions::timeout or "
+              fmt::format("init: {}.{} A longer timeout is given by InitOptions::timeout or "
                           "TUTTI_TIMEOUT",
-                          who, options_.advice.empty() ? "" : " ", options_.advice),
+                          now.text, check),
               context);
 }
 
@@ -242,7 +260,7 @@ void Round::await_verdict(WaitingLines& lines) {
     company_.look();
     const Clock::time_point now = Clock::now();
     if (deadline_.expired(now)) throw_timeout();
-    lines.look(now, [&] { return say_missing(); });
+    lines.look(now, [&] { return waiting().text; });
   }
   check_verdict(verdict, identity_.rank);
 }
@@ -257,9 +275,12 @@ std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const I
                                     const RoundOptions& options, Deadline& deadline) {
   WaitingLines lines(options.first_line_after, Clock::now());
   const Claim own = claim_of_this_process(identity.world_size);
+  CompanyOptions company_options = options.company;
+  company_options.place = options.place;
+  company_options.deadline = deadline;
   for (int number = 1;; ++number) {
     auto company = std::make_shared<Company>(store, round_prefix(options.name, number), number, own,
-                                             options.company);
+                                             company_options);
     try {
       Round round(*store, identity, options, deadline, *company);
       if (round.enter() == Round::Entry::in) {

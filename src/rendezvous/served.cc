@@ -40,9 +40,25 @@ net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadli
                           net::describe_failure(result), remedy));
 }
 
-store::Admit admission(const Place& place, const store::Hello& own) {
-  return [own, description = place.description, mark = place.mark](
+/// Some ranks of a job have numbers, and others are to be given theirs: two would have the same.
+Error numbered_otherwise(bool is_server_auto, const std::string& place, const net::Peer& peer) {
+  const auto numbers = [](bool is_auto) {
+    return is_auto ? "is given its number in the order of arrival (rank=auto)"
+                   : "has a number of its own";
+  };
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("init: {}, which serves {}, {}, and {} {}: give all ranks rank=auto, or "
+                           "each its own number",
+                           net::describe_process(::getpid()), place, numbers(is_server_auto),
+                           describe(peer), numbers(!is_server_auto)));
+}
+
+store::Admit admission(const Identity& identity, const Place& place, const store::Hello& own) {
+  return [own, is_auto = identity.is_rank_auto, description = place.description, mark = place.mark](
              const store::Hello& other, const net::Peer& peer) -> std::optional<Error> {
+    if ((own.job ^ other.job) == kInOrderOfArrival) {
+      return numbered_otherwise(is_auto, description, peer);
+    }
     if (other.job != own.job) {
       return Error(
           ErrorCode::kInvalidArgument,
@@ -63,7 +79,7 @@ std::optional<Served> serve(const Identity& identity, const Place& place, const 
   if (!listener) return std::nullopt;
   store::ServerOptions options{.listener = std::move(*listener),
                                .security = place.security,
-                               .admit = admission(place, hello)};
+                               .admit = admission(identity, place, hello)};
   Served served;
   if (!place.tcp.empty()) {
     options.tcp_listener = listen_at(identity, place, deadline);

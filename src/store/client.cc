@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -54,6 +55,7 @@ class SocketStore final : public RemoteStore {
         queue_(std::move(stream.queue)),
         decoder_(std::move(stream.decoder)) {}
   bool is_over_tcp() const noexcept override { return is_over_tcp_; }
+  bool is_out_of_reach() const noexcept override { return is_out_of_reach_.load(); }
 
  private:
   struct Slot {
@@ -81,18 +83,28 @@ class SocketStore final : public RemoteStore {
   std::map<std::uint64_t, Slot*> slots_;
   std::uint64_t next_id_ = 1;
   bool is_pumped_ = false;
+  net::HostWatch host_;
   std::optional<Error> loss_;
+  std::atomic<bool> is_out_of_reach_{false};
 };
 
 void SocketStore::lose(std::string_view why) {
   if (loss_) return;
-  loss_ = Error(ErrorCode::kSystem,
-                fmt::format("the {} is gone ({}), and no group can be made without it: the process "
-                            "that served it (of a job started by hand rank 0, else the launcher) "
-                            "has ended or closed it, or its host cannot be reached. See why, then "
-                            "start the job again",
-                            place_, why),
-                {.op = "store"});
+  is_out_of_reach_ = is_over_tcp_ && net::has_fallen_silent(socket_.get());
+  const std::string text =
+      is_out_of_reach_
+          ? fmt::format(
+                "the {} is out of reach, and no group can be made without it: {} and its "
+                "host do not reach each other (nothing was acknowledged for 2 s), the "
+                "network or that host is down. Start the job again when they do",
+                place_, net::own_host_name())
+          : fmt::format(
+                "the {} is gone ({}), and no group can be made without it: the process "
+                "that served it (of a job started by hand rank 0, else the launcher) has "
+                "ended or closed it, or its host cannot be reached. See why, then start the "
+                "job again",
+                place_, why);
+  loss_ = Error(ErrorCode::kSystem, text, {.op = "store"});
   changed_.notify_all();
 }
 
@@ -121,10 +133,15 @@ void SocketStore::pump_once(std::unique_lock<std::mutex>& lock, Deadline& deadli
   is_pumped_ = true;
   std::array<net::Watch, 1> watch{
       net::Watch{.fd = socket_.get(), .want_read = true, .want_write = !queue_.empty()}};
+  Deadline turn = deadline;
+  if (is_over_tcp_) {
+    const Clock::time_point now = Clock::now();
+    turn = Deadline::at(std::min(deadline.end(now), now + net::HostWatch::kPeriod));
+  }
   lock.unlock();
   std::optional<Error> problem;
   try {
-    net::poll_any(watch, deadline, {.wakeup = &wakeup_});
+    net::poll_any(watch, turn, {.wakeup = &wakeup_});
   } catch (const Error& error) {
     problem = error;
   }
@@ -135,6 +152,7 @@ void SocketStore::pump_once(std::unique_lock<std::mutex>& lock, Deadline& deadli
   try {
     if (watch[0].writable && !queue_.empty()) flush();
     if (watch[0].readable) take_frames();
+    if (is_over_tcp_ && host_.is_silent(socket_.get(), Clock::now())) lose("its host is silent");
   } catch (const Error& error) {
     lose(error.what());
   }
@@ -191,11 +209,11 @@ void SocketStore::throw_timeout(const Call& call, const Slot& slot, Timeout time
   if (slot.frame) {
     throw missing_error(call.command, decode_missing(*slot.frame), seconds, place_);
   }
-  throw Error(
-      ErrorCode::kTimeout,
-      fmt::format("store {}: no answer from the {} for {:.3g} s{}", name_of(call.command), place_,
-                  seconds,
-                  is_waiting(call.command) ? "" : "; the call may still take effect there"));
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("store {}: no answer from the {} for {:.3g} s{}", name_of(call.command),
+                          place_, seconds,
+                          is_waiting(call.command) ? "" : "; the call may still take effect there"),
+              {.op = "store"});
 }
 
 /// Reads the server's welcome, and the descriptor that comes with its first byte; empty if the

@@ -22,6 +22,7 @@
 #include "net/poller.h"
 #include "net/shake_hands.h"
 #include "net/system_error.h"
+#include "net/tcp.h"
 
 namespace tutti::store {
 namespace {
@@ -37,7 +38,13 @@ constexpr int kMostLines = 8;
 struct Connection {
   Connection(net::Fd socket_in, const net::Peer& peer_in, Hall& hall)
       : socket(std::move(socket_in)), peer(peer_in), guest(hall) {}
+  ~Connection() {
+    if (!is_local() && net::has_fallen_silent(socket.get())) guest.has_fallen_silent();
+  }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
   bool is_local() const noexcept { return peer.address.empty(); }
+  bool is_watched() const noexcept { return guest.will() && !is_local(); }
   /// Has said nothing that a client says.
   bool is_silent() const noexcept {
     return !guest.hello() && !(handshake && handshake->has_claim());
@@ -46,6 +53,7 @@ struct Connection {
   net::Peer peer;
   Guest guest;
   std::optional<net::Handshake> handshake = {};  ///< over TCP: before anything else
+  net::HostWatch host = {};                      ///< over TCP, while others rely on a will
   Clock::time_point greet_before = Clock::now() + kGreetingTime;
 };
 
@@ -103,6 +111,8 @@ class Server::Loop {
   void limit_ungreeted();
   /// Nobody is dropped whose hello lies there unread.
   bool is_greeted_at_last(Connection& connection);
+  /// Whether those who have left a will are to be looked at: their hosts may have fallen silent.
+  bool is_time_to_look(Clock::time_point now);
   /// Serves one connection; false: close it.
   bool serve(Connection& connection, bool readable);
   bool read_from(Connection& connection);
@@ -120,6 +130,7 @@ class Server::Loop {
   std::atomic<std::size_t> client_count_{0};
   int lines_ = 0;
   bool has_said_lack_ = false;
+  Clock::time_point next_look_ = {};  // at the hosts of guests
   std::atomic<bool> is_stopping_{false};
   net::Wakeup wakeup_;
 
@@ -209,15 +220,19 @@ void Server::Loop::turn(Deadline deadline) {
                        .want_read = connection.guest.wants_more(),
                        .want_write = connection.guest.has_unsent()});
     if (!connection.guest.hello()) next = std::min(next, connection.greet_before);
+    if (connection.is_watched()) next = std::min(next, std::max(now, next_look_));
   }
   Deadline end = Deadline::at(next);
   net::poll_any(watches, end, {.wakeup = &wakeup_});
   const Clock::time_point later = Clock::now();
+  const bool looks = is_time_to_look(later);
   auto watch = watches.begin() + 2;
   for (auto connection = connections_.begin(); connection != connections_.end(); ++watch) {
     const bool is_late = !connection->guest.hello() && later >= connection->greet_before;
-    const bool keep =
-        is_late ? is_greeted_at_last(*connection) : serve(*connection, watch->readable);
+    const bool is_silent = looks && connection->is_watched() &&
+                           connection->host.is_silent(connection->socket.get(), later);
+    const bool keep = !is_silent && (is_late ? is_greeted_at_last(*connection)
+                                             : serve(*connection, watch->readable));
     connection = keep ? std::next(connection) : connections_.erase(connection);
   }
   const auto welcome = [this](net::Fd socket, const net::Peer& peer) {
@@ -226,6 +241,12 @@ void Server::Loop::turn(Deadline deadline) {
   if (watches[0].readable) entrance_.take_turn(welcome);
   if (watches[1].readable) tcp_entrance_.take_turn(welcome);
   client_count_.store(hall_.guest_count());
+}
+
+bool Server::Loop::is_time_to_look(Clock::time_point now) {
+  if (now < next_look_) return false;
+  next_look_ = now + net::HostWatch::kPeriod;
+  return true;
 }
 
 bool Server::Loop::serve(Connection& connection, bool readable) try {

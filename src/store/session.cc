@@ -47,7 +47,7 @@ Guest::~Guest() {
   hall_.guests_.erase(this);
   if (!will_ || hall_.is_closing_) return;
   try {
-    hall_.execute(*will_);
+    hall_.execute(*will_, is_silent_ ? will_->silent_text : will_->text);
   } catch (const std::exception&) {  // no memory: the others find out by their own deadlines
   }
 }
@@ -175,14 +175,14 @@ Answer Hall::take_will(Guest& guest, const Call& call) {
   return {};
 }
 
-void Hall::execute(const Will& will) {
+void Hall::execute(const Will& will, const std::string& text) {
   const auto value_of = [&](const std::string& key) {
     return table_.apply({Command::try_get, {key}})->values;
   };
   const std::vector<std::string> now = value_of(will.key);
   if (now.empty() || now[0] != will.value || !value_of(will.absent[0]).empty()) return;
   for (const std::string& key : will.absent) {
-    table_.apply({Command::compare_set, {key}, {"", will.text}});
+    table_.apply({Command::compare_set, {key}, {"", text}});
   }
   wake(will.absent);
 }

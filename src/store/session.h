@@ -72,6 +72,8 @@ class Guest {
 
   /// Until it is taken back.
   const std::optional<Will>& will() const noexcept { return will_; }
+  /// The connection ends because the guest's host has fallen silent.
+  void has_fallen_silent() noexcept { is_silent_ = true; }
 
   net::SendQueue& queue() noexcept { return queue_; }
   bool has_unsent() const noexcept { return !queue_.empty(); }
@@ -97,6 +99,7 @@ class Guest {
   bool is_welcome_ = false;
   std::map<std::uint64_t, Wait> waits_;
   std::optional<Will> will_;
+  bool is_silent_ = false;
 };
 
 class Hall {
@@ -120,7 +123,7 @@ class Hall {
   void wake(std::span<const std::string> keys);
   void forget(Guest& guest, std::uint64_t id, const std::string& key);
   Answer take_will(Guest& guest, const Call& call);
-  void execute(const Will& will);
+  void execute(const Will& will, const std::string& text);
 
   Table table_;
   std::unordered_map<std::string, std::vector<Waiting>> lacking_;

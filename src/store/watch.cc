@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "store/call.h"
-
 namespace tutti::store {
 namespace {
 
@@ -21,7 +19,8 @@ Store::Timeout timeout_of(Deadline& deadline) {
 }
 
 std::vector<std::string> get_watching(Store& store, std::span<const std::string> keys,
-                                      Deadline& deadline, const std::function<void()>& look) {
+                                      Deadline& deadline, const std::function<void()>& look,
+                                      const Late& late) {
   deadline.start(Deadline::Clock::now());
   for (;;) {
     if (look) look();
@@ -32,13 +31,12 @@ std::vector<std::string> get_watching(Store& store, std::span<const std::string>
       if (error.code() != ErrorCode::kTimeout) throw;
     }
     if (left > kSlice) continue;
-    std::vector<std::string> missing;
-    for (const std::string& key : keys) {
-      if (!store.check(std::span(&key, 1), kAside)) missing.push_back(key);
+    std::vector<std::size_t> missing;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (!store.check(keys.subspan(i, 1), kAside)) missing.push_back(i);
     }
     if (missing.empty()) return store.multi_get(keys, kAside);
-    const double seconds = std::chrono::duration<double>(deadline.budget()).count();
-    throw missing_error(Command::get, missing, seconds, "the world's store");
+    throw late(missing);
   }
 }
 

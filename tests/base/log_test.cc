@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/rank_thread.h"
+
 namespace tutti {
 namespace {
 
@@ -39,6 +41,20 @@ TEST(Log, LevelDecidesWhatIsWritten) {
   EXPECT_EQ(capture.lines[0], std::pair(LogLevel::error, std::string("tutti: a")));
   EXPECT_EQ(capture.lines[1], std::pair(LogLevel::info, std::string("tutti: b")));
   EXPECT_FALSE(log_enabled(LogLevel::debug));
+}
+
+TEST(Log, AProcessWithRankThreadsIsNoRank) {
+  Capture capture;
+  std::thread([] {
+    const RankThread self{.rank = 4, .world_size = 8, .agent = {}, .recall = {}};
+    const RankThreadScope scope(self);
+    set_log_rank(4);
+    log(LogLevel::error, "four");
+  }).join();
+  std::thread([] { log(LogLevel::error, "nobody's"); }).join();
+  ASSERT_EQ(capture.lines.size(), 2u);
+  EXPECT_EQ(capture.lines[0].second, "tutti: rank 4: four");
+  EXPECT_EQ(capture.lines[1].second, "tutti: nobody's");
 }
 
 TEST(Log, EachThreadHasItsRank) {

@@ -175,6 +175,34 @@ TEST(JudgeLook, AnyBytesKeepTheOperationAlive) {
     }
 }
 
+TEST(JudgeLook, TheOneThatHasMovedLeastKeepsTheOperationAliveToo) {
+  Scene scene(3);
+  scene.all_enter(1);
+  scene.line(0).progress = 1000;
+  Wait wait(collective_at(1));
+  for (int second = 0; second < 60; second += 4) {
+    scene.line(1).progress += 1;
+    EXPECT_FALSE(wait.look_after(std::chrono::seconds(second), scene).finding);
+  }
+}
+
+TEST(JudgeLook, AnAnswerFromBeforeTheLastBytesIsOldNews) {
+  Scene scene(2);
+  scene.all_enter(1);
+  scene.of(1).asked = kStart;
+  Wait wait(collective_at(1));
+  EXPECT_FALSE(wait.look_after(5ms, scene).finding);
+  EXPECT_EQ(wait.look_after(6s, scene).ask, std::vector<int>{1}) << "nothing seems to have moved";
+  scene.of(1).asked = kStart + 6100ms;
+  scene.line(1).progress += 1;
+  EXPECT_FALSE(wait.look_after(6200ms, scene).finding);
+  const Look due = wait.look_after(12s, scene);
+  EXPECT_FALSE(due.finding) << "that answer was of the first question";
+  EXPECT_EQ(due.ask, std::vector<int>{1});
+  scene.of(1).asked = kStart + 12s;
+  EXPECT_TRUE(wait.look_after(12100ms, scene).finding);
+}
+
 TEST(JudgeLook, TheClockOfStallsBeginsWhenAllAreIn) {
   Scene scene(2);
   scene.enters(0, 1);
@@ -286,7 +314,9 @@ TEST(JudgeLook, AMessageGivesUpAndTheGroupGoesOn) {
       Scene scene(size);
       Wait wait(message_of(op, size - 1), size - 1);
       EXPECT_EQ(wait.look_after(5ms, scene).verdict, Verdict::keep_waiting);
-      EXPECT_EQ(wait.look_after(10004ms, scene).verdict, Verdict::keep_waiting);
+      const Look last = wait.look_after(10004ms, scene);
+      EXPECT_EQ(last.verdict, Verdict::keep_waiting);
+      EXPECT_EQ(last.next, kStart + 10005ms) << "and not later";
       const Look due = wait.look_after(10005ms, scene);
       EXPECT_EQ(due.verdict, Verdict::give_up);
       EXPECT_FALSE(due.finding);

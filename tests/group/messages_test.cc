@@ -260,8 +260,10 @@ TEST(FromAnyRank, AFullWayToOneSenderStrandsNobody) {
   on_ranks(3, body, {.as = test_kit::As::processes});
 }
 
-TEST(Mismatches, OfAMessageShowBothLines) {
-  const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
+/// `sent_at`: what the receiver knows of the line that sent.
+void expect_mismatch(const std::vector<int>& hosts, const std::string& sent_at) {
+  const test_kit::RunOptions options{.hosts = hosts};
+  const auto body = [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
     std::vector<int> x(6);
     if (me.rank == 0) {
@@ -270,15 +272,21 @@ TEST(Mismatches, OfAMessageShowBothLines) {
       world.recv(std::span(x).first(1), 0, {}, {"site.cc", 8});
     }
     return std::string();
-  });
-  const std::string text =
-      "rank 0 sent i32 x 6 with tag 0 to rank 1 at site.cc:5, which receives i32 x 1 at site.cc:8; "
-      "make both ends agree in dtype and count";
+  };
+  const auto outcomes = test_kit::collect_ranks(2, body, options);
+  const std::string text = "rank 0 sent i32 x 6 with tag 0 to rank 1" + sent_at +
+                           ", which receives i32 x 1 at site.cc:8; make both ends agree in dtype "
+                           "and count";
   EXPECT_EQ(std::string(outcomes[0].error->what()), "send (rank 0) at site.cc:5: " + text);
   EXPECT_EQ(std::string(outcomes[1].error->what()), "recv (rank 1) at site.cc:8: " + text);
   EXPECT_EQ(outcomes[0].error->context().culprits, (std::vector<int>{0, 1}))
       << "either may be wrong";
 }
+
+TEST(Mismatches, OfAMessageShowBothLines) { expect_mismatch({}, " at site.cc:5"); }
+
+// The line that sent is not on the wire: the sender reads it at the beginning of its own error.
+TEST(Mismatches, OfAMessageBetweenHostsShowTheLineThatReceives) { expect_mismatch({0, 1}, ""); }
 
 TEST(Leaving, NamesTheMessageThatWasUnmatched) {
   const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {

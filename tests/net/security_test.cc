@@ -97,6 +97,15 @@ TEST(Security, FilesOfAnotherUserAreRefused) {
 
 TEST(Security, WhatIsNoSecretIsNamed) {
   expect_text(refused("/nonexistent/secret"), "cannot be opened: No such file");
+  expect_text(refused("/tmp/no-such-secret"),
+              "the secret file /tmp/no-such-secret (TUTTI_SECRET_FILE) cannot be opened");
+  for (const std::string secret :
+       {"0123456789abcdef0123456789abcdef", "/ab+/cd0123456789abcdef="}) {
+    const Error error = refused(secret);
+    expect_text(error,
+                "the secret file (not shown: if this is the secret itself, put it into a file)");
+    EXPECT_EQ(std::string(error.what()).find(secret), std::string::npos);
+  }
   expect_text(refused("/tmp"), "is no regular file");
   const std::string pipe = std::string("/tmp/tutti-pipe-") + std::to_string(::getpid());
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);

@@ -219,6 +219,24 @@ TEST(Tcp, WhatWasBegunSaysHowItWent) {
   EXPECT_EQ(at_once != 0 ? at_once : end_connect(refused.get()), ECONNREFUSED);
 }
 
+TEST(Tcp, WhoLetsItsWindowFillIsNotSilent) {
+  const Fd listener = listen_tcp(address("127.0.0.1:0"));
+  Deadline deadline = Deadline::after(20s);
+  const Fd client = connect_tcp(TcpAddress::local(listener.get()), deadline);
+  ASSERT_EQ(poll_readable(listener.get(), deadline), PollResult::ready);
+  const Fd server = accept_tcp(listener.get());  // reads nothing
+  watch_for_lost_host(client.get());
+  const std::vector<char> bytes(1 << 20);
+  const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  while (send_parts(client.get(), std::span(&part, 1)).result == IoResult::progress) {
+  }
+  HostWatch watch;
+  Deadline end = Deadline::after(HostWatch::kPeriod + kSilence);
+  while (pause(100ms, end) == PollResult::ready)
+    EXPECT_FALSE(watch.is_silent(client.get(), std::chrono::steady_clock::now()));
+  EXPECT_TRUE(has_unacknowledged(client.get())) << "nothing has gone on";
+}
+
 // Who is reset was not refused, whenever it asks: a process that is refused takes the other for
 // dead.
 TEST(Tcp, WhoIsResetWasNotRefused) {
@@ -244,7 +262,8 @@ TEST(Tcp, WhoHasNoRouteWasNotRefused) {
   std::thread([&] {  // in a network without any device that is up
     may = ::unshare(CLONE_NEWNET) == 0;
     if (may) (void)begin_connect(address("127.0.0.1:9"), &at_once);
-  }).join();
+  })
+      .join();
   if (!may) GTEST_SKIP() << "may not make a network namespace";
   EXPECT_EQ(at_once, ENETUNREACH);
 }

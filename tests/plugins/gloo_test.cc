@@ -152,7 +152,9 @@ TEST(GlooBackend, IsRefusedWhereConnectionsMustBeProtected) {
       ASSERT_TRUE(outcome.error.has_value()) << outcome.rank << ": " << outcome.failure;
       EXPECT_EQ(outcome.error->code(), ErrorCode::kUnsupported) << outcome.failure;
       expect_text(*outcome.error, std::string("TUTTI_SECURITY=") + level);
-      expect_text(*outcome.error, "use the backend native");
+      expect_text(*outcome.error,
+                  "use the backend native, or give up the protection with "
+                  "TUTTI_SECURITY=opportunistic");
     }
   }
   on_ranks_over_gloo(2, [](ProcessGroup& world) { world.barrier(); }, As::threads,

@@ -91,7 +91,9 @@ def main():
             network.build(len(HOSTS), "")
             agent = make_agent(network, folder)
             return (two_jobs if "--two-jobs" in own else one_job)(agent, launch, variables, program)
-        except (hosts.Failed, FileNotFoundError) as failure:
+        except (hosts.NotPermitted, FileNotFoundError) as failure:
+            if isinstance(failure, FileNotFoundError) and not hosts.is_not_installed(failure):
+                raise
             print(f"mpi_hosts: {failure}", file=sys.stderr)
             return NOT_PERMITTED
         finally:

@@ -5,11 +5,13 @@ import pathlib
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOOL = [sys.executable, str(ROOT / "tools" / "hosts.py")]
 NOT_PERMITTED = 77
+FOLDER = tempfile.TemporaryDirectory(prefix="tutti-dev-hosts-")
 
 # Every rank says hello to rank 0, over TCP.
 MEET = """
@@ -59,13 +61,19 @@ print(f"pause {pause:.2f} last {until - last:.2f}", flush=True)
 """
 
 
-def spaces():
-    return {line.split()[0] for line in subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout.splitlines()
-            if line.startswith("tutti-hosts-")}
+def tags():
+    """Of our own hosts that are there, or were left: their locks are in our folder, where nobody else looks."""
+    return {path.name.removesuffix(".lock") for path in pathlib.Path(FOLDER.name).glob("tutti-hosts-*.lock")}
+
+
+def spaces(of):
+    """The namespaces with these tags."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout.splitlines()
+    return {line.split()[0] for line in listed if line.split()[0].rpartition("-")[0] in of}
 
 
 def start(*words):
-    env = dict(os.environ, RANK="9", TUTTI_AGENT="@of-another", OMPI_COMM_WORLD_RANK="3")
+    env = dict(os.environ, TMPDIR=FOLDER.name, RANK="9", TUTTI_AGENT="@of-another", OMPI_COMM_WORLD_RANK="3")
     return subprocess.Popen([*TOOL, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
 
@@ -126,21 +134,37 @@ def await_line(process, text):
     expect("a line", False, text)
 
 
-def check_signals(before):
+def check_signals():
     grandchild = "sleep 600 & echo ready $!; exec sleep 600"
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = start("2", "--", "sh", "-c", grandchild)
         await_line(process, "ready")
+        made = tags()
+        expect("two hosts and the hub are there", len(spaces(made)) == 3, made, spaces(made))
         process.send_signal(number)
         process.communicate(timeout=60)
         expect("the code says the signal", process.returncode == code, process.returncode)
-        expect("no namespace is left", spaces() <= before, spaces())
+        expect("no namespace is left", not spaces(made) and not tags(), spaces(made), tags())
     process = start("2", "--", "sh", "-c", grandchild)
     await_line(process, "ready")
+    made = tags()
     process.kill()
     process.wait()
-    expect("only SIGKILL leaves something", spaces() - before)
-    expect("the next one takes that down", run("1", "--", "true")[0] == 0 and spaces() <= before, spaces())
+    expect("only SIGKILL leaves something", len(spaces(made)) == 3, spaces(made))
+    expect("the next one takes that down", run("1", "--", "true")[0] == 0 and not spaces(made) and not tags(), spaces(made), tags())
+
+
+def check_broken_tool():
+    """What `ip` cannot do is a failure: only what a machine does not let us do is a skip."""
+    with tempfile.TemporaryDirectory() as folder:
+        for words, code in (("RTNETLINK answers: File exists", 1), ("RTNETLINK answers: Operation not permitted", NOT_PERMITTED)):
+            tool = pathlib.Path(folder, "ip")
+            tool.write_text(f'#!/bin/sh\n[ "$*" = "netns list" ] || {{ echo "{words}" >&2; exit 2; }}\n')
+            tool.chmod(0o755)
+            process = subprocess.Popen([*TOOL, "1", "--", "true"], stderr=subprocess.PIPE, text=True,
+                                       env=dict(os.environ, TMPDIR=FOLDER.name, PATH=f"{folder}:{os.environ['PATH']}"))
+            err = process.communicate(timeout=60)[1]
+            expect(f"the code of '{words}'", process.returncode == code and words in err, process.returncode, err)
 
 
 def main():
@@ -149,12 +173,12 @@ def main():
         print(f"SKIPPED: {err.strip()}")
         return NOT_PERMITTED
     expect("one rank that does nothing", code == 0, err)
-    before = spaces()
     begin = time.monotonic()
     check_meeting()
     check_failures()
     check_cuts()
-    check_signals(before)
+    check_signals()
+    check_broken_tool()
     print(f"passed in {time.monotonic() - begin:.0f} s")
     return 0
 

@@ -20,6 +20,7 @@
 #include "rendezvous/claim.h"
 #include "rendezvous/company.h"
 #include "rendezvous/meeting.h"
+#include "rendezvous/place.h"
 #include "rendezvous/round.h"
 #include "secret_file.h"
 #include "store/client.h"
@@ -74,12 +75,13 @@ class Hosts : public testing::Test {
     return Child([=] { return meet_and_greet(identity, options); });
   }
   /// Connected over TCP, as a rank on another host is.
-  std::shared_ptr<Store> connect(store::Connected* connected, net::Level level = net::Level::none) {
+  std::shared_ptr<Store> connect(store::Connected* connected, net::Level level = net::Level::none,
+                                 const store::Hello& hello = {}) {
     const std::vector<net::TcpAddress> addresses = {at(host_, port_)};
     Deadline deadline = Deadline::after(20s);
     std::string why;
     for (;;) {
-      auto found = store::try_connect_tcp_store(addresses, {}, {.level = level}, deadline, &why);
+      auto found = store::try_connect_tcp_store(addresses, hello, {.level = level}, deadline, &why);
       if (found) {
         *connected = std::move(*found);
         return connected->store;
@@ -530,6 +532,60 @@ TEST_F(Hosts, AWorldOfOneHostWorksFromEndToEnd) {
   EXPECT_EQ(ranks[1].result(), "sum 3.000000\n");
 }
 
+TEST_F(Hosts, WhoCannotServeSaysNothingOfHowItsPlaceIsProtected) {
+  const net::Fd holder = net::listen_tcp(at(host_, port_));
+  Child zero([&] {
+    static std::mutex mutex;
+    static std::string lines;
+    set_log_callback([](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex);
+      lines += std::string(line) + "\n";
+    });
+    const Error error = thrown_by([&] {
+      init_process_group({.init_method = "tcp://" + host_ + ":" + std::to_string(port_),
+                          .rank = 0,
+                          .world_size = 2});
+    });
+    const std::lock_guard lock(mutex);
+    return lines + error.what();
+  });
+  const std::string text = zero.result();
+  expect_has(text, " is taken by ");
+  EXPECT_EQ(text.find("ranks meet at"), std::string::npos) << text;
+}
+
+TEST_F(Hosts, WhoDoesNotGoOnAfterTheMeetingIsNamed) {
+  const std::shared_ptr<Store> store = make_memory_store();
+  std::thread other([&] {
+    Identity identity = rank_of(1, 2, "", 0);
+    meet(identity, {.timeout = 20s, .store = store});
+  });
+  const Error error = thrown_by(
+      [&] { init_process_group({.rank = 0, .world_size = 2, .timeout = 1s, .store = store}); });
+  other.join();
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+  expect_text(error, ": rank 1 came to the meeting and did not go on within ");
+  expect_text(error, " s: stopped, or very slow. A longer timeout is given by");
+}
+
+TEST_F(Hosts, AStoreThatDoesNotAnswerAfterTheMeetingIsSaidToBeRank0s) {
+  const Identity identity = rank_of(0, 2, host_, port_);
+  Child zero([=] {
+    const Meeting meeting = meet(identity, {.timeout = 20s});
+    ::raise(SIGSTOP);
+    return std::string("went on");
+  });
+  const auto begin = Clock::now();
+  Child one([&] { return whole_rank(1, 2, host_, port_, {}, 1500ms); });
+  const std::string text = one.result();
+  EXPECT_LT(Clock::now() - begin, 6s) << "an answer that does not come is waited for once";
+  expect_has(text, "kTimeout: init_process_group (rank 1) at hosts_test.cc:");
+  expect_has(text, ": the store does not answer (at MASTER_ADDR=" + host_);
+  expect_has(text, "the process that serves it is stopped or overloaded");
+  expect_has(text, "(culprits: 0)");
+}
+
 TEST_F(Hosts, ProtectionWithoutASecretIsRefusedAndEncryptionByName) {
   for (const char* security : {"auth", "integrity", "encrypt"}) {
     for (int rank = 0; rank < 2; ++rank) {
@@ -602,10 +658,32 @@ TEST_F(Hosts, NumbersAreGivenInTheOrderOfArrival) {
   }
 }
 
+TEST_F(Hosts, RanksOfOneJobAreAllNumberedAlike) {
+  const auto with_number = [&] {
+    Identity identity = rank_of(0, 2, host_, port_);
+    const std::string url = "tcp://" + host_ + ":" + std::to_string(port_);
+    return Child([=] { return meet_and_greet(identity, {.timeout = 20s, .init_method = url}); });
+  };
+  const auto in_order = [&] { return Child([&] { return numbered_rank(host_, port_, 2); }); };
+  for (const bool is_first_in_order : {false, true}) {
+    Child first = is_first_in_order ? in_order() : with_number();
+    test::await_listener(port_);
+    Child second = is_first_in_order ? with_number() : in_order();
+    const std::string text = second.result();
+    expect_has(text, "kInvalidArgument: init");
+    expect_has(text, is_first_in_order
+                         ? " is given its number in the order of arrival (rank=auto), "
+                           "and pid "
+                         : " has a number of its own, and pid ");
+    expect_has(text, "give all ranks rank=auto, or each its own number");
+    EXPECT_EQ(first.result(200ms), "(still running)");
+  }
+}
+
 TEST_F(Hosts, OneTooManyIsToldSoAndTheOthersMeet) {
   Child zero([&] { return numbered_rank(host_, port_, 3); });
   store::Connected connected;
-  connect(&connected, net::Level::opportunistic);
+  connect(&connected, net::Level::opportunistic, {.job = kInOrderOfArrival});
   connected.store->set("world//1/numbers", "2");  // as if one more were about to claim its own
   Child refused([&] { return numbered_rank(host_, port_, 3); });
   const std::string text = refused.result();
@@ -695,6 +773,40 @@ TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {
   expect_has(text, "kPeerLost: init: rank 0 (pid 1 (");
   expect_has(text, ") on host-0, at 10.77.0.1:29500) was lost before the world of 3 ranks");
   expect_has(text, "(culprits: 0)");
+}
+
+TEST_F(InNamespaces, AHostThatIsCutOffIsNamedOnBothSides) {
+  Child zero = start(0, 3, 0, Namespaces::address(0), 60s);
+  Child one = start(1, 3, 1, Namespaces::address(0), 60s);
+  EXPECT_EQ(one.result(1000ms), "(still running)");
+  spaces.cut(1);
+  const auto begin = Clock::now();
+  for (auto* const child : {&one, &zero}) {
+    const std::string text = child->result();
+    expect_has(text, "kPeerLost: init: host-1, where rank 1 (pid 1 (");
+    expect_has(text,
+               ")) runs, and rank 0's host at 10.77.0.1:29500 do not reach each other (nothing was "
+               "acknowledged for 2 s): the network or one of the two hosts is down. Start the job "
+               "again when it is up (culprits: ");
+    expect_has(text, child == &one ? "(culprits: 0)" : "(culprits: 1)");
+  }
+  EXPECT_LT(Clock::now() - begin, 15s);
+}
+
+// Its kernel acknowledges, whichever side it is on.
+TEST_F(InNamespaces, ARankThatIsStoppedIsNotCutOff) {
+  Child zero = start(0, 3, 0, Namespaces::address(0), 60s);
+  Child one = start(1, 3, 1, Namespaces::address(0), 60s);
+  EXPECT_EQ(one.result(1000ms), "(still running)");
+  for (const auto& [stopped, other] : {std::pair(&zero, &one), std::pair(&one, &zero)}) {
+    const pid_t pid = Namespaces::pid_inside(*stopped);
+    ASSERT_GT(pid, 0);
+    ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+    EXPECT_EQ(other->result(3500ms), "(still running)");
+    ::kill(pid, SIGCONT);
+  }
+  Child two = start(2, 3, 2, Namespaces::address(0));
+  for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
 TEST_F(InNamespaces, ARankThatGivesUpTellsTheOthers) {
@@ -793,6 +905,13 @@ TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesI
   expect_has(told, ", as it says rank 1, do not have the same secret");
   expect_has(told, "has security=none");
   EXPECT_EQ(one.result(), "sum 3.000000\n");
+}
+
+TEST_F(WholeRanks, HostsOfOneIdMustShareTheirNetwork) {
+  Child zero = start_whole(0, {{"host_id", "rack"}}), one = start_whole(1, {{"host_id", "rack"}});
+  for (Child* child : {&zero, &one})
+    expect_has(child->result(),
+               "ranks 0 (on host-0) and 1 (on host-1) have the same TUTTI_HOST_ID, \"rack\"");
 }
 
 TEST_F(WholeRanks, WhoWaitsForARankThatWasTurnedAwayIsToldWhy) {

@@ -14,6 +14,7 @@
 #include "meetings.h"
 #include "net/process_info.h"
 #include "net/unix_socket.h"
+#include "own_store.h"
 #include "ranks.h"
 #include "rendezvous/claim.h"
 #include "store/client.h"
@@ -286,6 +287,46 @@ TEST(Meeting, ARankMayBeStoppedForAWhile) {
   ::kill(zero.pid(), SIGCONT);
   Child two = start(by_hand(2, 3, port), options);
   for (Child* child : {&zero, &one, &two}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
+TEST(Meeting, WhoseStoreIsStoppedEndsSoonAfterItsTimeout) {
+  const int port = fresh_port();
+  Child zero = start(by_hand(0, 3, port));
+  const auto begin = std::chrono::steady_clock::now();
+  Child one = start(by_hand(1, 3, port), {.timeout = 1500ms});
+  await_claim(port, 1);
+  ::kill(zero.pid(), SIGSTOP);
+  const std::string text = one.result();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 6s);  // 1.5 s, and a second for questions
+  // What follows says whether the number of this rank was already agreed upon.
+  const std::string place = std::to_string(port) + " (" + address_of(port) + ")";
+  EXPECT_TRUE(text.starts_with("kTimeout: init: the store does not answer (at MASTER_PORT " +
+                               place + "): the process that serves it is stopped or overloaded"))
+      << text;
+}
+
+/// Rank 1 comes last and is cut off before it can say that all are there.
+class CutOffStore final : public test::OwnStore {
+ public:
+  std::string get(std::string_view key, Timeout timeout) override {
+    if (key == "world//1/verdict")
+      base_->set("world//1/rank/1", encode(claim_of_this_process(2)), timeout);
+    return OwnStore::get(key, timeout);
+  }
+};
+
+TEST(Meeting, WhereAllHaveComeAndNobodySaysSoThatIsSaid) {
+  Identity identity;
+  identity.world_size = 2;
+  const Error error = thrown_by(
+      [&] { meet(identity, {.timeout = 500ms, .store = std::make_shared<CutOffStore>()}); });
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  EXPECT_TRUE(error.context().culprits.empty());
+  EXPECT_EQ(
+      std::string(error.what()),
+      "init: all 2 ranks have come (at the program's store), and the one that came last, "
+      "which is to tell the others, has not done so: it is stopped, or its host is cut off. A "
+      "longer timeout is given by InitOptions::timeout or TUTTI_TIMEOUT");
 }
 
 TEST(Meeting, WhoCannotSeeProcIsNotDead) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "own_store.h"
 #include "ranks.h"
 #include "stores.h"
 
@@ -312,36 +313,8 @@ TEST_P(StoreConformance, ABarrierThatTimesOutSaysHowManyCame) {
   expect_text(error, "1 of 3");
 }
 
-/// What a program must write for a store of its own.
-class OwnStore final : public Store {
- public:
-  void set(std::string_view key, std::string_view value, Timeout timeout) override {
-    base_->set(key, value, timeout);
-  }
-  std::string get(std::string_view key, Timeout timeout) override {
-    return base_->get(key, timeout);
-  }
-  std::optional<std::string> try_get(std::string_view key, Timeout timeout) override {
-    return base_->try_get(key, timeout);
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount, Timeout timeout) override {
-    return base_->add(key, amount, timeout);
-  }
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                          Timeout timeout) override {
-    return base_->compare_set(key, expected, desired, timeout);
-  }
-  void append(std::string_view key, std::string_view value, Timeout timeout) override {
-    base_->append(key, value, timeout);
-  }
-  bool erase(std::string_view key, Timeout timeout) override { return base_->erase(key, timeout); }
-
- private:
-  const std::shared_ptr<Store> base_ = make_memory_store();
-};
-
 TEST(OwnStore, SevenFunctionsAreEnough) {
-  OwnStore own;
+  test::OwnStore own;
   Store& store = own;
   const std::vector<std::string> keys = {"a", "b"}, values = {"1", "2"};
   EXPECT_FALSE(store.check(keys));

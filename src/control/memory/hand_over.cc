@@ -50,8 +50,13 @@ Words decode(const Message& message) {
   return words;
 }
 
+/// The rank as errors name it.
+int name_in(std::span<const int> names, std::size_t rank) {
+  return names.empty() ? static_cast<int>(rank) : names[rank];
+}
+
 std::string get_address(Store& store, const std::string& key, Deadline& deadline,
-                        const net::Interrupt& interrupt) {
+                        const net::Interrupt& interrupt, int host) {
   const auto look = [&] {
     if (interrupt.abort_word != nullptr &&
         interrupt.abort_word->load(std::memory_order_acquire) != 0) {
@@ -59,12 +64,14 @@ std::string get_address(Store& store, const std::string& key, Deadline& deadline
     }
     if (interrupt.look != nullptr && *interrupt.look) (*interrupt.look)();
   };
-  return store::get_watching(store, std::span(&key, 1), deadline, look).front();
-}
-
-/// The rank as errors name it.
-int name_in(std::span<const int> names, std::size_t rank) {
-  return names.empty() ? static_cast<int>(rank) : names[rank];
+  const auto late = [&](std::span<const std::size_t>) {
+    return Error(ErrorCode::kTimeout,
+                 fmt::format("rank {} did not come to the hand-over of memory within {:.3g} s: it "
+                             "is stopped, or very slow",
+                             host, std::chrono::duration<double>(deadline.budget()).count()),
+                 {.culprits = {host}});
+  };
+  return store::get_watching(store, std::span(&key, 1), deadline, look, late).front();
 }
 
 /// A rank's connection to rank 0 and what it gave.
@@ -297,7 +304,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
     if (group_size > 1) store.erase(key, store::timeout_of(deadline));
     return;
   }
-  const std::string address = get_address(store, key, deadline, interrupt);
+  const std::string address = get_address(store, key, deadline, interrupt, name_in(names, 0));
   HandOverGuest guest(net::connect(address, deadline, interrupt),
                       static_cast<std::size_t>(group_size), names);
   guest.check_user(rank);
