@@ -10,6 +10,7 @@
 #include <optional>
 #include <string_view>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 
 #include "tutti/types.h"
@@ -25,9 +26,10 @@ enum class Start : std::uint8_t {
   /// it uses CUDA, which does not work in a copy.
   fork,
   /// A new process of this program with the same arguments. Its main runs as here, up to this call:
-  /// the same line of the source, as often called. There it runs the function and exits; calls of
-  /// spawn before that do nothing in it. A program that does not come there again, because it asks
-  /// a user or the time, cannot start ranks so.
+  /// the same line of the source, with a function of the same type, as often called. There it runs
+  /// the function and exits; calls of spawn before that do nothing in it. A program that does not
+  /// come there again, because it asks a user or the time, cannot start ranks so. A callback of
+  /// on_terminate that main has set on the way does not hear in a rank: the function sets its own.
   exec,
   thread,  ///< of this process; cannot be killed
 };
@@ -88,8 +90,17 @@ class TUTTI_API Spawned {
 namespace detail {
 
 using RankFunction = std::function<int(int rank)>;
+/// Two functions of other types differ in it, also two lambdas in a line.
+template <class Function>
+std::string_view type_name() noexcept {
+#if defined(__cpp_rtti)
+  return typeid(Function).name();
+#else
+  return __PRETTY_FUNCTION__;
+#endif
+}
 TUTTI_API Spawned spawn_ranks(int world_size, RankFunction function, const SpawnOptions& options,
-                              const Where& where);
+                              const Where& where, std::string_view type);
 
 }  // namespace detail
 
@@ -104,13 +115,18 @@ TUTTI_API Spawned spawn_ranks(int world_size, RankFunction function, const Spawn
 ///     ranks.join();   // throws what the first rank to fail has failed with
 ///
 /// `function` may return nothing or an int: another one than 0 is a failure, and the exit code.
-/// Only failures come back. Processes find RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE, and
-/// an empty stdin; what a launcher around this process had set is gone. Several spawns, one after
-/// the other or at once, never meet.
+/// Only failures come back; exit(0) inside the function is none. Processes find RANK, WORLD_SIZE,
+/// LOCAL_RANK and LOCAL_WORLD_SIZE, and an empty stdin; what a launcher around this process had set
+/// is gone. Several spawns, one after the other or at once, never meet.
 ///
 /// Whatever ends this process ends its ranks, and what they have started: nothing is left. A helper
 /// of a rank ends with the last rank.
 ///
+/// Signals   SIGTERM or SIGINT to this process, where it has not said what they do and its ranks
+///           are processes, ends the ranks as end() does, and then this process by the same signal:
+///           a rank has the grace to save in, told by an on_terminate that the function calls. A
+///           second SIGINT ends all at once. A program with an on_terminate or a handler of its own
+///           calls end() itself. Ctrl-Z stops this process alone, and its ranks go on.
 /// Cost      A process by fork takes a few ms, one by exec what the program needs to come here.
 ///           Two small processes beside them see to it that none is left. They are copies of this
 ///           one: until the ranks have ended, memory that it had and writes to is taken twice.
@@ -124,19 +140,35 @@ template <class Function>
 [[nodiscard]] Spawned spawn(int world_size, Function function, const SpawnOptions& options = {},
                             Where where = Where::current()) {
   using Result = std::invoke_result_t<Function&, int>;
+  static_assert(std::copy_constructible<Function>,
+                "tutti: the function of a rank is copied: hold what can only be moved in a "
+                "std::shared_ptr");
   static_assert(std::is_void_v<Result> || std::is_same_v<Result, int>,
                 "tutti: what a rank returns does not come back: return nothing, or an exit code");
-  if constexpr (std::is_void_v<Result>) {
+  if constexpr (!std::copy_constructible<Function>) {
+    return Spawned();  // refused above
+  } else if constexpr (std::is_void_v<Result>) {
     return detail::spawn_ranks(
         world_size,
         [function = std::move(function)](int rank) mutable {
           function(rank);
           return 0;
         },
-        options, where);
+        options, where, detail::type_name<Function>());
   } else {
-    return detail::spawn_ranks(world_size, std::move(function), options, where);
+    return detail::spawn_ranks(world_size, std::move(function), options, where,
+                               detail::type_name<Function>());
   }
+}
+
+/// Not as mp.spawn: further arguments are bound in a lambda.
+template <class Function, class... Arguments>
+  requires(!std::invocable<Function&, int>)
+Spawned spawn(int, Function, const Arguments&...) {
+  static_assert(sizeof(Function) == 0,
+                "tutti: the function of a rank takes its rank alone: bind other arguments in a "
+                "lambda, spawn(n, [=](int rank) { train(rank, epochs); })");
+  return Spawned();
 }
 
 }  // namespace tutti

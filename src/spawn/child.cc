@@ -13,12 +13,15 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "base/cores.h"
 #include "base/rank_thread.h"
+#include "base/signals.h"
 #include "control/untold.h"
 #include "net/system_error.h"
 #include "rendezvous/identity.h"
+#include "spawn/end_signals.h"
 #include "tutti/error.h"
 
 namespace tutti::spawning {
@@ -79,8 +82,8 @@ std::optional<Executed> find_executed() {
 /// What is known of this process. Never destroyed: ranks exit from inside.
 struct State {
   std::mutex mutex;
-  std::map<std::string, int> calls;  // mutex; by site
-  std::atomic<bool> is_rank{false};  ///< the function runs, or ran
+  std::map<std::pair<std::string, std::uint64_t>, int> calls;  // mutex; by site and callable
+  std::atomic<bool> is_rank{false};                            ///< the function runs, or ran
   const pid_t pid = ::getpid();
   const std::optional<Executed> executed = find_executed();
 };
@@ -105,6 +108,7 @@ bool is_on_its_way(const State& here) {
                             world_size, expected));
   };
   state().is_rank.store(true);
+  forget_on_terminate();  // main's
   std::exit(run_and_report(world_size == expected ? function : refuse, self.rank, report));
 }
 
@@ -123,7 +127,10 @@ Environment rank_variables(Environment inherited, int rank, int world_size,
   return inherited;
 }
 
-std::vector<std::string> Command::of_this_program() {
+namespace {
+
+/// Empty where /proc does not say them.
+std::vector<std::string> read_arguments() {
   std::string text;
   const net::Fd fd(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
   std::array<char, 4096> buffer;
@@ -132,15 +139,31 @@ std::vector<std::string> Command::of_this_program() {
                 (got < 0 && errno == EINTR))) {
     if (got > 0) text.append(buffer.data(), static_cast<std::size_t>(got));
   }
-  if (text.empty()) throw net::system_error("cannot read /proc/self/cmdline", errno);
-  if (text.back() == '\0') text.pop_back();
   std::vector<std::string> arguments;
+  if (text.empty()) return arguments;
+  if (text.back() == '\0') text.pop_back();
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find('\0', begin), text.size());
     arguments.push_back(text.substr(begin, end - begin));
     begin = end + 1;
   }
   return arguments;
+}
+
+/// As main gets them: read before it runs, for it may write into them.
+const std::vector<std::string>& given_arguments() {
+  static const auto& arguments = *new std::vector<std::string>(read_arguments());
+  return arguments;
+}
+[[maybe_unused]] const std::size_t argument_count = given_arguments().size();
+
+}  // namespace
+
+std::vector<std::string> Command::of_this_program() {
+  if (given_arguments().empty()) {
+    throw net::system_error("cannot read /proc/self/cmdline", ENOENT);
+  }
+  return given_arguments();
 }
 
 Command::Command(const std::vector<std::string>& arguments, const Environment& variables) {
@@ -161,6 +184,7 @@ int Command::execute() const noexcept {
 void be_forked_rank(const std::function<int(int rank)>& function, int rank,
                     const Environment& variables, Report& report) {
   state().is_rank.store(true);
+  EndSignals::forget();
   control::Untold::of_process().forget();
   for (const auto& [name, value] : read_environment()) {
     if (!variables.contains(name)) ::unsetenv(name.c_str());
@@ -190,17 +214,18 @@ std::string rank_here() {
 
 std::string site_of(const Where& where) { return fmt::format("{}:{}", where.file, where.line); }
 
-Turn take_turn(const std::function<int(int rank)>& function, int world_size, const Where& where) {
+Turn take_turn(const std::function<int(int rank)>& function, int world_size, const Where& where,
+               std::uint64_t callable) {
   State& here = state();
   const std::string site = site_of(where);
   Turn turn;
   {
     const std::lock_guard lock(here.mutex);
-    turn.times = ++here.calls[site];
+    turn.times = ++here.calls[{site, callable}];
   }
   if (!is_on_its_way(here)) return turn;
   const Call& call = here.executed->reports.call();
-  if (turn.times == call.times && site == call.site.data()) {
+  if (turn.times == call.times && callable == call.callable && site == call.site.data()) {
     be_executed_rank(function, world_size, *here.executed);
   }
   turn.is_passed = true;

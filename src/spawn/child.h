@@ -1,6 +1,7 @@
 // Being a rank that tutti::spawn has started as a process.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -21,7 +22,7 @@ Environment rank_variables(Environment inherited, int rank, int world_size,
 /// What execve takes, made before the fork.
 class Command {
  public:
-  /// This program, with its arguments.
+  /// This program, with the arguments that it was started with.
   ///
   /// Errors  kSystem: /proc does not say them.
   static std::vector<std::string> of_this_program();
@@ -43,13 +44,14 @@ class Command {
 /// run)". Empty: it is none.
 std::string rank_here();
 
-/// How often spawn has been called at that line, this time included. In a rank by exec that is to
-/// come to this call it does not return: it runs `function` and exits.
+/// How often spawn has been called at that line with that type of callable, this time included. In
+/// a rank by exec that is to come to this call it does not return: it runs `function` and exits.
 struct Turn {
   int times = 1;
   bool is_passed = false;  ///< a rank by exec passes here on the way to its call: nothing is done
 };
-Turn take_turn(const std::function<int(int rank)>& function, int world_size, const Where& where);
+Turn take_turn(const std::function<int(int rank)>& function, int world_size, const Where& where,
+               std::uint64_t callable);
 
 /// "train.cc:88", with the whole path: the same in each process of the program.
 std::string site_of(const Where& where);

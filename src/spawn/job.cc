@@ -11,6 +11,7 @@
 #include "base/of_rank.h"
 #include "base/rank_list.h"
 #include "base/signals.h"
+#include "net/process_info.h"
 #include "spawn/wording.h"
 
 namespace tutti::spawning {
@@ -37,7 +38,7 @@ Job::Job(const JobOptions& options, Function function)
     : options_(options),
       door_(options.world_size, "spawn"),
       reports_(std::make_shared<const Reports>(
-          Reports::make(options.world_size, options.call_site, options.times))),
+          Reports::make(options.world_size, options.call_site, options.callable, options.times))),
       states_(static_cast<std::size_t>(options.world_size)) {
   const RanksOptions ranks{options.world_size, std::move(function), door_.address(), reports_};
   const bool are_threads = options.start == Start::thread;
@@ -45,6 +46,7 @@ Job::Job(const JobOptions& options, Function function)
   for (int rank = 0; are_threads && rank < options.world_size; ++rank) {
     door_.rank_started(rank, ::getpid());
   }
+  if (!are_threads) end_signals_.emplace();  // before there is a rank that could be lost
   ranks_ = are_threads ? start_threads(ranks) : start_processes(ranks, options.start);
   // After the fork: from here on this process has threads.
   const SignalsBlocked blocked;
@@ -92,14 +94,17 @@ void Job::run() noexcept {
                                                      "any more, and are killed: {}",
                                                      options_.call_site, failure.what()));
     ranks_->leave_behind();
+    end_signals_.reset();
     is_over_ = true;
     changed_.notify_all();
   }
 }
 
 void Job::step() {
-  net::Watch watches[] = {{.fd = ranks_->fd(), .want_read = true},
-                          {.fd = news_.fd(), .want_read = true}};
+  net::Watch watches[] = {
+      {.fd = ranks_->fd(), .want_read = true},
+      {.fd = news_.fd(), .want_read = true},
+      {.fd = end_signals_ && !has_heard_signal_ ? end_signals_->fd() : -1, .want_read = true}};
   const Clock::time_point next = next_event();
   Deadline deadline = next == Clock::time_point::max() ? Deadline() : Deadline::at(next);
   net::poll_any(watches, deadline);
@@ -185,6 +190,15 @@ void Job::look_for_late(Clock::time_point now) {
                      std::chrono::duration<double>(options_.start_timeout).count());
 }
 
+void Job::look_for_signal() {
+  if (has_heard_signal_ || !end_signals_ || end_signals_->number() == 0) return;
+  has_heard_signal_ = true;
+  // Whatever it was ended by before: the process is to end.
+  ended_by_ = EndedBy::signal;
+  why_ = fmt::format("its program was asked to end by {}",
+                     agent::describe_signal(end_signals_->number()));
+}
+
 /// For those who are asked to end.
 std::string Job::reason_to_end() const {
   if (ended_by_ != EndedBy::nobody) return "the spawn that started it is ended: " + why_;
@@ -200,6 +214,9 @@ void Job::begin_end(Clock::time_point now) {
     if (state.wait_status) continue;
     state.is_asked = true;
     state.doing = door_.doing_of(rank);
+    if (options_.start == Start::thread || state.pid == 0 || !net::is_stopped(state.pid)) continue;
+    state.doing =
+        "was stopped by a signal" + (state.doing.empty() ? "" : " where it " + state.doing);
   }
   const std::string reason = reason_to_end();
   if (options_.start == Start::thread) server_->fail(Error(ErrorCode::kAborted, reason));
@@ -209,6 +226,7 @@ void Job::begin_end(Clock::time_point now) {
 
 void Job::act(Clock::time_point now) {
   const std::lock_guard lock(mutex_);
+  look_for_signal();
   look_for_late(now);
   const bool has_running = running_count() > 0;
   if (!is_ending_ && has_running) {
@@ -235,6 +253,7 @@ void Job::conclude(const std::string& left) {
   failure_ =
       failure_of({options_, *reports_, states_, outcome_, ended_by_, why_, has_keeper_died_, left});
   server_.reset();
+  end_signals_.reset();  // it may end the process
   is_over_ = true;
   changed_.notify_all();
 }

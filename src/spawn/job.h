@@ -16,6 +16,7 @@
 #include "agent/door.h"
 #include "agent/outcome.h"
 #include "net/poller.h"
+#include "spawn/end_signals.h"
 #include "spawn/ranks.h"
 #include "store/server.h"
 #include "tutti/spawn.h"
@@ -23,7 +24,7 @@
 namespace tutti::spawning {
 
 /// Why a job was ended that no rank had ended by a failure.
-enum class EndedBy : std::uint8_t { nobody, program, timeout, late_start };
+enum class EndedBy : std::uint8_t { nobody, program, timeout, late_start, signal };
 
 /// What is known of one rank.
 struct RankState {
@@ -31,7 +32,7 @@ struct RankState {
   std::optional<int> wait_status;
   int not_started = 0;  ///< errno; 0: it was started
   bool is_asked = false;
-  std::string doing;  ///< as it was asked to end
+  std::string doing;  ///< as it was asked to end: "is in ...", "was stopped ..."
 };
 
 struct JobOptions {
@@ -39,7 +40,8 @@ struct JobOptions {
   Start start = Start::fork;
   std::chrono::nanoseconds grace{}, start_timeout{};
   std::string call_site;
-  int times = 1;  ///< so often the call has been made
+  std::uint64_t callable = 0;  ///< the type of its function
+  int times = 1;               ///< so often the call has been made
 };
 
 class Job {
@@ -74,6 +76,7 @@ class Job {
   void begin_end(Clock::time_point now);
   std::string reason_to_end() const;
   void look_for_late(Clock::time_point now);
+  void look_for_signal();
   void conclude(const std::string& left);
   Clock::time_point next_event() const;
   int running_count() const noexcept;
@@ -83,6 +86,7 @@ class Job {
   std::shared_ptr<const Reports> reports_;
   std::unique_ptr<Ranks> ranks_;
   std::unique_ptr<store::Server> server_;  // ends before the door
+  std::optional<EndSignals> end_signals_;  ///< not of threads; until all is over
   net::Wakeup news_;
   mutable std::mutex mutex_;
   net::Condition changed_;
@@ -93,7 +97,8 @@ class Job {
   std::optional<Error> failure_;        // written before is_over_
   // Of the job's thread.
   agent::Outcome outcome_;
-  bool is_ending_ = false, is_finishing_ = false, has_keeper_died_ = false;
+  bool has_heard_signal_ = false, is_ending_ = false, is_finishing_ = false;
+  bool has_keeper_died_ = false;
   Clock::time_point settled_at_ = Clock::time_point::max();
   Clock::time_point forced_at_ = Clock::time_point::max();
   Clock::time_point given_up_at_ = Clock::time_point::max();

@@ -5,8 +5,7 @@
 // spawner by sockets that it alone holds open. But this pair is forked from a program that is not
 // ours and may have threads. So it calls nothing but the system and malloc (which the C library
 // keeps usable in such a child), never the log or another lock, and lets go of all descriptors of
-// the program. The spawner itself becomes no subreaper, handles no signal, and has one child, the
-// guard.
+// the program. The spawner itself becomes no subreaper, and has one child, the guard.
 #pragma once
 
 #include <sys/types.h>

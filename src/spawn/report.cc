@@ -19,10 +19,13 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x316e777073495454;  // "TTIspwn1"
 
-/// Cut where it does not fit; the rest of a field is zero from the beginning.
+/// Cut where it does not fit, which is said; the rest of a field is zero from the beginning.
 template <std::size_t kBytes>
 void put(std::array<char, kBytes>& field, std::string_view text) noexcept {
-  std::copy_n(text.begin(), std::min(text.size(), kBytes - 1), field.begin());
+  constexpr std::string_view kCut = "... (cut)";
+  const std::size_t fits = std::min(text.size(), kBytes - 1);
+  std::copy_n(text.begin(), fits, field.begin());
+  if (fits < text.size()) std::copy(kCut.rbegin(), kCut.rend(), field.rbegin() + 1);
 }
 
 template <std::size_t kBytes>
@@ -53,7 +56,7 @@ std::shared_ptr<std::byte> Reports::map(int fd, std::size_t byte_count) {
           [byte_count](std::byte* memory) { ::munmap(memory, byte_count); }};
 }
 
-Reports Reports::make(int world_size, const std::string& site, int times) {
+Reports Reports::make(int world_size, const std::string& site, std::uint64_t callable, int times) {
   const std::size_t byte_count = kReportBytes * (1 + static_cast<std::size_t>(world_size));
   net::Fd fd(::memfd_create("tutti-spawn", MFD_CLOEXEC));
   if (!fd) throw net::system_error("cannot make memory for reports", errno);
@@ -67,6 +70,7 @@ Reports Reports::make(int world_size, const std::string& site, int times) {
   reports.call().magic = kMagic;
   reports.call().world_size = world_size;
   reports.call().times = times;
+  reports.call().callable = callable;
   put(reports.call().site, site);
   return reports;
 }

@@ -47,6 +47,7 @@ struct Call {
   std::uint64_t magic;
   std::int32_t world_size;
   std::int32_t times;           ///< so often it had been made, this time included
+  std::uint64_t callable;       ///< which type of function it was given
   std::atomic<pid_t> keeper;    ///< the parent of all ranks
   std::array<char, 1024> site;  ///< "train.cc:88", with the whole path
 };
@@ -54,7 +55,7 @@ struct Call {
 class Reports {
  public:
   /// Errors  kSystem.
-  static Reports make(int world_size, const std::string& site, int times);
+  static Reports make(int world_size, const std::string& site, std::uint64_t callable, int times);
   /// Those behind a descriptor that was handed down; empty: it is something else.
   static std::optional<Reports> find(int fd);
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/log.h"
 #include "base/signals.h"
 #include "net/fd.h"
@@ -112,8 +113,8 @@ void check(int world_size, const SpawnOptions& options, const Where& where) {
   }
   if (world_size < 1) refuse(where, fmt::format("{} ranks: at least 1 is needed", world_size));
   if (world_size > rendezvous::kMaxRanksOfHost) {
-    refuse(where, fmt::format("{} ranks: a host holds at most {}; start more with tutti run, on "
-                              "several hosts",
+    refuse(where, fmt::format("{} ranks: a host holds at most {}; more need several hosts, "
+                              "where mpirun, srun or RANK and WORLD_SIZE by hand make them",
                               world_size, rendezvous::kMaxRanksOfHost));
   }
   if (options.grace < 0ns || options.start_timeout < 0ns) refuse(where, "a time is negative");
@@ -244,11 +245,16 @@ std::optional<int> Spawned::exit_code(int rank) const {
 }
 
 Spawned detail::spawn_ranks(int world_size, RankFunction function, const SpawnOptions& options,
-                            const Where& where) {
-  const spawning::Turn turn = spawning::take_turn(function, world_size, where);
-  JobOptions job{
-      world_size, options.start, options.grace, options.start_timeout, spawning::site_of(where),
-      turn.times};
+                            const Where& where, std::string_view type) {
+  const std::uint64_t callable = hash_text(type);
+  const spawning::Turn turn = spawning::take_turn(function, world_size, where, callable);
+  JobOptions job{.world_size = world_size,
+                 .start = options.start,
+                 .grace = options.grace,
+                 .start_timeout = options.start_timeout,
+                 .call_site = spawning::site_of(where),
+                 .callable = callable,
+                 .times = turn.times};
   net::hold_standard_descriptors();
   if (turn.is_passed) return Spawned(std::make_unique<Spawned::Impl>(job));
   check(world_size, options, where);

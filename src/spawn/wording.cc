@@ -47,9 +47,9 @@ std::vector<int> hung(const Ended& ended) {
 
 std::string early(const Ended& ended, int wait_status) {
   return fmt::format(
-      "{} and had not come to this call (number {} at its line): started by exec, a rank runs main "
-      "with the same arguments until it does. Does main take the same way there? Else use "
-      "Start::fork or Start::thread",
+      "{} and had not come to this call (number {} at its line with this function): started by "
+      "exec, a rank runs main with the same arguments until it does. Does main take the same way "
+      "there? Else use Start::fork or Start::thread",
       WIFEXITED(wait_status) ? fmt::format("ended with exit code {}", WEXITSTATUS(wait_status))
                              : "was " + control::describe_wait_status(wait_status),
       ended.options.times);
@@ -108,17 +108,25 @@ ErrorCode code_of(const Ended& ended, int rank) {
   return ErrorCode::kInternal;
 }
 
+/// Asked to end, but not ended by that.
+bool has_ended_itself(const Ended& ended, int rank) {
+  const RankState& state = of_rank(ended.states, rank);
+  return ended.options.start != Start::thread && state.wait_status && WIFEXITED(*state.wait_status);
+}
+
 /// `culprit`: of what that rank failed with, if it is another one.
 Error of_rank_that_failed(const Ended& ended, int rank, std::optional<int> culprit = {}) {
   std::vector<int> others = asked(ended);
-  std::erase(others, rank);
+  std::erase_if(others, [&](int other) { return other == rank || has_ended_itself(ended, other); });
   const std::string ours =
       others.empty() ? ""
                      : fmt::format("; {} ended because of that",
                                    ranks_text(others) + (others.size() == 1 ? " was" : " were"));
-  return make(ended, code_of(ended, rank), {culprit.value_or(rank)},
-              fmt::format("{} of {} {}{}", person(ended, rank), ended.options.world_size,
-                          fate_of(ended, rank), ours));
+  std::string fate = fate_of(ended, rank);
+  if (!ours.empty() && fate.ends_with('.')) fate.pop_back();
+  return make(
+      ended, code_of(ended, rank), {culprit.value_or(rank)},
+      fmt::format("{} of {} {}{}", person(ended, rank), ended.options.world_size, fate, ours));
 }
 
 Error of_time(const Ended& ended) {
@@ -184,8 +192,8 @@ std::optional<Error> failure_of(const Ended& ended) {
   if (ended.has_keeper_died) {
     return make(
         ended, ErrorCode::kSystem, {},
-        "the keeper of its ranks was killed, and they with it, or there was no process left for "
-        "it");
+        "the keeper of its ranks, or its guard, was killed, and they with it; or there was no "
+        "process left for it");
   }
   // What came before it was asked to end is the reason, if anything did.
   const std::optional<int> root = ended.outcome.root_cause();
@@ -193,7 +201,8 @@ std::optional<Error> failure_of(const Ended& ended) {
     return of_rank_that_failed(ended, *root);
   }
   if (ended.by == EndedBy::timeout || ended.by == EndedBy::late_start) return of_time(ended);
-  if (ended.by == EndedBy::program) return make(ended, ErrorCode::kAborted, {}, ended.why);
+  if (ended.by == EndedBy::program || ended.by == EndedBy::signal)
+    return make(ended, ErrorCode::kAborted, {}, ended.why);
   if (std::optional<Error> untold = of_untold(ended)) return untold;
   // The root may have ended well, and left others without it. Who was asked to end says nothing.
   for (const bool was_asked : {false, true}) {

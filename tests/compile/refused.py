@@ -97,6 +97,10 @@ CASES = {
     "recv_value": ("auto x = w.recv<int>(0);", "recv writes to a buffer: T value; group.recv(value, from)"),
     "then_lvalue": ("tutti::Work a; a.then([](const tutti::Error*) {}).wait();", "work = std::move(work).then(callback)"),
     "detach_lvalue": ("tutti::Work a; a.detach();", "std::move(work).detach()"),
+    "spawn_moved_only": ("auto p = std::make_unique<int>(5); auto s = tutti::spawn(2, [p = std::move(p)](int) {});",
+                         "hold what can only be moved in a std::shared_ptr"),
+    "spawn_arguments": ("auto s = tutti::spawn(2, [](int, float) {}, 0.1f);", "bind other arguments in a lambda"),
+    "spawn_no_rank": ("auto s = tutti::spawn(2, [] {});", "takes its rank alone"),
     "init_string": ('auto g = tutti::init_process_group("gloo");', 'init_process_group({.backend = '),
 }
 # Mistakes of plain C++, which are left to the compiler: it must refuse them, in whatever words.
@@ -116,7 +120,7 @@ PLAIN = {
 }
 # clang 14 cannot read the views of libstdc++ 12.
 GCC_ONLY = {"iota"}
-HEADERS = "atomic chrono complex deque functional list map optional ranges set string string_view vector".split()
+HEADERS = "atomic chrono complex deque functional list map memory optional ranges set string string_view vector".split()
 
 
 def compiled(options, is_clang, names):

@@ -10,7 +10,9 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -94,6 +96,32 @@ void print_environment(Start start) {
       .join(20s);
 }
 
+/// A rank that saves when it is asked to end.
+void save_when_asked(int rank) {
+  static std::atomic<bool> asked = false;
+  tutti::on_terminate([] { asked = true; });
+  fmt::print("ready {}\n", rank);
+  std::fflush(stdout);
+  while (!asked) std::this_thread::sleep_for(1ms);
+  fmt::print("saved {}\n", rank);
+}
+
+/// main hears the signals itself, and ends its ranks, which hear nothing of main's.
+void end_when_asked(Start start) {
+  std::atomic<bool> asked = false;
+  tutti::on_terminate([&] { asked = true; });
+  Spawned ranks = tutti::spawn(2,
+                               [](int rank) {
+                                 fmt::print("ready {}\n", rank);
+                                 std::fflush(stdout);
+                                 for (;;) ::pause();
+                               },
+                               {.start = start, .grace = 60s});
+  while (!asked) std::this_thread::sleep_for(1ms);
+  ranks.end();
+  ranks.join();
+}
+
 int run(Start start, const std::string& way, std::chrono::milliseconds timeout) {
   // On the way of a rank by exec to the call.
   if (is_rank() && start == Start::exec) {
@@ -121,6 +149,35 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
   }
   if (way == "other count") {
     tutti::spawn(is_rank() ? 3 : 2, [](int) {}, {.start = start}).join(20s);
+    return 0;
+  }
+  if (way == "saves") {
+    tutti::spawn(2, save_when_asked, {.start = start}).join();
+    return 0;
+  }
+  if (way == "deaf") {
+    tutti::spawn(2,
+                 [](int) {
+                   ::signal(SIGTERM, SIG_IGN);
+                   fmt::print("ready\n");
+                   std::fflush(stdout);
+                   for (;;) ::pause();
+                 },
+                 {.start = start, .grace = 60s})
+        .join();
+    return 0;
+  }
+  if (way == "main hears") {
+    end_when_asked(start);
+    return 0;
+  }
+  if (way == "other function") {  // of one line, as of `c ? spawn(2, a) : spawn(2, b)`
+    const tutti::Where where = tutti::Where::current();
+    const auto wanted = [](int) { fmt::print("the wanted one\n"); };
+    const auto other = [](int) { fmt::print("another one\n"); };
+    (is_rank() ? tutti::spawn(2, other, {.start = start}, where)
+               : tutti::spawn(2, wanted, {.start = start}, where))
+        .join(20s);
     return 0;
   }
   if (way == "thread ends") {  // that called spawn, while its ranks run
@@ -155,7 +212,10 @@ int main(int argc, char** argv) try {
   if (std::getenv("TUTTI_TEST_THREAD") != nullptr) {
     std::thread([] { std::this_thread::sleep_for(3600s); }).detach();
   }
-  return run(start_of(argv[1]), argv[2], timeout);
+  const std::string way = argv[2];
+  // As strtok and the like do.
+  if (std::getenv("TUTTI_TEST_REWRITES") != nullptr) std::memset(argv[2], 'x', way.size());
+  return run(start_of(argv[1]), way, timeout);
 } catch (const Error& error) {
   std::vector<int> culprits = error.context().culprits;
   fmt::print("{} culprits {}: {}\n", name_of(error.code()), fmt::join(culprits, " "), error.what());

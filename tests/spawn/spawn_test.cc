@@ -63,6 +63,10 @@ class Spawning : public ::testing::Test {
   }
 };
 
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << text;
+}
+
 // ---- How ranks end -----------------------------------------------------------------------------
 
 struct Row {
@@ -124,6 +128,11 @@ TEST_P(SpawnEnds, ComesBackAsOneError) {
       row.code == "well" ? "well exits" : row.code + " culprits " + row.culprits;
   EXPECT_TRUE(ended.out.starts_with(begin)) << ended.out << ended.err;
   EXPECT_NE(ended.out.find(row.text), std::string::npos) << ended.out << ended.err;
+  if (hangs) {
+    EXPECT_NE(ended.out.find("not all ranks had ended 2 s after join was called"),
+              std::string::npos)
+        << ended.out;
+  }
   int exits[3] = {-9, -9, -9};
   const std::size_t at = ended.out.find("exits ");
   ASSERT_NE(at, std::string::npos) << ended.out << ended.err;
@@ -278,6 +287,63 @@ TEST_F(Spawning, TheLargestWorldMeets) {
   ranks.join(100s);
 }
 
+TEST_F(Spawning, RanksByExecGetTheArgumentsThatMainGot) {
+  const Ended ended = run({"exec", "well"}, {"TUTTI_TEST_REWRITES=1"});
+  EXPECT_EQ(ended.out, "well exits 0 0 0\n") << ended.err;
+}
+
+TEST_F(Spawning, AStoppedRankIsNamedAndACutTextSaysSo) {
+  const auto text_of = [](Spawned ranks, std::chrono::milliseconds timeout) -> std::string {
+    try {
+      ranks.join(timeout);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "it ended well";
+  };
+  const auto stop = [](int rank) {
+    if (rank == 1) ::raise(SIGSTOP);
+  };
+  const std::string stopped = text_of(spawn(2, stop), 500ms);
+  EXPECT_NE(stopped.find("was stopped by a signal, and was ended"), std::string::npos) << stopped;
+  const auto say_much = [](int) { throw std::runtime_error(std::string(100'000, 'z') + "END"); };
+  const std::string cut = text_of(spawn(1, say_much), 20s);
+  EXPECT_TRUE(cut.ends_with("zzz... (cut)")) << cut.size();
+}
+
+// ---- Signals to the program --------------------------------------------------------------------
+
+class SpawnerIsAsked : public Spawning, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SpawnerIsAsked, RanksHaveTheGraceAndItEndsAsItWasAsked) {
+  for (const int number : {SIGTERM, SIGINT}) {
+    LaunchedJob job(LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, GetParam(), "saves"}});
+    ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+    job.signal(number);
+    EXPECT_EQ(job.wait_exit(20s), 128 + number);
+    for (const char* rank : {"saved 0\n", "saved 1\n"}) expect_in(job.out(), rank);
+  }
+}
+
+TEST_P(SpawnerIsAsked, ASecondInterruptEndsAllAtOnce) {
+  LaunchedJob job(LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, GetParam(), "deaf"}});
+  ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+  // Two that come at once count as one.
+  for (int i = 0; i < 500 && job.wait_exit(20ms) < 0; ++i) job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(1s), 128 + SIGINT) << "long before the grace is over";
+}
+
+INSTANTIATE_TEST_SUITE_P(Starts, SpawnerIsAsked, ::testing::Values("fork", "exec"),
+                         [](const auto& row) { return row.param; });
+
+TEST_F(Spawning, RanksByExecHearNothingOfMainsCallback) {
+  LaunchedJob job(LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, "exec", "main hears"}});
+  ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(20s), 1) << "long before the grace is over";
+  expect_in(job.out(), "kAborted");
+}
+
 // ---- What is refused ---------------------------------------------------------------------------
 
 std::string refusal_of(int world_size, const SpawnOptions& options = {}) {
@@ -292,13 +358,10 @@ std::string refusal_of(int world_size, const SpawnOptions& options = {}) {
   return "nothing was refused";
 }
 
-void expect_in(const std::string& text, const std::string& part) {
-  EXPECT_NE(text.find(part), std::string::npos) << text;
-}
-
 TEST_F(Spawning, RefusesWhatIsNoNumberOfRanks) {
   expect_in(refusal_of(0), "0 ranks: at least 1 is needed");
   expect_in(refusal_of(-3), "-3 ranks: at least 1 is needed");
+  EXPECT_EQ(refusal_of(10'000).find("tutti run"), std::string::npos) << "which has 256, too";
   expect_in(refusal_of(10'000), "10000 ranks: a host holds at most 256");
   expect_in(refusal_of(2, {.grace = -1s}), "a time is negative");
 }
@@ -340,6 +403,7 @@ TEST_F(Spawning, ARankByExecThatNeverComesToTheCallIsNamed) {
   for (const auto& [way, text] : {std::pair{"never", "ended with exit code 3 and had not come"},
                                   {"never well", "ended with exit code 0 and had not come"},
                                   {"other count", "here the call asks for 3 ranks"},
+                                  {"other function", "ended with exit code 0 and had not come"},
                                   {"early world", "had not come to this call"}}) {
     const Ended ended = run({"exec", way});
     EXPECT_EQ(ended.code, 1);
