@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "base/config.h"
@@ -22,6 +24,18 @@
 
 namespace tutti::cli {
 namespace {
+
+/// Who has put the secret itself where its file belongs must not find it in a log.
+std::vector<SettingInfo> without_secret(std::vector<SettingInfo> settings) {
+  for (SettingInfo& row : settings) {
+    std::error_code ignored;
+    if (row.name == "secret_file" && !row.value.empty() &&
+        !std::filesystem::exists(row.value, ignored)) {
+      row.value = "(not shown: no such file)";
+    }
+  }
+  return settings;
+}
 
 std::string settings_table(const std::vector<SettingInfo>& settings) {
   std::size_t widest_name = 0, widest_value = 0;
@@ -252,7 +266,7 @@ int env_command(std::span<const std::string> words) {
     return 0;
   }
   const Environment environment = read_environment();
-  const std::vector<SettingInfo> settings = describe_settings();
+  const std::vector<SettingInfo> settings = without_secret(describe_settings());
   const Who who = find_out(environment);
   const rendezvous::Reach reach =
       rendezvous::reach_of_this_host(who.identity, row_of(settings, "init_method").value);

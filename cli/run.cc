@@ -56,12 +56,12 @@ int run_command(std::span<const std::string> words) {
                 "no program given: tutti run [options] [--] PROGRAM [arguments...]; tutti run "
                 "--help shows examples");
   }
-  if (!parsed.names_ranks()) {
-    const std::string late = launch::explain_late_count(cut.command);
-    if (!late.empty()) throw Error(ErrorCode::kInvalidArgument, late);
-  }
   std::vector<std::string> notes;
   const launch::JobOptions options = parsed.job(cut.command, environment, &notes);
+  if (const std::string late = launch::explain_late_count(cut);
+      !late.empty() && !parsed.knows_ranks(environment)) {
+    notes.push_back("tutti run: " + late);
+  }
   for (const std::string& note : notes) std::fprintf(stderr, "%s\n", note.c_str());
   if (parsed.is_dry_run()) {
     print(launch::describe_job(options));

@@ -36,6 +36,14 @@ constexpr Meaningless kMeaningless[] = {
     {"--allow-run-as-root", 0, "root may"},
     {"--use-env", 0, "ranks are told by variables always"},
     {"--display-map", 0, "--dry-run shows it"},
+    {"--display-allocation", 0, "--dry-run shows it"},
+    {"--nooversubscribe", 0, "-H and --hostfile are kept to without --oversubscribe"},
+    {"--use-hwthread-cpus", 0, "each hardware thread counts as a core"},
+    {"--rank-by", 1, "ranks are numbered as --map-by places them"},
+    {"--prefix", 1, "tutti run starts nothing but the program"},
+    {"--quiet,-q", 0, "a job that ends well is not spoken of"},
+    {"--signals-to-handle", 1, "all that may be handed on are"},
+    {"--log-line-prefix-template", 1, "lines begin with [rank]; see --tag-output"},
 };
 
 /// Words of others that ask for what there is not.
@@ -48,7 +56,23 @@ constexpr Refused kRefused[] = {
     {"--run-path", 0, "name the script itself: tutti run -n 2 script.py"},
     {"--virtual-local-rank", 0, "set CUDA_VISIBLE_DEVICES by a script that looks at LOCAL_RANK"},
     {"--launcher", 1, "tutti run starts ranks on this host only"},
+    {"--nolocal", 0, "tutti run starts ranks on this host only"},
+    {"--npersocket", 1, "give the number of ranks, and --map-by numa"},
+    {"--rankfile,--rf", 1, "--bind-to and --map-by place the ranks"},
+    {"--cpu-set,--cpu-list", 1, "let taskset choose: taskset -c 0-3 tutti run ..."},
+    {"--numa-binding", 1, "there are no GPUs to be near to; give --bind-to numa --map-by numa"},
+    {"--duplicate-stdout-filters", 1, "keep all with --tee 1, and search the files"},
+    {"--duplicate-stderr-filters", 1, "keep all with --tee 2, and search the files"},
+    {"--logs-specs", 1, "it names a class of Python; see --log-dir, --tee and --redirects"},
+    {"--timestamp-output", 0, "let ts write the time: tutti run ... | ts"},
+    {"--print-completion", 1, "tutti completion bash, zsh or fish prints it"},
+    {"--app", 1, "all ranks run one program; a script may look at RANK"},
 };
+
+/// "--quiet" of "--quiet,-q".
+std::string first_of(std::string_view names) {
+  return std::string(names.substr(0, names.find(',')));
+}
 
 /// The last group of the help.
 constexpr const char* kOthers = "Others";
@@ -123,11 +147,12 @@ RunWords::RunWords() : app_(std::make_unique<CLI::App>("", "tutti run")) {
 
 void RunWords::declare_ranks() {
   const char* const group = "Ranks and hosts";
-  app_->add_option("-n,--np,--nproc-per-node", count_,
+  app_->add_option("-n,-N,-c,--np,--nproc-per-node,--npernode", count_,
                    "number of ranks, or one per core; if not given, the tasks of Slurm's "
                    "allocation, else 1")
       ->type_name("N|auto|cpu")
       ->group(group);
+  app_->add_flag("--pernode", one_a_host_, "one rank on each host")->group(group);
   app_->add_option("-H,--host", hosts_, "hosts and how many ranks each takes, as in a:2,b:2")
       ->type_name("HOSTS")
       ->group(group);
@@ -167,6 +192,9 @@ void RunWords::declare_meeting() {
       ->group(group);
   app_->add_option("--rdzv-endpoint", rdzv_endpoint_, "this host")->type_name("HOST")->group(group);
   app_->add_option("--rdzv-id", rdzv_id_, "a name for the job")->type_name("NAME")->group(group);
+  app_->add_option("--role", role_, "ROLE_NAME for the ranks (default)")
+      ->type_name("NAME")
+      ->group(group);
 }
 
 void RunWords::declare_program() {
@@ -251,8 +279,7 @@ RunWords::~RunWords() = default;
 std::string RunWords::meaningless() {
   std::string names;
   for (const Meaningless& word : kMeaningless) {
-    const std::string spelled = word.names;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", spelled.substr(0, spelled.find(',')));
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", first_of(word.names));
   }
   return names;
 }
@@ -320,15 +347,22 @@ std::string RunWords::name_of(const std::string& option) const {
   return pet_name(option.substr(2));
 }
 
+namespace {
+
+/// Whether `word`, made uniform, is that option, by whichever of its names.
+bool is_of(const CLI::Option& option, const std::string& word) {
+  for (const std::string& name : option.get_lnames())
+    if (word == "--" + name || word.starts_with("--" + name + "=")) return true;
+  for (const std::string& name : option.get_snames())
+    if (word.starts_with("-" + name) && !word.starts_with("--")) return true;
+  return false;
+}
+
+}  // namespace
+
 void RunWords::take_pet(const Environment& environment, std::vector<std::string>& options) {
   for (const CLI::Option* option : app_->get_options()) {
-    const auto is_typed = [&](const std::string& word) {
-      for (const std::string& name : option->get_lnames())
-        if (word == "--" + name || word.starts_with("--" + name + "=")) return true;
-      for (const std::string& name : option->get_snames())
-        if (word.starts_with("-" + name) && !word.starts_with("--")) return true;
-      return false;
-    };
+    const auto is_typed = [&](const std::string& word) { return is_of(*option, word); };
     const bool takes_two = option->get_expected_min() > 1;  // mpirun's
     if (takes_two || std::any_of(options.begin(), options.end(), is_typed)) continue;
     for (const std::string& name : option->get_lnames()) {
@@ -354,14 +388,15 @@ bool RunWords::parse(const std::vector<std::string>& options, const Environment&
   } catch (const CLI::ParseError& error) {
     for (const CLI::Option* option : app_->get_options()) {
       if (option->count() < 2) continue;
-      refuse(fmt::format("{} is given {} times, with {}: give it once",
-                         option->get_name(false, true), option->count(),
-                         fmt::join(option->results(), " and ")));
+      std::vector<std::string> typed;
+      for (const std::string& word : options)
+        if (is_of(*option, word)) typed.push_back(word);
+      refuse(fmt::format("{}: that is one option: give it once", fmt::join(typed, " and ")));
     }
     refuse(error.what());
   }
   for (const Refused& word : kRefused) {
-    const std::string name = word.names;
+    const std::string name = first_of(word.names);
     if (is_given(name)) refuse(fmt::format("{}: {}", name_of(name), word.why));
   }
   return true;
@@ -420,6 +455,10 @@ std::string RunWords::exported_master() const {
   return found == exports_.end() ? "" : found->substr(kBegin.size());
 }
 
+bool RunWords::knows_ranks(const Environment& environment) const {
+  return names_ranks() || launch::find_allocation(environment).has_value();
+}
+
 int RunWords::rank_count(const Environment& environment, std::vector<std::string>* notes) const {
   if (!names_ranks()) {
     if (const auto allocation = launch::find_allocation(environment)) {
@@ -436,12 +475,19 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
   if (!hostfile_.empty()) hosts = launch::parse_hostfile(hostfile_, read_file(hostfile_));
   std::optional<int> asked;
   if (is_given("-n")) asked = launch::parse_rank_count(count_, usable_cores());
+  if (one_a_host_) {
+    if (asked.value_or(1) != 1) {
+      refuse(fmt::format("--pernode means one rank here, and {} {} more: give one of them",
+                         name_of("-n"), count_));
+    }
+    asked = 1;
+  }
   const int ranks = launch::ranks_on(hosts, asked, oversubscribe_);
   return launch::parse_rank_count(std::to_string(ranks),
                                   usable_cores());  // within what there may be
 }
 
-void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>* notes) const {
+void RunWords::set_output(launch::JobOptions& options) const {
   const int ranks = options.rank_count;
   const std::string nothing = "0";
   const auto redirects = launch::parse_streams(name_of("--redirects"),
@@ -479,15 +525,12 @@ void RunWords::set_output(launch::JobOptions& options, std::vector<std::string>*
     options.logs.folder = parent + "/" + options.run_id;
     if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
   }
-  if (!options.logs.folder.empty()) {
-    notes->push_back(fmt::format("tutti run: what ranks print is kept in {}", options.logs.folder));
-  }
 }
 
 std::string RunWords::what_means_nothing() const {
   std::string text;
   for (const Meaningless& word : kMeaningless) {
-    const std::string names = word.names, first = names.substr(0, names.find(','));
+    const std::string first = first_of(word.names);
     if (!is_given(first)) continue;
     text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", name_of(first), word.why);
   }
@@ -517,8 +560,9 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.grace = duration_of("--grace", grace_);
   options.failure_grace = failure_grace_of(failure_grace_, environment);
   if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);
+  if (!role_.empty()) options.role = role_;
   options.environment = std::move(environment);
-  set_output(options, notes);
+  set_output(options);
   if (const std::string nothing = what_means_nothing(); !nothing.empty()) {
     notes->push_back(fmt::format("tutti run: without meaning here: {}", nothing));
   }

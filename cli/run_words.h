@@ -41,9 +41,13 @@ class RunWords {
   launch::JobOptions job(std::vector<std::string> command, Environment environment,
                          std::vector<std::string>* notes) const;
   bool is_dry_run() const { return dry_run_; }
-  bool names_ranks() const { return is_given("-n") || !hosts_.empty() || !hostfile_.empty(); }
+  /// Whether words, PET_* or an allocation say how many ranks there are.
+  bool knows_ranks(const Environment& environment) const;
 
  private:
+  bool names_ranks() const {
+    return is_given("-n") || one_a_host_ || !hosts_.empty() || !hostfile_.empty();
+  }
   void declare_ranks();
   void declare_meeting();
   void declare_program();
@@ -55,7 +59,7 @@ class RunWords {
   /// As it was given: "--nnodes", or "PET_NNODES".
   std::string name_of(const std::string& option) const;
   int rank_count(const Environment& environment, std::vector<std::string>* notes) const;
-  void set_output(launch::JobOptions& options, std::vector<std::string>* notes) const;
+  void set_output(launch::JobOptions& options) const;
   void check_hosts() const;
   std::string exported_master() const;
   std::string what_means_nothing() const;
@@ -63,11 +67,13 @@ class RunWords {
   const std::unique_ptr<CLI::App> app_;
   std::set<std::string> from_pet_;  // names of options
   std::string count_ = "1", hosts_, hostfile_, nnodes_ = "1", node_rank_ = "0";
-  std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, folder_;
+  std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, role_,
+      folder_;
   std::string grace_ = "30s", failure_grace_, timeout_ = "never", max_restarts_ = "0";
   std::string log_folder_, redirects_, tee_, shown_ranks_, output_folder_;
   std::vector<std::string> exports_;
-  bool oversubscribe_ = false, standalone_ = false, module_ = false, no_python_ = false;
+  bool one_a_host_ = false, oversubscribe_ = false, standalone_ = false, module_ = false,
+       no_python_ = false;
   std::string bind_to_ = "none", map_by_ = "slot";
   bool reports_bindings_ = false;
   bool dry_run_ = false, tag_output_ = false, fold_output_ = false;

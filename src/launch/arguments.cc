@@ -56,6 +56,7 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
   for (; next < words.size(); ++next) {
     const std::string& word = words[next];
     if (word == "--") {
+      cut.is_marked = true;
       ++next;
       break;
     }
@@ -85,6 +86,13 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
     cut.options.push_back(option->values == 0 ? uniform : uniform + (is_short ? "" : "=") + value);
   }
   cut.command.assign(words.begin() + static_cast<std::ptrdiff_t>(next), words.end());
+  if (!cut.is_marked &&
+      std::find(cut.command.begin(), cut.command.end(), ":") != cut.command.end()) {
+    refuse(fmt::format(
+        "':' would begin another program, and all ranks run one: a script may look at RANK; a ':' "
+        "for the program itself stands behind --: tutti run -n 2 -- {} ... :",
+        cut.command[0]));
+  }
   return cut;
 }
 
@@ -104,15 +112,16 @@ int parse_rank_count(std::string_view text, int cores) {
   return count;
 }
 
-std::string explain_late_count(std::span<const std::string> command) {
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    const std::string name = option_name(command[i]);
-    const bool is_option = command[i].size() > 1 && command[i][0] == '-';
+std::string explain_late_count(const CutArguments& cut) {
+  for (std::size_t i = 1; i < cut.command.size() && !cut.is_marked; ++i) {
+    const std::string& word = cut.command[i];
+    const std::string name = option_name(word);
+    const bool is_option = word.size() > 1 && word[0] == '-';
     if (!is_option || (name != "n" && name != "np" && name != "nproc-per-node")) continue;
     return fmt::format(
-        "{} stands after the program ({}) and is handed to it; the number of ranks belongs before "
-        "the program: tutti run -n N {} ...",
-        command[i], command[0], command[0]);
+        "one rank: {} stands after the program and is handed to it. For N ranks: tutti run -n N {} "
+        "...; if the program is to get it: tutti run -- {} ...",
+        word, cut.command[0], cut.command[0]);
   }
   return {};
 }

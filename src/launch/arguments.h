@@ -18,6 +18,7 @@ struct OptionWord {
 struct CutArguments {
   std::vector<std::string> options;  ///< uniform: "--nproc-per-node=4", "--dry-run"
   std::vector<std::string> command;  ///< program and its arguments
+  bool is_marked = false;            ///< `--` stands before the program
 };
 
 /// Cuts at `--` or at the first word that is neither an option nor an option's value. Options are
@@ -26,15 +27,16 @@ struct CutArguments {
 /// stand in words of their own: "-mca pml ob1" -> "--mca" "pml" "ob1".
 ///
 /// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
-///         missing.
+///         missing, mpirun's ':' between programs.
 CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
 
 /// "4", "auto", "cpu" -> number of ranks. Throws Error(kInvalidArgument) naming the value.
 int parse_rank_count(std::string_view text, int cores);
 
-/// When a count of ranks stands behind the program and none before it: the sentence that says so;
-/// else empty.
-std::string explain_late_count(std::span<const std::string> command);
+/// The sentence that says so when a number of ranks may be meant that stands behind the program,
+/// which gets it; else empty, also for a program behind `--`: its words are its own. Ask where
+/// nothing else says how many ranks there are.
+std::string explain_late_count(const CutArguments& cut);
 
 /// What is started: "python3 -m ..." for a module, and "python3 -u ..." for a program whose name
 /// ends in .py, as torchrun does, unless `no_python` says that it is a program like any other.

@@ -41,6 +41,7 @@ Prepare prepare_order(const JobOptions& options, int attempt) {
       .bind_to = options.bind_to,
       .map_by = options.map_by,
       .run_id = options.run_id,
+      .role = options.role,
       .restart_count = attempt,
       .max_restarts = options.max_restarts};
   if (order.master_port == 0) order.master_port = master_port(options.environment);
@@ -73,6 +74,9 @@ void Attempt::start() {
   order(prepare);
   read_reports(*hosts_[0]);
   logs_.emplace(options_.logs, number_);
+  if (number_ == 0 && !options_.logs.folder.empty()) {
+    console_.say("tutti run: what ranks print is kept in " + options_.logs.folder);
+  }
   started_ = Clock::now();
   if (number_ == 0 && options_.timeout) timeout_at_ = started_ + *options_.timeout;
   store_.emplace(hosts_[0]->ranks.open_door());
@@ -218,7 +222,9 @@ void Attempt::on(Host&, const Ended& ended) {
 void Attempt::on(Host&, const KeeperDied& died) {
   ending_.keeper_died = true;
   console_.say(
-      fmt::format("tutti: the keeper (pid {}) died; killing what is left of the job", died.pid));
+      fmt::format("tutti: the keeper (pid {}) or its guard (pid {}) died; killing what is left of "
+                  "the job",
+                  died.pid, died.guard));
 }
 
 void Attempt::on(Host& host, const Done& done) {

@@ -57,8 +57,11 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGINT) ++interrupts_;
     is_asked_to_end_ = is_asked_to_end_ || ends_a_job(number);
+    // A terminal's, not one that somebody sends.
+    const bool is_ctrl_z = number == SIGTSTP && info.ssi_code == SI_KERNEL;
+    if (is_ctrl_z && is_in_orphaned_group()) continue;
     on_signal(number);
-    if (number == SIGTSTP) ::kill(::getpid(), SIGSTOP);
+    if (number == SIGTSTP) stop_as_any_program();
   }
 }
 

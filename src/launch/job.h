@@ -23,8 +23,9 @@ struct JobOptions {
   std::chrono::milliseconds grace{30'000};           ///< from the request to end until SIGKILL
   std::chrono::milliseconds failure_grace{5'000};    ///< what survivors of a failure have
   std::optional<std::chrono::milliseconds> timeout;  ///< of all attempts together
-  int max_restarts = 0;  ///< how often all ranks are started again after a failure
-  std::string run_id;    ///< TORCHELASTIC_RUN_ID
+  int max_restarts = 0;          ///< how often all ranks are started again after a failure
+  std::string run_id;            ///< TORCHELASTIC_RUN_ID
+  std::string role = "default";  ///< ROLE_NAME
   BindTo bind_to = BindTo::none;
   MapBy map_by = MapBy::slot;
   bool reports_bindings = false;  ///< says where each rank is

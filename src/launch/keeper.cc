@@ -144,7 +144,7 @@ void KeeperLoop::start_all() {
     if (pids_[rank] > 0) {
       tell(Started{command.rank, pids_[rank]});
     } else {
-      tell(ExecFailed{command.rank, errno});
+      tell(ExecFailed{command.rank, errno, false});
       tell(Exited{command.rank, W_EXITCODE(127, 0)});
     }
     for (const int fd : {command.stdin_fd, command.stdout_fd, command.stderr_fd}) ::close(fd);

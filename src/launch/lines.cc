@@ -69,12 +69,14 @@ void Tail::add(std::string_view line, std::uint64_t shown) {
 
 std::vector<std::string> Tail::lines(std::uint64_t screen) const {
   std::vector<std::string> texts;
+  bool is_shown = true;
   for (const auto* part : {&cries_, &lines_}) {
     for (const Line& line : *part) {
-      if (line.shown < screen) texts.push_back(line.text);
+      texts.push_back(line.text);
+      is_shown = is_shown && line.shown >= screen;
     }
   }
-  return texts;
+  return is_shown ? std::vector<std::string>() : texts;
 }
 
 std::string without_control_characters(std::string_view text) {

@@ -49,7 +49,8 @@ class Tail {
   explicit Tail(std::size_t most_lines = 10) : most_lines_(most_lines) {}
   /// `shown` is the line's number on the screen; 0: it went elsewhere.
   void add(std::string_view line, std::uint64_t shown = 0);
-  /// Without lines that `screen` still shows: those with numbers from `screen` on.
+  /// None if the screen still shows all of them, which are those with numbers from `screen` on;
+  /// else all: the reason stands in the last.
   std::vector<std::string> lines(std::uint64_t screen = UINT64_MAX) const;
 
  private:

@@ -109,6 +109,8 @@ void LocalRanks::take(const Order& order) {
 void LocalRanks::prepare(const Prepare& order) {
   const RankPlan plan = plan_ranks(order);
   program_ = order.command[0];
+  path_ = order.folder.empty() || plan.path.starts_with('/') ? plan.path
+                                                             : order.folder + "/" + plan.path;
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
@@ -139,8 +141,8 @@ void LocalRanks::take_master_port(int wanted) {
 
 std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPlan& plan,
                                               std::vector<net::Fd>& rank_ends) {
-  JobFacts job{door_->address(), order.master_address, master_port_.port,
-               order.run_id,     order.restart_count,  order.max_restarts};
+  JobFacts job{door_->address(), order.master_address, master_port_.port, order.run_id,
+               order.role,       order.restart_count,  order.max_restarts};
   std::vector<RankCommand> commands;
   for (std::size_t index = 0; index < ranks_.size(); ++index) {
     RankCommand command{.rank = ranks_[index].number,
@@ -225,10 +227,9 @@ void LocalRanks::take_note(const Note& note) {
   if (const auto* failed = std::get_if<ExecFailed>(&note)) {
     tell(Complaint{
         failed->rank,
-        fmt::format("cannot execute {}: {}{}", program_, std::strerror(failed->error),
-                    failed->error == ENOEXEC  ? "; does a script begin with #! and its interpreter?"
-                    : failed->error == EAGAIN ? net::process_limits()
-                                              : "")});
+        failed->is_forked
+            ? fmt::format("cannot execute {}: {}", program_, explain_refusal(path_, failed->error))
+            : net::no_thread_error("cannot make a process", failed->error).what()});
     return;
   }
   if (const auto* exited = std::get_if<Exited>(&note)) {
@@ -281,7 +282,7 @@ void LocalRanks::look_at_door() {
 void LocalRanks::keeper_is_gone() {
   // Its ranks have got SIGKILL from the kernel; what they left behind is the guard's child now.
   keeper_lives_ = false;
-  if (Clock::now() < takeover_at_) tell(KeeperDied{keeper_pid_});
+  if (Clock::now() < takeover_at_) tell(KeeperDied{keeper_pid_, keeper_.guard});
   await_guard();
 }
 

@@ -105,6 +105,7 @@ class LocalRanks {
   net::FrameDecoder orders_{kMaxOrderBytes};
   std::string reports_;
   std::string program_;  ///< as it was given
+  std::string path_;     ///< where it was found
   std::vector<Rank> ranks_;
   std::optional<agent::Door> door_;
   bool has_first_ = false;  ///< somebody has joined, as told

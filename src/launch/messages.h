@@ -43,6 +43,7 @@ struct Prepare {
   BindTo bind_to = BindTo::none;
   MapBy map_by = MapBy::slot;
   std::string run_id;     ///< of the job
+  std::string role;       ///< of all ranks
   int restart_count = 0;  ///< how often the ranks have been started before
   int max_restarts = 0;
 
@@ -51,7 +52,7 @@ struct Prepare {
                       &Prepare::prefix_columns, &Prepare::world_size, &Prepare::host_index,
                       &Prepare::host_count, &Prepare::folder, &Prepare::master_address,
                       &Prepare::master_port, &Prepare::bind_to, &Prepare::map_by, &Prepare::run_id,
-                      &Prepare::restart_count, &Prepare::max_restarts);
+                      &Prepare::role, &Prepare::restart_count, &Prepare::max_restarts);
   }
 };
 
@@ -105,12 +106,15 @@ struct Started {
   static constexpr auto fields() { return std::tuple(&Started::rank, &Started::pid); }
 };
 
-/// Comes from the child itself, before its exit.
+/// Comes from the child itself, before its exit; or there is no child.
 struct ExecFailed {
   int rank = 0;
   int error = 0;
+  bool is_forked = true;
 
-  static constexpr auto fields() { return std::tuple(&ExecFailed::rank, &ExecFailed::error); }
+  static constexpr auto fields() {
+    return std::tuple(&ExecFailed::rank, &ExecFailed::error, &ExecFailed::is_forked);
+  }
 };
 
 struct Stopped {
@@ -202,11 +206,12 @@ struct Ended {
   static constexpr auto fields() { return std::tuple(&Ended::exit); }
 };
 
-/// Its ranks have died with it; their ends follow.
+/// Or its guard, which ends it. Its ranks have died with it; their ends follow.
 struct KeeperDied {
   int pid = -1;
+  int guard = -1;
 
-  static constexpr auto fields() { return std::tuple(&KeeperDied::pid); }
+  static constexpr auto fields() { return std::tuple(&KeeperDied::pid, &KeeperDied::guard); }
 };
 
 /// Nothing more comes.

@@ -59,7 +59,7 @@ class Output {
     return std::min(repeats_.next_close(), folding_.next_due());
   }
   void say_due(Repeats::Clock::time_point now);
-  /// What this rank printed last and stderr's screen does not show any more.
+  /// What this rank printed last; none where stderr's screen still shows all of it.
   std::vector<std::string> last_lines(int rank) const;
   /// The ranks are started again.
   void forget_last_lines() noexcept;

@@ -68,7 +68,7 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   variables["LOCAL_WORLD_SIZE"] = std::to_string(placement.ranks.size());
   variables["GROUP_RANK"] = std::to_string(placement.host_index);
   variables["GROUP_WORLD_SIZE"] = std::to_string(placement.host_count);
-  variables["ROLE_NAME"] = "default";
+  variables["ROLE_NAME"] = job.role;
   variables["ROLE_RANK"] = global_rank;
   variables["ROLE_WORLD_SIZE"] = world;
   variables["MASTER_ADDR"] = job.master_address;

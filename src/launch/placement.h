@@ -46,6 +46,7 @@ struct JobFacts {
   std::string master_address;  ///< for programs that insist on one
   int master_port = 0;
   std::string run_id;
+  std::string role;  ///< of all ranks: ROLE_NAME
   int restart_count = 0, max_restarts = 0;
   std::string error_file = {};  ///< of the rank; empty: there is none
 };

@@ -14,6 +14,8 @@
 namespace tutti::launch {
 namespace {
 
+constexpr const char* kNotStarted = "could not be started";
+
 /// How a rank ended, after what it was doing: "in all_reduce ...; exit code 1".
 std::string fate_of(const agent::RankExit& exit) {
   std::string fate = control::describe_wait_status(exit.wait_status);
@@ -33,12 +35,21 @@ std::string fate_of(const agent::RankExit& exit) {
 void append_others(const JobReport& report, int culprit, std::vector<std::string>& lines) {
   std::map<std::string, std::vector<int>> by_fate;
   for (const RankReport& rank : report.ranks) {
-    if (rank.rank != culprit) by_fate[fate_of(rank.exit)].push_back(rank.rank);
+    if (rank.rank == culprit) continue;
+    by_fate[rank.pid > 0 ? fate_of(rank.exit) : kNotStarted].push_back(rank.rank);
   }
   for (const auto& [fate, ranks] : by_fate) {
     lines.push_back(
         fmt::format("  {}{}: {}", culprit < 0 ? "" : "others: ", ranks_text(ranks), fate));
   }
+}
+
+/// "rank 3 on node-0 (pid 4711): killed by SIGKILL".
+std::string end_of(const RankReport& rank, const std::string& host) {
+  const std::string person = fmt::format("rank {}{}", rank.rank, host.empty() ? "" : " on " + host);
+  if (rank.pid <= 0) return fmt::format("{}: {}", person, kNotStarted);
+  return fmt::format("{} (pid {}): {}", person, rank.pid,
+                     control::describe_wait_status(rank.exit.wait_status));
 }
 
 std::string hint(const JobReport& report, const RankReport& culprit) {
@@ -60,7 +71,8 @@ std::string hint(const JobReport& report, const RankReport& culprit) {
 std::string headline(const JobReport& report) {
   const std::string lasted = format_span(report.lasted);
   if (report.ending.keeper_died) {
-    return fmt::format("tutti: FAILED after {}: the keeper of the ranks was killed", lasted);
+    return fmt::format("tutti: FAILED after {}: the keeper of the ranks, or its guard, was killed",
+                       lasted);
   }
   if (report.ending.timed_out) return fmt::format("tutti: FAILED: not done after {}", lasted);
   if (report.ending.rendezvous_failed) {
@@ -75,9 +87,8 @@ std::string headline(const JobReport& report) {
 
 void append_culprit(const JobReport& report, const RankReport& culprit,
                     std::vector<std::string>& lines) {
-  lines.push_back(fmt::format("{}. ROOT CAUSE: rank {} on {} (pid {}): {}", headline(report),
-                              culprit.rank, report.host, culprit.pid,
-                              control::describe_wait_status(culprit.exit.wait_status)));
+  lines.push_back(
+      fmt::format("{}. ROOT CAUSE: {}", headline(report), end_of(culprit, report.host)));
   if (!culprit.exit.error.empty()) lines.push_back("  " + culprit.exit.error);
   if (!culprit.exit.failure.empty()) lines.push_back("  " + culprit.exit.failure);
   if (!culprit.exit.doing.empty()) {
@@ -130,7 +141,8 @@ std::vector<std::string> post_mortem(const JobReport& report, const agent::Outco
 
 std::string reason_of(const JobReport& report, const agent::Outcome& outcome) {
   const std::string lasted = format_span(report.lasted);
-  if (report.ending.keeper_died) return fmt::format("the keeper was killed after {}", lasted);
+  if (report.ending.keeper_died)
+    return fmt::format("the keeper or its guard was killed after {}", lasted);
   if (const std::string why = outcome.why(); !why.empty()) {
     return fmt::format("{}; after {}", why, lasted);
   }
@@ -138,8 +150,7 @@ std::string reason_of(const JobReport& report, const agent::Outcome& outcome) {
   if (!root) return fmt::format("exit code {} after {}", report.exit_code, lasted);
   const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
   const std::string& error = culprit.exit.error;
-  return fmt::format("rank {} (pid {}): {} after {}{}", culprit.rank, culprit.pid,
-                     control::describe_wait_status(culprit.exit.wait_status), lasted,
+  return fmt::format("{} after {}{}", end_of(culprit, {}), lasted,
                      error.empty() ? "" : ": " + error);
 }
 

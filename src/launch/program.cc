@@ -4,11 +4,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <string>
 
+#include "launch/lines.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
@@ -79,6 +81,22 @@ std::string find_program(std::string_view name, std::string_view search_path,
   }
   if (!refused.empty()) return check_path(refused, folder);
   refuse(fmt::format("program {}: not found in PATH", wanted));
+}
+
+std::string explain_refusal(const std::string& path, int error_number) {
+  constexpr std::size_t kMostOfALine = 255;  // the kernel's
+  const std::string text = std::strerror(error_number);
+  if (error_number == ENOEXEC) return text + "; does a script begin with #! and its interpreter?";
+  if (error_number != ENOENT || ::access(path.c_str(), F_OK) != 0) return text;
+  std::ifstream file(path, std::ios::binary);
+  std::string line(kMostOfALine, '\0');
+  file.read(line.data(), kMostOfALine);
+  if (!line.starts_with("#!")) return text + "; the file is there, and its loader is not";
+  const std::size_t begin = std::min(line.find_first_not_of(" \t", 2), kMostOfALine);
+  const std::size_t end =
+      std::min(line.find_first_of(std::string_view(" \t\n\0", 4), begin), kMostOfALine);
+  return fmt::format("{}; its first line names {}, which is not there", text,
+                     without_control_characters(line.substr(begin, end - begin)));
 }
 
 bool has_openmp(pid_t pid) {

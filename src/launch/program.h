@@ -14,6 +14,9 @@ namespace tutti::launch {
 std::string find_program(std::string_view name, std::string_view search_path,
                          const std::string& folder = {});
 
+/// Why the kernel did not execute that file, for people: its interpreter may be what is missing.
+std::string explain_refusal(const std::string& path, int error_number);
+
 /// Whether a running program has loaded an OpenMP runtime.
 bool has_openmp(pid_t pid);
 

@@ -241,6 +241,14 @@ def python_torch():
     return folder, environment
 
 
+def read_log(folder, rank):
+    """What a rank has printed, by torchrun's --log-dir."""
+    [path] = [os.path.join(parent, "stdout.log") for parent, _, files in os.walk(folder)
+              if "stdout.log" in files and os.path.basename(parent) == str(rank)]
+    with open(path) as file:
+        return file.read()
+
+
 def in_turn(command, programs, environment):
     """Runs programs of equal ranks under one start of torchrun, and compares."""
     groups = collections.defaultdict(list)
@@ -252,12 +260,7 @@ def in_turn(command, programs, environment):
             words = ["--nproc-per-node", str(ranks), "--redirects", "1", "--log-dir", folder]
             plain = [programs[names[0]]] if len(names) == 1 else ["sh", "-c", script, "sh", *(programs[name] for name in names)]
             run([*command, *words, "--no-python", *plain], environment)
-            outputs = []
-            for rank in range(ranks):
-                [path] = [os.path.join(parent, "stdout.log") for parent, _, files in os.walk(folder)
-                          if "stdout.log" in files and os.path.basename(parent) == str(rank)]
-                with open(path) as file:
-                    outputs.append(file.read())
+            outputs = [read_log(folder, rank) for rank in range(ranks)]
         for name in names:
             lines = [text.split(f"== {programs[name]}\n")[-1].split("== ")[0].splitlines() for text in outputs]
             check(f"{' '.join(map(os.path.basename, command))}: {name}", lines, expected(name)[1])

@@ -158,6 +158,58 @@ pid_t LaunchedJob::below(const std::string& name) const {
   return -1;
 }
 
+TerminalJob::TerminalJob(const std::vector<std::string>& command)
+    : master_(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC)) {
+  if (!master_ || ::grantpt(master_.get()) != 0 || ::unlockpt(master_.get()) != 0) {
+    throw std::runtime_error("posix_openpt");
+  }
+  const std::string terminal = ::ptsname(master_.get());
+  std::vector<std::string> words = command;
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::setsid();
+    const int slave = ::open(terminal.c_str(), O_RDWR);  // becomes the controlling terminal
+    for (const int fd : {0, 1, 2}) ::dup2(slave, fd);
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    ::execvp(arguments[0], arguments.data());
+    ::_exit(126);
+  }
+  pidfd_ = net::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+}
+
+TerminalJob::~TerminalJob() {
+  if (!pidfd_) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void TerminalJob::type(const std::string& text) const {
+  if (::write(master_.get(), text.data(), text.size()) < 0) throw std::runtime_error("write");
+}
+
+bool TerminalJob::wait_for(const std::string& text) {
+  Deadline deadline = Deadline::after(20s);
+  while (seen_.find(text) == std::string::npos) {
+    if (net::poll_readable(master_.get(), deadline) != net::PollResult::ready) return false;
+    char buffer[4096];
+    const ssize_t got = ::read(master_.get(), buffer, sizeof buffer);
+    if (got <= 0) return false;
+    seen_.append(buffer, static_cast<std::size_t>(got));
+  }
+  return true;
+}
+
+int TerminalJob::wait_exit(std::chrono::milliseconds limit) {
+  Deadline deadline = Deadline::after(limit);
+  if (net::poll_readable(pidfd_.get(), deadline) != net::PollResult::ready) return -1;
+  pidfd_.reset();
+  int status = 0;
+  ::waitpid(pid_, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 std::vector<int> numbers_after(const std::string& text, const std::string& word) {
   std::vector<int> numbers;
   for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1)) {

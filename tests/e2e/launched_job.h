@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <string>
@@ -55,6 +56,31 @@ class LaunchedJob {
   net::Fd pidfd_, out_pipe_, err_pipe_;
   std::string out_, err_;
   int code_ = -1;
+};
+
+/// A command that is the program of a terminal of its own, as a person has it.
+class TerminalJob {
+ public:
+  explicit TerminalJob(const std::vector<std::string>& command);
+  /// Kills it.
+  ~TerminalJob();
+  TerminalJob(const TerminalJob&) = delete;
+  TerminalJob& operator=(const TerminalJob&) = delete;
+
+  pid_t pid() const noexcept { return pid_; }
+  const std::string& seen() const noexcept { return seen_; }
+  void type(const std::string& text) const;
+  /// The process group that hears what is typed.
+  pid_t foreground() const noexcept { return ::tcgetpgrp(master_.get()); }
+  /// Until `text` stands on the screen; false after 20 s.
+  bool wait_for(const std::string& text);
+  /// Its code as a shell shows it; -1 after `limit`.
+  int wait_exit(std::chrono::milliseconds limit = 10s);
+
+ private:
+  net::Fd master_, pidfd_;
+  pid_t pid_ = -1;
+  std::string seen_;
 };
 
 /// The numbers that stand behind `word` in `text`: "[0] ready 4711" -> 4711.

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <regex>
 #include <string>
@@ -234,6 +235,24 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
   EXPECT_EQ(lines[5], "tutti: exit code 5");
 }
 
+TEST_F(Launcher, TheLastLinesOfTheRootCauseAreWhole) {
+  const std::string gate = ::testing::TempDir() + fmt::format("tutti_lines_{}", ::getpid());
+  for (const bool are_away : {true, false}) {  // from the screen, the first of them
+    LaunchedJob job(run(2, {"--failure-grace", "20s", "sh", "-c",
+                            fmt::format("if [ $RANK = 1 ]; then for i in 1 2 3 4 5; do echo line "
+                                        "$i >&2; done; echo REASON >&2; exit 3; fi; while [ ! -e "
+                                        "{} ]; do sleep 0.01; done; for i in $(seq {}); do echo "
+                                        "other $i >&2; done",
+                                        gate, are_away ? 16 : 1)}));
+    ASSERT_TRUE(job.wait_for_error("REASON")) << job.err();
+    std::ofstream(gate).put('x');
+    EXPECT_EQ(job.wait_exit(10s), 3) << job.err();
+    std::filesystem::remove(gate);
+    EXPECT_EQ(has(job.err(), "    line 5\n    REASON\n"), are_away) << job.err();
+    EXPECT_EQ(has(job.err(), "last lines of rank 1"), are_away) << job.err();
+  }
+}
+
 TEST_F(Launcher, ARankThatTheProgramHasRenumberedIsNamedAsItWasStarted) {
   // Of rank 0 the launcher learns last, as of every large program that is killed.
   LaunchedJob wrapped(run(2, {"sh", "-c",
@@ -313,8 +332,10 @@ TEST_F(Launcher, WhatStoodBelowItBeforeLivesOnWhenTheKeeperDies) {
 TEST_F(Launcher, KilledGuardLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
-  ASSERT_EQ(::kill(job.guard(), SIGKILL), 0);
+  const pid_t guard = job.guard();
+  ASSERT_EQ(::kill(guard, SIGKILL), 0);
   EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_TRUE(has(job.err(), fmt::format("or its guard (pid {}) died", guard))) << job.err();
   EXPECT_TRUE(is_childless_within(1s));
 }
 

@@ -144,6 +144,13 @@ int refuse_pidfd(char** command) {
   return 126;
 }
 
+/// Becomes a program whose process group has a parent that could continue it.
+int in_a_group_of_its_own(char** command) {
+  ::setpgid(0, 0);
+  ::execv(command[0], command);
+  return 126;
+}
+
 /// Deaf to SIGINT.
 int deaf() {
   ::signal(SIGINT, SIG_IGN);
@@ -276,6 +283,7 @@ int main(int argc, char** argv) {
   if (mode == "leave-init") return leave_init(chosen);
   if (mode == "openmp") return with_openmp(value);
   if (mode == "refuse-pidfd") return refuse_pidfd(argv + 2);
+  if (mode == "own-group") return in_a_group_of_its_own(argv + 2);
   if (mode == "deaf") return deaf();
   if (mode == "uncaught") return uncaught(value);
   if (mode == "exit") {

@@ -206,8 +206,9 @@ TEST_F(Launcher, KilledKeeperLeavesNothing) {
   ASSERT_GT(keeper, 0);
   ASSERT_EQ(::kill(keeper, SIGKILL), 0);
   EXPECT_EQ(job.wait_exit(1s), 137) << job.err();
-  EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) died", keeper))) << job.err();
-  EXPECT_TRUE(has(job.err(), "the keeper of the ranks was killed\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) or its guard (pid ", keeper)))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), "the keeper of the ranks, or its guard, was killed\n")) << job.err();
   EXPECT_FALSE(has(job.err(), "ROOT CAUSE")) << "it was no rank: " << job.err();
 }
 
@@ -321,44 +322,52 @@ TEST_F(Launcher, StdinGoesToRankZero) {
   EXPECT_EQ(job.out(), "[0] two\n[0] lines\n");
 }
 
-/// A launcher in the foreground of a terminal of its own, as a person has it.
 TEST_F(Launcher, TerminalFeedsRankZeroAndItsCtrlCReachesEveryRankOnce) {
-  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
-  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
-  const std::string terminal = ::ptsname(master.get());
-  const std::string ranks =
-      "if [ $RANK = 0 ]; then read line; echo got $line; fi; exec " + kRank + " listen";
-  const pid_t pid = ::fork();
-  if (pid == 0) {
-    ::setsid();
-    const int slave = ::open(terminal.c_str(), O_RDWR);  // becomes the controlling terminal
-    for (const int fd : {0, 1, 2}) ::dup2(slave, fd);
-    ::execl(TUTTI_COMMAND, "tutti", "run", "-n", "2", "sh", "-c", ranks.c_str(), nullptr);
-    ::_exit(126);
+  TerminalJob job(
+      {TUTTI_COMMAND, "run", "-n", "2", "sh", "-c",
+       "if [ $RANK = 0 ]; then read line; echo got $line; fi; exec " + kRank + " listen"});
+  job.type("hello\n");
+  EXPECT_TRUE(job.wait_for("[0] got hello")) << job.seen();
+  EXPECT_TRUE(job.wait_for("[0] ready") && job.wait_for("[1] ready")) << job.seen();
+  job.type("\x03");
+  EXPECT_TRUE(job.wait_for("[0] heard INT") && job.wait_for("[1] heard INT")) << job.seen();
+  job.type("\x03");
+  EXPECT_TRUE(job.wait_for("tutti: exit code 130")) << job.seen();
+  EXPECT_EQ(job.wait_exit(), 130);
+  EXPECT_EQ(numbers_after(job.seen(), "heard INT").size(), 2u) << job.seen();
+}
+
+/// As by `ssh -t HOST tutti run ...`: no shell could let it go on.
+TEST_F(Launcher, CtrlZStopsNothingWhereNobodyCouldContinueIt) {
+  TerminalJob job({TUTTI_COMMAND, "run", "-n", "2", kRank, "listen"});
+  ASSERT_TRUE(job.wait_for("[0] ready") && job.wait_for("[1] ready")) << job.seen();
+  job.type("\x1a");
+  job.type("\x03");
+  EXPECT_TRUE(job.wait_for("asking ranks 0-1 to end"))
+      << "the ranks are not stopped: " << job.seen();
+  EXPECT_TRUE(job.wait_for("[0] heard INT") && job.wait_for("[1] heard INT")) << job.seen();
+  job.type("\x03");
+  EXPECT_EQ(job.wait_exit(), 130) << job.seen();
+}
+
+TEST_F(Launcher, CtrlZStopsAJobThatAShellContinues) {
+  TerminalJob shell({"sh", "-c",
+                     fmt::format("set -m; {} run -n 2 {} listen; echo stopped; "
+                                 "read line; fg; echo code $?",
+                                 TUTTI_COMMAND, kRank)});
+  ASSERT_TRUE(shell.wait_for("[0] ready") && shell.wait_for("[1] ready")) << shell.seen();
+  shell.type("\x1a");
+  ASSERT_TRUE(shell.wait_for("stopped")) << shell.seen();
+  shell.type("\n");
+  Deadline deadline = Deadline::after(10s);
+  while (shell.foreground() == shell.pid()) {
+    ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
   }
-  std::string seen;
-  const auto wait_for = [&](const std::string& text) {
-    Deadline deadline = Deadline::after(20s);
-    while (!has(seen, text) &&
-           net::poll_readable(master.get(), deadline) == net::PollResult::ready) {
-      char buffer[4096];
-      const ssize_t got = ::read(master.get(), buffer, sizeof buffer);
-      if (got <= 0) break;
-      seen.append(buffer, static_cast<std::size_t>(got));
-    }
-    return has(seen, text);
-  };
-  ASSERT_GT(::write(master.get(), "hello\n", 6), 0);
-  EXPECT_TRUE(wait_for("[0] got hello")) << seen;
-  EXPECT_TRUE(wait_for("[0] ready") && wait_for("[1] ready")) << seen;
-  ASSERT_EQ(::write(master.get(), "\x03", 1), 1);
-  EXPECT_TRUE(wait_for("[0] heard INT") && wait_for("[1] heard INT")) << seen;
-  ASSERT_EQ(::write(master.get(), "\x03", 1), 1);
-  EXPECT_TRUE(wait_for("tutti: exit code 130")) << seen;
-  int status = 0;
-  EXPECT_EQ(::waitpid(pid, &status, 0), pid);
-  EXPECT_EQ(WEXITSTATUS(status), 130);
-  EXPECT_EQ(numbers_after(seen, "heard INT").size(), 2u) << seen;
+  shell.type("\x03");
+  EXPECT_TRUE(shell.wait_for("[0] heard INT") && shell.wait_for("[1] heard INT")) << shell.seen();
+  shell.type("\x03");
+  EXPECT_TRUE(shell.wait_for("code 130")) << shell.seen();
+  EXPECT_EQ(shell.wait_exit(), 0) << shell.seen();
 }
 
 TEST_F(Launcher, OneRankIsNotPrefixed) {
@@ -418,7 +427,9 @@ TEST_F(Launcher, AnInterruptShowsWhatEveryRankDid) {
 }
 
 TEST_F(Launcher, StopAndContinueReachTheRanks) {
-  LaunchedJob job(run(1, {kRank, "hold"}));
+  // The test may be in a group that nobody continues.
+  LaunchedJob job(
+      LaunchedJob::Command{{kRank, "own-group", TUTTI_COMMAND, "run", "-n", "1", kRank, "hold"}});
   ASSERT_TRUE(job.wait_for("ready"));
   const pid_t rank = numbers_after(job.out(), "ready ").at(0);
   const auto state_becomes = [&](pid_t pid, bool stopped) {
@@ -538,7 +549,7 @@ std::vector<Misuse> misuses() {
       {{"run", "-n", "2"}, "no program given"},
       {{"run", "-n"}, "-n needs a value"},
       {{"run", "-n", "2", "--np", "3", "true"},
-       "-n,--np,--nproc-per-node is given 2 times, with 2 and 3: give it once"},
+       "-n2 and --np=3: that is one option: give it once"},
       {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
       {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
       {{"run", "--grace", "soon", "true"},
@@ -576,7 +587,6 @@ std::vector<Misuse> misuses() {
       {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
       {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
       {{"run", "-n", "2", "/"}, "is a directory"},
-      {{"run", "true", "--nproc_per_node=2"}, "--nproc_per_node=2 stands after the program"},
       {{"rnu"}, "did you mean tutti run?"},
       {{"frobnicate"}, "unknown command 'frobnicate'"},
       {{}, "Usage: tutti COMMAND"},
@@ -584,11 +594,43 @@ std::vector<Misuse> misuses() {
   };
 }
 
+/// A program may have an option -n; a person may have meant that of `tutti run`.
+TEST_F(Launcher, ANumberBehindTheProgramIsHandedToItAndSaidWhereNothingElseSaysHowMany) {
+  const std::string note = "tutti run: one rank: -n stands after the program and is handed to it.";
+  LaunchedJob late({"run", "echo", "-n", "2"});
+  EXPECT_EQ(late.wait_exit(), 0) << late.err();
+  EXPECT_EQ(late.out(), "2");
+  EXPECT_TRUE(late.err().starts_with(note)) << late.err();
+  for (const Words& words :
+       {Words{TUTTI_COMMAND, "run", "--", "echo", "-n", "2"},
+        {TUTTI_COMMAND, "run", "-H", "localhost:1", "echo", "-n", "2"},
+        {"env", "PET_NPROC_PER_NODE=1", TUTTI_COMMAND, "run", "echo", "-n", "2"}}) {
+    LaunchedJob job(LaunchedJob::Command{words});
+    EXPECT_EQ(job.wait_exit(), 0) << job.err();
+    EXPECT_EQ(job.out(), "2");
+    EXPECT_EQ(job.err(), "");
+  }
+}
+
+TEST_F(Launcher, AMissingInterpreterIsNamed) {
+  const std::string script = ::testing::TempDir() + fmt::format("tutti_script_{}", ::getpid());
+  std::ofstream(script) << "#! /no/such/interpreter -x\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  LaunchedJob job(run(1, {script}));
+  EXPECT_EQ(job.wait_exit(), 127);
+  std::filesystem::remove(script);
+  EXPECT_TRUE(has(job.err(),
+                  ": No such file or directory; its first line names "
+                  "/no/such/interpreter, which is not there\n"))
+      << job.err();
+}
+
 TEST_F(Launcher, MisuseIsTwoAndOneClearLine) {
   for (const Misuse& misuse : misuses()) {
     LaunchedJob job(misuse.words);
     EXPECT_EQ(job.wait_exit(), 2) << misuse.says;
     EXPECT_TRUE(has(job.err(), misuse.says)) << job.err();
+    EXPECT_FALSE(has(job.err(), "is kept in")) << job.err();
     EXPECT_EQ(job.out(), "");
   }
 }
@@ -777,12 +819,12 @@ TEST_F(Launcher, TakesTheSlotsOfAHostfile) {
 }
 
 TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
-  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT";
+  const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $ROLE_NAME";
   LaunchedJob words({"run", "--nproc_per_node=2", "--nnodes=1", "--node_rank=0",
-                     "--master_addr=127.0.0.1", "--master_port=1234", "--no-python", "sh", "-c",
-                     show});
+                     "--master_addr=127.0.0.1", "--master_port=1234", "--role=trainer",
+                     "--no-python", "sh", "-c", show});
   EXPECT_EQ(words.wait_exit(), 0) << words.err();
-  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234")) << words.out();
+  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234 trainer")) << words.out();
   EXPECT_EQ(words.err(), "");
 
   LaunchedJob variables(LaunchedJob::Command{
@@ -812,6 +854,9 @@ TEST_F(Launcher, TakesTheNumberOfRanksFromSlurmsAllocation) {
   EXPECT_EQ(plain.wait_exit(), 0) << plain.err();
   EXPECT_TRUE(has(plain.out(), "[2] 2 of 3\n")) << plain.out();
   EXPECT_TRUE(has(plain.err(), "tutti run: 3 ranks: SLURM_NTASKS=3 of Slurm's job 7\n"));
+  LaunchedJob counted(salloc("1", {"echo", "-n", "x"}));
+  EXPECT_EQ(counted.wait_exit(), 0) << counted.err();
+  EXPECT_FALSE(has(counted.err(), "stands after the program")) << counted.err();
   LaunchedJob dry(salloc("1", {"--dry-run", "true"}));
   EXPECT_EQ(dry.wait_exit(), 0) << dry.err();
   EXPECT_TRUE(has(dry.out(), "rank 2 -> host")) << dry.out();

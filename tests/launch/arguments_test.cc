@@ -41,6 +41,15 @@ TEST(CutArguments, ProgramMayBeginWithADashAfterTheSeparator) {
   EXPECT_EQ(cut_arguments(Words{"-n", "2", "--", "-odd"}, kKnown).command, (Words{"-odd"}));
 }
 
+TEST(CutArguments, OneProgramIsForAllRanks) {
+  EXPECT_EQ(refusal_of([] {
+              cut_arguments(Words{"-n", "1", "a", ":", "-n", "2", "b"}, kKnown);
+            }),
+            "':' would begin another program, and all ranks run one: a script may look at RANK; a "
+            "':' for the program itself stands behind --: tutti run -n 2 -- a ... :");
+  EXPECT_EQ(cut_arguments(Words{"-n", "1", "--", "a", ":"}, kKnown).command, (Words{"a", ":"}));
+}
+
 TEST(CutArguments, TakesTwoValues) {
   const OptionWord known[] = {{"mca", 2}, {"n", 1}};
   const CutArguments cut = cut_arguments(Words{"-mca", "btl", "^openib", "-n", "2", "prog"}, known);
@@ -109,11 +118,14 @@ TEST(ParseRankCount, RefusesWithTheValue) {
 }
 
 TEST(ExplainLateCount, SeesTheCountBehindTheProgram) {
-  const std::string text = explain_late_count(Words{"./train", "--nproc_per_node=2"});
-  EXPECT_NE(text.find("--nproc_per_node=2 stands after the program (./train)"), std::string::npos);
-  EXPECT_NE(text.find("tutti run -n N ./train"), std::string::npos);
-  EXPECT_EQ(explain_late_count(Words{"./train", "--epochs", "2"}), "");
-  EXPECT_EQ(explain_late_count(Words{"-n"}), "");
+  const auto late = [](const Words& words) { return explain_late_count(cut_arguments(words, {})); };
+  const std::string text = late({"./train", "--nproc_per_node=2"});
+  EXPECT_NE(text.find("--nproc_per_node=2 stands after the program"), std::string::npos) << text;
+  EXPECT_NE(text.find("tutti run -n N ./train"), std::string::npos) << text;
+  EXPECT_NE(late({"./train", "x", "-n", "2"}), "");
+  EXPECT_EQ(late({"--", "./train", "-n", "2"}), "") << "its words are its own";
+  EXPECT_EQ(late({"./train", "--epochs", "2"}), "");
+  EXPECT_EQ(late({"./-n"}), "");
 }
 
 TEST(ShellWords, QuotesWhatAShellWouldSplit) {

@@ -101,12 +101,15 @@ TEST(Tail, KeepsWhatAProgramDiedOfBeforeItsBacktrace) {
                    "frame #2: main"}));
 }
 
-TEST(Tail, LeavesOutWhatTheScreenStillShows) {
-  Tail tail;
+TEST(Tail, IsWholeUnlessTheScreenStillShowsAll) {
+  Tail tail(3);
   tail.add("elsewhere");
-  tail.add("scrolled away", 7);
-  tail.add("still there", 8);
-  EXPECT_EQ(tail.lines(8), (Lines{"elsewhere", "scrolled away"}));
+  tail.add("traceback", 7);
+  tail.add("the reason", 8);
+  EXPECT_EQ(tail.lines(7), (Lines{"elsewhere", "traceback", "the reason"}));
+  tail.add("and its hint", 9);
+  EXPECT_EQ(tail.lines(8), (Lines{"traceback", "the reason", "and its hint"}));
+  EXPECT_EQ(tail.lines(7), Lines{});
 }
 
 TEST(Repeats, FoldsOneCauseOfAllRanksAndSaysSo) {

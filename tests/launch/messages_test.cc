@@ -34,6 +34,7 @@ Prepare a_prepare() {
           .master_address = "10.0.0.1",
           .master_port = 29500,
           .run_id = "job-7",
+          .role = "trainer",
           .restart_count = 1,
           .max_restarts = 3};
 }
@@ -55,7 +56,7 @@ agent::RankExit an_exit() {
 
 const std::vector<Order> kOrders = {
     a_prepare(), Start{}, Signal{-1, SIGTERM}, Hold{true}, CloseStream{Stream::err}, End{}};
-const std::vector<Note> kNotes = {KeeperIs{7},         Started{1, 8}, ExecFailed{1, ENOENT},
+const std::vector<Note> kNotes = {KeeperIs{7},         Started{1, 8}, ExecFailed{1, ENOENT, false},
                                   Stopped{1, SIGTSTP}, Continued{1},  Exited{1, 256}};
 const std::vector<Report> kReports = {KeeperIs{7},
                                       Started{1, 8},
@@ -69,7 +70,7 @@ const std::vector<Report> kReports = {KeeperIs{7},
                                       PrintedAll{1, Stream::out},
                                       Complaint{1, "cannot execute"},
                                       Ended{an_exit()},
-                                      KeeperDied{7},
+                                      KeeperDied{7, 6},
                                       Done{9}};
 
 /// Says the same again; cut short or lengthened it is nothing.

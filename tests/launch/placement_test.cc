@@ -20,8 +20,9 @@ TEST(Placement, OneHostCountsUp) {
 
 TEST(RankEnvironment, AreTorchruns) {
   const Placement placement = place_on_host({0, 1, 2, 3}, "here", std::vector<Binding>(4));
-  const Environment variables = rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2,
-                                               {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3});
+  const Environment variables =
+      rank_variables({{"HOME", "/h"}, {"RANK", "77"}}, placement, 2,
+                     {"@tutti-x", "127.0.0.1", 29500, "job-7", "default", 1, 3});
   const Environment wanted = {{"HOME", "/h"},
                               {"RANK", "2"},
                               {"WORLD_SIZE", "4"},
@@ -61,8 +62,10 @@ TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
                              {"MASTER_ADDR", "10.0.0.1"},
                              {"MASTER_PORT", "29400"}};
   const Placement placement = place_on_host({0, 1}, "here", std::vector<Binding>(2));
-  EXPECT_EQ(rank_variables(outer, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}),
-            rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", 1, 3}));
+  EXPECT_EQ(
+      rank_variables(outer, placement, 1,
+                     {"@tutti-x", "127.0.0.1", 29500, "job-7", "default", 1, 3}),
+      rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", "default", 1, 3}));
   EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
   EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
 }

@@ -1,0 +1,33 @@
+// What is said of ranks that have ended.
+#include "launch/post_mortem.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <string>
+#include <vector>
+
+namespace tutti::launch {
+namespace {
+
+using Lines = std::vector<std::string>;
+
+TEST(PostMortem, ARankWithoutAProcessWasNotStarted) {
+  JobReport report{
+      .host = "node-0", .lasted = std::chrono::milliseconds(100), .ending = {}, .exit_code = 127};
+  agent::Outcome outcome;
+  for (const int rank : {0, 1, 2}) {
+    const agent::RankExit exit{.rank = rank, .wait_status = W_EXITCODE(127, 0)};
+    report.ranks.push_back(
+        {.rank = rank, .pid = rank == 2 ? 7 : -1, .exit = exit, .last_lines = {}});
+    outcome.add(exit);
+  }
+  EXPECT_EQ(post_mortem(report, outcome),
+            (Lines{"tutti: FAILED after 0.1 s. ROOT CAUSE: rank 0 on node-0: could not be started",
+                   "  others: rank 1: could not be started", "  others: rank 2: exit code 127",
+                   "tutti: exit code 127"}));
+  EXPECT_EQ(reason_of(report, outcome), "rank 0: could not be started after 0.1 s");
+}
+
+}  // namespace
+}  // namespace tutti::launch
