@@ -39,7 +39,8 @@ class Iperf:
 
     def __init__(self, network):
         self.client = ["ip", "netns", "exec", network.name(0), "iperf3", "-c", hosts.address(1), "-J", "-t"]
-        self.server = subprocess.Popen(["ip", "netns", "exec", network.name(1), "iperf3", "-s"], stdout=subprocess.DEVNULL)
+        self.server = subprocess.Popen(["ip", "netns", "exec", network.name(1), "iperf3", "-s"], stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)  # it reports clients that were ended
 
     def gigabytes_per_s(self, seconds=2):
         done = subprocess.run([*self.client, str(seconds)], capture_output=True, text=True)

@@ -188,12 +188,12 @@ def probe(build):
     return float(subprocess.run([build / "bench/peers/peer_probe"], capture_output=True, text=True).stdout)
 
 
-def measure_cell(peers, size, rounds, probe):
+def measure_cell(peers, size, rounds, probe, budget_s=20):
     """Rounds of A B C ..., every other one backwards, with the machine's state before and after each."""
     kept, dropped = [], 0
     for peer in peers:
         peer.prepare(size)
-    budget = time.monotonic() + 20
+    budget = time.monotonic() + budget_s
     while len(kept) < rounds and dropped <= rounds and (time.monotonic() < budget or len(kept) < 3):
         before = probe()
         in_turn = peers if len(kept) % 2 == 0 else peers[::-1]

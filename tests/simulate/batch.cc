@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -26,11 +27,11 @@ using nlohmann::json;
 struct Batch {
   pid_t pid = -1;
   std::FILE* answer = nullptr;
-  std::uint64_t first = 0;
+  std::uint64_t first = 0, end = 0;
 };
 
 Batch start_batch(const Rounds& rounds, std::uint64_t first, std::uint64_t end) {
-  Batch batch{-1, std::tmpfile(), first};
+  Batch batch{-1, std::tmpfile(), first, end};
   batch.pid = fork();
   if (batch.pid != 0) return batch;
   const std::string text = rounds(first, end).dump();
@@ -39,16 +40,33 @@ Batch start_batch(const Rounds& rounds, std::uint64_t first, std::uint64_t end) 
   _exit(0);
 }
 
-json end_batch(Batch& batch) {
-  int status = 0;
+/// Empty: the child has crashed, or was killed.
+std::optional<json> end_batch(Batch& batch, int& status) {
   waitpid(batch.pid, &status, 0);
   std::string text;
   std::rewind(batch.answer);
   for (int byte = 0; (byte = std::fgetc(batch.answer)) != EOF;) text += static_cast<char>(byte);
   std::fclose(batch.answer);
-  if (status == 0) return json::parse(text);
-  return {{"violation",
-           fmt::format("a batch from seed {} on ended with wait status {}", batch.first, status)}};
+  if (status != 0) return std::nullopt;
+  return json::parse(text);
+}
+
+/// The rounds of a batch that has crashed, each in a child of its own.
+json find_crash(const Rounds& rounds, const Batch& batch, int status) {
+  for (std::uint64_t seed = batch.first; seed < batch.end; ++seed) {
+    Batch round = start_batch(rounds, seed, seed + 1);
+    int alone = 0;
+    const auto part = end_batch(round, alone);
+    if (!part)
+      return {{"violation", fmt::format("seed {}: crashed, wait status {}", seed, alone)},
+              {"again", fmt::format("--rounds 1 --seed {}", seed)}};
+    if (part->contains("violation")) return *part;
+  }
+  const std::uint64_t count = batch.end - batch.first;
+  return {
+      {"violation", fmt::format("{} rounds from seed {} on crashed, wait status {}, and none alone",
+                                count, batch.first, status)},
+      {"again", fmt::format("--jobs 1 --rounds {} --seed {}", count, batch.first)}};
 }
 
 constexpr std::size_t kKept = 16;  // of an array
@@ -110,13 +128,18 @@ std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint6
       batches.push_back(start_batch(rounds, next, end));
       next = end;
     }
-    const json part = end_batch(batches.front());
+    int status = 0;
+    const auto answer = end_batch(batches.front(), status);
+    const json part = answer ? *answer : find_crash(rounds, batches.front(), status);
     batches.erase(batches.begin());
     add(sum, part);
-    violation = part.value("violation", "");
+    if (!part.contains("violation")) continue;
     if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
+    violation = fmt::format("{}\nAgain: {}", part["violation"].get<std::string>(),
+                            part.value("again", "--replay " + options.script));
   }
-  for (Batch& batch : batches) end_batch(batch);
+  int status = 0;
+  for (Batch& batch : batches) end_batch(batch, status);
   return violation;
 }
 
@@ -154,7 +177,7 @@ int soak(const SoakOptions& options, Rounds rounds, const More& more) {
     std::ofstream(options.out) << sum.dump(1) << "\n";
   }
   if (violation.empty()) return 0;
-  fmt::print("VIOLATED: {}\nAgain: --replay {}\n", violation, options.script);
+  fmt::print("VIOLATED: {}\n", violation);
   return 1;
 }
 

@@ -25,7 +25,8 @@ void add_soak_options(CLI::App& app, SoakOptions& options, const char* script);
 /// Runs the rounds of the seeds from the first up to the second, or up to a violation. Answers with
 /// a tally ("rounds" and other numbers, objects of numbers, and tables: objects of those; and
 /// objects of arrays, of which the last elements are kept, and not printed), and if something was
-/// violated with "violation", in words, and "script", to replay it.
+/// violated with "violation", in words, and "script", to replay it. Rounds that crash are run again
+/// one by one, so that the seed is known.
 using Rounds = std::function<nlohmann::json(std::uint64_t, std::uint64_t)>;
 /// Asked once all rounds have held: how many more there are to be, and which. It may add to `sum`.
 using More = std::function<std::uint64_t(nlohmann::json& sum, Rounds& rounds)>;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "control/judge/deadlock.h"
 #include "simulate/script.h"
@@ -25,10 +26,18 @@ json left_out(const Plan& plan, const std::string& why) {
   return {{"seed", plan.seed}, {"script", to_script(plan)}, {"left out", why}};
 }
 
-/// Times that are long beside what a busy machine takes to run somebody.
+/// A cut so short parts no hosts, one so long does, simulated ones and real ones.
+constexpr std::chrono::seconds kHeals{1}, kParts{4};
+
+bool cuts(const Plan& plan) {
+  return !plan.faults.empty() && plan.faults.front().kind == FaultKind::cut;
+}
+
+/// Times that are long beside what a busy machine takes to run somebody; and beside that in which
+/// hosts part, where a link is cut.
 void stretch(Plan& plan) {
   constexpr std::chrono::milliseconds kShortest = 1500ms, kLongest = 2000ms;
-  const auto timeout = std::clamp(5 * plan.timeout, kShortest, kLongest);
+  const auto timeout = cuts(plan) ? 2 * kParts : std::clamp(5 * plan.timeout, kShortest, kLongest);
   const auto factor =
       static_cast<double>(timeout.count()) / static_cast<double>(plan.timeout.count());
   const auto stretched = [factor]<class Duration>(Duration time) {
@@ -36,8 +45,11 @@ void stretch(Plan& plan) {
   };
   plan.timeout = timeout;
   plan.patience = stretched(plan.patience);
-  for (Fault& fault : plan.faults)
+  for (Fault& fault : plan.faults) {
     fault.lasts = std::min<std::chrono::nanoseconds>(stretched(fault.lasts), 2 * timeout);
+    if (cuts(plan) && fault.lasts > kHeals)
+      fault.lasts = std::max<std::chrono::nanoseconds>(fault.lasts, kParts);
+  }
 }
 
 /// A death or stop at a step of a process becomes one at a step of the plan: that which the process
@@ -46,21 +58,34 @@ void pin(Plan& plan) {
   Fault& fault = plan.faults.front();
   fault.steps = 0;
   if (is_at_step(fault)) return;
+  // Of a host it is the first process's.
+  const int process = is_of_host(fault.kind) ? plan.processes_of(fault.who).front() : fault.who;
   Plan probe = plan;
   probe.faults.front().kind = FaultKind::die;
+  probe.faults.front().who = process;
   Tally nothing;
   std::vector<Told> told;
   run_round(probe, nothing, &told);
   Random random(plan.seed);
   std::vector<std::size_t> ranks;
   for (std::size_t rank = 0; rank < told.size(); ++rank)
-    if (plan.process_of[rank] == fault.who) ranks.push_back(rank);
+    if (plan.process_of[rank] == process) ranks.push_back(rank);
   const std::size_t rank = ranks[random.below(ranks.size())];
   const bool is_inside = told[rank].reached && !told[rank].has_ended;
   fault.who = static_cast<int>(rank);
   fault.at = is_inside ? *told[rank].reached : random.below(plan.steps.size() + 1);
   fault.is_pinned = true;
   if (fault.kind == FaultKind::die) fault.lasts = random.chance(0.5) ? 0us : 1us;
+}
+
+/// All ranks have come as far as the one that cuts the link: none is about to start, which needs
+/// the store. And all close their groups at the end, where none gets across, simulated or real.
+void gather(Plan& plan) {
+  Fault& fault = plan.faults.front();
+  fault.at = std::min<std::size_t>(fault.at, plan.steps.size());
+  plan.steps.insert(plan.steps.begin() + static_cast<std::ptrdiff_t>(fault.at), PlanStep{});
+  ++fault.at;
+  plan.goes_on.assign(plan.goes_on.size(), true);
 }
 
 /// Up to `at_most`, of all orders of magnitude alike.
@@ -143,7 +168,8 @@ bool ends_well(const std::vector<Told>& told) {
 /// That nobody is called late or lost who is slow is worth to be seen as well.
 bool is_slowness(const Fault& fault) {
   return fault.kind == FaultKind::late || fault.kind == FaultKind::stop ||
-         fault.kind == FaultKind::slow;
+         fault.kind == FaultKind::slow || fault.kind == FaultKind::freeze ||
+         (fault.kind == FaultKind::cut && fault.lasts <= kHeals);
 }
 
 /// Simulated hosts share the memory of their data: what a rank has sent lies in bounded rings, and
@@ -151,8 +177,8 @@ bool is_slowness(const Fault& fault) {
 const char* why_only_simulated(const Plan& plan) {
   if (plan.hosts() == 1) return nullptr;
   const Fault& fault = plan.faults.front();
-  if (fault.kind == FaultKind::cut) return "it cuts a link";
-  if (fault.kind == FaultKind::freeze) return "it stops a host";
+  if (fault.kind == FaultKind::cut && fault.other >= 0 && plan.hosts() > 2)
+    return "it parts two hosts that a third one reaches: either may be named";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
   const auto lies_in_a_connection = [](const PlanStep& step) {
     constexpr int kRoot = 0, kAnother = 1;
@@ -175,6 +201,41 @@ const char* why_only_simulated(const Plan& plan) {
   return nullptr;
 }
 
+/// "kPeerLost": how members of a group of the plan have ended with it, in words of told.h.
+std::set<std::string> endings_of(std::size_t group, const std::vector<Told>& told) {
+  std::set<std::string> endings;
+  for (const Told& each : told)
+    if (const auto found = each.groups.find(group); found != each.groups.end())
+      endings.insert(found->second.substr(0, found->second.find(' ')));
+  return endings;
+}
+
+/// Data between simulated hosts are in memory that all share: they cross a link that is cut, and
+/// come from a host that has stopped. So ranks get on that real ones do not, and what these are
+/// told is known only where all find their group failed in the same way. And the real store is on
+/// rank 0's host: who is cut off from it makes no group. Null: it can be run.
+const char* why_not_apart(const Plan& plan, const std::vector<Told>& told) {
+  if (plan.hosts() == 1 || plan.faults.empty()) return nullptr;
+  const Fault& fault = plan.faults.front();
+  const bool parts = cuts(plan) && fault.lasts > kHeals;
+  if (!parts && fault.kind != FaultKind::freeze) return nullptr;
+  const auto first = plan.steps.begin() + static_cast<std::ptrdiff_t>(
+                                              std::min<std::size_t>(fault.at, plan.steps.size()));
+  if (parts && std::any_of(first, plan.steps.end(),
+                           [](const PlanStep& step) { return step.kind == StepKind::make; }))
+    return "it makes a group while the store cannot be reached";
+  for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    const std::set<std::string> endings = endings_of(group, told);
+    const bool is_well = std::all_of(endings.begin(), endings.end(), [](const auto& each) {
+      return each == "well" || each == "left";
+    });
+    if (!is_well && endings.size() > 1)
+      return parts ? "it cuts a link that simulated data cross"
+                   : "it stops a host from which simulated data still come";
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 json expect_drawn(Plan plan) {
@@ -183,6 +244,7 @@ json expect_drawn(Plan plan) {
   if (const char* why = why_only_simulated(plan)) return left_out(plan, why);
   stretch(plan);
   pin(plan);
+  if (cuts(plan)) gather(plan);
   return expect(plan);
 }
 
@@ -227,6 +289,7 @@ json expect(const Plan& plan) {
   }
   if (ends_well(told) && !(is_slowness(plan.faults.front()) && plan.seed % 4 == 0))
     return left_out(plan, "nothing fails (of slow ranks: of three in four)");
+  if (const char* why = why_not_apart(plan, told)) return left_out(plan, why);
   json by_rank = json::array();
   for (const Told& each : told) by_rank.push_back(to_json(each));
   return {{"seed", plan.seed},

@@ -305,6 +305,34 @@ bool add_missed_verdicts(Plan& plan, Random& random) {
   return true;
 }
 
+/// A member sends and leaves while the one that receives stands between its look at the data and
+/// its look at the others.
+bool add_departures(Plan& plan, Random& random) {
+  if (plan.ranks() < 2) return false;
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const int count = random.from_to(2, 6);
+  for (int group = 1; group <= count; ++group) {
+    plan.groups.push_back({ranks, 0});
+    plan.steps.push_back({.kind = StepKind::make, .group = group});
+    const std::size_t send = plan.steps.size();
+    PlanStep step = message(0, 1, true);
+    step.group = group;
+    plan.steps.push_back(step);
+    plan.steps.push_back({.kind = StepKind::close, .group = group});
+    plan.faults.push_back({.kind = FaultKind::late,
+                           .who = ranks[0],
+                           .at = send,
+                           .lasts = std::chrono::milliseconds(random.from_to(0, 4))});
+    plan.faults.push_back({.kind = FaultKind::stop,
+                           .who = ranks[1],
+                           .at = send,
+                           .lasts = std::chrono::milliseconds(random.from_to(10, 100)),
+                           .is_pinned = true,
+                           .steps = random.below(std::uint64_t{1} << random.from_to(1, 8))});
+  }
+  return true;
+}
+
 /// Nothing is wrong and nobody late: whoever sleeps must be woken at once, each time.
 bool add_quiet(Plan& plan, Random& random) {
   if (plan.ranks() < 2 || plan.hosts() > 1) return false;
@@ -332,11 +360,11 @@ bool add_moment(Plan& plan, Random& random) {
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
   constexpr std::array kMoments = {
-      add_chain,          add_any,         add_circles,     add_opposites,
-      add_unawares,       add_unawares,    add_orphan,      add_late_look,
-      add_half_heard,     add_short_rings, add_withdrawals, add_latecomers,
-      add_quiet,          add_buffered,    add_alone,       add_last_goodbye,
-      add_missed_verdicts};
+      add_chain,           add_any,         add_circles,     add_opposites,
+      add_unawares,        add_unawares,    add_orphan,      add_late_look,
+      add_half_heard,      add_short_rings, add_withdrawals, add_latecomers,
+      add_quiet,           add_buffered,    add_alone,       add_last_goodbye,
+      add_missed_verdicts, add_departures};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

@@ -404,7 +404,7 @@ std::string judge_told(const Knot& knot, const std::vector<std::string>& texts,
   for (const std::string& text : texts)
     for (const auto& [rank, to] : links_in(told_by(text)))
       by_group.try_emplace(knot[static_cast<std::size_t>(rank)].group, told_by(text));
-  if (by_group.empty()) return "nobody was told";
+  if (by_group.empty()) return fmt::format("nobody was told; rank 0: {}", texts.at(0));
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     bool must_know = false, is_told = false;
     for (const int group : groups_of(knot[rank])) {

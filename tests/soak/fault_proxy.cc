@@ -12,9 +12,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <optional>
+#include <span>
 #include <stdexcept>
 
 #include "control/hosts/door_plate.h"
+#include "net/handshake.h"
 
 namespace tutti::soak {
 namespace {
@@ -34,6 +37,14 @@ net::TcpAddress parsed(const std::string& text) {
 bool is_acknowledged(int socket) {
   int waiting = 0;
   return ::ioctl(socket, SIOCOUTQ, &waiting) != 0 || waiting == 0;
+}
+
+/// Who says hello with these bytes; -1: there are too few.
+int caller_of(std::span<const std::byte> hello) {
+  auto handshake = net::Handshake::called(net::Level::opportunistic,
+                                          [](const net::Claim&) { return std::nullopt; });
+  if (hello.size() == net::kHelloBytes) handshake.receive(hello);
+  return handshake.has_claim() ? handshake.claim().from : -1;
 }
 
 }  // namespace
@@ -114,11 +125,16 @@ void FaultProxy::read(Pair& pair, int from) {
   if (count < 0 && errno == EAGAIN) return;
   if (count < 0) return reset(pair, from);
   pipe.has_ended = count == 0;
+  const auto of_hello = from == 0 ? net::kHelloBytes - pair.hello.size() : 0;
+  pair.hello.insert(
+      pair.hello.end(), pipe.bytes.begin(),
+      pipe.bytes.begin() + static_cast<std::ptrdiff_t>(std::min(of_hello, pipe.bytes.size())));
   if (pair.is_drained) pipe.bytes.clear();
   const auto before = passed_[from].fetch_add(static_cast<std::uint64_t>(count));
   const bool carries = from == (fault_.is_inward ? 0 : 1) && before <= fault_.offset &&
                        fault_.offset < before + static_cast<std::uint64_t>(count);
   if (carries && fault_.harm != Harm::none && !has_struck_.exchange(true)) {
+    struck_caller_.store(caller_of(pair.hello));
     strike(pair, from, static_cast<std::size_t>(fault_.offset - before));
   }
 }

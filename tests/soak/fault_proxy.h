@@ -17,7 +17,7 @@
 
 #include "net/fd.h"
 #include "net/tcp.h"
-#include "tutti/store.h"
+#include "own_store.h"
 
 namespace tutti::soak {
 
@@ -47,6 +47,9 @@ class FaultProxy {
   std::string address() const;
   std::uint64_t passed(bool is_inward) const noexcept { return passed_[is_inward ? 1 : 0].load(); }
   bool has_struck() const noexcept { return has_struck_.load(); }
+  /// The rank that has called by the connection that was struck; -1: it had not said so, or none
+  /// was struck.
+  int struck_caller() const noexcept { return struck_caller_.load(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -59,8 +62,9 @@ class FaultProxy {
     Clock::time_point held_until = {};
   };
   struct Pair {
-    net::Fd ends[2];  ///< of the caller, of the rank
-    Pipe pipes[2];    ///< by the end that they read from
+    net::Fd ends[2];               ///< of the caller, of the rank
+    Pipe pipes[2];                 ///< by the end that they read from
+    std::vector<std::byte> hello;  ///< what has come of the caller's
     bool is_over = false, is_drained = false;
   };
 
@@ -78,39 +82,22 @@ class FaultProxy {
   std::vector<std::unique_ptr<Pair>> pairs_;
   std::atomic<std::uint64_t> passed_[2] = {};  ///< by the end that they come from
   std::atomic<bool> has_struck_{false};
+  std::atomic<int> struck_caller_{-1};
   std::thread thread_;
 };
 
 /// A store whose user's door has a proxy before it.
-class DoorStore final : public Store {
+class DoorStore final : public test::OwnStore {
  public:
   DoorStore(std::shared_ptr<Store> base, const Fault& fault)
-      : base_(std::move(base)), fault_(fault) {}
+      : OwnStore(std::move(base)), fault_(fault) {}
 
   void set(std::string_view key, std::string_view value, Timeout timeout) override;
-  std::string get(std::string_view key, Timeout timeout) override {
-    return base_->get(key, timeout);
-  }
-  std::optional<std::string> try_get(std::string_view key, Timeout timeout) override {
-    return base_->try_get(key, timeout);
-  }
-  std::int64_t add(std::string_view key, std::int64_t amount, Timeout timeout) override {
-    return base_->add(key, amount, timeout);
-  }
-  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
-                          Timeout timeout) override {
-    return base_->compare_set(key, expected, desired, timeout);
-  }
-  void append(std::string_view key, std::string_view value, Timeout timeout) override {
-    base_->append(key, value, timeout);
-  }
-  bool erase(std::string_view key, Timeout timeout) override { return base_->erase(key, timeout); }
 
   /// Null until the door has been told of.
   const FaultProxy* proxy() const noexcept { return proxy_.get(); }
 
  private:
-  std::shared_ptr<Store> base_;
   Fault fault_;
   std::unique_ptr<FaultProxy> proxy_;
 };

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Soak `fuzz`: libFuzzer makes inputs for every parser of bytes from outside (tests/fuzz), under the sanitizers for addresses and
-undefined behaviour; none may crash one, hold it up for 10 s, or make it take memory for what has only been announced."""
+undefined behaviour; none may crash one, hold it up for 10 s, or make it take memory for what has only been announced.
+Each parser's figures say by which commit, when and with which seed it was run; those of parsers that are left out (--only) stay."""
 import argparse
 import concurrent.futures
 import json
@@ -23,9 +24,14 @@ PLAINLY = ["setarch", "-R"] if subprocess.run(["setarch", "-R", "true"], stderr=
 class Fuzzing:
     def __init__(self, options):
         self.options, self.parsers, self.lock = options, {}, threading.Lock()
+        machine = over_hosts.machine("fuzz")
+        self.run_of_it = {key: machine[key] for key in ("commit", "date", "cpu", "cores", "load")} | {"seed": options.seed}
         self.names = sorted(path.name.removeprefix("fuzz_") for path in (options.build / "tests/fuzz").glob("fuzz_*"))
         if options.only:
-            self.names = [name for name in self.names if name in options.only.split(",")]
+            asked = set(options.only.split(","))
+            if unknown := sorted(asked - set(self.names)):
+                sys.exit(f"fuzz: --only {','.join(unknown)}: there are {', '.join(self.names)}")
+            self.names = sorted(asked)
 
     def fuzz(self, name):
         """One parser for its time, from what was found before and the inputs of the tests."""
@@ -51,7 +57,8 @@ class Fuzzing:
         right = code == 0 and executions > 0 and int(last[0]) > 0
         with self.lock:
             self.parsers[name] = {"executions": executions, "seconds": self.options.seconds, "edges": int(last[0]),
-                                  "features": int(last[1]), "corpus": int(last[2]), "crashes": 0 if right else max(1, len(inputs))}
+                                  "features": int(last[1]), "corpus": int(last[2]), "crashes": 0 if right else max(1, len(inputs)),
+                                  **self.run_of_it}
             print(f"fuzz: {len(self.parsers)} of {len(self.names)}: {name}: {executions} inputs, {last[0]} edges, "
                   f"{'clean' if right else 'WRONG'}", file=sys.stderr)
             if not right:
@@ -66,10 +73,16 @@ class Fuzzing:
         print(f"fuzz: {len(self.parsers)} parsers, {sum(parser['executions'] for parser in self.parsers.values())} inputs, "
               f"{crashes} crashes", file=sys.stderr)
         if self.options.out:
-            report = {**over_hosts.machine("fuzz"), "seed": self.options.seed, "parsers": dict(sorted(self.parsers.items())),
-                      "crashes": crashes}
-            self.options.out.write_text(json.dumps(report, indent=2) + "\n")
+            self.options.out.write_text(json.dumps(merged(self.options.out, self.parsers), indent=2) + "\n")
         return 0 if self.parsers and crashes == 0 else 1
+
+
+def merged(path, parsers):
+    """The evidence in `path` with these parsers in it, less those that exist no more."""
+    kept = json.loads(path.read_text())["parsers"] if path.exists() else {}
+    together = {name: figures for name, figures in {**kept, **parsers}.items() if (ROOT / f"tests/fuzz/{name}.cc").exists()}
+    return {"soak": "fuzz", "parsers": dict(sorted(together.items())), "executions": sum(each["executions"] for each in together.values()),
+            "crashes": sum(each["crashes"] for each in together.values())}
 
 
 def main():

@@ -3,7 +3,8 @@
 // Shown in every round: each survivor has stored the cause within the promise (P1: 99 of 100 within
 // 100 ms, all within 1 s, counted from kill(2)); all name the same culprit; `tutti run` exits with
 // 137; a second later nothing is left: no process (the soak is a subreaper), no socket of the
-// agent, nothing new in /dev/shm or TMPDIR.
+// agent, nothing new in /dev/shm or TMPDIR. In the series ddp each survivor then trains on: alone,
+// and in a group of the survivors until one of these is killed, too.
 #include <fmt/format.h>
 #include <sys/prctl.h>
 
@@ -31,6 +32,7 @@ struct Series {
   int rounds = 0;
   double resident_gib = 0;
   bool helper = false;
+  bool goes_on = false;  ///< without the victim, until another is lost
 };
 
 struct Round {
@@ -41,27 +43,45 @@ struct Round {
 
 std::int64_t now_ns() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-void judge_survivors(const e2e::LaunchedJob& job, int victim, std::int64_t killed_at,
-                     Round& round) {
-  static const std::regex kLost(
-      R"(\[(\d+)\] lost code=(\w+) culprits=([\d,]*) known=(\d+) thrown=(\d+))");
-  const std::string& text = job.out();
-  for (std::sregex_iterator match(text.begin(), text.end(), kLost), end; match != end; ++match) {
+/// Each of `survivors` ranks says `word` and that it lost `victim`, in time.
+void judge_loss(const std::string& text, const std::string& word, int survivors, int victim,
+                std::int64_t killed_at, Round& round) {
+  const std::regex lost(R"(\[(\d+)\] )" + word +
+                        R"( code=(\w+) culprits=([\d,]*) known=(\d+) thrown=(\d+))");
+  int told = 0;
+  for (std::sregex_iterator match(text.begin(), text.end(), lost), end; match != end; ++match) {
     if ((*match)[3] != std::to_string(victim) || (*match)[2] != "kPeerLost") {
-      round.wrong.push_back(fmt::format("rank {} names {} ({}) where {} was killed",
+      round.wrong.push_back(fmt::format("{}: rank {} names {} ({}) where {} was killed", word,
                                         (*match)[1].str(), (*match)[3].str(), (*match)[2].str(),
                                         victim));
     }
     const std::int64_t known_at = std::stoll((*match)[4]);
     if (known_at < killed_at) {
-      round.wrong.push_back(fmt::format("rank {} was not told by on_failure", (*match)[1].str()));
+      round.wrong.push_back(
+          fmt::format("{}: rank {} was not told by on_failure", word, (*match)[1].str()));
     }
     round.known_ms.push_back(static_cast<double>(known_at - killed_at) / 1e6);
+    ++told;
   }
-  if (round.known_ms.size() != kRanks - 1) {
-    round.wrong.push_back(
-        fmt::format("{} survivors reported, {} expected", round.known_ms.size(), kRanks - 1));
+  if (told != survivors)
+    round.wrong.push_back(fmt::format("{}: {} ranks report, {} expected", word, told, survivors));
+}
+
+/// What the survivors of the first loss do without the victim.
+void judge_rest(const std::string& text, Round& round) {
+  static const std::regex kDies(R"(\[(\d+)\] dies at=(\d+))");
+  std::smatch dies;
+  if (!std::regex_search(text, dies, kDies)) {
+    round.wrong.push_back("the survivors did not train on");
+    return;
   }
+  for (const char* line : {"] alone", "] together 3"}) {
+    std::size_t times = 0;
+    for (std::size_t at = 0; (at = text.find(line, at)) != std::string::npos; ++at) ++times;
+    if (times != kRanks - 1)
+      round.wrong.push_back(fmt::format("{} of {} ranks say '{}'", times, kRanks - 1, line + 2));
+  }
+  judge_loss(text, "second", kRanks - 2, std::stoi(dies[1]), std::stoll(dies[2]), round);
 }
 
 Round run_round(const Series& series, std::mt19937_64& random, const Leftovers& leftovers) {
@@ -69,7 +89,7 @@ Round run_round(const Series& series, std::mt19937_64& random, const Leftovers& 
   const int victim = static_cast<int>(random() % kRanks);
   const auto moment = std::chrono::microseconds(random() % 20'000);
   const auto resident_mib = static_cast<std::uint64_t>(series.resident_gib * 1024);
-  e2e::LaunchedJob job({"run", "-n", std::to_string(kRanks), "sh", "-c",
+  e2e::LaunchedJob job({"run", "--failure-grace", "30", "-n", std::to_string(kRanks), "sh", "-c",
                         "echo agent=$TUTTI_AGENT.; exec \"$@\"", "sh", series.program,
                         series.workload, std::to_string(victim), std::to_string(resident_mib),
                         series.helper ? "helper" : "alone"});
@@ -84,7 +104,8 @@ Round run_round(const Series& series, std::mt19937_64& random, const Leftovers& 
   ::kill(pid, SIGKILL);
   const int code = job.wait_exit(30s);
   if (code != 137) round.wrong.push_back(fmt::format("exit code {} instead of 137", code));
-  judge_survivors(job, victim, killed_at, round);
+  judge_loss(job.out(), "lost", kRanks - 1, victim, killed_at, round);
+  if (series.goes_on) judge_rest(job.out(), round);
   if (job.err().find(fmt::format("ROOT CAUSE: rank {} ", victim)) == std::string::npos) {
     round.wrong.push_back("the post-mortem names another rank");
   }
@@ -104,7 +125,7 @@ int soak(const Words& words) {
       {"resident", TUTTI_SOAK_RANK, "collectives", words.rounds, words.resident_gib},
       {"helper", TUTTI_SOAK_RANK, "collectives", words.rounds, 0, true}};
 #ifdef TUTTI_SOAK_DDP_RANK
-  all.push_back({"ddp", TUTTI_SOAK_DDP_RANK, "ddp", words.rounds});
+  all.push_back({"ddp", TUTTI_SOAK_DDP_RANK, "ddp", words.rounds, 0, false, true});
 #else
   fmt::print(stderr, "kills: built without libtorch: no series with DistributedDataParallel\n");
 #endif

@@ -51,4 +51,6 @@ tutti::soak::Step make_step(ProcessGroup& world, const std::string& workload) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return tutti::soak::run_until_a_loss(argc, argv, make_step); }
+int main(int argc, char** argv) {
+  return tutti::soak::run_until_a_loss(argc, argv, {.make_step = make_step});
+}

@@ -4,11 +4,17 @@
 Victims, in turn: any rank; the relay of the lowest host; that and the relay of the next host at the same moment; all ranks of a
 host. Shown in every round: each survivor has stored the cause within the promise (P1, counted from the first kill(2)); all name
 the same culprits, which were killed; each ends by itself with its error; a second later nothing is left on any host.
+Not each of several victims need be named: the verdict falls with the first deaths that are known. Of two relays that die at the same
+moment one is named as a rule; the evidence counts the rounds in which all were ("rounds_that_name_all").
+
+In the series ddp each survivor then trains on: alone, in a new group of the survivors, and until one of these kills itself, too. Its
+ranks meet in a file: a store by hand would be gone with rank 0.
 
 Where all ranks of a host die, others learn it by the ends of their connections, which the kernel closes once it has freed their memory:
 P1 allows for that (docs/decisions/0046). How long it takes for a process that has nothing to do with Tutti is measured first; in rounds
 in which a host with so much memory dies as a whole it is added to what P1 gives. All other figures count from kill(2).
 """
+import pathlib
 import random
 import signal
 import subprocess
@@ -74,22 +80,41 @@ class Round:
         self.job.signal(signal.SIGKILL, self.victims)
         return True
 
-    def judge_survivors(self):
-        self.job.wait_for("lost ", self.survivors, 30)
+    def judge_loss(self, word, survivors, victims, killed_at):
+        """Each of `survivors` says `word` and which of `victims` it lost; the sets that were named."""
+        self.job.wait_for(f"{word} ", survivors, 30)
         sets = set()
-        for rank, line in self.job.said("lost ", self.survivors).items():
+        lines = self.job.said(f"{word} ", survivors)
+        for rank, line in lines.items():
             code, culprits, known = over_hosts.culprits_of(line)
             sets.add(frozenset(culprits))
             if code != "kPeerLost":
-                self.wrong.append(f"rank {rank} has {code}")
-            if known < self.killed_at:
-                self.wrong.append(f"rank {rank} was not told by on_failure")
-            self.known_ms.append((known - self.killed_at) / 1e6)
-        if len(self.known_ms) != len(self.survivors):
-            self.wrong.append(f"{len(self.known_ms)} survivors reported, {len(self.survivors)} expected")
-        if len(sets) > 1 or not all(named and named <= set(self.victims) for named in sets):
-            self.wrong.append(f"{self.victims} were killed, named are {sorted(map(sorted, sets))}")
-        self.named = max(map(len, sets), default=0)
+                self.wrong.append(f"{word}: rank {rank} has {code}")
+            if known < killed_at:
+                self.wrong.append(f"{word}: rank {rank} was not told by on_failure")
+            self.known_ms.append((known - killed_at) / 1e6)
+        if len(lines) != len(survivors):
+            self.wrong.append(f"{word}: {len(lines)} survivors reported, {len(survivors)} expected")
+        if len(sets) > 1 or not all(named and named <= set(victims) for named in sets):
+            self.wrong.append(f"{word}: {victims} were killed, named are {sorted(map(sorted, sets))}")
+        return sets
+
+    def judge_survivors(self):
+        self.named = max(map(len, self.judge_loss("lost", self.survivors, self.victims, self.killed_at)), default=0)
+
+    def judge_rest(self):
+        """What the survivors do without the victims."""
+        for line in ("alone", f"together {len(self.survivors)}"):
+            if not self.job.wait_for(line, self.survivors, 60):
+                self.wrong.append(f"not all survivors say '{line}': {self.job.said(line)}")
+                return
+        second = self.survivors[-1]
+        if not self.job.wait_for("dies at=", [second], 10):
+            self.wrong.append(f"rank {second} did not kill itself")
+            return
+        killed_at = int(self.job.said("dies at=")[second].split("=")[1])
+        self.survivors.remove(second)
+        self.judge_loss("second", self.survivors, [second], killed_at)
 
     def judge_ends(self, left):
         codes = self.job.wait_ends(self.survivors, 10)
@@ -105,12 +130,17 @@ class Round:
 def run_round(network, words, kind, dice, options, left):
     victims = victims_of(kind, dice, options)
     program, workload, resident, helper = words
-    job = over_hosts.Job(network, options.hosts, options.ranks, [program, workload, victims[0], resident, helper])
+    command = [program, workload, ",".join(map(str, victims)), resident, helper]
+    meeting = pathlib.Path(left.folder.name) / "store"
+    job = over_hosts.Job(network, options.hosts, options.ranks, command, more={"SOAK_STORE": str(meeting)} if workload == "ddp" else None)
     left.helpers = helper == "helper"
     try:
         this = Round(job, victims)
         if this.kill(dice.random() * 0.02):
             this.judge_survivors()
+            if workload == "ddp" and not this.wrong:
+                this.judge_rest()
+            meeting.unlink(missing_ok=True)
             this.judge_ends(left)
         this.printed = job.text()
         return this

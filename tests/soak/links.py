@@ -74,6 +74,7 @@ def run_cut(kind, network, dice, options):
         job.wait_for("again ", everybody, 60)
         losses = {rank: over_hosts.culprits_of(line) for rank, line in lines.items()}
         told = [(known - whole) / 1e6 for _, _, known in losses.values() if known]
+        wrong += [f"rank {rank} was not told by on_failure" for rank, (_, _, known) in losses.items() if not known]
         wrong += [f"rank {rank} has {code}" for rank, (code, _, _) in losses.items() if code != "kPeerLost"]
         wrong += [f"rank {rank} was never told" for rank in everybody if rank not in losses]
         wrong += cut.wrong({rank: culprits for rank, (_, culprits, _) in losses.items()})
@@ -92,7 +93,9 @@ def count_steps(network, options):
     count = 100
     while True:
         begin = time.monotonic()
-        hashes, _ = run_steps(network, count, options, lambda job: None)
+        hashes, text = run_steps(network, count, options, lambda job: None)
+        if len(hashes) != 1 or "nothing" in hashes:
+            raise over_hosts.hosts.Failed(f"an undisturbed run of {count} all_reduces: {hashes}\n{text}")
         if time.monotonic() - begin > 2:
             return count, hashes.pop()
         count *= 2

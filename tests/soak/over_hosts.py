@@ -21,7 +21,7 @@ import hosts  # noqa: E402
 
 BOUNDS = (1, 2, 5, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000, 2000, 2500, 3000, 3500, 4000, 5000)
 CLONE_NEWNS, MS_REC, MS_SLAVE = 0x20000, 0x4000, 0x80000
-LOST = re.compile(r"lost code=(\w+) culprits=([\d,]*) known=(\d+)")
+LOST = re.compile(r"\w+ code=(\w+) culprits=([\d,]*) known=(\d+)")
 
 
 class Job:
@@ -88,7 +88,7 @@ def take_own_shm():
     """From now on this process and its children have a /dev/shm that nobody else sees: other programs put things into everybody's."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) or libc.mount(None, b"/", None, MS_REC | MS_SLAVE, None) or libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, None):
-        raise hosts.Failed(f"a /dev/shm of one's own: {os.strerror(ctypes.get_errno())}")
+        raise hosts.NotPermitted(f"a /dev/shm of one's own: {os.strerror(ctypes.get_errno())}")
 
 
 class Leftovers:
@@ -137,7 +137,7 @@ def state_of(pid):
 
 
 def culprits_of(line):
-    """(code, set of culprits, when it was known) of a line "lost ..."."""
+    """(code, set of culprits, when it was known) of a line "lost ..." or "second ..."."""
     code, culprits, known = LOST.match(line).groups()
     return code, {int(rank) for rank in culprits.split(",") if rank}, int(known)
 
@@ -219,10 +219,12 @@ def run(soak, options):
     try:
         hosts.remove_stale()
         return soak(options)
-    except hosts.Failed as failure:
+    except hosts.NotPermitted as failure:
         print(f"SKIPPED: {failure}", file=sys.stderr)
         return hosts.NOT_PERMITTED
     except FileNotFoundError as missing:
+        if not hosts.is_not_installed(missing):
+            raise
         print(f"SKIPPED: {missing.filename} is not installed: apt-get install iproute2", file=sys.stderr)
         return hosts.NOT_PERMITTED
 

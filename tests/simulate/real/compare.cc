@@ -19,6 +19,7 @@
 #include "simulate/script.h"
 #include "store/client.h"
 #include "store/server.h"
+#include "tutti/store.h"
 #include "tutti/test_kit.h"
 
 namespace tutti::simulate {
@@ -69,14 +70,51 @@ class SharedPids {
   RealWorld::Pids pids_;
 };
 
-/// All ranks of a process, each in a thread; what it answers goes back to the comparison. They meet
-/// in the store at `address`.
-std::string run_process(const Plan& plan, int process, InitOptions init, const std::string& address,
-                        RealWorld::Pids pids) {
+/// A store in a process of its own: as the simulated one it outlives all ranks. Where there are
+/// hosts it is on the first one, rank 0's, and served over TCP.
+class OutlivingStore {
+ public:
+  explicit OutlivingStore(const Hosts* hosts) : hosts_(hosts) {
+    // Made here: there all can connect at once.
+    net::Fd listener = hosts == nullptr ? net::Fd(net::listen(local_).release()) : net::Fd();
+    server_ = ::fork();
+    if (server_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (hosts != nullptr) {
+      const auto store = make_tcp_store({.host = hosts->address(), .is_server = true});
+      for (;;) ::pause();
+    }
+    const store::Server server({.listener = std::move(listener)});
+    for (;;) ::pause();
+  }
+  OutlivingStore(const OutlivingStore&) = delete;
+  OutlivingStore& operator=(const OutlivingStore&) = delete;
+  ~OutlivingStore() {
+    ::kill(server_, SIGKILL);
+    ::waitpid(server_, nullptr, 0);
+  }
+
+  /// From a process of any host.
+  std::shared_ptr<Store> connect() const {
+    if (hosts_ != nullptr) return make_tcp_store({.host = hosts_->address(), .timeout = kLimit});
+    return store::connect_store(local_, {}, Deadline::after(kLimit)).store;
+  }
+
+ private:
+  const Hosts* const hosts_;
+  const std::string local_ = net::random_address("tutti-real");
+  pid_t server_ = -1;
+};
+
+/// All ranks of a process, each in a thread, on its host; what it answers goes back to the
+/// comparison. They meet in the store.
+std::string run_process(const Plan& plan, int process, InitOptions init,
+                        const OutlivingStore& store, const Hosts* hosts, RealWorld::Pids pids) {
   use_cores_of(plan);
+  if (hosts != nullptr) hosts->enter(plan.hosts_of[static_cast<std::size_t>(process)]);
   pids[static_cast<std::size_t>(process)].store(::getpid());
-  init.store = store::connect_store(address, {}, Deadline::after(kLimit)).store;
-  RealWorld world(plan, init, pids);
+  init.store = store.connect();
+  RealWorld world(plan, init, hosts, pids);
   std::vector<OfRank> ranks(static_cast<std::size_t>(plan.ranks()));
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
@@ -94,39 +132,14 @@ std::string run_process(const Plan& plan, int process, InitOptions init, const s
   return answer.dump();
 }
 
-/// A store in a process of its own: as the simulated one it outlives all ranks.
-class OutlivingStore {
- public:
-  OutlivingStore() {
-    net::Fd listener(net::listen(address_).release());  // else the child would not inherit it
-    server_ = ::fork();
-    if (server_ != 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    const store::Server server({.listener = std::move(listener)});
-    for (;;) ::pause();
-  }
-  OutlivingStore(const OutlivingStore&) = delete;
-  OutlivingStore& operator=(const OutlivingStore&) = delete;
-  ~OutlivingStore() {
-    ::kill(server_, SIGKILL);
-    ::waitpid(server_, nullptr, 0);
-  }
-
-  const std::string& address() const noexcept { return address_; }
-
- private:
-  const std::string address_ = net::random_address("tutti-real");
-  pid_t server_ = -1;
-};
-
-std::vector<test_kit::Outcome> run_processes(const Plan& plan) {
-  const OutlivingStore store;
+std::vector<test_kit::Outcome> run_processes(const Plan& plan, const Hosts* hosts) {
+  const OutlivingStore store(hosts);
   const SharedPids pids(static_cast<std::size_t>(plan.process_of.back() + 1));
   const test_kit::RunOptions options{.as = test_kit::As::processes, .deadline = kLimit};
   return test_kit::collect_ranks(
       plan.process_of.back() + 1,
       [&](const test_kit::Rank& me) {
-        return run_process(plan, me.rank, me.init, store.address(), pids.get());
+        return run_process(plan, me.rank, me.init, store, hosts, pids.get());
       },
       options);
 }
@@ -135,10 +148,11 @@ bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) != -1 || errno != E
 
 }  // namespace
 
-Run run_real(const json& expectation, RanksAs as) {
+Run run_real(const json& expectation, RanksAs as, const Hosts* hosts) {
   Plan plan = from_script(expectation.at("script").get<std::string>());
   if (as == RanksAs::threads) std::fill(plan.process_of.begin(), plan.process_of.end(), 0);
-  const std::vector<test_kit::Outcome> processes = run_processes(plan);
+  const std::vector<test_kit::Outcome> processes = run_processes(plan, hosts);
+  if (hosts != nullptr) hosts->mend();
   Run run;
   run.told = json::array();
   for (std::size_t rank = 0; rank < plan.process_of.size(); ++rank) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "simulate/real/hosts.h"
 #include "simulate/round.h"
 
 namespace tutti::simulate {
@@ -23,7 +24,8 @@ struct Run {
 };
 
 /// Runs the script of an expectation (expect.h). All processes that it starts have ended when it
-/// returns. The caller has one thread.
-Run run_real(const nlohmann::json& expectation, RanksAs as);
+/// returns. The caller has one thread. `hosts`: of a script with several; the caller is on the
+/// first one.
+Run run_real(const nlohmann::json& expectation, RanksAs as, const Hosts* hosts);
 
 }  // namespace tutti::simulate

@@ -1,6 +1,7 @@
 // ./dev soak real: scripts of the simulator with one fault, run by real ranks: as processes, and as
 // threads of one process where no fault befalls a process. Each is told what it was told in the
-// simulation. With --hosts N they are processes of several hosts.
+// simulation. With --hosts N they are processes of several hosts, which tests/soak/real_hosts.py
+// has made.
 //
 // soak_simulate says which scripts end in the same whatever the order of steps, and in what.
 #include <fmt/format.h>
@@ -53,6 +54,10 @@ std::vector<json> ask_simulator(const std::string& arguments) {
   return lines;
 }
 
+Plan plan_of(const json& expectation) {
+  return from_script(expectation.at("script").get<std::string>());
+}
+
 /// Scripts whose end depends on the plan alone: out of those of a seed and the next ones, or one in
 /// a file.
 class Scripts {
@@ -60,7 +65,7 @@ class Scripts {
   Scripts(const SoakOptions& options, int hosts)
       : next_(options.seed), file_(options.replay), hosts_(hosts) {}
 
-  /// Throws std::runtime_error if a simulation violates something.
+  /// Throws std::runtime_error if a simulation violates something, or has more or fewer hosts.
   std::vector<json> choose(std::size_t count) {
     constexpr std::uint64_t kAtATime = 50;
     std::vector<json> chosen;
@@ -91,6 +96,15 @@ class Scripts {
       ++left_out[line.at("left out")];
       return;
     }
+    const int needed = plan_of(line).hosts();
+    if (needed == 1 && hosts_ > 1 && file_.empty()) {
+      ++left_out["it has one rank, and no hosts"];
+      return;
+    }
+    if (needed > hosts_ || (needed == 1) != (hosts_ == 1))
+      throw std::runtime_error(
+          fmt::format("a script of {} host(s): ./dev soak real{} --replay FILE", needed,
+                      needed > 1 ? fmt::format(" --hosts {}", needed) : ""));
     calls_left_out += line.at("calls left out").get<int>();
     chosen.push_back(std::move(line));
   }
@@ -101,10 +115,6 @@ class Scripts {
   bool had_file_ = false;
   std::vector<json> lines_;
 };
-
-Plan plan_of(const json& expectation) {
-  return from_script(expectation.at("script").get<std::string>());
-}
 
 constexpr std::array<const char*, 2> kAs = {"processes", "threads"};
 
@@ -134,7 +144,7 @@ bool is_explained(const json& expectation, const Run& run) {
 }
 
 /// Runs a script in every way that it can be.
-json run_script(const json& expectation) {
+json run_script(const json& expectation, const Hosts* hosts) {
   const Plan plan = plan_of(expectation);
   json result = {{"seed", expectation.at("seed")},
                  {"kind", kind_of(expectation, plan)},
@@ -143,7 +153,7 @@ json run_script(const json& expectation) {
   for (const RanksAs as : {RanksAs::processes, RanksAs::threads}) {
     if (as == RanksAs::threads && !is_of_threads(plan)) continue;
     const auto began = Clock::now();
-    const Run run = run_real(expectation, as);
+    const Run run = run_real(expectation, as, hosts);
     const std::chrono::duration<double, std::milli> took = Clock::now() - began;
     result["runs"].push_back({{"as", kAs[static_cast<std::size_t>(as)]},
                               {"ms", took.count()},
@@ -203,32 +213,35 @@ void add(Total& total, const json& result, const SoakOptions& options) {
   }
 }
 
-/// Runs every jobs-th script from `first` on, in a process of its own.
+/// Runs every jobs-th script from `first` on, in a process of its own; on `hosts`, if there are
+/// any.
 pid_t start_worker(const std::vector<json>& expectations, std::size_t first, std::size_t jobs,
-                   int out) {
+                   const Hosts* hosts, int out) {
   std::fflush(nullptr);
   const pid_t worker = ::fork();
   if (worker != 0) return worker;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what it leaves behind is seen
   set_log_callback([](LogLevel, std::string_view) {});
+  if (hosts != nullptr) hosts->enter(0);
   for (std::size_t i = first; i < expectations.size(); i += jobs) {
-    const std::string text = run_script(expectations[i]).dump();
+    const std::string text = run_script(expectations[i], hosts).dump();
     if (::send(out, text.data(), text.size(), 0) != std::ssize(text)) std::_Exit(1);
   }
   std::_Exit(0);
 }
 
-/// Runs all scripts, some at a time.
+/// Runs all scripts, some at a time: each on hosts of its own, where it has several.
 void run_all(const std::vector<json>& expectations, const SoakOptions& options,
-             soak::Progress& progress, Total& total) {
+             const std::vector<Hosts>& hosts, soak::Progress& progress, Total& total) {
   std::array<int, 2> ends;  // one message for each script
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends.data()) != 0)
     throw std::runtime_error("cannot make a socket");
   const std::size_t jobs = std::min(static_cast<std::size_t>(options.jobs), expectations.size());
   std::vector<pid_t> workers;
   for (std::size_t first = 0; first < jobs; ++first)
-    workers.push_back(start_worker(expectations, first, jobs, ends[1]));
+    workers.push_back(
+        start_worker(expectations, first, jobs, hosts.empty() ? nullptr : &hosts[first], ends[1]));
   ::close(ends[1]);
   std::vector<char> buffer(1 << 20);
   std::size_t done = 0;
@@ -277,16 +290,16 @@ void write_evidence(const SoakOptions& options, const Scripts& scripts, const To
                         {"scripts_left_out_once_run", std::to_string(total.explained)}});
 }
 
-int soak_real(const SoakOptions& options, int hosts) {
+int soak_real(const SoakOptions& options, int host_count, const std::vector<Hosts>& hosts) {
   const soak::Leftovers leftovers;
   fmt::print(stderr, "real: seed {}\n", options.seed);
-  Scripts scripts(options, hosts);
+  Scripts scripts(options, host_count);
   Total total;
   soak::Progress progress("real", static_cast<int>(options.rounds));
   for (std::size_t missing = options.rounds; missing > 0 && total.broken == 0;) {
     const std::vector<json> chosen = scripts.choose(missing);
     if (chosen.empty()) break;  // of a file there is one
-    run_all(chosen, options, progress, total);
+    run_all(chosen, options, hosts, progress, total);
     missing = options.rounds - static_cast<std::size_t>(total.scripts + total.different);
   }
   print(scripts, total);
@@ -307,11 +320,17 @@ int main(int argc, char** argv) try {
   options.rounds = 200;
   options.jobs = 8;
   add_soak_options(app, options, "real-difference.json");
-  int hosts = 1;
-  app.add_option("--hosts", hosts, "on which the ranks of a script are, over TCP")
+  int host_count = 1;
+  std::vector<std::string> on;
+  app.add_option("--hosts", host_count, "of a script: ./dev soak real --hosts N")
       ->check(CLI::Range(1, 64));
+  app.add_option("--on", on,
+                 "hosts for a script at a time, as tests/soak/real_hosts.py gives them");
   CLI11_PARSE(app, argc, argv);
-  return soak_real(options, hosts);
+  if ((host_count > 1) != !on.empty())
+    throw std::runtime_error("scripts of several hosts need some: ./dev soak real --hosts N");
+  if (!on.empty()) options.jobs = static_cast<int>(on.size());
+  return soak_real(options, host_count, {on.begin(), on.end()});
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 2;

@@ -27,8 +27,6 @@ void require(bool holds, const char* what) {
   if (!holds) throw std::system_error(errno, std::generic_category(), what);
 }
 
-void die() { ::kill(::getpid(), SIGKILL); }
-
 /// A timer of the kernel lets the process go on: again and again, since a first signal might come
 /// before the process has stopped.
 void stop_for(std::chrono::nanoseconds lasts) {
@@ -81,29 +79,52 @@ ProcessGroup RealWorld::make_world(int rank) {
                    {"close_timeout", timeout},
                    {"deadlock", plan_.warns ? "warn" : "fail"},
                    {"deadlock_after", fmt::format("{}us", plan_.timeout / 4 / 1us)}};
-  if (plan_.hosts() > 1) init.settings["host_id"] = fmt::format("host-{}", plan_.host_of(rank));
   return init_process_group(init);
 }
 
 void RealWorld::befall(const Fault& fault) {
-  if (fault.kind == FaultKind::stop) return stop_for(fault.lasts);
-  if (fault.kind == FaultKind::error) return refuse_memory();
-  if (fault.kind == FaultKind::lose) return lose_host(plan_.host_of(fault.who));
-  if (fault.kind != FaultKind::die) return;  // the program's own
-  if (fault.lasts == 0ns) die();
-  std::thread([lasts = fault.lasts] {
-    std::this_thread::sleep_for(lasts);
-    die();
-  }).detach();
+  switch (fault.kind) {
+    case FaultKind::stop:
+      return stop_for(fault.lasts);
+    case FaultKind::freeze:
+      signal_others_of_host(SIGSTOP, fault);
+      stop_for(fault.lasts);
+      return signal_others_of_host(SIGCONT, fault);
+    case FaultKind::cut:
+      return hosts_->cut(plan_, fault);
+    case FaultKind::error:
+      return refuse_memory();
+    case FaultKind::die:
+    case FaultKind::lose:
+      if (fault.lasts == 0ns) return die(fault);
+      std::thread([this, fault] {
+        std::this_thread::sleep_for(fault.lasts);
+        die(fault);
+      }).detach();
+      return;
+    case FaultKind::none:
+    case FaultKind::late:
+    case FaultKind::disagree:
+    case FaultKind::skip:
+    case FaultKind::abort:
+    case FaultKind::quit:
+    case FaultKind::slow:
+    case FaultKind::swap:
+      return;  // the program's own
+  }
 }
 
-/// This process is one of them.
-void RealWorld::lose_host(int host) {
-  for (std::size_t process = 0; process < pids_.size(); ++process) {
-    const pid_t pid = pids_[process].load();
-    if (plan_.hosts_of[process] == host && pid > 0 && pid != ::getpid()) ::kill(pid, SIGKILL);
+void RealWorld::die(const Fault& fault) const {
+  if (fault.kind == FaultKind::lose) signal_others_of_host(SIGKILL, fault);
+  ::kill(::getpid(), SIGKILL);
+}
+
+/// The other processes of the script on the host of the rank that the fault befalls.
+void RealWorld::signal_others_of_host(int number, const Fault& fault) const {
+  for (const int process : plan_.processes_of(plan_.host_of(fault.who))) {
+    const pid_t pid = pids_[static_cast<std::size_t>(process)].load();
+    if (pid > 0 && pid != ::getpid()) ::kill(pid, number);
   }
-  die();
 }
 
 void use_cores_of(const Plan& plan) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <span>
 
+#include "simulate/real/hosts.h"
 #include "simulate/surroundings.h"
 #include "tutti/init.h"
 
@@ -17,9 +18,9 @@ class RealWorld final : public Surroundings {
  public:
   /// By process of the plan, which each writes down itself. Shared by all.
   using Pids = std::span<std::atomic<pid_t>>;
-  /// `init`: where the ranks meet.
-  RealWorld(const Plan& plan, InitOptions init, Pids pids)
-      : plan_(plan), init_(std::move(init)), pids_(pids) {}
+  /// `init`: where the ranks meet. `hosts`: of a plan with several.
+  RealWorld(const Plan& plan, InitOptions init, const Hosts* hosts, Pids pids)
+      : plan_(plan), init_(std::move(init)), hosts_(hosts), pids_(pids) {}
 
   Clock::time_point now() const override { return Clock::now(); }
   void pause(std::chrono::nanoseconds lasts) override;
@@ -29,10 +30,12 @@ class RealWorld final : public Surroundings {
   std::chrono::nanoseconds hiccups() const override { return std::chrono::nanoseconds(0); }
 
  private:
-  const Plan& plan_;
-  void lose_host(int host);
+  void die(const Fault& fault) const;
+  void signal_others_of_host(int number, const Fault& fault) const;
 
+  const Plan& plan_;
   const InitOptions init_;
+  const Hosts* const hosts_;
   const Pids pids_;
 };
 
