@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
     for (std::size_t i = 0; i < cut.command.size(); ++i)
       fuzz::require(cut.command[i] == words[words.size() - cut.command.size() + i]);
     for (const std::string& option : cut.options) fuzz::require(option.starts_with('-'));
-    (void)launch::explain_late_count(cut.command);
+    (void)launch::explain_late_count(cut);
     fuzz::require(launch::shell_words(cut.command).size() >= cut.command.size());
   });
   for (const std::string& word : words) take_value(word);

@@ -1,4 +1,4 @@
-// Whatever stands in the files of a data set: example 07 reads it or says what is wrong with it.
+// Whatever stands in the files of a data set: the examples read it or say what is wrong with it.
 #include <unistd.h>
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "../../examples/07_fashion_mnist/idx.h"
+#include "common/idx.h"
 #include "fuzz/input.h"
 
 namespace {

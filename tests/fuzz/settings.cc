@@ -28,8 +28,12 @@ void launch_below(const Environment& environment) {
   const auto placement = launch::place_on_host({0, 1}, "here", std::vector<launch::Binding>(2));
   (void)launch::thread_defaults(environment, 2, 2);
   const int port = launch::master_port(environment);
-  const Environment rank =
-      launch::rank_variables(environment, placement, 1, {"@agent", "127.0.0.1", port, "job", 0, 0});
+  const Environment rank = launch::rank_variables(environment, placement, 1,
+                                                  {.agent = "@agent",
+                                                   .master_address = "127.0.0.1",
+                                                   .master_port = port,
+                                                   .run_id = "job",
+                                                   .role = "default"});
   require(rank.at("RANK") == "1" && rank.at("WORLD_SIZE") == "2");
   identify(rank);
 }
