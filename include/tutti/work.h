@@ -66,6 +66,8 @@ class [[nodiscard]] TUTTI_API Work {
   }
   /// Whether the operation has completed or failed. Never blocks.
   bool done() const noexcept;
+  /// Whether it is of no operation: made without one, or moved from.
+  bool is_empty() const noexcept { return state_ == nullptr; }
   /// The failure, if there was one. Never blocks.
   std::optional<Error> error() const;
   /// Takes back a send or recv that nothing has matched. True: it has moved nothing and never will;

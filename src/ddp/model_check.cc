@@ -90,8 +90,8 @@ ModelDifference first_difference(std::span<const ModelDescription> by_rank) {
   return {};
 }
 
-void check_same_model(ProcessGroup& group, const std::string& name, const ModelDescription& own,
-                      Where where) {
+void check_same(ProcessGroup& group, const Compared& compared, const ModelDescription& own,
+                Where where) {
   const std::uint64_t own_digest = digest(own);
   std::vector<std::uint64_t> digests(static_cast<std::size_t>(group.world_size()));
   group.all_gather(ConstBuffer(own_digest), Buffer(digests), {}, where);
@@ -103,9 +103,8 @@ void check_same_model(ProcessGroup& group, const std::string& name, const ModelD
   context.culprits = {difference.rank};
   context.call_site = name_of(where);
   throw Error(ErrorCode::kCollectiveMismatch,
-              fmt::format("{}, rank {}: the ranks' models differ: {}. Build "
-                          "the same model with the same options on every rank.",
-                          name, group.rank(), difference.text),
+              fmt::format("{}, rank {}: the ranks' {} differ: {}. {}", compared.owner, group.rank(),
+                          compared.what, difference.text, compared.remedy),
               std::move(context));
 }
 

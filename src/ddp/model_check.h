@@ -29,10 +29,17 @@ struct ModelDifference {
 };
 ModelDifference first_difference(std::span<const ModelDescription> by_rank);
 
-/// Compares over all ranks of the group; `name` is the wrapper's.
+/// What is compared, for messages.
+struct Compared {
+  std::string owner;   ///< the wrapper
+  std::string what;    ///< "models"
+  std::string remedy;  ///< a sentence
+};
+
+/// Compares over all ranks of the group.
 /// Errors    kCollectiveMismatch with the difference, the same on every rank; the group stays
 ///           usable.
-void check_same_model(ProcessGroup& group, const std::string& name, const ModelDescription& own,
-                      Where where);
+void check_same(ProcessGroup& group, const Compared& compared, const ModelDescription& own,
+                Where where);
 
 }  // namespace tutti::ddp

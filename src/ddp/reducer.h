@@ -20,6 +20,7 @@ namespace tutti::ddp {
 struct ReducerActions {
   std::function<void(std::size_t bucket)> launch;  ///< starts the bucket's all_reduce
   std::function<void(std::size_t bucket)> wait;    ///< until it is done; throws its failure
+  std::function<void(std::size_t bucket)> drop;    ///< until what launch began is over; no throw
 };
 
 /// Threads   mark_ready may be called from several threads at once; everything else by one thread
@@ -46,7 +47,7 @@ class Reducer {
   /// fails; then the first failure is thrown.
   void finish();
 
-  /// Forgets the step: waits for what was launched, ignoring failures.
+  /// Forgets the step: drops what was launched.
   void reset() noexcept;
 
   /// The order of marks in the first step that finished; empty before.

@@ -52,10 +52,14 @@ ShareSampler::ShareSampler(const SamplerConfig& config) : config_(config) {
   }
 }
 
-std::size_t ShareSampler::share_count() const {
+std::size_t ShareSampler::common_count() const {
   const std::size_t n = config_.rank_count;
-  return config_.tail == Tail::drop ? config_.dataset_count / n
-                                    : (config_.dataset_count + n - 1) / n;
+  return (config_.dataset_count + (config_.tail == Tail::pad ? n - 1 : 0)) / n;
+}
+
+std::size_t ShareSampler::share_count() const {
+  const bool has_more = config_.rank < config_.dataset_count % config_.rank_count;
+  return common_count() + (config_.tail == Tail::exact && has_more ? 1 : 0);
 }
 
 void ShareSampler::start() {
@@ -69,20 +73,37 @@ void ShareSampler::start() {
   for (std::size_t i = 0; i < share_count(); ++i) {
     share_.push_back(order[(i * config_.rank_count + config_.rank) % order.size()]);
   }
-  if (!std::exchange(resuming_, false)) position_ = 0;
+  common_in_pass_ = common_count();
+  position_ = std::exchange(resuming_, false) ? std::min(position_, share_.size()) : 0;
 }
 
 std::vector<std::size_t> ShareSampler::next(std::size_t count) {
-  const std::size_t end = std::min(share_.size(), position_ + count);
+  const bool is_last = position_ + count >= common_in_pass_;
+  const std::size_t end = is_last ? share_.size() : position_ + count;
   std::vector<std::size_t> samples(share_.begin() + static_cast<std::ptrdiff_t>(position_),
                                    share_.begin() + static_cast<std::ptrdiff_t>(end));
   position_ = end;
   return samples;
 }
 
-SamplerState ShareSampler::state() const {
+double ShareSampler::weight(std::size_t count, std::size_t end) const {
+  if (count == 0 || count > end || end > share_count()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("DistributedSampler: a batch of {} samples cannot end after {} of the "
+                            "{} of this rank's share; pass what the batch holds, and what training "
+                            "has consumed with it",
+                            count, end, share_count()));
+  }
+  if (config_.tail != Tail::exact || end < share_count()) return 1;
+  const std::size_t before = (end - count) * config_.rank_count;  // on all ranks
+  return static_cast<double>(count * config_.rank_count) /
+         static_cast<double>(config_.dataset_count - before);
+}
+
+/// At the end of a pass shares may differ by one; what all have stands for it.
+SamplerState ShareSampler::state(std::optional<std::size_t> position) const {
   return {{"epoch", epoch_},
-          {"position", position_},
+          {"position", std::min(position.value_or(position_), common_count())},
           {"dataset_count", config_.dataset_count},
           {"rank_count", config_.rank_count},
           {"seed", config_.seed},
@@ -107,13 +128,13 @@ void ShareSampler::load(const SamplerState& state) {
     }
   }
   const std::uint64_t position = state.at("position");
-  if (position > share_count()) {
+  if (position > common_count()) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("DistributedSampler: position {} lies beyond the share of {} samples",
-                            position, share_count()));
+                            position, common_count()));
   }
   epoch_ = state.at("epoch");
-  position_ = position;
+  position_ = position < common_count() ? position : share_count();
   resuming_ = true;
 }
 

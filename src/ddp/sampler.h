@@ -1,22 +1,21 @@
 // Which samples of a data set a rank sees, and in which order.
 //
 // All ranks make the same *permutation* of the data set from (seed, epoch), bring its length to a
-// multiple of the number of ranks (the *tail* rule), and rank r takes positions r, r+n, r+2n, ... :
-// its *share*. A *pass* walks the share once. The *position* counts samples of the share taken.
+// multiple of the number of ranks (the *tail* rule; Tail::exact leaves it), and rank r takes
+// positions r, r+n, r+2n, ... : its *share*. A *pass* walks the share once. The *position* counts
+// samples of the share taken. A batch that comes to the end of the *common count*, which every
+// share has, takes the rest of its share: so all ranks take as many batches.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-namespace tutti::ddp {
+#include "tutti/torch/sampler_options.h"
 
-/// What becomes of a data set whose length is not a multiple of the number of ranks.
-enum class Tail : std::uint8_t {
-  pad,   ///< repeat samples from the head of the permutation: every rank sees as many
-  drop,  ///< leave the tail of the permutation out of this epoch
-};
+namespace tutti::ddp {
 
 struct SamplerConfig {
   std::size_t dataset_count = 0;
@@ -42,26 +41,35 @@ class ShareSampler {
 
   /// Begins a pass: at the front, or where a loaded state stands.
   void start();
-  /// The next at most `count` samples of the share; empty at the end.
+  /// The next samples of the share: `count`, or all that are left where some rank has no more than
+  /// so many; empty at the end.
   std::vector<std::size_t> next(std::size_t count);
+  /// Of the batch of `count` samples that ends at position `end`: its samples over those that a
+  /// rank has in it on average.
+  /// Errors    kInvalidArgument: no batch of so many samples ends there.
+  double weight(std::size_t count, std::size_t end) const;
 
   std::size_t position() const { return position_; }
-  std::size_t share_count() const;  ///< samples a rank sees in an epoch
+  std::size_t share_count() const;  ///< samples this rank sees in an epoch
   const SamplerConfig& config() const { return config_; }
   /// Changes the data set's length for passes to come.
   void set_dataset_count(std::size_t count) { config_.dataset_count = count; }
 
-  SamplerState state() const;
+  /// Of this position, or of another one. The same on all ranks.
+  SamplerState state(std::optional<std::size_t> position = {}) const;
   /// The next start() continues there.
   /// Errors    kInvalidArgument: the state is of another data set, seed, tail or number of ranks.
   void load(const SamplerState& state);
 
  private:
+  std::size_t common_count() const;  ///< that every share has, of passes to come
+
   SamplerConfig config_;
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;
   bool resuming_ = false;
-  std::vector<std::size_t> share_;
+  std::vector<std::size_t> share_;  // of this pass
+  std::size_t common_in_pass_ = 0;
 };
 
 /// The permutation of [0, count) that belongs to `key`.

@@ -2,125 +2,12 @@
 // and shared parameters, accumulation, checkpointed blocks, buffers, and nothing stale after a
 // failure.
 #include <sstream>
+#include <thread>
 
-#include "torch_ranks.h"
+#include "block_net.h"
 
 namespace tutti::ddp {
 namespace {
-
-using torch::Tensor;
-
-/// A block whose activations are not kept: its backward runs forward again and a backward of its
-/// own inside the engine, which therefore nests.
-struct Checkpoint : torch::autograd::Function<Checkpoint> {
-  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
-                        const Tensor&, torch::nn::Sequential* block) {
-    context->save_for_backward({input});
-    context->saved_data["block"] = reinterpret_cast<std::int64_t>(block);
-    const torch::NoGradGuard no_grad;
-    return (*block)->forward(input);
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
-                                               const torch::autograd::tensor_list& gradients) {
-    auto* block = reinterpret_cast<torch::nn::Sequential*>(context->saved_data["block"].toInt());
-    const Tensor input = context->get_saved_variables()[0].detach().requires_grad_(true);
-    const torch::AutoGradMode with_grad(true);
-    const Tensor output = (*block)->forward(input);
-    torch::autograd::backward({output}, {gradients[0]});
-    return {input.grad(), Tensor(), Tensor()};
-  }
-};
-
-/// Throws in backward when told to.
-bool break_backward = false;
-struct Breakable : torch::autograd::Function<Breakable> {
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& input) {
-    return input * 1;
-  }
-  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext*,
-                                               const torch::autograd::tensor_list& gradients) {
-    if (break_backward) throw std::runtime_error("broken by the test");
-    return gradients;
-  }
-};
-
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(std::vector<std::int64_t> the_checkpointed = {})
-      : checkpointed(the_checkpointed.begin(), the_checkpointed.end()) {
-    for (std::int64_t i = 0; i < 4; ++i) {
-      blocks.push_back(torch::nn::Sequential(torch::nn::Linear(6, 6), torch::nn::Tanh()));
-      register_module("block" + std::to_string(i), blocks.back());
-    }
-    register_module("spare", spare);
-    if (checkpointed.empty()) return;
-    hint = torch::zeros({1}, torch::requires_grad());  // makes the checkpoint a node of the graph
-  }
-  Tensor forward(Tensor x) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (skipped == static_cast<int>(i)) continue;
-      x = Breakable::apply(x);
-      x = checkpointed.contains(static_cast<std::int64_t>(i))
-              ? Checkpoint::apply(x, hint, &blocks[i])
-              : blocks[i]->forward(x);
-    }
-    return use_spare ? spare->forward(x) : x;
-  }
-  std::set<std::int64_t> checkpointed;
-  std::vector<torch::nn::Sequential> blocks;
-  torch::nn::Linear spare{6, 6};
-  Tensor hint;
-  bool use_spare = true;
-  int skipped = -1;
-};
-TORCH_MODULE(Net);
-
-Net make_net(const std::vector<std::int64_t>& checkpointed = {}) {
-  torch::manual_seed(11);
-  Net net(checkpointed);
-  net->to(torch::kDouble);
-  return net;
-}
-
-/// Rank r's share of a batch that all ranks know.
-Tensor batch(int step) {
-  torch::manual_seed(100 + step);
-  return torch::randn({12, 6}, torch::kDouble);
-}
-Tensor share(ProcessGroup& world, int step) {
-  const std::int64_t count = 12 / world.world_size();
-  return batch(step).narrow(0, count * world.rank(), count);
-}
-
-Tensor loss_of(const Tensor& output) { return output.pow(2).mean(); }
-
-/// The gradients of one process with the whole batch (a second time for `times` == 2).
-std::vector<Tensor> expected_gradients(const Net& like, int step, int times = 1) {
-  Net alone = make_net();
-  alone->use_spare = like->use_spare;
-  alone->skipped = like->skipped;
-  for (int i = 0; i < times; ++i) loss_of(alone->forward(batch(step + i))).backward();
-  std::vector<Tensor> gradients;
-  for (const Tensor& parameter : alone->parameters()) gradients.push_back(parameter.grad());
-  return gradients;
-}
-
-void check_gradients(const Net& net, const std::vector<Tensor>& expected, const std::string& what) {
-  const auto parameters = net->named_parameters();
-  for (std::size_t i = 0; i < expected.size(); ++i) {
-    const std::string name = what + ": " + parameters[i].key();
-    check(parameters[i].value().grad().defined() == expected[i].defined(), name + " is there");
-    if (expected[i].defined()) check_near(parameters[i].value().grad(), expected[i], 1e-12, name);
-  }
-}
-
-void check_same_gradients(ProcessGroup& world, const Net& net) {
-  for (const Tensor& parameter : net->parameters()) {
-    if (!parameter.grad().defined()) continue;
-    Tensor of_rank_0 = parameter.grad().clone();
-    world.broadcast(of_rank_0);
-    check(of_rank_0.equal(parameter.grad()), "gradients differ between ranks");
-  }
-}
 
 // ---- gradients -------------------------------------------------------------------------------
 
@@ -142,6 +29,162 @@ TEST(DataParallel, GradientsAreTheMeanInEveryModeOfKeepingThem) {
         check(stats.total >= stats.exposed && stats.communicate.count() > 0, "times");
       }
     }
+  });
+}
+
+TEST(DataParallel, BucketsOverlapWhereAnotherHostHasAPartInThem) {
+  for (const bool apart : {false, true}) {
+    test_kit::run_ranks(
+        2,
+        [&](ProcessGroup& world) {
+          torch::set_num_threads(static_cast<int>(std::thread::hardware_concurrency()));
+          Net net = make_net();
+          auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+          loss_of(model.forward(share(world, 0))).backward();
+          check_gradients(net, expected_gradients(net, 0), "reduced either way");
+          check(model.stats().overlaps == apart, "no core is spare on one host");
+        },
+        {.as = test_kit::As::processes, .hosts = apart ? std::vector{0, 1} : std::vector<int>{}});
+  }
+}
+
+// ---- steps that are given up -------------------------------------------------------------------
+
+/// Backward of what this is part of fails where it comes to it, `count` times more.
+Tensor failing(const Tensor& value, int* count) {
+  const Tensor result = value * 1;
+  result.register_hook([count](const Tensor& gradient) {
+    if ((*count)-- > 0) throw std::runtime_error("given up");
+    return gradient;
+  });
+  return result;
+}
+
+template <class Call>
+void check_given_up(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    check_contains(error.what(), "given up");
+    return;
+  }
+  check(false, "nothing was thrown");
+}
+
+TEST(DataParallel, ABackwardMayBeTriedAgain) {
+  for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 1}}) {
+    test_kit::run_ranks(2,
+                        [](ProcessGroup& world) {
+                          torch::set_num_threads(1);
+                          for (const bool at_the_loss : {true, false}) {
+                            Net net = make_net();
+                            auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+                            for (int step = 0; step < 3; ++step) {
+                              model.zero_grad();
+                              int failures = 1;
+                              Tensor input = share(world, step);
+                              if (!at_the_loss)
+                                input = failing(input.clone().requires_grad_(), &failures);
+                              Tensor loss = loss_of(model.forward(input));
+                              if (at_the_loss) loss = failing(loss, &failures);
+                              check_given_up([&] { loss.backward({}, /*keep_graph=*/true); });
+                              model.zero_grad();
+                              loss.backward();
+                              check_gradients(net, expected_gradients(net, step),
+                                              "the second backward");
+                            }
+                          }
+                        },
+                        {.as = test_kit::As::processes, .hosts = hosts});
+  }
+}
+
+TEST(DataParallel, EvaluationAfterAStepThatWasGivenUpExchangesNothing) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    for (int step = 0; step < 2; ++step) {
+      int failures = 1;
+      const Tensor input = failing(share(world, step).clone().requires_grad_(), &failures);
+      const Tensor loss = loss_of(model.forward(input));
+      check_given_up([&] { loss.backward(); });
+      if (world.rank() == step) {
+        const torch::NoGradGuard no_grad;
+        model.forward(batch(50));
+      }
+      world.barrier();
+      model.zero_grad();
+      loss_of(model.forward(share(world, step))).backward();
+      check_gradients(net, expected_gradients(net, step), "the next step");
+    }
+  });
+}
+
+TEST(DataParallel, ALastStepThatOneRankGaveUpIsToldToAll) {
+  const auto told = told_by_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    int failures = world.rank();
+    const Tensor input = failing(share(world, 0).clone().requires_grad_(), &failures);
+    const Tensor loss = loss_of(model.forward(input));
+    if (world.rank() == 1) check_given_up([&] { loss.backward(); });
+    if (world.rank() == 0) loss.backward();
+    world.barrier();
+  });
+  for (const std::string& text : told) EXPECT_EQ(text.find("kCollectiveMismatch: "), 0u) << text;
+}
+
+TEST(DataParallel, AWrapperThatWasMovedFromSaysSo) {
+  on_ranks(1, [](ProcessGroup& world) {
+    Net net = make_net();
+    DistributedDataParallel first(net, world);
+    DistributedDataParallel second(std::move(first));
+    const auto says_so = [](const std::function<void()>& call) {
+      check_contains(error_of(ErrorCode::kInvalidArgument, call), "has been moved from");
+    };
+    says_so([&] { first.forward(batch(0)); });
+    says_so([&] { (void)first.stats(); });
+    says_so([&] { const auto local = first.no_sync(); });
+    says_so([&] { const auto join = first.join(); });
+    loss_of(second.forward(batch(0))).backward();
+  });
+}
+
+/// Gradients would be the mean over one group, or over the other.
+TEST(DataParallel, AParameterIsTrainedOverTheSameRanksByAllItsWrappers) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup own = world.new_group({world.rank()});
+    ProcessGroup both = world.new_group({0, 1});
+    Net net = make_net();
+    {
+      DistributedDataParallel alone(net, own, {}, {"train.cc", 10});
+      const std::string text = error_of(ErrorCode::kInvalidArgument, [&] {
+        DistributedDataParallel model(net, world, {}, {"train.cc", 11});
+      });
+      check_contains(text, "is trained by DistributedDataParallel 1 (train.cc:10) as well");
+      loss_of(alone.forward(share(world, 0))).backward();
+    }
+    net->zero_grad();
+    DistributedDataParallel model(net, world), of_the_same_ranks(net, both);
+    loss_of(model.forward(share(world, 0))).backward();
+    check_gradients(net, expected_gradients(net, 0), "the mean over all ranks");
+  });
+}
+
+TEST(DataParallel, AThawedParameterIsNotTrainedOverOtherRanksAsWell) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup own = world.new_group({world.rank()});
+    torch::nn::Linear shared(6, 2), head(2, 1);
+    shared->to(torch::kDouble);
+    head->to(torch::kDouble);
+    torch::nn::Sequential net(shared, head);
+    for (Tensor& parameter : shared->parameters()) parameter.requires_grad_(false);
+    DistributedDataParallel whole(net, world, {}, {"train.cc", 10});
+    for (Tensor& parameter : shared->parameters()) parameter.requires_grad_(true);
+    DistributedDataParallel part(shared, own, {}, {"train.cc", 11});
+    const std::string text =
+        error_of(ErrorCode::kInvalidArgument, [&] { whole.forward(batch(0)); });
+    check_contains(text, "0.weight is trained by DistributedDataParallel 1 (train.cc:11) as well");
   });
 }
 

@@ -421,11 +421,11 @@ std::vector<std::string> alone_with(const std::string& change) {
   const std::string barrier =
       " for the parameters of DistributedDataParallel 1 (train.cc:10), where " + change;
   const std::string cause =
-      ": the ranks disagree about operation #3: rank 0 called all_reduce(f32 x 20, avg)" + bucket +
+      ": the ranks disagree about operation #4: rank 0 called all_reduce(f32 x 20, avg)" + bucket +
       " at train.cc:20; rank 1 called barrier" + barrier +
       " at train.cc:20. Every rank must call the same operations in the same order";
-  return {"kCollectiveMismatch: all_reduce #3 (rank 0)" + bucket + " at train.cc:20" + cause,
-          "kCollectiveMismatch: barrier #3 (rank 1)" + barrier + " at train.cc:20" + cause};
+  return {"kCollectiveMismatch: all_reduce #4 (rank 0)" + bucket + " at train.cc:20" + cause,
+          "kCollectiveMismatch: barrier #4 (rank 1)" + barrier + " at train.cc:20" + cause};
 }
 
 TEST(Mistakes, AChangeOnOneRankOnlyNamesRankAndParameter) {
@@ -526,13 +526,13 @@ TEST(Mistakes, BackwardsInAnotherOrderNameBothWrappers) {
   const std::string a = " for bucket 1 of 1 of DistributedDataParallel 1 (train.cc:10)";
   const std::string b = " for bucket 1 of 1 of DistributedDataParallel 2 (train.cc:11)";
   const std::string cause =
-      ": the ranks disagree about operation #5: rank 0 called all_reduce(f32 x 20, avg)" + a +
+      ": the ranks disagree about operation #7: rank 0 called all_reduce(f32 x 20, avg)" + a +
       " at train.cc:20; rank 1 called all_reduce(f32 x 20, avg)" + b +
       " at train.cc:21. Every rank must call the same operations in the same order";
   EXPECT_EQ(told,
             (std::vector<std::string>{
-                "kCollectiveMismatch: all_reduce #5 (rank 0)" + a + " at train.cc:20" + cause,
-                "kCollectiveMismatch: all_reduce #5 (rank 1)" + b + " at train.cc:21" + cause}));
+                "kCollectiveMismatch: all_reduce #7 (rank 0)" + a + " at train.cc:20" + cause,
+                "kCollectiveMismatch: all_reduce #7 (rank 1)" + b + " at train.cc:21" + cause}));
 }
 
 TEST(Mistakes, ForwardsThatTrainDifferentParametersNeedABackwardEach) {

@@ -55,6 +55,78 @@ TEST(Sampler, DropShowsNoSampleTwice) {
   }
 }
 
+TEST(Sampler, ExactShowsEverySampleOnceInAsManyBatchesOnAllRanks) {
+  for (std::size_t dataset_count : {0, 1, 2, 3, 8, 9, 10, 101}) {
+    for (std::size_t ranks : {1, 2, 3, 4, 7}) {
+      for (std::size_t batch : {1, 2, 3, 4, 200}) {
+        std::multiset<std::size_t> seen;
+        std::set<std::size_t> batches, counts;
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+          ShareSampler sampler({dataset_count, ranks, rank, true, 42, Tail::exact});
+          sampler.start();
+          std::size_t number = 0;
+          for (auto samples = sampler.next(batch); !samples.empty();
+               samples = sampler.next(batch)) {
+            EXPECT_LE(samples.size(), batch + 1);
+            seen.insert(samples.begin(), samples.end());
+            ++number;
+          }
+          EXPECT_EQ(sampler.position(), sampler.share_count());
+          batches.insert(number);
+          counts.insert(sampler.share_count());
+        }
+        EXPECT_EQ(seen.size(), dataset_count);
+        EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), dataset_count);
+        EXPECT_LE(*counts.rbegin() - *counts.begin(), 1u);
+        EXPECT_TRUE(batches.size() == 1 || dataset_count < ranks);
+      }
+    }
+  }
+}
+
+// The mean over ranks of weight x mean of a batch is the mean over the batches of all ranks.
+TEST(Sampler, WeightsMakeTheMeanThatOfAllSamples) {
+  for (const Tail tail : {Tail::pad, Tail::drop, Tail::exact}) {
+    for (std::size_t dataset_count : {7, 8, 9, 10, 29}) {
+      for (std::size_t ranks : {1, 3, 4}) {
+        for (std::size_t batch : {1, 2, 3, 50}) {
+          std::vector<double> means, sums, counts;  // by batch
+          for (std::size_t rank = 0; rank < ranks; ++rank) {
+            ShareSampler sampler({dataset_count, ranks, rank, true, 3, tail});
+            sampler.start();
+            std::size_t number = 0;
+            for (auto taken = sampler.next(batch); !taken.empty(); taken = sampler.next(batch)) {
+              means.resize(std::max(means.size(), ++number));
+              sums.resize(means.size());
+              counts.resize(means.size());
+              double sum = 0;
+              for (std::size_t sample : taken) sum += static_cast<double>(sample);
+              const auto count = static_cast<double>(taken.size());
+              const double weight = sampler.weight(taken.size(), sampler.position());
+              EXPECT_TRUE(weight == 1 || tail == Tail::exact);
+              means[number - 1] += weight * sum / count / static_cast<double>(ranks);
+              sums[number - 1] += sum;
+              counts[number - 1] += count;
+            }
+          }
+          for (std::size_t i = 0; i < means.size(); ++i) {
+            EXPECT_NEAR(means[i], sums[i] / counts[i], 1e-12);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, AWeightIsRefusedForABatchThatCannotBe) {
+  ShareSampler sampler({10, 3, 0, true, 3, Tail::exact});  // a share of 4
+  EXPECT_NO_THROW(sampler.weight(2, 4));
+  for (const auto& [count, end] : {std::pair{0, 2}, std::pair{3, 2}, std::pair{1, 5}}) {
+    EXPECT_THROW(sampler.weight(static_cast<std::size_t>(count), static_cast<std::size_t>(end)),
+                 Error);
+  }
+}
+
 TEST(Sampler, UnshuffledSharesInterleave) {
   const auto shares = all_shares(5, 2, Tail::pad, false);
   EXPECT_EQ(shares[0], (std::vector<std::size_t>{0, 2, 4}));
@@ -94,16 +166,47 @@ TEST(Sampler, AStateResumesWhereItWasSaved) {
   EXPECT_EQ(whole_pass(after), expected);  // only the first pass is a continuation
 }
 
-TEST(Sampler, AStateOfAnotherJobIsRefusedByName) {
-  const SamplerState saved = ShareSampler({103, 3, 1, true, 9, Tail::pad}).state();
-  ShareSampler other({103, 4, 1, true, 9, Tail::pad});
-  try {
-    other.load(saved);
-    FAIL() << "a state of 3 ranks was loaded into one of 4";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
-    EXPECT_NE(std::string(error.what()).find("rank_count 3"), std::string::npos) << error.what();
+TEST(Sampler, AStateOfExactSharesFitsAllRanks) {
+  const auto sampler_of = [](std::size_t rank) {
+    return ShareSampler({10, 3, rank, true, 9, Tail::exact});  // shares of 4, 3, 3
+  };
+  for (std::size_t taken : {0, 1, 2, 3}) {  // batches of one, the last of two on rank 0
+    ShareSampler first = sampler_of(0);
+    first.start();
+    for (std::size_t i = 0; i < taken; ++i) first.next(1);
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      ShareSampler whole = sampler_of(rank), resumed = sampler_of(rank);
+      whole.start();
+      for (std::size_t i = 0; i < taken; ++i) whole.next(1);
+      EXPECT_EQ(whole.state(), first.state());
+      resumed.load(first.state());
+      resumed.start();
+      EXPECT_EQ(resumed.next(10), whole.next(10));
+    }
   }
+  EXPECT_EQ(sampler_of(0).state(4), sampler_of(1).state(3));
+}
+
+TEST(Sampler, AStateOfAnotherJobIsRefusedByName) {
+  const auto refused = [](const SamplerConfig& config, const SamplerState& state,
+                          const std::string& why) {
+    try {
+      ShareSampler(config).load(state);
+      FAIL() << "loaded in spite of " << why;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      EXPECT_NE(std::string(error.what()).find(why), std::string::npos) << error.what();
+    }
+  };
+  for (const Tail tail : {Tail::pad, Tail::drop, Tail::exact}) {
+    refused({103, 4, 1, true, 9, tail}, ShareSampler({103, 3, 1, true, 9, tail}).state(),
+            "rank_count 3");
+  }
+  const SamplerState saved = ShareSampler({103, 3, 1, true, 9, Tail::pad}).state();
+  refused({103, 3, 1, true, 9, Tail::exact}, saved, "saved with tail 0, this sampler has 2");
+  SamplerState beyond = ShareSampler({103, 3, 0, true, 9, Tail::exact}).state();
+  beyond["position"] = 35;  // rank 0's share
+  refused({103, 3, 0, true, 9, Tail::exact}, beyond, "position 35 lies beyond");
   SamplerState incomplete = saved;
   incomplete.erase("seed");
   ShareSampler same({103, 3, 1, true, 9, Tail::pad});

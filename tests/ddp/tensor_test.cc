@@ -123,8 +123,19 @@ TEST(DistributedSampler, TheDataLoaderTakesItAndItsCopiesShareOneState) {
   EXPECT_EQ(drain(loader), first);
   sampler.set_epoch(1);
   EXPECT_NE(drain(loader), first);
-  DistributedSampler dropping(11, 2, 1, {.drop_last = true});
+  DistributedSampler dropping(11, 2, 1, {.tail = Tail::drop});
   EXPECT_EQ(drain(torch::data::make_data_loader(Numbers(11), dropping, 4)).size(), 5u);
+}
+
+TEST(DistributedSampler, ALoaderTakesExactSharesAndTheirWeights) {
+  DistributedSampler sampler(9, 2, 0, {.tail = Tail::exact});  // 5 and 4: batches of 2, 3
+  const auto loader = torch::data::make_data_loader(Numbers(9), sampler, 2);
+  std::vector<double> weights;
+  for (const auto& batch : *loader) weights.push_back(sampler.weight(batch.size()));
+  EXPECT_EQ(weights, (std::vector<double>{1, 2 * 3 / 5.0}));
+  EXPECT_EQ(sampler.weight(2, 2), 1);  // the first one, when a worker has fetched the second
+  EXPECT_EQ(sampler.share_count(), 5u);
+  EXPECT_THROW(sampler.weight(2, 1), Error);
 }
 
 TEST(DistributedSampler, ASavedStateResumes) {

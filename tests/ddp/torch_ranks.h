@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -46,13 +47,68 @@ inline void check_same_everywhere(ProcessGroup& world, const torch::nn::Module& 
   for (std::uint64_t hash : hashes) check(hash == own, "parameters differ between ranks");
 }
 
-inline void on_ranks(int ranks, const std::function<void(ProcessGroup&)>& body) {
-  ASSERT_NO_THROW(test_kit::run_ranks(ranks,
-                                      [&](ProcessGroup& world) {
-                                        torch::set_num_threads(1);
-                                        body(world);
-                                      },
-                                      {.as = test_kit::As::processes}));
+/// How ranks are laid out and what connects them: on one host over native unless ctest says
+/// otherwise (tests/ddp/CMakeLists.txt).
+inline test_kit::RunOptions layout(int ranks) {
+  test_kit::RunOptions options{.as = test_kit::As::processes};
+  const char* const backend = std::getenv("TUTTI_TEST_BACKEND");
+  if (backend != nullptr) options.init.backend = backend;
+  const char* const where = std::getenv("TUTTI_TEST_LAYOUT");
+  for (int rank = 0; where != nullptr && rank < ranks; ++rank) options.hosts.push_back(rank % 2);
+  return options;
 }
+
+inline void on_ranks(int ranks, const std::function<void(ProcessGroup&)>& body) {
+  ASSERT_NO_THROW(test_kit::run_ranks(
+      ranks,
+      [&](ProcessGroup& world) {
+        torch::set_num_threads(1);
+        body(world);
+      },
+      layout(ranks)));
+}
+
+/// What each rank says that ends as it may: "nothing", or the code and text of its Error.
+inline std::vector<std::string> told_by_ranks(int ranks,
+                                              const std::function<void(ProcessGroup&)>& body) {
+  const auto run = [&](const test_kit::Rank& me) {
+    torch::set_num_threads(1);
+    ProcessGroup world = init_process_group(me.init);
+    try {
+      body(world);
+    } catch (const Error& error) {
+      return std::string(name_of(error.code())) + ": " + error.what();
+    }
+    return std::string("nothing");
+  };
+  std::vector<std::string> told;
+  for (const auto& rank : test_kit::collect_ranks(ranks, run, layout(ranks))) {
+    told.push_back(rank.failure.empty() ? rank.result : "FAILED " + rank.failure);
+  }
+  return told;
+}
+
+/// A block whose activations are not kept: its backward runs forward again and a backward of its
+/// own inside the engine, which therefore nests. The second input, which requires a gradient, makes
+/// it a node of the graph.
+struct Checkpoint : torch::autograd::Function<Checkpoint> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context,
+                               const torch::Tensor& input, const torch::Tensor&,
+                               torch::nn::Sequential* block) {
+    context->save_for_backward({input});
+    context->saved_data["block"] = reinterpret_cast<std::int64_t>(block);
+    const torch::NoGradGuard no_grad;
+    return (*block)->forward(input);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* context,
+                                               const torch::autograd::tensor_list& gradients) {
+    auto* block = reinterpret_cast<torch::nn::Sequential*>(context->saved_data["block"].toInt());
+    const torch::Tensor input = context->get_saved_variables()[0].detach().requires_grad_(true);
+    const torch::AutoGradMode with_grad(true);
+    const torch::Tensor output = (*block)->forward(input);
+    torch::autograd::backward({output}, {gradients[0]});
+    return {input.grad(), torch::Tensor(), torch::Tensor()};
+  }
+};
 
 }  // namespace tutti::ddp

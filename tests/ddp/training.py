@@ -1,10 +1,22 @@
-"""What tests and soaks of example 07 share: small data, the hash that it prints, the processes of its ranks."""
+"""What tests and soaks of the training examples share: small data, the hash that they print, the processes of their ranks."""
 import gzip
+import os
 import pathlib
 import random
 import re
 import struct
+import subprocess
 import time
+
+DEADLINE = 120  # seconds, for any one program
+ENVIRONMENT = {name: value for name, value in os.environ.items()
+               if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")} | {"OMP_NUM_THREADS": "1"}
+
+
+def run(*command):
+    """Exit code, stdout, stderr."""
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE)
+    return done.returncode, done.stdout, done.stderr
 
 
 def idx(numbers, *sizes):

@@ -15,18 +15,9 @@ import tempfile
 import time
 import unittest
 
-from training import hash_in, idx, rank_of_attempt, write_data
+from training import DEADLINE, ENVIRONMENT, hash_in, idx, rank_of_attempt, run, write_data
 
 TUTTI, LINEAR, FASHION = sys.argv[1:4]
-DEADLINE = 120  # seconds, for any one program
-ENVIRONMENT = {name: value for name, value in os.environ.items()
-               if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")} | {"OMP_NUM_THREADS": "1"}
-
-
-def run(*command):
-    """Exit code, stdout, stderr."""
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=DEADLINE)
-    return done.returncode, done.stdout, done.stderr
 
 
 class Linear(unittest.TestCase):
@@ -94,7 +85,8 @@ class BadInput(unittest.TestCase):
         self.assertIn("dataset-fashion-mnist", out + err)
 
     def test_arguments(self):
-        for arguments in (["--epochs", "0"], ["--epochs", "1.5"], ["--lr"], ["--fast"], ["--fast", "1"], ["--resume"], ["--checkpoint-every", "5"]):
+        for arguments in (["--epochs", "0"], ["--epochs", "1.5"], ["--lr"], ["--fast"], ["--fast", "1"], ["--resume"], ["--checkpoint-every", "5"],
+                          ["--compress", "bf8"]):
             code, _, err = run(FASHION, *arguments)
             self.assertEqual(code, 2, arguments)
             self.assertIn("--help", err)
@@ -126,11 +118,20 @@ class Training(unittest.TestCase):
         code, out, err = run(*self.command(2))
         self.assertEqual(code, 0, err)
         self.assertGreater(float(re.search(r"test accuracy ([\d.]+) %", out).group(1)), 95)
-        self.assertRegex(out, r"rank\s+samples/s\s+communicating")
+        self.assertRegex(out, r"rank\s+samples/s\s+communicating\s+last to arrive")
         for rank in range(2):
-            self.assertRegex(out, rf"\b{rank}\s+\d+\s+[\d.]+ %")
+            self.assertRegex(out, rf"\b{rank}\s+\d+\s+[\d.]+ %\s+[\d.]+ %\n")
         self.assertIsNotNone(hash_in(out), out)
         self.assertNotRegex(out + err, r"[\x00-\x09\x0b-\x1f]", "control characters without a terminal")
+
+    def test_it_learns_with_compressed_gradients(self):
+        hashes = set()
+        for more in (), ("--compress", "bf16"), ("--compress", "f16"):
+            code, out, err = run(*self.command(2, *more))
+            self.assertEqual(code, 0, err)
+            self.assertGreater(float(re.search(r"test accuracy ([\d.]+) %", out).group(1)), 95)
+            hashes.add(hash_in(out))
+        self.assertEqual(len(hashes), 3, "each rounds otherwise")
 
     def interrupt(self, command, with_signal):
         """Runs on a terminal until the progress bar shows a step, sends the signal, returns what was printed."""

@@ -29,7 +29,9 @@ bool reaches_all_leaves() {
 /// Runs a function behind a node.
 class After final : public autograd::FunctionPostHook {
  public:
-  explicit After(std::function<void()> run) : run_(std::move(run)) {}
+  After(std::shared_ptr<const Follower> follower, std::function<void()> run)
+      : follower_(std::move(follower)), run_(std::move(run)) {}
+  const Follower& follower() const noexcept { return *follower_; }
   autograd::variable_list operator()(const autograd::variable_list& outputs,
                                      const autograd::variable_list&) override {
     run_();
@@ -37,8 +39,17 @@ class After final : public autograd::FunctionPostHook {
   }
 
  private:
-  std::function<void()> run_;
+  const std::shared_ptr<const Follower> follower_;
+  const std::function<void()> run_;
 };
+
+const Follower* other_follower(const autograd::Node& accumulator, const Follower& self) {
+  for (const auto& hook : accumulator.post_hooks()) {
+    const auto* const after = dynamic_cast<const After*>(hook.get());
+    if (after != nullptr && after->follower().ranks != self.ranks) return &after->follower();
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -48,20 +59,25 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     NodePtr accumulator;  // the tensor itself holds it only weakly
     std::uintptr_t key;
   };
+  std::shared_ptr<const Follower> self;
   BackwardEvents events;
   std::vector<Hook> hooks;
   bool enabled = true;
   int outermost = kNoTask;
+  std::weak_ptr<int> alive;  // as long as that task is: its callback goes with it
 
   /// Something happened in a task. The first time since the last task ended, it is taken for the
   /// outermost one and asked to call back when it is over.
   void enter_task(const TrainedPtr& trained) {
-    if (outermost != kNoTask) {
+    if (outermost != kNoTask && !alive.expired()) {
       if (trained) events.reached(trained);
       return;
     }
+    if (outermost != kNoTask) events.broken();
     outermost = autograd::get_current_graph_task_id();
-    autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    auto task = std::make_shared<int>(outermost);
+    alive = task;
+    autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
       if (const auto state = weak.lock()) state->leave_task();
     });
     events.began(trained);
@@ -84,8 +100,21 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   }
 };
 
-BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, BackwardEvents events)
+std::optional<Contest> BackwardWatch::contest_of(const std::vector<at::Tensor>& parameters,
+                                                 const Follower& self) {
+  for (std::size_t parameter = 0; parameter < parameters.size(); ++parameter) {
+    if (!parameters[parameter].requires_grad()) continue;
+    const NodePtr accumulator = autograd::impl::grad_accumulator(parameters[parameter]);
+    if (const Follower* const other = other_follower(*accumulator, self))
+      return Contest{parameter, *other};
+  }
+  return std::nullopt;
+}
+
+BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, Follower self,
+                             BackwardEvents events)
     : state_(std::make_shared<State>()) {
+  state_->self = std::make_shared<const Follower>(std::move(self));
   state_->events = std::move(events);
   for (const at::Tensor& parameter : parameters) state_->hooks.push_back({parameter, {}, 0});
   follow_parameters();
@@ -97,18 +126,21 @@ BackwardWatch::~BackwardWatch() {
   }
 }
 
-void BackwardWatch::follow_parameters() {
+std::optional<Contest> BackwardWatch::follow_parameters() {
   State* const state = state_.get();  // outlives its hooks
   for (std::size_t parameter = 0; parameter < state->hooks.size(); ++parameter) {
     State::Hook& hook = state->hooks[parameter];
     if (!hook.parameter.requires_grad()) continue;  // it has no accumulator, or keeps what it had
     NodePtr accumulator = autograd::impl::grad_accumulator(hook.parameter);
     if (accumulator == hook.accumulator) continue;
+    if (const Follower* const other = other_follower(*accumulator, *state->self))
+      return Contest{parameter, *other};
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
     hook.key = accumulator->add_post_hook(
-        std::make_unique<After>([state, parameter] { state->gradient(parameter); }));
+        std::make_unique<After>(state->self, [state, parameter] { state->gradient(parameter); }));
     hook.accumulator = std::move(accumulator);
   }
+  return std::nullopt;
 }
 
 void BackwardWatch::enable(bool on) { state_->enabled = on; }
@@ -124,6 +156,7 @@ void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs,
   }
 }
 
+bool BackwardWatch::in_backward() { return autograd::get_current_graph_task_id() != kNoTask; }
 bool BackwardWatch::task_open() const { return state_->outermost != kNoTask; }
 void BackwardWatch::forget_task() { state_->outermost = kNoTask; }
 

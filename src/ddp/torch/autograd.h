@@ -13,6 +13,8 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "ddp/parameter_set.h"
@@ -21,6 +23,8 @@ namespace tutti::ddp {
 
 /// Called in the thread that runs backward. What they throw comes out of backward().
 struct BackwardEvents {
+  /// Another task begins, and the one before ended in an exception.
+  std::function<void()> broken;
   /// The outermost task has started, from outputs of a forward that trained this; null: it did not
   /// come through watched outputs.
   std::function<void(const TrainedPtr& trained)> began;
@@ -33,11 +37,26 @@ struct BackwardEvents {
   std::function<void(bool nested)> ended;
 };
 
+/// Who watches, and over which ranks of the world it averages.
+struct Follower {
+  std::string name;
+  std::vector<int> ranks;
+};
+
+/// A parameter that another one follows as well, over other ranks: both would write its gradient.
+struct Contest {
+  std::size_t parameter;
+  Follower other;
+};
+
 /// Threads   As torch calls: one backward at a time.
 class BackwardWatch {
  public:
+  /// The first one, if `self` were to watch these parameters.
+  static std::optional<Contest> contest_of(const std::vector<at::Tensor>& parameters,
+                                           const Follower& self);
   /// Watches leaves for its lifetime, each from when it first requires a gradient.
-  BackwardWatch(const std::vector<at::Tensor>& parameters, BackwardEvents events);
+  BackwardWatch(const std::vector<at::Tensor>& parameters, Follower self, BackwardEvents events);
   ~BackwardWatch();
   BackwardWatch(const BackwardWatch&) = delete;
   BackwardWatch& operator=(const BackwardWatch&) = delete;
@@ -45,10 +64,12 @@ class BackwardWatch {
   /// Whether events other than `kept` are delivered.
   void enable(bool on);
   /// Thawing, loading a model or changing its type may give parameters new accumulators: watches
-  /// those.
-  void follow_parameters();
+  /// those. Stops at one that is contested.
+  std::optional<Contest> follow_parameters();
   /// Watches what a forward has returned; backward from it is the outermost task.
   void watch_outputs(const std::vector<at::Tensor>& outputs, const TrainedPtr& trained);
+  /// Whether this thread is inside a backward, of whatever model.
+  static bool in_backward();
   /// Whether a task has begun and not ended: after an exception it never will.
   bool task_open() const;
   void forget_task();

@@ -1,6 +1,7 @@
 #include "ddp/torch/plan.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +12,10 @@
 namespace tutti::ddp {
 
 Plan::Plan(const ParameterSet& set, std::span<const at::Tensor> parameters, ReducerActions actions)
-    : reducer(count_of(set), std::move(actions)), set_(set), places_(set.size(), kNoPlace) {
+    : reducer(count_of(set), std::move(actions)),
+      graph(count_of(set)),
+      set_(set),
+      places_(set.size(), kNoPlace) {
   for (std::size_t parameter = 0; parameter < set.size(); ++parameter) {
     if (set[parameter] == 0) continue;
     places_[parameter] = parameters_.size();
@@ -63,6 +67,15 @@ at::Tensor Plan::view_of(const at::Tensor& flat, const Slot& slot) const {
       parameter.is_non_overlapping_and_dense()
           ? run.as_strided(parameter.sizes(), parameter.strides(), run.storage_offset())
           : run.view(parameter.sizes()));
+}
+
+void Plan::begin_graph(const ParameterSet& trained) {
+  if (graph_of_ != trained) {
+    graph.forget();
+    graph_used.clear();
+    graph_of_ = trained;
+  }
+  graph.begin();
 }
 
 std::size_t Plan::byte_count() const {

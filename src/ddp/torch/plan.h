@@ -14,6 +14,7 @@
 #include "ddp/buckets.h"
 #include "ddp/parameter_set.h"
 #include "ddp/reducer.h"
+#include "ddp/static_graph.h"
 #include "tutti/process_group.h"
 
 namespace tutti::ddp {
@@ -54,6 +55,11 @@ class Plan {
   Reducer reducer;
   bool reordered = false;  ///< the buckets follow an observed order
 
+  // With static_graph: what the first step was that trained the same parameters.
+  void begin_graph(const ParameterSet& trained);  ///< a backward of these does
+  StaticGraph graph;                              ///< by place; on this rank
+  std::vector<std::uint8_t> graph_used;  ///< by place: some rank had a gradient; empty: not known
+
  private:
   at::Tensor view_of(const at::Tensor& flat, const Slot& slot) const;
 
@@ -61,6 +67,7 @@ class Plan {
   std::vector<std::size_t> parameters_, places_;
   std::vector<at::Tensor> tensors_, views_;
   std::vector<BucketShape> shapes_;
+  ParameterSet graph_of_;  // by parameter
 };
 
 }  // namespace tutti::ddp

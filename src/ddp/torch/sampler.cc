@@ -2,7 +2,7 @@
 
 #include <torch/serialize/archive.h>
 
-#include "tutti/torch.h"
+#include "tutti/torch/sampler.h"
 
 namespace tutti {
 
@@ -14,11 +14,10 @@ DistributedSampler::DistributedSampler(std::size_t dataset_count, int rank_count
                                        const DistributedSamplerOptions& options)
     : torch::data::samplers::DistributedSampler<>(
           dataset_count, static_cast<std::size_t>(rank_count), static_cast<std::size_t>(rank),
-          !options.drop_last),
-      state_(std::make_shared<State>(
-          State{ddp::ShareSampler({dataset_count, static_cast<std::size_t>(rank_count),
-                                   static_cast<std::size_t>(rank), options.shuffle, options.seed,
-                                   options.drop_last ? ddp::Tail::drop : ddp::Tail::pad})})) {}
+          options.tail == Tail::pad),
+      state_(std::make_shared<State>(State{ddp::ShareSampler(
+          {dataset_count, static_cast<std::size_t>(rank_count), static_cast<std::size_t>(rank),
+           options.shuffle, options.seed, options.tail})})) {}
 
 DistributedSampler::DistributedSampler(std::size_t dataset_count, const ProcessGroup& group,
                                        const DistributedSamplerOptions& options)
@@ -58,11 +57,14 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
 std::size_t DistributedSampler::index() const { return state_->share.position(); }
 std::size_t DistributedSampler::share_count() const { return state_->share.share_count(); }
 
+double DistributedSampler::weight(std::size_t batch_count,
+                                  std::optional<std::size_t> consumed) const {
+  return state_->share.weight(batch_count, consumed.value_or(index()));
+}
+
 std::map<std::string, std::uint64_t> DistributedSampler::state_dict(
     std::optional<std::size_t> consumed) const {
-  ddp::SamplerState state = state_->share.state();
-  if (consumed) state["position"] = *consumed;
-  return state;
+  return state_->share.state(consumed);
 }
 
 void DistributedSampler::load_state_dict(const std::map<std::string, std::uint64_t>& state) {

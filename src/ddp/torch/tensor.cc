@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "ddp/model_check.h"
-#include "tutti/torch.h"
+#include "tutti/torch/tensor.h"
 
 namespace tutti {
 namespace ddp {
@@ -16,26 +18,28 @@ using c10::str;
 
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
+constexpr std::pair<at::ScalarType, DType> kPairs[] = {
+    {at::kBool, DType::bool_},
+    {at::kByte, DType::u8},
+    {at::kChar, DType::i8},
+    {at::kShort, DType::i16},
+    {at::kInt, DType::i32},
+    {at::kLong, DType::i64},
+    {at::kUInt16, DType::u16},
+    {at::kUInt32, DType::u32},
+    {at::kUInt64, DType::u64},
+    {at::kHalf, DType::f16},
+    {at::kBFloat16, DType::bf16},
+    {at::kFloat, DType::f32},
+    {at::kDouble, DType::f64},
+    {at::kComplexFloat, DType::complex64},
+    {at::kComplexDouble, DType::complex128},
+    {at::kFloat8_e4m3fn, DType::f8_e4m3},
+    {at::kFloat8_e5m2, DType::f8_e5m2},
+};
+static_assert(std::size(kPairs) == kDTypeCount);
+
 std::optional<DType> dtype_of_scalar(at::ScalarType type) {
-  constexpr std::pair<at::ScalarType, DType> kPairs[] = {
-      {at::kBool, DType::bool_},
-      {at::kByte, DType::u8},
-      {at::kChar, DType::i8},
-      {at::kShort, DType::i16},
-      {at::kInt, DType::i32},
-      {at::kLong, DType::i64},
-      {at::kUInt16, DType::u16},
-      {at::kUInt32, DType::u32},
-      {at::kUInt64, DType::u64},
-      {at::kHalf, DType::f16},
-      {at::kBFloat16, DType::bf16},
-      {at::kFloat, DType::f32},
-      {at::kDouble, DType::f64},
-      {at::kComplexFloat, DType::complex64},
-      {at::kComplexDouble, DType::complex128},
-      {at::kFloat8_e4m3fn, DType::f8_e4m3},
-      {at::kFloat8_e5m2, DType::f8_e5m2},
-  };
   for (const auto& [scalar, dtype] : kPairs) {
     if (scalar == type) return dtype;
   }
@@ -78,11 +82,16 @@ DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
   return *dtype;
 }
 
+at::ScalarType scalar_of_dtype(DType dtype) {
+  return std::ranges::find(kPairs, dtype, &std::pair<at::ScalarType, DType>::second)->first;
+}
+
 std::string describe(const at::Tensor& tensor) {
   return str(tensor.sizes(), " strides ", tensor.strides(), " ", tensor.scalar_type());
 }
 
-void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, Where where) {
+void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors, int root,
+                       Where where) {
   const at::NoGradGuard no_grad;
   for (std::size_t begin = 0, end = 0; begin < tensors.size(); begin = end) {
     std::vector<at::Tensor> flattened;
@@ -94,8 +103,8 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
       ++end;
     }
     const at::Tensor flat = at::cat(flattened);
-    group.broadcast(flat, {}, where);
-    if (group.rank() == 0) continue;
+    group.broadcast(flat, {.root = root}, where);
+    if (group.rank() == root) continue;
     std::int64_t offset = 0;
     for (std::size_t i = begin; i < end; ++i) {
       const std::int64_t count = tensors[i].numel();

@@ -1,0 +1,74 @@
+// DistributedSampler: which samples a rank sees.
+#pragma once
+
+#include <torch/data/samplers/distributed.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/process_group.h"
+#include "tutti/torch/sampler_options.h"
+
+namespace tutti {
+
+/// Deals a data set out to the ranks: every rank a share, in an order that depends on seed and
+/// epoch alone.
+///
+///     tutti::DistributedSampler sampler(*dataset.size(), world);
+///     auto loader = torch::data::make_data_loader(dataset, sampler, batch_size);
+///     for (int epoch = 0; epoch < 10; ++epoch) {
+///       sampler.set_epoch(epoch);
+///       for (auto& batch : *loader) ...
+///     }
+///
+/// With Tail::exact no sample is repeated or left out. All ranks still get as many batches, where
+/// there are as many samples as ranks: what is left when the shorter shares end goes into the last
+/// batch, which may hold one sample more than asked for. Its parts differ in size, so training
+/// weighs the loss: `(sampler.weight(batch.data.size(0)) * loss).backward()`.
+///
+/// Lifetime  Copies share one state, so that the loader's copy can be steered from outside.
+/// Threads   As the data loader calls it; one thread at a time.
+class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSampler<> {
+ public:
+  DistributedSampler(std::size_t dataset_count, const ProcessGroup& group,
+                     const DistributedSamplerOptions& options = {});
+  DistributedSampler(std::size_t dataset_count, int rank_count, int rank,
+                     const DistributedSamplerOptions& options = {});
+
+  /// Takes effect at the next reset(), which begin() of a data loader calls.
+  void set_epoch(std::size_t epoch);
+  std::size_t epoch() const;
+
+  void reset(std::optional<std::size_t> new_size = std::nullopt) override;
+  std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+
+  std::size_t index() const;        ///< samples of this rank's share handed out in this epoch
+  std::size_t share_count() const;  ///< samples this rank sees in an epoch
+
+  /// What to multiply the mean loss over a batch of this rank with, so that the mean over the
+  /// ranks, which DistributedDataParallel takes of gradients, is the mean over all samples of all
+  /// ranks' batches: 1 but for the last batch of Tail::exact. A data loader with worker threads
+  /// fetches ahead: then pass how many samples training has consumed, this batch included.
+  /// Errors    kInvalidArgument: no batch of so many samples can end there.
+  double weight(std::size_t batch_count, std::optional<std::size_t> consumed = {}) const;
+
+  /// Where the epoch stands. The same on every rank, so rank 0 may save it for all. A data loader
+  /// with worker threads fetches ahead: then pass how many samples training has really consumed.
+  std::map<std::string, std::uint64_t> state_dict(std::optional<std::size_t> consumed = {}) const;
+  /// The next reset() continues there.
+  /// Errors    kInvalidArgument: saved with another data set, seed, option or number of ranks.
+  void load_state_dict(const std::map<std::string, std::uint64_t>& state);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace tutti
