@@ -10,6 +10,7 @@
 int main() try {
   auto world = tutti::init_process_group();
 
+  torch::manual_seed(1);  // every run begins alike
   torch::nn::Linear net(10, 1);
   auto model =
       tutti::DistributedDataParallel(net, world);  // all ranks now hold rank 0's parameters

@@ -2,21 +2,20 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <string>
 
-struct Arguments {
+#include "common/command_line.h"
+
+struct Arguments : TrainingArguments {
+  Arguments() {
+    batch = 128;
+    learning_rate = 0.002;
+  }
+
   std::string data = "/usr/share/datasets/fashion-mnist";
   std::size_t epochs = 5;
-  std::size_t batch = 128;  ///< images of a step, over all ranks
-  double learning_rate = 0.002;
-  std::uint64_t seed = 1;
+  std::string compress;   ///< gradients travel as "bf16" or "f16"; empty: as they are
   std::size_t limit = 0;  ///< use only so many training images; 0: all
-  std::string checkpoint;
-  std::size_t checkpoint_every = 0;  ///< steps; 0: only when asked to end
-  bool resume = false;
-
-  std::string command;  ///< as it was typed, without --resume
 };
 
 /// Prints help, or what is wrong, and exits where there is nothing to run.

@@ -5,7 +5,7 @@ started=$SECONDS
 install_packages $packages_build $packages_torch $packages_data
 use_libtorch
 ready=$SECONDS
-build demo
+build_target=demo build demo
 built=$SECONDS
 ranks=$(nproc)
 say "training on $ranks ranks: build/demo/cli/tutti run -n $ranks build/demo/examples/07_fashion_mnist/fashion_mnist $*"

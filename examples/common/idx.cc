@@ -1,4 +1,4 @@
-#include "idx.h"
+#include "common/idx.h"
 
 #include <zlib.h>
 

@@ -1,4 +1,4 @@
-#include "progress.h"
+#include "common/progress.h"
 
 #include <unistd.h>
 
@@ -14,9 +14,11 @@ constexpr auto kLine = std::chrono::seconds(10);
 
 }  // namespace
 
-Progress::Progress(bool shown, std::size_t epochs, std::size_t steps_per_epoch)
-    : shown_(shown),
+Progress::Progress(const tutti::ProcessGroup& world, std::size_t epochs,
+                   std::size_t steps_per_epoch)
+    : shown_(world.rank() == 0),
       terminal_(isatty(STDERR_FILENO) == 1),
+      ranks_(world.world_size()),
       epochs_(epochs),
       steps_per_epoch_(steps_per_epoch),
       last_shown_(Clock::now()) {}
@@ -32,18 +34,21 @@ bool Progress::due() const {
   return terminal_ ? elapsed >= kRedraw : elapsed >= kLine;
 }
 
-void Progress::show(std::size_t step, double loss, double samples_per_second,
-                    double communicating) {
+void Progress::show(std::size_t step, double loss, const Speed& own) {
   if (!shown_) return;
   last_shown_ = Clock::now();
-  const std::size_t filled = std::min(kBarWidth, kBarWidth * step / (epochs_ * steps_per_epoch_));
+  const std::size_t all_steps = std::max(epochs_, std::size_t{1}) * steps_per_epoch_;
+  const std::size_t filled = std::min(kBarWidth, kBarWidth * step / all_steps);
   const std::string bar = std::string(filled, '#') + std::string(kBarWidth - filled, '.');
   const std::size_t epoch = (step - 1) / steps_per_epoch_;
+  const std::string in_epoch =
+      epochs_ == 0 ? ""
+                   : "epoch " + std::to_string(epoch + 1) + "/" + std::to_string(epochs_) + " ";
   char line[200];
   std::snprintf(line, sizeof(line),
-                "[%s] epoch %zu/%zu step %zu/%zu  loss %.3f  %.0f samples/s  communicating %.1f %%",
-                bar.c_str(), epoch + 1, epochs_, step - epoch * steps_per_epoch_, steps_per_epoch_,
-                loss, samples_per_second, 100 * communicating);
+                "[%s] %sstep %zu/%zu  loss %.3f  %.0f samples/s  communicating %.1f %%",
+                bar.c_str(), in_epoch.c_str(), step - epoch * steps_per_epoch_, steps_per_epoch_,
+                loss, own.samples_per_second * ranks_, 100 * own.communicating);
   if (terminal_) {
     std::fprintf(stderr, "\r\033[K%s", line);
     line_open_ = true;

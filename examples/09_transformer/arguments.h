@@ -1,0 +1,22 @@
+// The command line.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "common/command_line.h"
+
+struct Arguments : TrainingArguments {
+  Arguments() {
+    batch = 64;
+    learning_rate = 0.003;
+  }
+
+  std::string text = "/usr/share/common-licenses";
+  std::size_t steps = 600;
+  std::size_t limit = 0;  ///< use only so many characters; 0: all
+  std::string plot;
+};
+
+/// Prints help, or what is wrong, and exits where there is nothing to run.
+Arguments parse_arguments(int argc, char** argv);
