@@ -1,4 +1,4 @@
-# ./dev bench peers [ARGS] | net [ARGS] | backends [ARGS] | neighbours [ARGS] | init [ARGS] | micro [--before BUILD]
+# ./dev bench peers [ARGS] | net [ARGS] | backends [ARGS] | neighbours [ARGS] | training [ARGS] | init [ARGS] | micro [--before BUILD]
 name=${1:-}
 [ $# -gt 0 ] && shift
 # shellcheck disable=SC2086
@@ -23,6 +23,14 @@ case "$name" in
     tools/python_torch.sh third_party && set -- --python "$(tools/python_torch.sh --where third_party)/bin/python" "$@"
     python3 bench/peers/neighbours.py --build build/release "$@"
     ;;
+  training)
+    # shellcheck disable=SC2086
+    install_packages $packages_torch $packages_data $packages_net
+    use_libtorch --keep
+    tools/python_torch.sh "$root/third_party" || die 1 "Python's torch could not be had; without it: python3 bench/peers/training.py --only overlap,link"
+    build release -DTUTTI_BUILD_BENCH=ON -DTUTTI_WITH_TORCH=ON
+    python3 bench/peers/training.py --build build/release --python "$(tools/python_torch.sh --where "$root/third_party")/bin/python" "$@"
+    ;;
   micro)
     build release -DTUTTI_BUILD_BENCH=ON
     if [ "${1:-}" = --before ]; then # in turns: the machine changes from minute to minute
@@ -34,5 +42,5 @@ case "$name" in
       build/release/bench/micro/call_cost "$@"
     fi
     ;;
-  *) die 2 "unknown bench '$name' (peers, net, backends, neighbours, init, micro)" ;;
+  *) die 2 "unknown bench '$name' (peers, net, backends, neighbours, training, init, micro)" ;;
 esac
