@@ -4,13 +4,22 @@
 #   tools/libtorch.sh --keep FOLDER             the same, and what was fetched stays in FOLDER/download
 #   tools/libtorch.sh --wheels FOLDER           fetch into FOLDER/download and check; unpack nothing
 #   tools/libtorch.sh --where FOLDER            print where it is (or will be)
+# --oldest with any of these: the oldest version that Tutti is tested with. Wheels before it have another C++ ABI than Debian.
 set -euo pipefail
 
-version=2.15.0
+usage="usage: tools/libtorch.sh [--oldest] [--from WHEELS | --keep | --wheels | --where] FOLDER"
+version=2.15.0 megabytes="555 MB to download, 550 MB unpacked"
 wheels="\
 torch==2.15.0                   48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl
 nvidia-cuda-runtime==13.5.37    df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d nvidia_cuda_runtime-13.5.37-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl
 nvidia-cuda-cupti==13.5.25      9dcca41c12a734192b14e7128ae116bc9ce1b9da686e2ebf48ae7a4415f76650 nvidia_cuda_cupti-13.5.25-py3-none-manylinux_2_25_x86_64.whl"
+oldest() {
+  version=2.7.0 megabytes="875 MB to download, 490 MB unpacked"
+  wheels="\
+torch==2.7.0                     fd5cfbb4c3bbadd57ad1b27d56a28008f8d8753733411a140fcfb84d7f933a25 torch-2.7.0-cp311-cp311-manylinux_2_28_x86_64.whl
+nvidia-cuda-runtime-cu12==12.6.77 a84d15d5e1da416dd4774cb42edf5e954a3e60cc945698dc1d5be02321c44dc8 nvidia_cuda_runtime_cu12-12.6.77-py3-none-manylinux2014_x86_64.whl
+nvidia-cuda-cupti-cu12==12.6.80   a3eff6cdfcc6a4c35db968a06fcadb061cbc7d6dde548609a941ff8701b98b73 nvidia_cuda_cupti_cu12-12.6.80-py3-none-manylinux2014_x86_64.whl"
+}
 
 die() {
   echo "libtorch: $*" >&2
@@ -27,11 +36,12 @@ while [ $# -gt 1 ]; do
     --keep) keep=1; shift ;;
     --wheels) keep=1 only_wheels=1; shift ;;
     --where) where=1; shift ;;
-    *) die "unknown option '$1'; usage: tools/libtorch.sh [--from WHEELS | --keep | --wheels | --where] FOLDER" ;;
+    --oldest) oldest; shift ;;
+    *) die "unknown option '$1'; $usage" ;;
   esac
 done
 folder=${1:-}
-[ -n "$folder" ] || die "usage: tools/libtorch.sh [--from WHEELS | --keep | --wheels | --where] FOLDER"
+[ -n "$folder" ] || die "$usage"
 target=$folder/libtorch-$version
 if [ -n "$where" ]; then
   echo "$target/torch"
@@ -44,7 +54,7 @@ download=${from:-$folder/download}
 mkdir -p "$download"
 start=$SECONDS
 if [ -z "$from" ]; then
-  [ -n "$only_wheels" ] || echo "libtorch: fetching libtorch $version: 555 MB to download, 550 MB unpacked into ${target#"$PWD/"}" >&2
+  [ -n "$only_wheels" ] || echo "libtorch: fetching libtorch $version: $megabytes into ${target#"$PWD/"}" >&2
   pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Debian package python3-pip"
   echo "$wheels" | while read -r requirement _ file; do
     [ -f "$download/$file" ] && continue
@@ -67,9 +77,10 @@ done
 
 rm -rf "$target.tmp"
 mkdir -p "$target.tmp"
-unzip -q "$download"/torch-*.whl 'torch/include/*' 'torch/lib/libtorch_cpu*' 'torch/lib/libc10.so' 'torch/lib/libgomp*' -d "$target.tmp"
-unzip -q "$download"/nvidia_cuda_runtime-*.whl 'nvidia/*/lib/libcudart.so*' -d "$target.tmp"
-unzip -q "$download"/nvidia_cuda_cupti-*.whl 'nvidia/*/lib/libcupti.so*' -d "$target.tmp"
+mapfile -t files < <(awk '{ print $3 }' <<<"$wheels")
+unzip -q "$download/${files[0]}" 'torch/include/*' 'torch/lib/libtorch_cpu*' 'torch/lib/libc10.so' 'torch/lib/libgomp*' -d "$target.tmp"
+unzip -q "$download/${files[1]}" 'nvidia/*/lib/libcudart.so*' -d "$target.tmp"
+unzip -q "$download/${files[2]}" 'nvidia/*/lib/libcupti.so*' -d "$target.tmp"
 touch "$target.tmp/complete"
 rm -rf "$target"
 mv "$target.tmp" "$target"

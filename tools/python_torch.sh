@@ -5,11 +5,15 @@
 # It computes on CPUs alone. The wheel's other libraries want 3 GB of CUDA, of which nothing is ever called: stubs stand in for them.
 set -euo pipefail
 
-# What torch.distributed imports besides torch; the wheel's own hash is checked by tools/libtorch.sh.
+# What torch.distributed imports besides torch, and torchvision, for its models, with what it imports; the hash of torch's own wheel is checked by
+# tools/libtorch.sh. This torchvision asks for torch 2.14 or newer; there is none of 2.15.
 needed="\
 typing_extensions==4.15.0 --hash=sha256:f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548
 sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5
-mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c"
+mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c
+torchvision==0.29.2 --hash=sha256:0875f7a23bd298813240f716c56df44ce72ddb45146589442a38edd0e1f59637
+numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93
+pillow==13.0.0 --hash=sha256:a625df9a2a5597fa5e5266e01aefc82604bb85d291e3547981e863560d75da6c"
 
 die() {
   echo "python_torch: $*" >&2
@@ -28,7 +32,7 @@ if [ -n "$where" ]; then
   echo "$target"
   exit 0
 fi
-[ -f "$target/complete" ] && exit 0
+if [ -f "$target/complete" ] && [ "$(<"$target/complete")" = "$needed" ]; then exit 0; fi
 
 # The wheel is for this Python alone. The system's is one that all users may run.
 python=
@@ -39,7 +43,7 @@ done
 pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Debian package python3-pip"
 
 start=$SECONDS
-echo "python_torch: making Python's torch $version: 1.3 GB in ${target#"$PWD/"}, 555 MB to download unless they are at hand" >&2
+echo "python_torch: making Python's torch $version: 1.4 GB in ${target#"$PWD/"}, 590 MB to download unless they are at hand" >&2
 "$tools/libtorch.sh" --wheels "$folder"
 download=$folder/download
 rm -rf "$target"
@@ -82,10 +86,10 @@ stub libnccl.so.2 '^p?nccl'
 stub libnvrtc.so.13 '^nvrtc'
 stub libnvshmem_host.so.3 '^nvshmem'
 
-"$target/bin/python" -c 'import torch.distributed.run, torch.nn.parallel' >"$work/said" 2>&1 || {
+"$target/bin/python" -c 'import torch.distributed.run, torch.nn.parallel, torchvision.models' >"$work/said" 2>&1 || {
   tail -n 3 "$work/said" >&2
   die "Python's torch $version does not load; its last words stand above"
 }
-touch "$target/complete"
+echo "$needed" >"$target/complete"  # one that was made with less is made anew
 rm -rf "$download"
 echo "python_torch: $version is in place ($((SECONDS - start)) s)" >&2

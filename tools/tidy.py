@@ -33,7 +33,8 @@ LAYERS = {
     "src/group": ["base", "store", "control"],
     "src/native": ["base", "kernels", "net", "control", "group"],
     "src/plugins": ["base", "kernels", "group"],
-    "src/ddp": ["base", "group"],
+    "src/checkpoint": ["base"],
+    "src/ddp": ["base", "group", "checkpoint"],
     "src/launch": ["base", "net", "store", "rendezvous", "control", "agent"],
     "src/test_kit": ["base", "tutti"],
     "src/world.cc": ["base", "net", "store", "rendezvous", "control", "spawn", "group", "native"],
@@ -45,7 +46,8 @@ PUBLIC = {
     "terminate.h": "base", "spawn.h": "spawn",
     "request.h": "base",
     "store.h": "store", "process_group.h": "group", "collectives.h": "group", "misuse.h": "group", "work.h": "group", "backend.h": "group",
-    "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "torch.h": "ddp", "test_kit.h": "test_kit",
+    "torch.h": "ddp", **{f"torch/{path.name}": "ddp" for path in (ROOT / "include/tutti/torch").glob("*.h")},
+    "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "test_kit.h": "test_kit",
 }
 TOP = {"include", "src", "cli", "tests", "examples", "bench", "docs", "cmake", "tools", ".ci"}
 

@@ -47,6 +47,8 @@ use_libtorch
 build release
 hold_lock
 mkdir -p docs/evidence
+evidence=docs/evidence
+case " $* " in *" --only "*) evidence=build ;; esac # of some series: the evidence of all stays
 soak="build/release/tests/soak/soak_$name"
 if [ "$name" = simulate ]; then
   soak=build/release/tests/simulate/soak_simulate
@@ -85,10 +87,14 @@ fi
 case "$name/$hosts" in
   */ | links/* | strangers/*) ;;
   disagreements/*) # started as ranks
-    exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out docs/evidence/disagreements_hosts.json "$@"
+    exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out "$evidence/disagreements_hosts.json" "$@"
     ;;
   kills/*)
     soak=tests/soak/kills_hosts.py name=kills_${hosts}_hosts
+    set -- --hosts "$hosts" "$@"
+    ;;
+  real/*)
+    soak=tests/soak/real_hosts.py name=real_hosts
     set -- --hosts "$hosts" "$@"
     ;;
   *)
@@ -102,4 +108,4 @@ if [ "$name" = simulate ] && [ "$given" = "" ]; then
   set -- --script build/simulate-violation.json --rounds 100 --ranks 1024 --hosts 8
   name=simulate_1024
 fi
-"$soak" --out "docs/evidence/$name.json" "$@"
+"$soak" --out "$evidence/$name.json" "$@"

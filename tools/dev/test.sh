@@ -63,7 +63,7 @@ else
   # Left to the release build: all layouts of native but one host and, under TSan, TCP alone (under ASan the tests of
   # hosts go that way), conformance of processes, whose forks cost most there, the prover of schedules, which only
   # counts, MPI's launchers, whose ranks spin, and soaks that mostly wait.
-  thinned="^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|^e2e_foreign\.|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$"
+  thinned="^native_(halves|first_alone|interleaved|tags|schedule_prove)\.|^conformance\..*/processes_|^e2e_examples.*\.(openmpi|mpich)$|^e2e_foreign\.|^e2e_command_lines$|dev_hosts$|^soak_(flood|init|strangers|.*_fresh)$"
   asan_thinned=(-E "$thinned|^native_apart\.") tsan_thinned=(-E "$thinned")
   [ -z "$full" ] || asan_thinned=() tsan_thinned=()
   # Nothing promises a time there, and many tests wait: twice as many as cores.
@@ -71,5 +71,11 @@ else
   ASAN_OPTIONS=detect_stack_use_after_return=1 run_tests asan -j "$((2 * $(nproc)))" -LE "torch|mpi|package|style" "${asan_thinned[@]}"
   wait "$beneath" || exit 1
   run_tests tsan -j "$((2 * $(nproc)))" -L "threads|store|net" "${tsan_thinned[@]}"
+fi
+if [ -n "$full" ] && [ -z "$name" ]; then
+  tools/libtorch.sh --oldest "$root/third_party"
+  oldest=$(tools/libtorch.sh --oldest --where "$root/third_party")
+  TORCH_ROOT=$oldest build_target=torch_tests build oldest -DTUTTI_WERROR=ON
+  run_tests oldest -j "$(($(nproc) + 1))" -R '^ddp_torch\.|^ddp\.training$'
 fi
 python3 tools/test_summary.py "$results"/*.xml
