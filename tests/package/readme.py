@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Runs every shell and C++ block of README.md, in order: shell blocks in the checkout, C++ blocks against an installed prefix."""
+"""Runs every shell and C++ block of README.md, in order: shell blocks in the checkout, C++ blocks against an installed prefix.
+Builds a copy of a training example and of what it shares with others against that prefix as well."""
 import argparse
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -25,6 +27,7 @@ def main():
         environment = dict(os.environ, HOME=home, CCACHE_DIR=cache)
         run(["cmake", "--install", options.build, "--prefix", prefix], environment, options.source)
         check_libraries(prefix, environment)
+        build_example(options.source / "examples", pathlib.Path(home) / "copy", prefix, environment)
         for number, (kind, block) in enumerate(blocks):
             print(f"readme: block {number + 1} ({kind})", flush=True)
             if kind == "sh":
@@ -41,6 +44,16 @@ def check_libraries(prefix, environment):
         missing = [line.strip() for line in needs.splitlines() if "not found" in line]
         if missing:
             sys.exit(f"readme: {library.name} does not find {missing}")
+
+
+def build_example(examples, copy, prefix, environment):
+    """Each of those with a shared part configures by itself; one is built."""
+    shutil.copytree(examples / "common", copy / "common")
+    for name in ("07_fashion_mnist", "08_resnet", "09_transformer"):
+        shutil.copytree(examples / name, copy / name)
+        run(["cmake", "-S", copy / name, "-B", copy / name / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"], environment, copy)
+    run(["cmake", "--build", copy / name / "build"], environment, copy)
+    run([copy / name / "build/transformer", "--help"], environment, copy)
 
 
 def run_program(block, folder, prefix, environment):
