@@ -98,7 +98,8 @@ void Door::rank_started(int rank, pid_t pid) noexcept {
 
 bool Door::is_in_world(int rank) const {
   const auto state = board_.state_of(slot_of(rank));
-  return state == control::RankState::running || state == control::RankState::left;
+  return state == control::RankState::running || state == control::RankState::left ||
+         state == control::RankState::elsewhere;
 }
 
 std::vector<int> Door::ranks_of(const std::set<WorldRank>& in_world) const {
@@ -128,7 +129,8 @@ std::string Door::failure_of(int rank) const {
 }
 
 std::string Door::doing_of(int rank) const {
-  if (board_.state_of(slot_of(rank)) == control::RankState::absent) return {};
+  const auto state = board_.state_of(slot_of(rank));
+  if (state == control::RankState::absent || state == control::RankState::elsewhere) return {};
   return control::describe_doing(board_, slot_of(rank));
 }
 

@@ -339,6 +339,14 @@ void await_hosts(const HostOptions& options, const Roster& roster, Deadline& dea
   store::get_watching(*options.store, keys, deadline, options.look, late);
 }
 
+void show_elsewhere(const HostOptions& options) {
+  if (options.store == nullptr || options.board_fd < 0) return;
+  const Board agents(duplicate(options.board_fd));
+  if (agents.world_size() != options.world_size) return;
+  RankState unused = RankState::absent;  // else it is the rank's own, of this world or an earlier
+  agents.slot(SlotIndex(options.rank)).state.compare_exchange_strong(unused, RankState::elsewhere);
+}
+
 Error not_gone_on(std::span<const int> ranks, const Deadline& deadline) {
   return Error(
       ErrorCode::kTimeout,

@@ -28,6 +28,10 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline);
 /// those of this host have.
 void await_hosts(const HostOptions& options, const Roster& roster, Deadline& deadline);
 
+/// Once the world is complete: shows on a board of the agent's that this world does not use,
+/// because its ranks say that they are on several hosts, that the rank has met the others.
+void show_elsewhere(const HostOptions& options);
+
 /// kTimeout: ranks that have come to the meeting, and have not gone on since.
 Error not_gone_on(std::span<const int> ranks, const Deadline& deadline);
 

@@ -271,6 +271,7 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
   std::unique_ptr<Host> host(new Host(state));
   state->wait_for_all(deadline, options.look);
   if (state->remote != nullptr) await_hosts(options, state->roster, deadline);
+  show_elsewhere(options);
   return host;
 }
 

@@ -139,6 +139,20 @@ TEST_F(Launcher, ZeroExitBeforeInitIsAFailedRendezvous) {
   EXPECT_TRUE(has(job.err(), "the ranks did not all meet")) << job.err();
 }
 
+/// Their boards are not the agent's.
+TEST_F(Launcher, RanksThatSayTheyAreOnSeveralHostsMeetAsWell) {
+  const auto on_hosts = [](const std::string& does) {
+    return std::vector<std::string>{
+        "sh", "-c", fmt::format("TUTTI_HOST_ID=host-$RANK exec {} {}", TUTTI_TEST_RANK, does)};
+  };
+  LaunchedJob good(run(2, on_hosts("openmp")));
+  EXPECT_EQ(good.wait_exit(), 0) << good.err();
+  EXPECT_FALSE(has(good.err(), "tutti: ")) << good.err();
+  LaunchedJob bad(run(2, on_hosts("leave-world 5 1")));
+  EXPECT_EQ(bad.wait_exit(), 5) << bad.err();
+  EXPECT_TRUE(has(bad.err(), "ROOT CAUSE: rank 1 on ")) << bad.err();
+}
+
 TEST_F(Launcher, AgentHandsOutTheBoardAndRefusesStrangers) {
   LaunchedJob job(run(2, {"sh", "-c", "echo agent=$TUTTI_AGENT; exec " + kRank + " meet"}));
   ASSERT_TRUE(job.wait_for("ready board=1", 2)) << job.out() << job.err();
@@ -469,6 +483,7 @@ TEST_F(Launcher, UncaughtErrorIsOneLineAndCodeOne) {
   EXPECT_EQ(job.out(), "printed before the end\n") << "nothing printed is lost";
   EXPECT_EQ(lines_of(job.err()).at(0), "tutti: uncaught tutti::Error kTimeout: made up for a test")
       << job.err();
+  EXPECT_TRUE(has(job.err(), "exit code 1\n  kTimeout: made up for a test\n")) << job.err();
   EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
 }
 
@@ -548,8 +563,7 @@ std::vector<Misuse> misuses() {
       {{"run"}, "no program given"},
       {{"run", "-n", "2"}, "no program given"},
       {{"run", "-n"}, "-n needs a value"},
-      {{"run", "-n", "2", "--np", "3", "true"},
-       "-n2 and --np=3: that is one option: give it once"},
+      {{"run", "-n", "2", "--np", "3", "true"}, "-n2 and --np=3: that is one option: give it once"},
       {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
       {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
       {{"run", "--grace", "soon", "true"},

@@ -64,7 +64,8 @@ inline constexpr std::uint64_t kProposalMask = 0xfffff;
 /// A set of ranks of the world, a bit each; those beyond the world's size are never touched.
 using RankWords = std::array<std::atomic<std::uint64_t>, kMaxWorldRanks / 64>;
 
-enum class RankState : std::uint32_t { absent, starting, running, left };
+/// elsewhere: in a world that has another board (a slot of an agent's).
+enum class RankState : std::uint32_t { absent, starting, running, left, elsewhere };
 
 /// A Shown in shared memory. The seq, never used twice, is its version word: 0 while the
 /// owner writes.
