@@ -1,6 +1,8 @@
 #include "base/last_words.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -18,14 +20,28 @@ namespace {
 constexpr std::chrono::milliseconds kPatience{200};
 
 std::terminate_handler former_handler = nullptr;
+std::string* error_file_of_rank = nullptr;  // never freed: threads may end the process at any time
+
+/// For the post-mortem. What the program has said there stays.
+void note(const std::string& text) noexcept {
+  const int file = ::open(error_file_of_rank->c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return;
+  struct stat status {};
+  const bool is_empty = ::fstat(file, &status) == 0 && status.st_size == 0;
+  if (is_empty) {  // where it cannot be written the line on stderr says the same
+    [[maybe_unused]] const ssize_t done = ::write(file, text.data(), text.size());
+  }
+  ::close(file);
+}
 
 [[noreturn]] void speak_and_exit() {
   if (const std::exception_ptr uncaught = std::current_exception()) {
     try {
       std::rethrow_exception(uncaught);
     } catch (const Error& error) {
-      log(LogLevel::error,
-          fmt::format("uncaught tutti::Error {}: {}", name_of(error.code()), error.what()));
+      const std::string text = fmt::format("{}: {}", name_of(error.code()), error.what());
+      log(LogLevel::error, "uncaught tutti::Error " + text);
+      note(text);
       flush_log(kPatience);
       // What the program printed must not be lost with its buffer; but another thread may hold it.
       if (::ftrylockfile(stdout) == 0) std::fflush(stdout);
@@ -39,9 +55,12 @@ std::terminate_handler former_handler = nullptr;
 
 }  // namespace
 
-void install_last_words() {
+void install_last_words(const std::string& error_file) {
   static std::once_flag once;
-  std::call_once(once, [] { former_handler = std::set_terminate(speak_and_exit); });
+  std::call_once(once, [&] {
+    error_file_of_rank = new std::string(error_file);
+    former_handler = std::set_terminate(speak_and_exit);
+  });
 }
 
 }  // namespace tutti
