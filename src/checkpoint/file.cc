@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <system_error>
 #include <utility>
 
@@ -19,6 +22,39 @@ namespace {
 constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;  // Linux moves less than 2 GiB in a call
 
 std::string words(int error) { return std::generic_category().message(error); }
+
+/// The file that a chain of links leads to, which need not be there yet.
+std::string end_of_links(std::string path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  for (int links = 0; links < 40 && fs::is_symlink(fs::path(path), error); ++links) {
+    const fs::path target = fs::read_symlink(path, error);
+    if (error) break;
+    path = (fs::path(path).parent_path() / target).string();
+  }
+  return path;
+}
+
+/// Writing beyond the limit of a file's size (ulimit -f) sends SIGXFSZ, which would end the
+/// process; while this lives it is an error of write only.
+class TooLargeIsAnError {
+ public:
+  TooLargeIsAnError() noexcept {
+    ::sigemptyset(&signal_);
+    ::sigaddset(&signal_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~TooLargeIsAnError() {
+    const timespec now{};
+    if (::sigismember(&before_, SIGXFSZ) == 0) ::sigtimedwait(&signal_, nullptr, &now);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  TooLargeIsAnError(const TooLargeIsAnError&) = delete;
+  TooLargeIsAnError& operator=(const TooLargeIsAnError&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+};
 
 }  // namespace
 
@@ -63,17 +99,29 @@ std::vector<std::byte> File::read(Extent extent) const {
   return bytes;
 }
 
-Draft::Draft(std::string path)
-    : path_(std::move(path)),
+Draft::Draft(const std::string& path)
+    : path_(end_of_links(path)),
       // Of a thread's own: ranks that all save by mistake do not write into each other's.
       draft_(fmt::format("{}.part-{}", path_, ::gettid())),
-      fd_(::open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+      fd_(::open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)) {
   if (fd_ < 0) fail(errno);
+  struct stat before {};
+  if (::stat(path_.c_str(), &before) != 0) return;
+  if (S_ISREG(before.st_mode)) {
+    ::fchmod(fd_, before.st_mode & 07777);  // as far as we may
+    return;
+  }
+  remove();
+  throw Error(ErrorCode::kInvalidArgument, "is no file: a folder, a pipe or a device");
 }
 
 Draft::~Draft() {
+  if (!is_complete_) remove();
+}
+
+void Draft::remove() noexcept {
   ::close(fd_);
-  if (!is_complete_) ::unlink(draft_.c_str());
+  ::unlink(draft_.c_str());
 }
 
 void Draft::fail(int error) const {
@@ -81,6 +129,7 @@ void Draft::fail(int error) const {
 }
 
 void Draft::write(std::span<const std::byte> bytes) {
+  const TooLargeIsAnError too_large_is_an_error;
   while (!bytes.empty()) {
     const ssize_t done = ::write(fd_, bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (done < 0 && errno == EINTR) continue;
@@ -94,6 +143,7 @@ void Draft::complete() {
   if (::fsync(fd_) != 0) fail(errno);
   if (std::rename(draft_.c_str(), path_.c_str()) != 0) fail(errno);
   is_complete_ = true;
+  ::close(fd_);
 }
 
 }  // namespace tutti::checkpoint

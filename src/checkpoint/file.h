@@ -37,9 +37,11 @@ class File {
 };
 
 /// A file that stands under its name when it is complete, and until then under a name of its own.
+/// A file that was there before lends it its mode; a link leads to the file that is replaced.
 class Draft {
  public:
-  explicit Draft(std::string path);
+  /// Errors    kSystem: cannot be written. kInvalidArgument: a folder, a pipe or a device is there.
+  explicit Draft(const std::string& path);
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
   ~Draft();  // what was not completed is removed
@@ -53,6 +55,7 @@ class Draft {
 
  private:
   [[noreturn]] void fail(int error) const;
+  void remove() noexcept;
 
   const std::string path_, draft_;
   const int fd_;

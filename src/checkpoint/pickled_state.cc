@@ -104,7 +104,8 @@ bool read_numbers(const Pickled& value, std::vector<std::int64_t>* numbers) {
 /// {"conj": True, "neg": True}: what libtorch does when the elements are used.
 bool read_flags(const Pickled& value, StoredTensor* tensor) {
   if (value.kind == Kind::none) return true;
-  if (value.kind != Kind::dictionary) return false;
+  constexpr std::size_t kMost = 16;  // a name and a value each; any number of tensors share them
+  if (value.kind != Kind::dictionary || value.items.size() > kMost) return false;
   for (std::size_t i = 0; i < value.items.size(); i += 2) {
     const Pickled &name = *value.items[i], &is_set = *value.items[i + 1];
     if (name.kind != Kind::text || is_set.kind != Kind::boolean) return false;
@@ -124,7 +125,7 @@ std::optional<StorageId> storage_id_of(const Pickled& value) {
   const Items& parts = value.items.front()->items;
   const bool is_right = parts.size() >= 5 && parts[0]->kind == Kind::text &&
                         parts[0]->text == "storage" && parts[1]->kind == Kind::global &&
-                        parts[2]->kind == Kind::text;
+                        parts[2]->kind == Kind::text && parts[2]->text.size() <= kMostTextBytes;
   if (!is_right) return {};
   return StorageId{parts[1], parts[2]->text};
 }
@@ -156,6 +157,7 @@ std::string read_tensor(const Pickled& value, const FindStorage& find_storage,
                        shown(type.text));
   }
   tensor->dtype = element_type->dtype;
+  if (tensor->is_negated && tensor->dtype == DType::bool_) return std::string(kDamaged);
   const std::optional<Extent> extent = find_storage(storage->key);
   if (!extent) return fmt::format("has no storage: data/{} is missing", shown(storage->key));
   const bool is_inside = place(*extent, static_cast<std::uint64_t>(parts[1]->integer), tensor);

@@ -82,6 +82,7 @@ StoredTensor read_tensor(const std::string& name, const Json& entry, Extent data
   tensor.name = name;
   tensor.elements = {data.at + static_cast<std::uint64_t>((*ends)[0]),
                      static_cast<std::uint64_t>((*ends)[1] - (*ends)[0])};
+  tensor.storage = tensor.elements;
   const auto& type_name = entry["dtype"].get_ref<const std::string&>();
   const auto* type = std::ranges::find(kElementTypes, std::string_view(type_name),
                                        &std::pair<std::string_view, DType>::first);

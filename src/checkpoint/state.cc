@@ -60,6 +60,7 @@ bool place(Extent storage, std::uint64_t offset, StoredTensor* tensor) {
     return false;
   }
   tensor->elements = {storage.at, 0};
+  tensor->storage = storage;
   if (*count == 0) return true;
   const std::uint64_t element_bytes = size_of(tensor->dtype);
   const std::uint64_t storage_count = storage.byte_count / element_bytes;

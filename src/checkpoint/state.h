@@ -22,6 +22,7 @@ struct StoredTensor {
   DType dtype = DType::f32;
   std::vector<std::int64_t> sizes, strides;  ///< strides in elements, none negative
   Extent elements;                           ///< from the first element to the end of the last
+  Extent storage;                            ///< in which they lie, as those of other tensors may
   bool is_conjugated = false, is_negated = false;  ///< what the bytes hold is not yet
 };
 

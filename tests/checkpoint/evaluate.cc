@@ -1,6 +1,5 @@
-// A model as a program of python_test.py, which does what lines on stdin say: words between tabs.
-#pragma once
-
+// Models for python_test.py: does what lines on stdin say, words between tabs. Its argument is the
+// model: "net", of the tests, or "resnet", of example 08.
 #include <torch/torch.h>
 
 #include <iostream>
@@ -8,15 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "../../examples/08_resnet/resnet18.h"
+#include "net.h"
 #include "tutti/torch.h"
 
 namespace tutti::checkpoint {
+namespace {
 
 using Tensors = torch::OrderedDict<std::string, torch::Tensor>;
 using Words = std::vector<std::string>;
 
 /// FROM TO
-inline void copy(const Words& words) { save_state_dict(read_state_dict(words.at(0)), words.at(1)); }
+void copy(const Words& words) { save_state_dict(read_state_dict(words.at(0)), words.at(1)); }
 
 /// FILE INPUTS OUTPUTS SAVED [KEY]: loads FILE, writes the model to SAVED, and to OUTPUTS as "y"
 /// what it makes of "x" in INPUTS.
@@ -51,4 +53,13 @@ int serve(const MakeNet& make_net) {
   return 0;
 }
 
+}  // namespace
 }  // namespace tutti::checkpoint
+
+int main(int argc, char** argv) {
+  const std::string model = argc == 2 ? argv[1] : "";
+  if (model == "net") return tutti::checkpoint::serve([] { return tutti::checkpoint::Net(); });
+  if (model == "resnet") return tutti::checkpoint::serve([] { return ResNet18(1, 10); });
+  std::cerr << "evaluate: give net or resnet\n";
+  return 2;
+}

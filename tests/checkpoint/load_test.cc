@@ -59,6 +59,14 @@ TEST(LoadStateDict, OddTensorsHaveTheirValues) {
   EXPECT_FALSE(odd["parameter"].requires_grad());
 }
 
+TEST(LoadStateDict, TensorsOfOneStorageShareItAndNothingIsMultiplied) {
+  Tensors odd = read_state_dict(golden("odd.pt"));
+  EXPECT_EQ(odd["shared"].storage().data_ptr(), odd["tail_of_shared"].storage().data_ptr());
+  odd["shared"].fill_(5);
+  EXPECT_TRUE(odd["tail_of_shared"].eq(5).all().item<bool>()) << "as in Python";
+  EXPECT_EQ(odd["expanded"].storage().nbytes(), 4u);
+}
+
 TEST(LoadStateDict, PrefixOfDistributedDataParallel) {
   Net plain, of_ddp;
   load_state_dict(*plain, golden("run.pt"));
@@ -142,17 +150,23 @@ TEST(LoadStateDict, EntriesThatCannotBeRead) {
               {"load_state_dict: absent.pt cannot be opened: No such file"});
 }
 
-TEST(LoadStateDict, AnotherDtypeByConvertingTheModel) {
+TEST(LoadStateDict, AnotherDtypeWhereItIsAskedFor) {
   const Folder folder;
-  Net half, net;
-  half->to(torch::kBFloat16);
-  save_state_dict(*half, folder / "half.pt");
-  expect_says(refusal(kInvalid, [&] { load_state_dict(*net, folder / "half.pt"); }),
-              {"of another dtype", "fc.weight BFloat16, in the model Float", "to(dtype)"});
-  net->to(torch::kBFloat16);
-  load_state_dict(*net, folder / "half.pt");
-  net->to(torch::kFloat);
-  EXPECT_TRUE(net->fc->weight.equal(half->fc->weight.to(torch::kFloat)));
+  Net whole, net;
+  whole->bn->num_batches_tracked.fill_(1001);  // no number of bf16
+  Tensors half;
+  for (const auto& item : whole->named_parameters())
+    half.insert(item.key(), item.value().detach().to(torch::kBFloat16));
+  for (const auto& item : whole->named_buffers())
+    half.insert(item.key(), item.value().is_floating_point() ? item.value().to(torch::kBFloat16)
+                                                             : item.value());
+  save_state_dict(half, folder / "half.pt");
+  expect_says(
+      refusal(kInvalid, [&] { load_state_dict(*net, folder / "half.pt"); }),
+      {"of another dtype", "fc.weight BFloat16, in the model Float", "{.convert_dtypes = true}"});
+  load_state_dict(*net, folder / "half.pt", {.convert_dtypes = true});
+  EXPECT_TRUE(net->fc->weight.equal(half["fc.weight"].to(torch::kFloat)));
+  EXPECT_EQ(net->bn->num_batches_tracked.item<std::int64_t>(), 1001);
 }
 
 TEST(SaveStateDict, BothFormatsAndBack) {

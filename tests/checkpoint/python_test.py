@@ -1,6 +1,6 @@
 """Python's torch and C++ read each other's checkpoints.
 
-    python_test.py NET_PROGRAM [RESNET_PROGRAM]
+    python_test.py PROGRAM
 """
 import json
 import os
@@ -29,8 +29,8 @@ import torch
 
 import files
 
-PROGRAM, RESNET = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
-PROGRAMS = {}  # those that run
+PROGRAM = sys.argv[1]
+PROCESSES = {}  # those that run, by model
 SAFETENSORS = {
     "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "U16": torch.uint16,
     "U32": torch.uint32, "U64": torch.uint64, "F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64,
@@ -73,18 +73,18 @@ class Case(unittest.TestCase):
         cls.folder = pathlib.Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
         files.write(cls.folder)
 
-    def ask(self, *words, program=PROGRAM):
+    def ask(self, *words, model="net"):
         """What it says."""
-        if program not in PROGRAMS:
-            PROGRAMS[program] = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        process = PROGRAMS[program]
+        if model not in PROCESSES:
+            PROCESSES[model] = subprocess.Popen([PROGRAM, model], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = PROCESSES[model]
         print(*words, sep="\t", file=process.stdin, flush=True)
         said = "".join(iter(process.stdout.readline, "== done\n"))
         self.assertIsNone(process.poll(), said)
         return said
 
-    def do(self, *words, **program):
-        self.assertEqual(self.ask(*words, **program), "")
+    def do(self, *words, **model):
+        self.assertEqual(self.ask(*words, **model), "")
 
     def assert_same(self, ours, theirs):
         self.assertEqual(set(ours), set(theirs))
@@ -92,7 +92,7 @@ class Case(unittest.TestCase):
             self.assertEqual((ours[name].dtype, ours[name].shape), (tensor.dtype, tensor.shape), name)
             self.assertTrue(torch.equal(bits(ours[name]), bits(tensor)), name)
 
-    def evaluate(self, model, file, *key, program=PROGRAM, shape=(4, 1, 4, 4), tolerance=1e-6):
+    def evaluate(self, model, file, *key, name="net", shape=(4, 1, 4, 4), tolerance=1e-6):
         """C++ computes the same with `file`, and what it saves is `model` in Python again."""
         inputs, outputs = self.folder / "inputs.pt", self.folder / "outputs.pt"
         x = torch.randn(shape)
@@ -101,7 +101,7 @@ class Case(unittest.TestCase):
         with torch.no_grad():
             expected = model(x)
         for saved in (self.folder / "saved.pt", self.folder / "saved.safetensors"):
-            self.do(file, inputs, outputs, saved, *key, program=program)
+            self.do(file, inputs, outputs, saved, *key, model=name)
             off = (torch.load(outputs, weights_only=True)["y"] - expected).abs().max().item()
             self.assertLessEqual(off, tolerance, file.name)
             state = read_safetensors(saved) if saved.suffix == ".safetensors" else torch.load(saved, weights_only=True)
@@ -193,7 +193,6 @@ class Nets(Case):
             self.assertIn(part, said)
 
 
-@unittest.skipUnless(RESNET, "no program of example 08 was given")
 class ResNet18(Case):
     def test_there_and_back(self):
         try:
@@ -209,15 +208,15 @@ class ResNet18(Case):
         torch.save({"model": model.state_dict(), "epoch": 3}, plain)
         torch.save({f"module.{name}": tensor for name, tensor in model.state_dict().items()}, of_ddp)
         for file in (plain, of_ddp):
-            off = self.evaluate(model, file, program=RESNET, shape=(16, 1, 28, 28), tolerance=1e-5)
+            off = self.evaluate(model, file, name="resnet", shape=(16, 1, 28, 28), tolerance=1e-5)
             print(f"{file.name}: outputs differ by {off:.1e} at most")
 
 
 def tearDownModule():
-    for process in PROGRAMS.values():
+    for process in PROCESSES.values():
         process.communicate()
         assert process.returncode == 0
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], "-v", *sys.argv[2:]])

@@ -3,6 +3,9 @@
 #include "checkpoint/state.h"
 
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <functional>
@@ -166,10 +169,11 @@ std::string text(const std::string& word) {
 /// A tensor as Python pickles it, with its numbers as opcodes: "K\2" is 2.
 struct MadeTensor {
   std::string offset = std::string("K\0", 2), sizes = "K\2K\2", strides = "K\2K\1",
-              storage = "FloatStorage", key = "0";
+              storage = "FloatStorage", key = "0", flags = {};
   std::string pickled() const {
     return "ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + "ctorch\n" + storage + "\n" +
-           text(key) + text("cpu") + "K\4tQ" + offset + "(" + sizes + "t(" + strides + "t\x89}tR";
+           text(key) + text("cpu") + "K\4tQ" + offset + "(" + sizes + "t(" + strides + "t\x89}" +
+           flags + "tR";
   }
 };
 
@@ -384,6 +388,16 @@ TEST(StateDict, MustBeFoundWithoutDoubt) {
   EXPECT_TRUE(read(Zip{"\x80\2}."}.write(folder)).tensors.empty());  // a model without parameters
 }
 
+TEST(StateDict, OneDictionaryUnderManyKeysIsLookedAtOnce) {
+  std::string entries = "}(";
+  for (int i = 0; i < 30'000; ++i) entries += text("w" + std::to_string(i)) + kTensor;
+  const std::string kept("q\0", 2), again("h\0", 2);
+  std::string pickle = "\x80\2}(" + text("first") + entries + "u" + kept;
+  for (int i = 0; i < 100'000; ++i) pickle += text("k" + std::to_string(i)) + again;
+  const Folder folder;  // 3 x 10^9 looks would take minutes
+  EXPECT_EQ(read(Zip{pickle + "u."}.write(folder)).tensors.size(), 30'000u);
+}
+
 TEST(StateDict, KeysInAMessageAreFewAndPrintable) {
   std::string items;
   for (int i = 0; i < 40; ++i) items += text("key\x1b[" + std::to_string(i)) + "N";
@@ -430,6 +444,14 @@ TEST(StateDict, TensorsThatReachBeyondTheirStorage) {
   EXPECT_EQ(problem_of(MadeTensor{.offset = "J\xff\xff\xff\xff"}.pickled()), "is damaged");
   EXPECT_EQ(problem_of(MadeTensor{.sizes = "NN"}.pickled()), "is damaged");
   EXPECT_EQ(problem_of("ctorch._utils\n_rebuild_tensor_v2\n)R"), "is damaged");
+  EXPECT_EQ(problem_of(MadeTensor{.key = std::string(200, 'k')}.pickled()).find("has no"), 0u);
+  const std::string negated = "}" + text("neg") + "\x88s";
+  EXPECT_EQ(problem_of(MadeTensor{.flags = negated}.pickled()), "");
+  EXPECT_EQ(problem_of(MadeTensor{.storage = "BoolStorage", .flags = negated}.pickled()),
+            "is damaged");
+  std::string flags = "}(";  // shared by any number of tensors, they would be looked at again
+  for (int i = 0; i < 9; ++i) flags += text("flag" + std::to_string(i)) + "\x88";
+  EXPECT_EQ(problem_of(MadeTensor{.flags = flags + "u"}.pickled()), "is damaged");
   expect_says(problem_of(MadeTensor{.key = "7"}.pickled()), {"data/7 is missing"});
   expect_says(problem_of(MadeTensor{.storage = "QInt8Storage"}.pickled()),
               {"torch.QInt8Storage", "not read"});
@@ -594,16 +616,74 @@ TEST(Files, WhatWasThereStaysIfWritingFails) {
               {"cannot be written"});
 }
 
-TEST(Files, DiskThatIsFull) {
+/// Files of this process end at so many bytes while it lives, as with ulimit -f.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t byte_count) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{byte_count, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+  ~FileSizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(Files, ALimitOfTheirSizeEndsNoProcess) {
   const Folder folder;
   folder.write("net.pt", "old");
-  // Where the draft of this thread would be.
-  const std::string draft = folder / fmt::format("net.pt.part-{}", ::gettid());
-  std::filesystem::create_symlink("/dev/full", draft);
-  expect_says(refusal(ErrorCode::kSystem, [&] { write_state(folder / "net.pt", {}); }),
-              {"cannot be written: No space left"});
+  const std::vector<std::byte> bytes(1 << 16);
+  const TensorToStore tensor{"w", DType::u8, {1 << 16}, bytes};
+  {
+    const FileSizeLimit limit(4096);
+    expect_says(refusal(ErrorCode::kSystem,
+                        [&] {
+                          write_state(folder / "net.pt", {&tensor, 1});
+                        }),
+                {"cannot be written: File too large"});
+  }
+  sigset_t pending;
+  ::sigpending(&pending);
+  EXPECT_EQ(::sigismember(&pending, SIGXFSZ), 0);
   EXPECT_EQ(bytes_of(folder / "net.pt"), "old");
   EXPECT_EQ(folder.listed(), "net.pt ");
+}
+
+TEST(Files, ALinkLeadsToTheFileThatIsReplacedAndItsModeStays) {
+  namespace fs = std::filesystem;
+  const Folder folder;
+  fs::create_directory(folder / "runs");
+  folder.write("runs/7.pt", "old");
+  ASSERT_EQ(::chmod((folder / "runs/7.pt").c_str(), 0640), 0);
+  fs::create_symlink("runs/7.pt", folder / "last.pt");
+  fs::create_symlink("last.pt", folder / "link.pt");
+  write_state(folder / "link.pt", {});
+  EXPECT_TRUE(fs::is_symlink(folder / "link.pt") && fs::is_symlink(folder / "last.pt"));
+  EXPECT_TRUE(read(folder / "runs/7.pt").tensors.empty());
+  EXPECT_EQ(fs::status(folder / "runs/7.pt").permissions(), fs::perms(0640));
+  fs::create_symlink("runs/8.pt", folder / "next.pt");  // to a file that is not there yet
+  write_state(folder / "next.pt", {});
+  EXPECT_TRUE(fs::is_regular_file(folder / "runs/8.pt"));
+}
+
+TEST(Files, WhatIsNoFileIsNotReplaced) {
+  const Folder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", folder / "nothing");
+  std::filesystem::create_directory(folder / "folder");
+  for (const std::string name : {"pipe", "nothing", "folder"})
+    expect_says(refusal(kInvalid, [&] { write_state(folder / name, {}); }), {"is no file"});
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+  EXPECT_EQ(folder.listed().find(".part"), std::string::npos);
+  // Somebody else's link where the draft would be is not followed.
+  const std::string draft = folder / fmt::format("net.pt.part-{}", ::gettid());
+  std::filesystem::create_symlink(folder.write("victim", "old"), draft);
+  expect_says(refusal(ErrorCode::kSystem, [&] { write_state(folder / "net.pt", {}); }),
+              {"cannot be written"});
+  EXPECT_EQ(bytes_of(folder / "victim"), "old");
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ struct LoadStateOptions {
   std::optional<std::string> key = std::nullopt;
   /// Names that only the file or only the model has are an error.
   bool strict = true;
+  /// Tensors of another dtype are converted to the model's, as copy_ does: bf16 to f32, and back.
+  bool convert_dtypes = false;
 };
 
 /// A number or a text that stands in a file beside the state_dict.
@@ -50,8 +52,7 @@ struct LoadedStateDict {
 /// Lifetime  The tensors of the module stay the same, so an optimizer may exist already.
 /// Ordering  Not collective. Either every rank reads the file, or rank 0 does before the model is
 ///           wrapped: DistributedDataParallel then gives its parameters to all.
-/// Numerics  The bits of the file; shapes and dtypes must be the model's. For a file of another
-///           dtype: to(torch::kBFloat16), load, to(torch::kFloat).
+/// Numerics  The bits of the file; shapes and dtypes must be the model's, but for convert_dtypes.
 /// Cost      Reads what the model needs, one tensor at a time: the memory of the largest one, and
 ///           of the pickle (at most 64 MiB) or header (at most 32 MiB).
 /// Errors    kInvalidArgument, with the module as it was: all that does not fit, by name and kind,
@@ -61,8 +62,11 @@ struct LoadedStateDict {
 TUTTI_API LoadedStateDict load_state_dict(torch::nn::Module& module, const std::string& path,
                                           const LoadStateOptions& options = {});
 
-/// The tensors of a file as they are there, on the CPU: to look at them, or to rename them.
+/// The tensors of a file as they are there, on the CPU: to look at them, or to rename them. Those
+/// that share a storage in the file share it here, as in Python: what is written to one is seen in
+/// the other.
 ///
+/// Cost      The memory of the storages: at most the size of the file.
 /// Errors    As load_state_dict; an entry that is no tensor, or one that cannot be read.
 TUTTI_API torch::OrderedDict<std::string, torch::Tensor> read_state_dict(
     const std::string& path, const std::optional<std::string>& key = std::nullopt);
@@ -74,13 +78,15 @@ TUTTI_API torch::OrderedDict<std::string, torch::Tensor> read_state_dict(
 ///     if (world.rank() == 0) tutti::save_state_dict(*net, "net.pt");
 ///     world.barrier();  // whoever returns may rely on the file
 ///
-/// A DistributedDataParallel stands for its module: names have no `module.` in front.
+/// A DistributedDataParallel stands for its module: names have no `module.` in front. A link leads
+/// to the file that is replaced, whose mode stays.
 ///
 /// Ordering  Not collective: one rank saves for all.
 /// Cost      Waits for the disk. Tensors on other devices, or in another order than row-major, are
 ///           copied; in a .pt parameters that are one tensor are stored once.
 /// Errors    kSystem: cannot be written; what was there before stays. kInvalidArgument: a name that
-///           is no UTF-8, a sparse tensor. kUnsupported: elements that the format does not know.
+///           is no UTF-8, a sparse tensor, a folder, pipe or device at the path. kUnsupported:
+///           elements that the format does not know.
 TUTTI_API void save_state_dict(const torch::nn::Module& module, const std::string& path);
 TUTTI_API void save_state_dict(const torch::OrderedDict<std::string, torch::Tensor>& tensors,
                                const std::string& path);

@@ -48,18 +48,50 @@ Tensors tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
-/// The elements of one tensor, in memory of their own.
-torch::Tensor read_tensor(const File& file, const StoredTensor& stored) {
-  const auto options = at::TensorOptions().dtype(ddp::scalar_of_dtype(stored.dtype));
-  if (stored.elements.byte_count == 0) return at::empty(stored.sizes, options);
-  const auto count = stored.elements.byte_count / size_of(stored.dtype);
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(count)}, options);
-  file.read(stored.elements.at,
-            {static_cast<std::byte*>(tensor.data_ptr()), stored.elements.byte_count});
-  tensor = tensor.as_strided(stored.sizes, stored.strides);
-  if (stored.is_conjugated) tensor = tensor.conj();
-  return stored.is_negated ? tensor.neg() : tensor;
+torch::Tensor read_bytes(const File& file, checkpoint::Extent extent) {
+  const at::Tensor bytes = at::empty({static_cast<std::int64_t>(extent.byte_count)}, at::kByte);
+  file.read(extent.at, {static_cast<std::byte*>(bytes.data_ptr()), extent.byte_count});
+  return bytes;
 }
+
+/// `bytes`: what the file has at `from`, with all elements of the tensor. They are shared, never
+/// copied: a tensor may repeat an element any number of times.
+torch::Tensor view_of(const torch::Tensor& bytes, checkpoint::Extent from,
+                      const StoredTensor& stored) {
+  at::Tensor tensor = at::empty({0}, ddp::scalar_of_dtype(stored.dtype));
+  const auto offset = (stored.elements.at - from.at) / size_of(stored.dtype);
+  tensor.set_(bytes.storage(), static_cast<std::int64_t>(offset), stored.sizes, stored.strides);
+  if (stored.is_conjugated) tensor = tensor.conj();
+  return stored.is_negated ? tensor._neg_view() : tensor;
+}
+
+torch::Tensor read_tensor(const File& file, const StoredTensor& stored) {
+  return view_of(read_bytes(file, stored.elements), stored.elements, stored);
+}
+
+/// Tensors that share a storage in the file share it in memory, as in Python: together they take no
+/// more than the file does.
+class StorageReader {
+ public:
+  explicit StorageReader(const File& file) : file_(file) {}
+  torch::Tensor read(const StoredTensor& stored) {
+    const checkpoint::Extent storage = stored.storage;
+    const auto [found, is_new] = storages_.try_emplace({storage.at, storage.byte_count});
+    if (is_new) {
+      if (storage.byte_count > bytes_left_) {
+        throw Error(ErrorCode::kInvalidArgument, "is damaged: its storages overlap");
+      }
+      bytes_left_ -= storage.byte_count;
+      found->second = read_bytes(file_, storage);
+    }
+    return view_of(found->second, storage, stored);
+  }
+
+ private:
+  const File& file_;
+  std::uint64_t bytes_left_ = file_.byte_count();
+  std::map<std::pair<std::uint64_t, std::uint64_t>, torch::Tensor> storages_;
+};
 
 /// What does not fit, by kind, in words that stay short.
 class Misfits {
@@ -94,7 +126,7 @@ std::string remedies(const Misfits& misfits) {
     words += "\nWith {.strict = false} names that one side alone has are left out.";
   }
   if (misfits.has(kDtype)) {
-    words += "\nConvert the model with to(dtype) before it is loaded, and back.";
+    words += "\nWith {.convert_dtypes = true} they are converted to the model's.";
   }
   return words;
 }
@@ -105,13 +137,14 @@ struct Pair {
   const StoredTensor* from;
 };
 
-void check_pair(const Pair& pair, Misfits* misfits) {
+void check_pair(const Pair& pair, bool converts, Misfits* misfits) {
   const StoredTensor& from = *pair.from;
   if (!from.problem.empty()) {
     misfits->add(kUnreadable, str(shown(from.name), " ", from.problem));
   } else if (const at::IntArrayRef sizes = from.sizes; pair.to.sizes() != sizes) {
     misfits->add(kShape, str(shown(from.name), " ", sizes, ", in the model ", pair.to.sizes()));
-  } else if (const auto type = ddp::scalar_of_dtype(from.dtype); pair.to.scalar_type() != type) {
+  } else if (const auto type = ddp::scalar_of_dtype(from.dtype);
+             pair.to.scalar_type() != type && !converts) {
     misfits->add(kDtype,
                  str(shown(from.name), " ", type, ", in the model ", pair.to.scalar_type()));
   }
@@ -127,7 +160,7 @@ std::size_t count_prefix(const std::vector<StoredTensor>& stored, const Tensors&
 
 /// All that the file and the model have in common.
 std::vector<Pair> pair_up(const std::vector<StoredTensor>& stored, const Tensors& tensors,
-                          LoadedStateDict* loaded, Misfits* misfits) {
+                          bool converts, LoadedStateDict* loaded, Misfits* misfits) {
   const std::size_t prefix = count_prefix(stored, tensors);
   std::vector<Pair> pairs;
   std::set<std::string> left;
@@ -139,7 +172,7 @@ std::vector<Pair> pair_up(const std::vector<StoredTensor>& stored, const Tensors
       continue;
     }
     pairs.push_back({tensors[name], &from});
-    check_pair(pairs.back(), misfits);
+    check_pair(pairs.back(), converts, misfits);
   }
   for (const std::string& name : tensors.keys()) {
     if (left.contains(name) && !name.ends_with(kMayBeMissing)) loaded->missing_keys.push_back(name);
@@ -154,7 +187,8 @@ LoadedStateDict load(torch::nn::Module& module, const std::string& path,
   LoadedStateDict loaded;
   loaded.values = state.values;
   Misfits misfits;
-  const auto pairs = pair_up(state.tensors, tensors_of(module), &loaded, &misfits);
+  const auto pairs =
+      pair_up(state.tensors, tensors_of(module), options.convert_dtypes, &loaded, &misfits);
   if (options.strict) {
     for (const auto& name : loaded.missing_keys) misfits.add(kMissing, shown(name));
     for (const auto& name : loaded.unexpected_keys) misfits.add(kUnexpected, shown(name));
@@ -199,11 +233,12 @@ LoadedStateDict load_state_dict(torch::nn::Module& module, const std::string& pa
 Tensors read_state_dict(const std::string& path, const std::optional<std::string>& key) {
   return about("read_state_dict", path, [&] {
     const File file(path);
+    StorageReader reader(file);
     Misfits misfits;
     Tensors tensors;
     for (const StoredTensor& stored : read_state(file, key).tensors) {
       if (stored.problem.empty()) {
-        tensors.insert(stored.name, read_tensor(file, stored));
+        tensors.insert(stored.name, reader.read(stored));
       } else {
         misfits.add(kUnreadable, str(shown(stored.name), " ", stored.problem));
       }
