@@ -51,7 +51,8 @@ template <Element T>
 inline constexpr DType dtype_of = static_cast<DType>(detail::dtype_index<T>());
 
 /// Tells Buffer how to see a foreign type (`<tutti/torch.h>` specialises it for tensors):
-/// `static Buffer buffer(T&)` and `static ConstBuffer const_buffer(const T&)`.
+/// `static Buffer buffer(T&, const Where&)` and `static ConstBuffer const_buffer(const T&, const
+/// Where&)`, whose errors name the line.
 template <class T>
 struct BufferTraits;
 
@@ -129,7 +130,7 @@ concept Given = !CallWord<bare_t<T>> && requires {
 };
 template <class T>
 concept Foreign = requires(std::remove_reference_t<T>& value) {
-  BufferTraits<bare_t<T>>::const_buffer(value);
+  BufferTraits<bare_t<T>>::const_buffer(value, Where{});
 };
 template <class T>
 concept Buffered = Foreign<T> || Run<T> || Item<bare_t<T>>;
@@ -254,10 +255,10 @@ struct ConstBuffer {
         source(source_in),
         retain(retain_in) {}
   template <detail::Given T>
-  constexpr ConstBuffer(T&& value) {
+  constexpr ConstBuffer(T&& value, const Where& where = Where::current()) {
     detail::check_buffer<T>();
     if constexpr (detail::Foreign<T>) {
-      *this = BufferTraits<detail::bare_t<T>>::const_buffer(value);
+      *this = BufferTraits<detail::bare_t<T>>::const_buffer(value, where);
     } else if constexpr (detail::Buffered<T>) {
       detail::look_at(value, [this](const void* first, std::size_t items, detail::Layout layout) {
         data = first;
@@ -295,10 +296,10 @@ struct Buffer {
         source(source_in),
         retain(retain_in) {}
   template <detail::Given T>
-  constexpr Buffer(T&& value) {
+  constexpr Buffer(T&& value, const Where& where = Where::current()) {
     detail::check_output<T>();
     if constexpr (detail::Foreign<T>) {
-      *this = BufferTraits<detail::bare_t<T>>::buffer(value);
+      *this = BufferTraits<detail::bare_t<T>>::buffer(value, where);
     } else if constexpr (detail::Buffered<T>) {
       if constexpr (!std::is_const_v<detail::item_t<T>>) {
         detail::look_at(value, [this](void* first, std::size_t items, detail::Layout layout) {
@@ -321,25 +322,44 @@ struct Buffer {
   std::size_t byte_count() const noexcept { return count * size_of(dtype); }
 };
 
+namespace detail {
+
+/// What has become a buffer before has no line any more.
+template <class Made, class T>
+constexpr Made made_of(T&& value, const Where& where) {
+  if constexpr (Given<T>) {
+    return Made(std::forward<T>(value), where);
+  } else {
+    return Made(std::forward<T>(value));
+  }
+}
+
+}  // namespace detail
+
 /// As an argument: a Buffer, but never `{}`, which means the options.
 struct Output : Buffer {
   template <class T>
     requires(!std::derived_from<detail::bare_t<T>, Output> && std::convertible_to<T, Buffer>)
-  constexpr Output(T&& value) : Buffer(std::forward<T>(value)) {}
+  constexpr Output(T&& value, const Where& where = Where::current())
+      : Buffer(detail::made_of<Buffer>(std::forward<T>(value), where)) {}
 };
 
 /// As an argument: a Buffer whose elements are combined, so not of structs.
 struct Operand : Buffer {
   template <class T>
     requires(!std::derived_from<detail::bare_t<T>, Operand> && std::convertible_to<T, Buffer>)
-  constexpr Operand(T&& value) : Buffer(std::forward<T>(value)) { detail::check_operand<T>(); }
+  constexpr Operand(T&& value, const Where& where = Where::current())
+      : Buffer(detail::made_of<Buffer>(std::forward<T>(value), where)) {
+    detail::check_operand<T>();
+  }
 };
 /// The same of a ConstBuffer.
 struct ConstOperand : ConstBuffer {
   template <class T>
     requires(!std::derived_from<detail::bare_t<T>, ConstOperand> &&
              std::convertible_to<T, ConstBuffer>)
-  constexpr ConstOperand(T&& value) : ConstBuffer(std::forward<T>(value)) {
+  constexpr ConstOperand(T&& value, const Where& where = Where::current())
+      : ConstBuffer(detail::made_of<ConstBuffer>(std::forward<T>(value), where)) {
     detail::check_operand<T>();
   }
 };

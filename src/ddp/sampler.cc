@@ -33,6 +33,18 @@ class SplitMix64 {
   std::uint64_t state_;
 };
 
+std::string_view name_of(Tail tail) {
+  return tail == Tail::pad ? "pad" : tail == Tail::drop ? "drop" : "exact";
+}
+
+/// A saved number as the options name it.
+std::string shown(std::string_view name, std::uint64_t value) {
+  if (name == "shuffle") return value != 0 ? "true" : "false";
+  if (name == "tail" && value <= static_cast<std::uint64_t>(Tail::exact))
+    return std::string(name_of(static_cast<Tail>(value)));
+  return std::to_string(value);
+}
+
 }  // namespace
 
 std::vector<std::size_t> shuffled(std::size_t count, std::uint64_t key) {
@@ -60,6 +72,11 @@ std::size_t ShareSampler::common_count() const {
 std::size_t ShareSampler::share_count() const {
   const bool has_more = config_.rank < config_.dataset_count % config_.rank_count;
   return common_count() + (config_.tail == Tail::exact && has_more ? 1 : 0);
+}
+
+void ShareSampler::set_epoch(std::uint64_t epoch) {
+  if (epoch != epoch_) resuming_ = false;
+  epoch_ = epoch;
 }
 
 void ShareSampler::start() {
@@ -102,6 +119,11 @@ double ShareSampler::weight(std::size_t count, std::size_t end) const {
 
 /// At the end of a pass shares may differ by one; what all have stands for it.
 SamplerState ShareSampler::state(std::optional<std::size_t> position) const {
+  if (position.value_or(0) > share_count()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("DistributedSampler: {} samples consumed, of a share of {}", *position,
+                            share_count()));
+  }
   return {{"epoch", epoch_},
           {"position", std::min(position.value_or(position_), common_count())},
           {"dataset_count", config_.dataset_count},
@@ -123,8 +145,8 @@ void ShareSampler::load(const SamplerState& state) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("DistributedSampler: the state to load was saved with {} {}, this "
                               "sampler has {}; resume with the data set, ranks and options it was "
-                              "saved with",
-                              name, saved->second, value));
+                              "saved with, or begin an epoch with set_epoch in place of loading",
+                              name, shown(name, saved->second), shown(name, value)));
     }
   }
   const std::uint64_t position = state.at("position");

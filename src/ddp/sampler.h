@@ -36,7 +36,8 @@ class ShareSampler {
   /// Errors    kInvalidArgument: rank not in [0, rank_count).
   explicit ShareSampler(const SamplerConfig& config);
 
-  void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
+  /// Where a loaded state stands is of its epoch: another one begins at the front.
+  void set_epoch(std::uint64_t epoch);
   std::uint64_t epoch() const { return epoch_; }
 
   /// Begins a pass: at the front, or where a loaded state stands.
@@ -56,6 +57,7 @@ class ShareSampler {
   void set_dataset_count(std::size_t count) { config_.dataset_count = count; }
 
   /// Of this position, or of another one. The same on all ranks.
+  /// Errors    kInvalidArgument: a position beyond the share.
   SamplerState state(std::optional<std::size_t> position = {}) const;
   /// The next start() continues there.
   /// Errors    kInvalidArgument: the state is of another data set, seed, tail or number of ranks.

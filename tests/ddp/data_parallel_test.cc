@@ -146,6 +146,8 @@ TEST(DataParallel, AWrapperThatWasMovedFromSaysSo) {
     says_so([&] { (void)first.stats(); });
     says_so([&] { const auto local = first.no_sync(); });
     says_so([&] { const auto join = first.join(); });
+    check_contains(error_of(ErrorCode::kUnsupported, [&] { (void)second.clone(); }),
+                   "model.module()->clone()");
     loss_of(second.forward(batch(0))).backward();
   });
 }

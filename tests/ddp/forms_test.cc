@@ -319,6 +319,61 @@ TEST(Forms, TwoWrappersOnOneGroup) {
   });
 }
 
+struct TaskImpl : nn::Module {
+  TaskImpl(const nn::Sequential& the_body, std::uint64_t seed) : body(the_body) {
+    torch::manual_seed(seed);
+    head = nn::Linear(1, 2);
+    head->to(torch::kDouble);
+    register_module("body", body);
+    register_module("head", head);
+  }
+  Tensor forward(const Tensor& x) { return head(body->forward(x)); }
+  nn::Sequential body;
+  nn::Linear head{nullptr};
+};
+TORCH_MODULE(Task);
+
+/// In turns, in two backwards of one step, and in one backward.
+TEST(Forms, TwoHeadsShareABodyInAWrapperEach) {
+  const auto train = [](auto& a, auto& b, const std::vector<Tensor>& parameters,
+                        const Share& share) {
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1));
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      const auto loss = [&](auto& model) { return loss_of(model.forward(share(batch(step)))); };
+      if (step % 4 == 0) loss(a).backward();
+      if (step % 4 == 1) loss(b).backward();
+      if (step % 4 == 2) {
+        loss(a).backward();
+        loss(b).backward();
+      }
+      if (step % 4 == 3) (loss(a) + 3 * loss(b)).backward();
+      optimizer.step();
+    }
+  };
+  const auto models = [] {
+    const nn::Sequential body = make_mlp(1);
+    return std::pair(Task(body, 2), Task(body, 3));
+  };
+  const auto parameters_of = [](Task& a, Task& b) {
+    std::vector<Tensor> all = a->parameters();
+    for (const Tensor& parameter : b->head->parameters()) all.push_back(parameter);
+    return all;
+  };
+  on_ranks(2, [&](ProcessGroup& world) {
+    for (const bool views : {true, false}) {
+      auto [a, b] = models();
+      auto [a_alone, b_alone] = models();
+      const DataParallelOptions options{.bucket_bytes = 64, .gradients_as_views = views};
+      DistributedDataParallel one(a, world, options), other(b, world, options);
+      train(one, other, parameters_of(a, b), Share{&world});
+      train(*a_alone, *b_alone, parameters_of(a_alone, b_alone), Share{});
+      check_like(world, *a, *a_alone, "a");
+      check_like(world, *b, *b_alone, "b");
+    }
+  });
+}
+
 TEST(Forms, AMeanTeacherIsACopyThatFollows) {
   on_ranks(2, [](ProcessGroup& world) {
     const auto train = [](auto& model, nn::Sequential& net, const Share& share) {

@@ -166,6 +166,26 @@ TEST(Sampler, AStateResumesWhereItWasSaved) {
   EXPECT_EQ(whole_pass(after), expected);  // only the first pass is a continuation
 }
 
+TEST(Sampler, AnotherEpochThanAStatesBeginsAtItsFront) {
+  const SamplerConfig config{103, 3, 1, true, 9, Tail::pad};
+  ShareSampler before(config), fresh(config);
+  before.set_epoch(4);
+  before.start();
+  fresh.set_epoch(5);
+  const auto fifth = whole_pass(fresh);
+  for (const std::size_t taken : {13, 1000}) {  // in the middle, and at the end
+    before.next(taken);
+    ShareSampler after(config);
+    after.load(before.state());
+    after.set_epoch(5);
+    EXPECT_EQ(whole_pass(after), fifth);
+    after.load(before.state());
+    after.set_epoch(4);  // its own
+    EXPECT_EQ(whole_pass(after).size(), fifth.size() - before.position());
+  }
+  EXPECT_THROW(before.state(1000), Error);
+}
+
 TEST(Sampler, AStateOfExactSharesFitsAllRanks) {
   const auto sampler_of = [](std::size_t rank) {
     return ShareSampler({10, 3, rank, true, 9, Tail::exact});  // shares of 4, 3, 3
@@ -203,7 +223,7 @@ TEST(Sampler, AStateOfAnotherJobIsRefusedByName) {
             "rank_count 3");
   }
   const SamplerState saved = ShareSampler({103, 3, 1, true, 9, Tail::pad}).state();
-  refused({103, 3, 1, true, 9, Tail::exact}, saved, "saved with tail 0, this sampler has 2");
+  refused({103, 3, 1, true, 9, Tail::exact}, saved, "saved with tail pad, this sampler has exact");
   SamplerState beyond = ShareSampler({103, 3, 0, true, 9, Tail::exact}).state();
   beyond["position"] = 35;  // rank 0's share
   refused({103, 3, 0, true, 9, Tail::exact}, beyond, "position 35 lies beyond");

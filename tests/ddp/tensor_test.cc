@@ -38,6 +38,23 @@ TEST(TensorBuffer, NotContiguousIsRefusedWithStridesAndRemedy) {
   refusal(ErrorCode::kInvalidArgument, torch::zeros({3, 4}).slice(1, 0, 2));
 }
 
+TEST(TensorBuffer, ARefusalNamesTheLineThatGaveTheTensor) {
+  const torch::Tensor transposed = torch::zeros({3, 4}).t();
+  const auto message_of = [](const auto& give) {
+    try {
+      give();
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("the tensor was taken");
+  };
+  const auto combined = [](Operand) {};
+  const auto read = [](ConstBuffer) {};
+  const auto line = [](int number) { return c10::str("tensor_test.cc:", number, ": tensor as "); };
+  EXPECT_EQ(message_of([&] { combined(transposed); }).find(line(__LINE__)), 0u);
+  EXPECT_EQ(message_of([&] { read(transposed); }).find(line(__LINE__)), 0u);
+}
+
 TEST(TensorBuffer, DenseMemoryIsTakenWhereItIsAskedFor) {
   const torch::Tensor transposed = torch::zeros({3, 4}).t();
   EXPECT_EQ(in_memory_order(transposed).count, 12u);

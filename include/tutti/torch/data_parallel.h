@@ -196,6 +196,11 @@ class TUTTI_API DataParallel : public torch::nn::Module {
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
+  /// Refused: a copy that trained would be a second set of parameters that nothing averages.
+  /// `model.module()->clone()` copies the module, to keep weights or for a moving average.
+  /// Errors    kUnsupported.
+  std::shared_ptr<torch::nn::Module> clone(
+      const std::optional<torch::Device>& device = std::nullopt) const override;
 
  protected:
   DataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroup& group,

@@ -40,7 +40,9 @@ class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSa
   DistributedSampler(std::size_t dataset_count, int rank_count, int rank,
                      const DistributedSamplerOptions& options = {});
 
-  /// Takes effect at the next reset(), which begin() of a data loader calls.
+  /// Takes effect at the next reset(), which begin() of a data loader calls. Another epoch than
+  /// that of a loaded state begins at its front, so a state that was saved at the end of an epoch
+  /// goes on with `set_epoch(epoch + 1)`.
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
 
@@ -61,6 +63,7 @@ class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSa
 
   /// Where the epoch stands. The same on every rank, so rank 0 may save it for all. A data loader
   /// with worker threads fetches ahead: then pass how many samples training has really consumed.
+  /// Errors    kInvalidArgument: more samples than the share has.
   std::map<std::string, std::uint64_t> state_dict(std::optional<std::size_t> consumed = {}) const;
   /// The next reset() continues there.
   /// Errors    kInvalidArgument: saved with another data set, seed, option or number of ranks.

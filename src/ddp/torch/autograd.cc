@@ -26,31 +26,6 @@ bool reaches_all_leaves() {
   return only == nullptr || only->empty();
 }
 
-/// Runs a function behind a node.
-class After final : public autograd::FunctionPostHook {
- public:
-  After(std::shared_ptr<const Follower> follower, std::function<void()> run)
-      : follower_(std::move(follower)), run_(std::move(run)) {}
-  const Follower& follower() const noexcept { return *follower_; }
-  autograd::variable_list operator()(const autograd::variable_list& outputs,
-                                     const autograd::variable_list&) override {
-    run_();
-    return outputs;
-  }
-
- private:
-  const std::shared_ptr<const Follower> follower_;
-  const std::function<void()> run_;
-};
-
-const Follower* other_follower(const autograd::Node& accumulator, const Follower& self) {
-  for (const auto& hook : accumulator.post_hooks()) {
-    const auto* const after = dynamic_cast<const After*>(hook.get());
-    if (after != nullptr && after->follower().ranks != self.ranks) return &after->follower();
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 struct BackwardWatch::State : std::enable_shared_from_this<State> {
@@ -59,17 +34,27 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     NodePtr accumulator;  // the tensor itself holds it only weakly
     std::uintptr_t key;
   };
+  class After;
   std::shared_ptr<const Follower> self;
   BackwardEvents events;
   std::vector<Hook> hooks;
   bool enabled = true;
   int outermost = kNoTask;
-  std::weak_ptr<int> alive;  // as long as that task is: its callback goes with it
+  std::weak_ptr<int> alive;    // as long as that task is: its callback goes with it
+  int came_through = kNoTask;  ///< the last task that came through watched outputs, enabled or not
+
+  bool is_in_task() const noexcept { return outermost != kNoTask && !alive.expired(); }
+
+  /// An output gets its gradient.
+  void reached_output(const TrainedPtr& trained) {
+    came_through = autograd::get_current_graph_task_id();
+    if (enabled) enter_task(trained);
+  }
 
   /// Something happened in a task. The first time since the last task ended, it is taken for the
   /// outermost one and asked to call back when it is over.
   void enter_task(const TrainedPtr& trained) {
-    if (outermost != kNoTask && !alive.expired()) {
+    if (is_in_task()) {
       if (trained) events.reached(trained);
       return;
     }
@@ -90,7 +75,12 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     events.ended(static_cast<bool>(autograd::get_current_node()));
   }
 
+  /// Whether this backward is of another model that has the parameter too: it came through that
+  /// one's outputs, and not through ours.
+  bool is_of_another(std::size_t parameter) const;
+
   void gradient(std::size_t parameter) {
+    if (is_of_another(parameter)) return;
     if (!enabled) {
       events.kept(parameter);
       return;
@@ -100,12 +90,52 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   }
 };
 
+/// Runs behind an accumulator.
+class BackwardWatch::State::After final : public autograd::FunctionPostHook {
+ public:
+  After(State* state, std::size_t parameter)  // which outlives it
+      : state_(state), parameter_(parameter) {}
+  const State& state() const noexcept { return *state_; }
+  autograd::variable_list operator()(const autograd::variable_list& outputs,
+                                     const autograd::variable_list&) override {
+    state_->gradient(parameter_);
+    return outputs;
+  }
+
+  /// The first watch of this accumulator for which `is_one` holds.
+  template <class IsOne>
+  static const State* find(const autograd::Node& accumulator, const IsOne& is_one) {
+    for (const auto& hook : accumulator.post_hooks()) {
+      const auto* const after = dynamic_cast<const After*>(hook.get());
+      if (after != nullptr && is_one(after->state())) return &after->state();
+    }
+    return nullptr;
+  }
+  static const Follower* other_follower(const autograd::Node& accumulator, const Follower& self) {
+    const State* const other =
+        find(accumulator, [&](const State& state) { return state.self->ranks != self.ranks; });
+    return other != nullptr ? other->self.get() : nullptr;
+  }
+
+ private:
+  State* const state_;
+  const std::size_t parameter_;
+};
+
+bool BackwardWatch::State::is_of_another(std::size_t parameter) const {
+  const int task = autograd::get_current_graph_task_id();
+  if (is_in_task() || came_through == task) return false;
+  return After::find(*hooks[parameter].accumulator, [&](const State& other) {
+           return &other != this && (other.is_in_task() || other.came_through == task);
+         }) != nullptr;
+}
+
 std::optional<Contest> BackwardWatch::contest_of(const std::vector<at::Tensor>& parameters,
                                                  const Follower& self) {
   for (std::size_t parameter = 0; parameter < parameters.size(); ++parameter) {
     if (!parameters[parameter].requires_grad()) continue;
     const NodePtr accumulator = autograd::impl::grad_accumulator(parameters[parameter]);
-    if (const Follower* const other = other_follower(*accumulator, self))
+    if (const Follower* const other = State::After::other_follower(*accumulator, self))
       return Contest{parameter, *other};
   }
   return std::nullopt;
@@ -133,11 +163,10 @@ std::optional<Contest> BackwardWatch::follow_parameters() {
     if (!hook.parameter.requires_grad()) continue;  // it has no accumulator, or keeps what it had
     NodePtr accumulator = autograd::impl::grad_accumulator(hook.parameter);
     if (accumulator == hook.accumulator) continue;
-    if (const Follower* const other = other_follower(*accumulator, *state->self))
+    if (const Follower* const other = State::After::other_follower(*accumulator, *state->self))
       return Contest{parameter, *other};
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
-    hook.key = accumulator->add_post_hook(
-        std::make_unique<After>(state->self, [state, parameter] { state->gradient(parameter); }));
+    hook.key = accumulator->add_post_hook(std::make_unique<State::After>(state, parameter));
     hook.accumulator = std::move(accumulator);
   }
   return std::nullopt;
@@ -151,7 +180,7 @@ void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs,
     if (!output.defined() || !output.grad_fn()) continue;
     output.register_hook([weak = std::weak_ptr(state_), trained](const at::Tensor&) {
       const auto state = weak.lock();
-      if (state && state->enabled && reaches_all_leaves()) state->enter_task(trained);
+      if (state && reaches_all_leaves()) state->reached_output(trained);
     });
   }
 }

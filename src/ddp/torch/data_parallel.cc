@@ -343,6 +343,11 @@ void DataParallel::to(torch::Device device, bool non_blocking) {
   impl().attach(impl().module);
 }
 
+std::shared_ptr<torch::nn::Module> DataParallel::clone(const std::optional<torch::Device>&) const {
+  impl().fail(ErrorCode::kUnsupported,
+              "a wrapper is not cloned; model.module()->clone() copies its module");
+}
+
 DataParallel::NoSync::NoSync(DataParallel& owner)
     : owner_(owner), before_(owner.impl().synchronise) {
   owner_.impl_->set_synchronise(false);

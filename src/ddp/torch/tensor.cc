@@ -54,6 +54,12 @@ std::shared_ptr<const void> retain_tensor(const void* source) {
   return std::make_shared<const at::Tensor>(*static_cast<const at::Tensor*>(source));
 }
 
+/// "train.cc:88: tensor as buffer".
+std::string at_line(const Where& where, const char* what) {
+  const std::string line = name_of(where);
+  return line.empty() ? what : str(line, ": ", what);
+}
+
 Buffer whole_memory(const at::Tensor& tensor, DType dtype) {
   return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, {}, &tensor,
           retain_tensor};
@@ -116,11 +122,12 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
 
 }  // namespace ddp
 
-Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor) {
-  const DType dtype = ddp::dtype_of_tensor(tensor, "tensor as buffer");
+Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor, const Where& where) {
+  const std::string what = ddp::at_line(where, "tensor as buffer");
+  const DType dtype = ddp::dtype_of_tensor(tensor, what);
   if (!tensor.is_contiguous()) {
     ddp::refuse(
-        ErrorCode::kInvalidArgument, "tensor as buffer",
+        ErrorCode::kInvalidArgument, what,
         c10::str("not contiguous: ", ddp::describe(tensor),
                  "; pass contiguous() and copy the result back, or, if every rank's tensor has "
                  "these strides and order does not matter, tutti::in_memory_order(tensor)"));
@@ -128,14 +135,16 @@ Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor) {
   return ddp::whole_memory(tensor, dtype);
 }
 
-ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tensor) {
-  return buffer(tensor);
+ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tensor,
+                                                      const Where& where) {
+  return buffer(tensor, where);
 }
 
-Buffer in_memory_order(const torch::Tensor& tensor) {
-  const DType dtype = ddp::dtype_of_tensor(tensor, "in_memory_order");
+Buffer in_memory_order(const torch::Tensor& tensor, const Where& where) {
+  const std::string what = ddp::at_line(where, "in_memory_order");
+  const DType dtype = ddp::dtype_of_tensor(tensor, what);
   if (!tensor.is_non_overlapping_and_dense()) {
-    ddp::refuse(ErrorCode::kInvalidArgument, "in_memory_order",
+    ddp::refuse(ErrorCode::kInvalidArgument, what,
                 c10::str("elements overlap or leave holes: ", ddp::describe(tensor),
                          "; pass contiguous() and copy the result back"));
   }
