@@ -35,9 +35,20 @@ Request request_after(const WorkState* before) noexcept {
   return request;
 }
 
-Error failure_of_callback(std::string_view thrown) {
-  return Error(ErrorCode::kInvalidArgument,
-               fmt::format("the callback given to Work::then threw: {}", thrown));
+/// " behind all_reduce #7 at train.cc:30"; "" behind another callback.
+std::string place_of(const WorkState* before) {
+  if (before == nullptr || dynamic_cast<const Callback*>(before) != nullptr) return "";
+  const Request& request = before->request();
+  std::string text = " behind " + call_name(request);
+  if (request.seq != 0) text += fmt::format(" #{}", request.seq);
+  const std::string line = name_of(request.where);
+  return line.empty() ? text : text + " at " + line;
+}
+
+Error failure_of_callback(const WorkState* before, std::string_view thrown) {
+  return Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("the callback given to Work::then{} threw: {}", place_of(before), thrown));
 }
 
 }  // namespace
@@ -83,9 +94,9 @@ void Callback::run() noexcept {
     } catch (const Error& thrown) {
       failure = thrown;
     } catch (const std::exception& thrown) {
-      failure = failure_of_callback(thrown.what());
+      failure = failure_of_callback(before_.get(), thrown.what());
     } catch (...) {
-      failure = failure_of_callback("something that is not an exception");
+      failure = failure_of_callback(before_.get(), "something that is not an exception");
     }
     function_ = nullptr;  // what it owns goes here, where nothing may block
   }

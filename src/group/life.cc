@@ -161,7 +161,8 @@ void ProcessGroup::Impl::abort_unwound() {
   const auto before = membership().last_told();
   if (!before)
     reason += fmt::format(
-        "; its own output says which, or that of the program that spawned it (pid {})", ::getpid());
+        "; what it was is in the output of that rank (pid {}), or of the program that spawned it",
+        ::getpid());
   if (before) {
     reason += "; its program had been told: " + before->text;
     culprits.insert(before->culprits.begin(), before->culprits.end());

@@ -195,7 +195,7 @@ TEST(Hooks, WhatGoesWrongOnOneRankAloneEndsOnAll) {
           throw std::runtime_error("no memory");
         });
       },
-      "the callback given to Work::then threw: no memory");
+      "threw: no memory");
 }
 
 TEST(Hooks, NoneIsSetInsideABackward) {
