@@ -125,7 +125,8 @@ void Draft::remove() noexcept {
 }
 
 void Draft::fail(int error) const {
-  throw Error(ErrorCode::kSystem, fmt::format("{} cannot be written: {}", draft_, words(error)));
+  throw Error(ErrorCode::kSystem,
+              fmt::format("cannot be written: {} (at first it is {})", words(error), draft_));
 }
 
 void Draft::write(std::span<const std::byte> bytes) {

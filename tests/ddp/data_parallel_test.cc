@@ -565,6 +565,7 @@ TEST(DataParallel, ItIsAModuleAndTheWrappedOneSavesPlainly) {
     torch::nn::Sequential loaded(torch::nn::Linear(4, 4), torch::nn::Dropout(0.5));
     torch::load(loaded, file);
     check(parameter_hash(*loaded) == parameter_hash(*net), "loads without Tutti");
+    check(parameter_hash(model) == parameter_hash(*net), "the wrapper stands for its module");
   });
 }
 

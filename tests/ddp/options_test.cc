@@ -156,7 +156,7 @@ TEST(StaticGraphs, AStepThatUsesLessIsToldByName) {
 TEST(StaticGraphs, AStepThatUsesMoreIsToldByName) {
   differs([](Net& net) { net->use_spare = false; }, [](Net&) {}, "static_graph: spare.");
   differs([](Net& net) { net->skipped = 1; }, [](Net&) {},
-          " got 1 gradients in this backward, 0 in the first one");
+          " has got more gradients in this backward (1) than in the first one (0)");
 }
 
 TEST(StaticGraphs, AMicroBatchThatUsesMoreIsToldByName) {

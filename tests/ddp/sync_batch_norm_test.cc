@@ -440,8 +440,9 @@ TEST(ConvertSyncBatchNorm, NamesTheMembersThatAForwardCallsAndChangesNothing) {
     const std::string text =
         error_of(ErrorCode::kInvalidArgument, [&] { convert_sync_batch_norm(net, world); });
     check(text ==
-              "convert_sync_batch_norm: 1.bn, 2 are called by a forward that names the type, so "
-              "nothing can be exchanged from outside; declare as tutti::SyncBatchNorm there",
+              "convert_sync_batch_norm: cannot exchange 1.bn, 2 from outside: only a BatchNorm "
+              "itself in a Sequential or ModuleList, since other code names the type; declare as "
+              "tutti::SyncBatchNorm there",
           text);
     check(net[0]->as<nn::BatchNorm1d>() != nullptr, "nothing has changed");
   });

@@ -34,7 +34,8 @@ struct GradientBucket {
 ///           callback of Work::then.
 /// Threads   Called by the thread that runs backward, while it runs; what `then` calls, by others.
 /// Errors    One that throws, or returns a Work of no operation, ends the step with
-///           kInvalidArgument that names it; an Error of Tutti's comes out as it is.
+///           kInvalidArgument that names it; an Error of Tutti's comes out as it is. A hook that
+///           exchanges nothing returns the Work of a barrier.
 using CommunicationHook = std::function<Work(const GradientBucket& bucket, ProcessGroup& group)>;
 
 /// Gradients of f32 and f64 travel as bf16, or f16: half the bytes, or a quarter. Others travel as

@@ -29,7 +29,8 @@ struct TUTTI_API BufferTraits<torch::Tensor> {
 TUTTI_API Buffer in_memory_order(const torch::Tensor& tensor,
                                  const Where& where = Where::current());
 
-/// 64-bit hash of all parameters' names, dtypes and bits: equal models have equal hashes.
+/// 64-bit hash of all parameters' names, dtypes and bits: equal models have equal hashes. A
+/// DistributedDataParallel stands for its module.
 TUTTI_API std::uint64_t parameter_hash(const torch::nn::Module& module);
 
 }  // namespace tutti

@@ -22,7 +22,7 @@ using c10::str;
 
 void check_arguments(double max_norm, const ClipOptions& options) {
   if (std::isnan(max_norm) || max_norm < 0) {
-    refuse_clip(ErrorCode::kInvalidArgument, str("max_norm is ", max_norm, "; give one above 0"));
+    refuse_clip(ErrorCode::kInvalidArgument, str("max_norm is ", max_norm, "; give 0 or more"));
   }
   if (std::isnan(options.norm_type) || options.norm_type == 0) {
     refuse_clip(ErrorCode::kInvalidArgument,

@@ -128,9 +128,9 @@ bool DataParallel::Impl::is_last_gradient(std::size_t place) {
       break;
   }
   fail(ErrorCode::kInvalidArgument,
-       str("static_graph: ", name_at(place), " got ", plan->graph.now(place),
-           " gradients in this backward, ", plan->graph.learned(place),
-           " in the first one; leave static_graph out if steps differ"));
+       str("static_graph: ", name_at(place), " has got more gradients in this backward (",
+           plan->graph.now(place), ") than in the first one (", plan->graph.learned(place),
+           "); leave static_graph out if steps differ"));
 }
 
 void DataParallel::Impl::take_gradient(std::size_t place) {
@@ -163,8 +163,9 @@ void DataParallel::Impl::take_gradient(std::size_t place) {
     fail(ErrorCode::kInvalidArgument,
          str(name,
              " got a second gradient in one backward. It is used both inside and outside of a "
-             "checkpointed block, or in two of them, or find_unused_parameters took it for unused: "
-             "use it in one place, or set static_graph if every step does the same"));
+             "checkpointed block, or in two of them, or find_unused_parameters took it for unused "
+             "because only the loss uses it: use it in one place, inside forward, or set "
+             "static_graph if every step does the same"));
   }
 }
 

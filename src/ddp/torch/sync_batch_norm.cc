@@ -398,11 +398,11 @@ class Conversion {
 
   std::size_t make() const {
     if (!members_.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  str("convert_sync_batch_norm: ", ddp::listed(members_, kListBytes),
-                      members_.size() == 1 ? " is" : " are",
-                      " called by a forward that names the type, so nothing can be exchanged from "
-                      "outside; declare as tutti::SyncBatchNorm there"));
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          str("convert_sync_batch_norm: cannot exchange ", ddp::listed(members_, kListBytes),
+              " from outside: only a BatchNorm itself in a Sequential or ModuleList, since "
+              "other code names the type; declare as tutti::SyncBatchNorm there"));
     }
     for (const Place& place : places_) exchange(place);
     return places_.size();

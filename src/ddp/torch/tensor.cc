@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddp/model_check.h"
+#include "tutti/torch/data_parallel.h"
 #include "tutti/torch/tensor.h"
 
 namespace tutti {
@@ -152,6 +153,8 @@ Buffer in_memory_order(const torch::Tensor& tensor, const Where& where) {
 }
 
 std::uint64_t parameter_hash(const torch::nn::Module& module) {
+  if (dynamic_cast<const detail::DataParallel*>(&module) != nullptr)
+    return parameter_hash(*module.named_children()["module"]);
   std::uint64_t hash = 0;
   const auto parameters = module.named_parameters();
   for (const auto& item : parameters) {
