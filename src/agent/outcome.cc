@@ -21,6 +21,11 @@ bool is_victim(const RankExit& exit) {
   return !exit.culprits.empty() && !contains(exit.culprits, exit.rank);
 }
 
+/// By its own last words, where no board of ours knows whom it blames.
+bool says_another_was_lost(const RankExit& exit) {
+  return exit.error.starts_with(name_of(ErrorCode::kPeerLost));
+}
+
 }  // namespace
 
 bool is_abnormal(int wait_status) noexcept {
@@ -42,8 +47,11 @@ void Outcome::add(RankExit exit) {
 }
 
 const RankExit* Outcome::root_exit() const {
-  for (const RankExit& exit : exits_) {
-    if (is_abnormal(exit.wait_status) && !exit.ours && !is_victim(exit)) return &exit;
+  for (const bool may_follow : {false, true}) {
+    for (const RankExit& exit : exits_) {
+      if (!is_abnormal(exit.wait_status) || exit.ours || is_victim(exit)) continue;
+      if (may_follow || !says_another_was_lost(exit)) return &exit;
+    }
   }
   // Only victims so far: whom they blamed, even if it exited with 0 (it left without a goodbye).
   for (const RankExit& victim : exits_) {

@@ -21,6 +21,7 @@
 
 #include "base/rank_list.h"
 #include "launch/messages.h"
+#include "net/end_order.h"
 #include "net/frame.h"
 #include "net/poller.h"
 #include "net/process_tree.h"
@@ -85,11 +86,13 @@ class KeeperLoop {
   [[noreturn]] void become_rank(std::size_t rank, pid_t keeper);
   void signal_rank(std::size_t rank, int signal_number);
   void reap();
+  void note(pid_t pid, int wait_status);
   void tell(const Note& note);
 
   const std::vector<RankCommand>& ranks_;
   const RankSignals signals_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  net::EndOrder order_;
   pid_t guard_;
   int channel_;
 };
@@ -142,6 +145,7 @@ void KeeperLoop::start_all() {
     pids_[rank] = start(rank);
     const RankCommand& command = ranks_[rank];
     if (pids_[rank] > 0) {
+      order_.watch(pids_[rank]);
       tell(Started{command.rank, pids_[rank]});
     } else {
       tell(ExecFailed{command.rank, errno, false});
@@ -173,23 +177,29 @@ void KeeperLoop::obey(std::string_view packet) {
   }
 }
 
-void KeeperLoop::reap() {
-  int wait_status = 0;
-  pid_t pid = 0;
-  while ((pid = ::waitpid(-1, &wait_status, WNOHANG | WUNTRACED | WCONTINUED)) > 0) {
-    for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
-      if (pids_[rank] != pid) continue;
-      const int number = ranks_[rank].rank;
-      if (WIFSTOPPED(wait_status)) {
-        tell(Stopped{number, WSTOPSIG(wait_status)});
-      } else if (WIFCONTINUED(wait_status)) {
-        tell(Continued{number});
-      } else {
-        pids_[rank] = -1;
-        tell(Exited{number, wait_status});
-      }
+void KeeperLoop::note(pid_t pid, int wait_status) {
+  for (std::size_t rank = 0; rank < pids_.size(); ++rank) {
+    if (pids_[rank] != pid) continue;
+    const int number = ranks_[rank].rank;
+    if (WIFSTOPPED(wait_status)) {
+      tell(Stopped{number, WSTOPSIG(wait_status)});
+    } else if (WIFCONTINUED(wait_status)) {
+      tell(Continued{number});
+    } else {
+      pids_[rank] = -1;
+      tell(Exited{number, wait_status});
     }
   }
+}
+
+/// First ranks in the order in which they have ended, then what else there is to wait for.
+void KeeperLoop::reap() {
+  int wait_status = 0;
+  for (const pid_t rank : order_.ended())
+    if (::waitpid(rank, &wait_status, WNOHANG) == rank) note(rank, wait_status);
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG | WUNTRACED | WCONTINUED)) > 0)
+    note(pid, wait_status);
 }
 
 void KeeperLoop::run() {

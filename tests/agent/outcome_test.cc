@@ -28,6 +28,15 @@ TEST(Outcome, FirstAbnormalExitIsTheRootCause) {
   EXPECT_EQ(outcome.exit_code({}), 7);
 }
 
+TEST(Outcome, WhoseLastWordsAreOfALossIsNotTheRootCauseWhereAnotherFailed) {
+  Outcome outcome;
+  outcome.add({.rank = 0, .wait_status = exit_status(1), .error = "kPeerLost: rank 1 was lost"});
+  EXPECT_EQ(outcome.root_cause(), 0) << "nobody else is known to have failed";
+  outcome.add({.rank = 1, .wait_status = exit_status(5)});
+  EXPECT_EQ(outcome.root_cause(), 1);
+  EXPECT_EQ(outcome.exit_code({}), 5);
+}
+
 TEST(Outcome, SignalGives128Plus) {
   Outcome outcome;
   outcome.add({.rank = 1, .wait_status = kill_status(SIGKILL)});

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <vector>
 
+#include "net/end_order.h"
 #include "net/process_info.h"
 
 namespace tutti::net {
@@ -83,6 +85,29 @@ TEST_F(ProcessTree, KillsEverythingBelow) {
   while (::waitpid(-1, nullptr, WNOHANG) >= 0) kill_descendants();
   EXPECT_EQ(errno, ECHILD);
   EXPECT_TRUE(descendants_of(::getpid()).empty());
+}
+
+TEST(EndOrder, TheFirstToEndComesFirstWhenTheParentLooksLate) {
+  EndOrder order;
+  std::vector<pid_t> children;
+  for (int i = 0; i < 100; ++i) {
+    children.push_back(::fork());
+    if (children.back() == 0)
+      for (;;) ::pause();
+    order.watch(children.back());
+  }
+  EXPECT_TRUE(order.ended().empty());
+  std::vector<pid_t> expected;
+  for (std::size_t i = 0; i < children.size(); ++i)  // 99, 0, 98, 1, ...
+    expected.push_back(children[i % 2 == 0 ? children.size() - 1 - i / 2 : i / 2]);
+  for (const pid_t child : expected) {
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
+    siginfo_t info;
+    ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
+  }
+  EXPECT_EQ(order.ended(), expected);
+  EXPECT_TRUE(order.ended().empty());
+  for (const pid_t child : children) EXPECT_EQ(::waitpid(child, nullptr, WNOHANG), child);
 }
 
 }  // namespace
