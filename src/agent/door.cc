@@ -1,9 +1,11 @@
 #include "agent/door.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <numeric>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "control/board/describe.h"
 #include "control/untold.h"
 #include "net/process_info.h"
+#include "net/system_error.h"
 #include "net/unix_socket.h"
 #include "tutti/error.h"
 
@@ -35,7 +38,12 @@ Door::Door(int rank_count, std::string who)
 }
 
 store::ServerOptions Door::open() {
+  // Our ranks may have become another user before they come.
+  const auto trusts = [](const net::Peer& peer) {
+    return net::is_trusted(peer) || net::descends_from(peer.pid, ::getpid());
+  };
   return {.listener = std::move(listener_),
+          .trusts = trusts,
           .admit = [this](const store::Hello& hello,
                           const net::Peer& peer) { return admit(hello, peer); },
           .descriptor = board_fd_.get()};
@@ -43,6 +51,12 @@ store::ServerOptions Door::open() {
 
 std::optional<Error> Door::admit(const store::Hello& hello, const net::Peer& peer) {
   if (!net::descends_from(peer.pid, ::getpid())) {
+    if (const net::Fd self(::open("/proc/self/stat", O_RDONLY | O_CLOEXEC));
+        !self && (errno == EMFILE || errno == ENFILE)) {
+      return net::system_error(
+          fmt::format("{} (pid {}) cannot see who started process {}", who_, ::getpid(), peer.pid),
+          errno);
+    }
     if (!net::has_own_proc()) {
       return Error(ErrorCode::kUnauthenticated,
                    fmt::format("{} (pid {}) cannot see who started process {}: /proc is "

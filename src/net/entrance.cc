@@ -31,7 +31,7 @@ void Entrance::take_turn(const Welcome& welcome) {
   nanoseconds in_vain(0);
   while (listener_ && now - begin < kTurn) {
     Accepted accepted =
-        kind_ == Kind::tcp ? accept_tcp_peer(listener_.get()) : accept(listener_.get());
+        kind_ == Kind::tcp ? accept_tcp_peer(listener_.get()) : accept(listener_.get(), trusts_);
     if (!accepted.socket && !accepted.refused) break;
     const bool is_ours = accepted.socket && welcome(std::move(accepted.socket), accepted.peer);
     const nanoseconds later = thread_time();

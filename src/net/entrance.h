@@ -25,8 +25,9 @@ class Entrance {
   using Welcome = std::function<bool(Fd, const Peer&)>;
 
   enum class Kind : std::uint8_t { local, tcp };
-  explicit Entrance(Fd listener, Kind kind = Kind::local) noexcept
-      : listener_(std::move(listener)), kind_(kind) {}
+  /// `trusts`: of local peers, whom we take in; the others' connections are closed at once.
+  explicit Entrance(Fd listener, Kind kind = Kind::local, Trust trusts = is_trusted)
+      : listener_(std::move(listener)), kind_(kind), trusts_(std::move(trusts)) {}
 
   /// The listener, to be polled for reading; -1 while it rests.
   int watched(Clock::time_point now) const noexcept {
@@ -36,7 +37,7 @@ class Entrance {
   Clock::time_point next_look(Clock::time_point now) const noexcept {
     return rest_until_ > now ? rest_until_ : Clock::time_point::max();
   }
-  /// Takes connections until none waits or the turn is over; another user's are closed at once.
+  /// Takes connections until none waits or the turn is over.
   void take_turn(const Welcome& welcome);
   void rest(std::chrono::nanoseconds duration) noexcept { rest_until_ = Clock::now() + duration; }
   void close() noexcept { listener_.reset(); }
@@ -44,6 +45,7 @@ class Entrance {
  private:
   Fd listener_;
   Kind kind_;
+  Trust trusts_;
   Clock::time_point rest_until_ = {};
 };
 

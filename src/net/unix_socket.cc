@@ -169,14 +169,14 @@ Fd listen(std::string_view address) {
   return std::move(*socket);
 }
 
-Accepted accept(int listener) {
+Accepted accept(int listener, const Trust& trusts) {
   for (;;) {
     Accepted accepted;
     accepted.socket = Fd::open_private(
         [&] { return ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK); });
     if (accepted.socket) {
       accepted.peer = peer_of(accepted.socket.get());
-      accepted.refused = !is_trusted(accepted.peer);
+      accepted.refused = !trusts(accepted.peer);
       if (accepted.refused) accepted.socket.reset();
       return accepted;
     }

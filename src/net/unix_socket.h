@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,8 +46,9 @@ struct Accepted {
   Peer peer;
   bool refused = false;
 };
+using Trust = std::function<bool(const Peer&)>;
 /// Takes one waiting connection without blocking, checking that the peer is trusted.
-Accepted accept(int listener);
+Accepted accept(int listener, const Trust& trusts = is_trusted);
 
 /// Connects to `address`; empty if nobody listens there. A full queue is waited for. kTimeout after
 /// the deadline; kUnauthenticated if somebody else's process listens there.

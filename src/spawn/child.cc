@@ -1,5 +1,6 @@
 #include "spawn/child.h"
 
+#include <cxxabi.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -97,6 +98,14 @@ bool is_on_its_way(const State& here) {
   return here.executed && !here.is_rank.load() && here.pid == ::getpid();
 }
 
+/// The process ends here, whatever the function does to its thread: the frames below are main's.
+int exit_code_of(const std::function<int(int rank)>& function, int rank, Report& report) try {
+  return run_and_report(function, rank, report);
+} catch (abi::__forced_unwind&) {
+  std::fflush(nullptr);
+  ::_exit(1);
+}
+
 [[noreturn]] void be_executed_rank(const std::function<int(int rank)>& function, int world_size,
                                    const Executed& self) {
   const int expected = self.reports.call().world_size;
@@ -109,7 +118,7 @@ bool is_on_its_way(const State& here) {
   };
   state().is_rank.store(true);
   forget_on_terminate();  // main's
-  std::exit(run_and_report(world_size == expected ? function : refuse, self.rank, report));
+  std::exit(exit_code_of(world_size == expected ? function : refuse, self.rank, report));
 }
 
 }  // namespace
@@ -190,7 +199,7 @@ void be_forked_rank(const std::function<int(int rank)>& function, int rank,
     if (!variables.contains(name)) ::unsetenv(name.c_str());
   }
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-  const int code = run_and_report(function, rank, report);
+  const int code = exit_code_of(function, rank, report);
   std::fflush(nullptr);
   ::_exit(code);
 }

@@ -1,5 +1,6 @@
 #include "spawn/report.h"
 
+#include <cxxabi.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -92,8 +93,7 @@ std::optional<Reports> Reports::find(int fd) {
   return reports;
 }
 
-int run_and_report(const std::function<int(int rank)>& function, int rank,
-                   Report& report) noexcept {
+int run_and_report(const std::function<int(int rank)>& function, int rank, Report& report) {
   report.stage.store(Stage::runs);
   try {
     report.code = function(rank);
@@ -104,8 +104,12 @@ int run_and_report(const std::function<int(int rank)>& function, int rank,
     put(report, error);
     report.stage.store(Stage::failed);
   } catch (const std::exception& thrown) {
-    put(report.text, thrown.what());
+    const char* const text = thrown.what();
+    put(report.text, text != nullptr && *text != '\0' ? text : "an exception without a text");
     report.stage.store(Stage::threw);
+  } catch (abi::__forced_unwind&) {
+    report.stage.store(Stage::unwound);
+    throw;
   } catch (...) {
     put(report.text, "an exception of a type not derived from std::exception");
     report.stage.store(Stage::threw);

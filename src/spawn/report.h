@@ -27,6 +27,7 @@ enum class Stage : std::uint32_t {
   returned,      ///< with `code`
   failed,        ///< with an Error
   threw,         ///< another exception, or no exception at all
+  unwound,       ///< by pthread_exit, or because somebody has cancelled its thread
 };
 
 struct Report {
@@ -76,8 +77,9 @@ class Reports {
   std::shared_ptr<std::byte> memory_;
 };
 
-/// Runs `function` as that rank, and reports how it ended. Returns the exit code.
-int run_and_report(const std::function<int(int rank)>& function, int rank, Report& report) noexcept;
+/// Runs `function` as that rank, and reports how it ended. Returns the exit code. pthread_exit goes
+/// on behind it, as it must.
+int run_and_report(const std::function<int(int rank)>& function, int rank, Report& report);
 
 /// The Error that stands in a report whose stage is `failed`.
 Error error_in(const Report& report);

@@ -31,15 +31,22 @@ struct Shared {
   std::vector<Event> events;  // mutex
 };
 
-void be_rank(const std::shared_ptr<Shared>& shared, int rank) {
-  int code = 0;
-  {
-    const RankThreadScope scope(of_rank(shared->ranks, rank));
-    code = run_and_report(shared->function, rank, shared->reports->of(rank));
+/// Tells that a rank has ended, also where pthread_exit unwinds its thread.
+struct Ending {
+  const std::shared_ptr<Shared> shared;
+  const int rank;
+  int code = 1;
+  ~Ending() {
+    const std::lock_guard lock(shared->mutex);
+    shared->events.push_back({Event::Kind::ended, rank, W_EXITCODE(code, 0)});
+    shared->news.signal();
   }
-  const std::lock_guard lock(shared->mutex);
-  shared->events.push_back({Event::Kind::ended, rank, W_EXITCODE(code, 0)});
-  shared->news.signal();
+};
+
+void be_rank(const std::shared_ptr<Shared>& shared, int rank) {
+  Ending ending{shared, rank};
+  const RankThreadScope scope(of_rank(shared->ranks, rank));
+  ending.code = run_and_report(shared->function, rank, shared->reports->of(rank));
 }
 
 class Threads : public Ranks {

@@ -103,6 +103,7 @@ ErrorCode code_of(const Ended& ended, int rank) {
     case Stage::runs:
     case Stage::returned:
     case Stage::threw:
+    case Stage::unwound:
       return ErrorCode::kPeerLost;
   }
   return ErrorCode::kInternal;
@@ -184,6 +185,8 @@ std::string fate_of(const Ended& ended, int rank) {
       return fmt::format("failed: {}", error_in(report).what());
     case Stage::threw:
       return fmt::format("threw: {}", text_in(report));
+    case Stage::unwound:
+      return "was ended by pthread_exit or pthread_cancel in its function";
   }
   return "?";
 }

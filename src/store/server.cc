@@ -123,7 +123,8 @@ class Server::Loop {
   void say_last_words();
 
   ServerOptions options_;
-  net::Entrance entrance_{std::move(options_.listener)};
+  net::Entrance entrance_{std::move(options_.listener), net::Entrance::Kind::local,
+                          options_.trusts};
   net::Entrance tcp_entrance_{std::move(options_.tcp_listener), net::Entrance::Kind::tcp};
   Hall hall_;
   Connections connections_;

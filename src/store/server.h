@@ -27,11 +27,12 @@ inline constexpr std::chrono::seconds kGreetingTime{2};
 using Admit = std::function<std::optional<Error>(const Hello&, const net::Peer&)>;
 
 struct ServerOptions {
-  net::Fd listener = {};        ///< may be empty: then only adopt() brings clients
-  net::Fd tcp_listener = {};    ///< may be empty
-  net::Security security = {};  ///< of those who come over TCP
-  Admit admit = {};             ///< empty: everybody who is trusted, and who has come over TCP
-  int descriptor = -1;          ///< handed to whoever is admitted at `listener`; borrowed
+  net::Fd listener = {};                ///< may be empty: then only adopt() brings clients
+  net::Fd tcp_listener = {};            ///< may be empty
+  net::Security security = {};          ///< of those who come over TCP
+  net::Trust trusts = net::is_trusted;  ///< of clients at `listener`: the others are not heard
+  Admit admit = {};     ///< empty: everybody who is trusted, and who has come over TCP
+  int descriptor = -1;  ///< handed to whoever is admitted at `listener`; borrowed
 };
 
 /// Threads   All calls may be made from any thread.

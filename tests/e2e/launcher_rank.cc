@@ -129,6 +129,12 @@ int with_openmp(const std::string& library) {
   return 0;
 }
 
+/// As `gosu` and `setpriv` make a program of root's start.
+int without_root() {
+  if (::setgid(65534) != 0 || ::setuid(65534) != 0) return 77;
+  return with_openmp({});
+}
+
 /// Becomes a program to which the kernel refuses pidfd_open, as a sandbox may.
 int refuse_pidfd(char** command) {
   sock_filter filter[] = {
@@ -284,6 +290,7 @@ int main(int argc, char** argv) {
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "leave-init") return leave_init(chosen);
   if (mode == "openmp") return with_openmp(value);
+  if (mode == "without-root") return without_root();
   if (mode == "refuse-pidfd") return refuse_pidfd(argv + 2);
   if (mode == "own-group") return in_a_group_of_its_own(argv + 2);
   if (mode == "deaf") return deaf();

@@ -153,6 +153,12 @@ TEST_F(Launcher, RanksThatSayTheyAreOnSeveralHostsMeetAsWell) {
   EXPECT_TRUE(has(bad.err(), "ROOT CAUSE: rank 1 on ")) << bad.err();
 }
 
+TEST_F(Launcher, RanksThatDropRootMeet) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can drop root";
+  LaunchedJob job(run(2, {"--timeout", "60s", kRank, "without-root"}));
+  EXPECT_EQ(job.wait_exit(90s), 0) << job.err();
+}
+
 TEST_F(Launcher, AgentHandsOutTheBoardAndRefusesStrangers) {
   LaunchedJob job(run(2, {"sh", "-c", "echo agent=$TUTTI_AGENT; exec " + kRank + " meet"}));
   ASSERT_TRUE(job.wait_for("ready board=1", 2)) << job.out() << job.err();

@@ -85,6 +85,7 @@ const std::vector<Row>& rows() {
       {"error", "kUnsupported", "1", 1, "of 3 failed: no such thing"},
       {"throws", "kPeerLost", "1", 1, "of 3 threw: out of luck"},
       {"throws odd", "kPeerLost", "1", 1, "not derived from std::exception"},
+      {"unwinds", "kPeerLost", "1", 1, "of 3 was ended by pthread_exit"},
       {"returns", "kPeerLost", "1", 7, "of 3 returned 7"},
       {"exits", "kPeerLost", "1", 5, "ended with exit code 5 before its function", false},
       {"killed", "kPeerLost", "1", 137, "was killed by SIGKILL", false},

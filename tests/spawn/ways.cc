@@ -32,6 +32,7 @@ int end_in(const std::string& way) {
   if (way == "error") throw Error(ErrorCode::kUnsupported, "no such thing", {.culprits = {2}});
   if (way == "throws") throw std::runtime_error("out of luck");
   if (way == "throws odd") throw 42;
+  if (way == "unwinds") ::pthread_exit(nullptr);
   if (way == "returns") return 7;
   if (way == "leaves") return 0;
   if (way == "exits") ::_exit(5);

@@ -23,11 +23,11 @@ struct Result {
   std::vector<int> exit_codes;  ///< -2: it runs
 };
 
-/// Ways: "well", "error" (throws an Error), "throws", "throws odd" (no std::exception), "returns",
-/// "exits", "exits well" (all exit with 0), "killed", "aborts", "hangs", "stubborn" (does not hear
-/// SIGTERM either), "waits" (in a call of ours for somebody who never comes), "spawns" (from inside
-/// a rank), "before" (does not come to its world), "absent" (nor fails), "leaves" (does not fail,
-/// and the others still call it), "untold".
+/// Ways: "well", "error" (throws an Error), "throws", "throws odd" (no std::exception), "unwinds"
+/// (pthread_exit), "returns", "exits", "exits well" (all exit with 0), "killed", "aborts",
+/// "hangs", "stubborn" (does not hear SIGTERM either), "waits" (in a call of ours for somebody who
+/// never comes), "spawns" (from inside a rank), "before" (does not come to its world), "absent"
+/// (nor fails), "leaves" (does not fail, and the others still call it), "untold".
 /// With "+helpers" every rank first starts a process in a session of its own.
 Result attempt(Start start, const std::string& way, std::chrono::nanoseconds timeout,
                std::chrono::nanoseconds grace = std::chrono::milliseconds(300));
