@@ -1,11 +1,11 @@
 // Why a job ended, from the exits of its ranks.
 //
 // An exit is *abnormal* unless it is exit(0). It is *ours* when we had asked the rank to die. A
-// rank is a *victim* when the first of its failures on the status board blames other ranks, and not
-// itself; it often exits before its culprit does, whose memory the kernel is still giving back. The
-// *root cause* is the first abnormal exit that is neither ours nor a victim's; if there are several,
-// one whose last words are not that another rank was lost. If there is none, it is the rank that a
-// victim blames; if that is a victim too, the rank that this one blames.
+// rank is a *victim* when the first of its failures on the status board blames other ranks, and
+// not itself; it often exits before its culprit does, whose memory the kernel is still giving
+// back. The *root cause* is the first abnormal exit that is neither ours nor a victim's; if there
+// are several, one whose last words are not that another rank was lost. If there is none, it is
+// the rank that a victim blames; if that is a victim too, the rank that this one blames.
 //
 // A rank may also end with 0 and leave a failure *untold*: its group failed and its program never
 // heard of it. That is a failure of the job, and the root cause if no exit is abnormal. A failure

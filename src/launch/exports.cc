@@ -15,9 +15,20 @@ namespace tutti::launch {
 namespace {
 
 /// What the launcher says to each rank: another value would be a lie.
-constexpr std::array<std::string_view, 9> kOwn = {
-    "RANK",      "WORLD_SIZE",       "LOCAL_RANK",      "LOCAL_WORLD_SIZE", "GROUP_RANK",
-    "ROLE_RANK", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TUTTI_AGENT"};
+constexpr std::array<std::string_view, 14> kOwn = {"RANK",
+                                                   "WORLD_SIZE",
+                                                   "LOCAL_RANK",
+                                                   "LOCAL_WORLD_SIZE",
+                                                   "GROUP_RANK",
+                                                   "ROLE_NAME",
+                                                   "ROLE_RANK",
+                                                   "GROUP_WORLD_SIZE",
+                                                   "ROLE_WORLD_SIZE",
+                                                   "TORCHELASTIC_RUN_ID",
+                                                   "TORCHELASTIC_RESTART_COUNT",
+                                                   "TORCHELASTIC_MAX_RESTARTS",
+                                                   "TORCHELASTIC_ERROR_FILE",
+                                                   "TUTTI_AGENT"};
 
 bool looks_secret(std::string name) {
   for (char& letter : name) {

@@ -3,16 +3,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
+#include <string_view>
 #include <utility>
+
+#include "tutti/error.h"
 
 namespace tutti::launch {
 namespace {
 
-/// Whether a variable is what an outer torchrun told its worker.
-bool is_outer_torchruns(const std::pair<const std::string, std::string>& variable) {
-  return variable.first.starts_with("TORCHELASTIC_");
-}
+/// What an outer torchrun tells its worker; others of that prefix are settings, of the user.
+constexpr std::string_view kOfOuterTorchrun[] = {
+    "TORCHELASTIC_RUN_ID",          "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",    "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 
 }  // namespace
 
@@ -45,12 +48,17 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int shar
 
 int master_port(const Environment& inherited) {
   const auto set = inherited.find("MASTER_PORT");
-  if (set != inherited.end() &&
-      std::none_of(inherited.begin(), inherited.end(), is_outer_torchruns)) {
-    const int port = std::atoi(set->second.c_str());
-    if (port > 0 && port < 65536) return port;
+  if (set == inherited.end() || set->second.empty() || inherited.contains("TORCHELASTIC_RUN_ID"))
+    return 0;
+  const std::string& text = set->second;
+  int port = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  if (error != std::errc{} || end != text.data() + text.size() || port < 0 || port > 65535) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("MASTER_PORT={}: no port; give one of 1 to 65535, or leave it out", text));
   }
-  return 0;
+  return port;
 }
 
 Environment rank_variables(const Environment& inherited, const Placement& placement, int local_rank,
@@ -59,7 +67,7 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   Environment variables = inherited;
   // What an outer torchrun told its worker would name another job: its run, its restarts, its
   // store, and the file in which it looks for this worker's error.
-  std::erase_if(variables, is_outer_torchruns);
+  for (const std::string_view name : kOfOuterTorchrun) variables.erase(std::string(name));
   const std::string world = std::to_string(placement.world_size);
   const std::string global_rank = std::to_string(place.rank);
   variables["RANK"] = global_rank;

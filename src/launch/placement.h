@@ -38,6 +38,7 @@ ThreadDefaults thread_defaults(const Environment& inherited, int cores, int shar
 
 /// MASTER_PORT where it was set for this job, and not by an outer torchrun, whose own store is
 /// there; else 0.
+/// Errors    kInvalidArgument: it is no port.
 int master_port(const Environment& inherited);
 
 /// What ranks of a host are told.

@@ -44,7 +44,8 @@ TEST(Exports, WarnOfSecrets) {
 TEST(Exports, RefuseWhatCannotBeMeant) {
   EXPECT_EQ(refusal_of({"A=1", "A=2"}), "-x gives A two values, \"1\" and \"2\": give it one");
   EXPECT_EQ(refusal_of({"=1"}), "-x =1: no name; write NAME, NAME=VALUE or a pattern, 'NCCL_*'");
-  EXPECT_EQ(refusal_of({"RANK=1"}), "-x RANK=1: tutti run says that to each rank itself");
+  for (const std::string word : {"RANK=1", "ROLE_NAME=mine", "TORCHELASTIC_RUN_ID=7"})
+    EXPECT_EQ(refusal_of({word}), "-x " + word + ": tutti run says that to each rank itself");
 }
 
 }  // namespace

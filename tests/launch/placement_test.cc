@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/error.h"
+
 namespace tutti::launch {
 namespace {
 
@@ -68,6 +70,11 @@ TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {
       rank_variables({}, placement, 1, {"@tutti-x", "127.0.0.1", 29500, "job-7", "default", 1, 3}));
   EXPECT_NE(master_port(outer), 29400) << "torchrun's own store listens there";
   EXPECT_EQ(master_port({{"MASTER_PORT", "29400"}}), 29400);
+  const Environment setting = {{"TORCHELASTIC_ENABLE_FILE_TIMER", "1"}, {"MASTER_PORT", "29400"}};
+  EXPECT_EQ(master_port(setting), 29400) << "a setting of the user's tells of no torchrun";
+  EXPECT_TRUE(rank_variables(setting, placement, 1, {}).contains("TORCHELASTIC_ENABLE_FILE_TIMER"));
+  for (const char* const odd : {"70000", "abc", "-1", "29400 "})
+    EXPECT_THROW(master_port({{"MASTER_PORT", odd}}), Error) << odd;
 }
 
 TEST(ThreadDefaults, SharesCoresAndSaysSoOnce) {
