@@ -8,31 +8,24 @@ namespace tutti::launch {
 
 void LineSplitter::feed(std::string_view bytes, const Emit& emit) {
   while (!bytes.empty()) {
-    if (after_return_) {
-      after_return_ = false;
-      if (bytes.front() == '\n') {  // \r\n
-        emit(draft_, false);
-        bytes.remove_prefix(1);
-        continue;
-      }
-    }
     const std::size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     const std::size_t room = kLongestLine - partial_.size();
     if (end > room) {
       partial_ += bytes.substr(0, room);
       emit(partial_, false);
       partial_.clear();
+      draft_.clear();
       bytes.remove_prefix(room);
       continue;
     }
     partial_ += bytes.substr(0, end);
     if (end == bytes.size()) return;
     if (bytes[end] == '\n') {
-      emit(partial_, false);
-    } else {
+      emit(partial_.empty() ? draft_ : partial_, false);
+      draft_.clear();
+    } else if (!partial_.empty()) {
       draft_ = partial_;
-      after_return_ = true;
-      if (!draft_.empty()) emit(draft_, true);
+      emit(draft_, true);
     }
     partial_.clear();
     bytes.remove_prefix(end + 1);
@@ -40,10 +33,10 @@ void LineSplitter::feed(std::string_view bytes, const Emit& emit) {
 }
 
 void LineSplitter::finish(const Emit& emit) {
-  if (after_return_) partial_ = draft_;
-  after_return_ = false;
+  if (partial_.empty()) partial_ = draft_;
   if (!partial_.empty()) emit(partial_, false);
   partial_.clear();
+  draft_.clear();
 }
 
 namespace {

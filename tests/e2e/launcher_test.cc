@@ -284,6 +284,14 @@ TEST_F(Launcher, LinesOfConcurrentWritersStayWholeAndInOrder) {
   EXPECT_EQ(next, (std::map<int, int>{{0, kLines}, {1, kLines}, {2, kLines}, {3, kLines}}));
 }
 
+TEST_F(Launcher, LinesThatATerminalWroteAreWhole) {
+  LaunchedJob job(run(2, {"printf", "A\\r\\r\\nold\\rmac\\r\\rX\\n"}));
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  for (const char* const lines : {"[0] A\n", "[0] X\n", "[1] A\n", "[1] X\n"}) {
+    EXPECT_TRUE(has(job.out(), lines)) << job.out();
+  }
+}
+
 TEST_F(Launcher, LastPartialLineIsPrinted) {
   LaunchedJob job(run(2, {"sh", "-c", "printf 'no end of line'"}));
   EXPECT_EQ(job.wait_exit(), 0);
