@@ -65,6 +65,14 @@ std::string describe(const Place& place) {
 LocalRanks::LocalRanks(const RankSignals& signals, net::Fd input)
     : signals_(signals), input_(std::move(input)) {}
 
+LocalRanks::~LocalRanks() {
+  await_guard();
+  Deadline deadline = Deadline::at(guard_until_);
+  while (guard_lives_ && ::waitpid(keeper_.guard, nullptr, WNOHANG) == 0 &&
+         net::pause(kLookForGuard, deadline) != net::PollResult::expired) {
+  }
+}
+
 // ---- Orders
 
 void LocalRanks::obey(std::string_view orders) {
@@ -119,7 +127,7 @@ void LocalRanks::prepare(const Prepare& order) {
     std::vector<net::Fd> rank_ends;
     keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
   }
-  keeper_lives_ = true;
+  keeper_lives_ = guard_lives_ = true;
   Prepared prepared{
       plan.placement.ranks[0].host, order.world_size > 1 ? plan.thread_defaults[0].notice : "", {}};
   for (const Place& place : plan.placement.ranks) prepared.places.push_back(describe(place));
@@ -286,16 +294,17 @@ void LocalRanks::keeper_is_gone() {
   await_guard();
 }
 
-/// Until it has ended, and with it everything below it.
+/// Until it has ended, and with it everything below it, the keeper included.
 void LocalRanks::await_guard() {
+  if (!guard_lives_ || std::exchange(awaits_guard_, true)) return;
   keeper_.lifeline.reset();
   ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
   guard_until_ = Clock::now() + kGuardPatience;
-  awaits_guard_ = true;
 }
 
 void LocalRanks::guard_is_gone(int left_behind) {
-  awaits_guard_ = false;
+  read_notes();  // what the keeper has told before its end
+  keeper_lives_ = guard_lives_ = awaits_guard_ = false;
   left_behind_ = left_behind;
   for (const Rank& rank : ranks_) rank_ended(rank.number, W_EXITCODE(0, SIGKILL));
 }
@@ -357,7 +366,7 @@ void LocalRanks::drain(Clock::time_point until) {
 
 void LocalRanks::act_on_time(Clock::time_point now) {
   // The keeper does not kill: it is stopped, or busy. The guard kills it as well.
-  if (now >= takeover_at_ && keeper_lives_) keeper_.lifeline.reset();
+  if (now >= takeover_at_ && keeper_lives_) await_guard();
   if (awaits_guard_) {
     if (::waitpid(keeper_.guard, nullptr, WNOHANG) != 0) {
       guard_is_gone(0);
@@ -394,7 +403,7 @@ void LocalRanks::step(std::span<const net::Watch> watched) {
 LocalRanks::Clock::time_point LocalRanks::next_event() const {
   if (!reports_.empty()) return Clock::time_point::min();
   Clock::time_point next = Clock::time_point::max();
-  if (keeper_.lifeline && keeper_lives_) next = std::min(next, takeover_at_);
+  if (keeper_lives_ && !awaits_guard_) next = std::min(next, takeover_at_);
   if (awaits_guard_) next = std::min(next, Clock::now() + kLookForGuard);
   if (ending_ == Ending::lingers) {
     next = std::min(next, is_any_open() ? linger_until_ : Clock::time_point::min());

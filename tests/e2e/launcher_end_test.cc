@@ -357,6 +357,19 @@ TEST_F(Launcher, AStoppedKeeperHoldsNobodyUp) {
   EXPECT_TRUE(is_childless_within(1s));
 }
 
+TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  for (const pid_t pid : {job.guard(), job.keeper()}) {
+    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  }
+  job.signal(SIGINT);
+  ASSERT_TRUE(job.wait_for_error("asking ranks"));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(20s), 130) << job.err();
+  EXPECT_FALSE(has(job.err(), "died")) << job.err();
+}
+
 TEST_F(Launcher, WithoutPidfdsNothingIsLeft) {
   LaunchedJob job(
       LaunchedJob::Command{{kRank, "refuse-pidfd", TUTTI_COMMAND, "run", "-n", "2", "sh", "-c",
