@@ -522,7 +522,9 @@ void RunWords::set_output(launch::JobOptions& options) const {
     const std::string parent = !log_folder_.empty() ? log_folder_
                                : has_temporary      ? temporary->second
                                                     : "/tmp";
-    options.logs.folder = parent + "/" + options.run_id;
+    std::string name = options.run_id;
+    std::replace(name.begin(), name.end(), '/', '_');  // one folder, and inside of `parent`
+    options.logs.folder = parent + "/" + name;
     if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
   }
 }
