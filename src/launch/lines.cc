@@ -85,6 +85,13 @@ std::string without_control_characters(std::string_view text) {
   return clean;
 }
 
+std::string excerpt(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return without_control_characters(text);
+  // Not in the middle of a letter.
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
+  return without_control_characters(text.substr(0, most)) + "...";
+}
+
 std::string_view first_columns(std::string_view text, int columns) {
   bool in_escape = false;
   int used = 0;

@@ -65,6 +65,9 @@ class Tail {
 /// `text` with every control character except tab made visible: "\x1b".
 std::string without_control_characters(std::string_view text);
 
+/// The same of the first `most` bytes, and "..." if there are more: a text of others in a message.
+std::string excerpt(std::string_view text, std::size_t most = 80);
+
 /// As much of `text` as fits into `columns` columns of a terminal. Escape sequences and the
 /// continuation bytes of UTF-8 take none.
 std::string_view first_columns(std::string_view text, int columns);

@@ -158,6 +158,12 @@ TEST(ControlCharacters, AreMadeVisible) {
   EXPECT_EQ(without_control_characters("a\x1b[31mb\tc"), "a\\x1b[31mb\tc");
 }
 
+TEST(Excerpt, IsCutBetweenLetters) {
+  EXPECT_EQ(excerpt("a\x1b", 2), "a\\x1b");
+  EXPECT_EQ(excerpt("abc", 2), "ab...");
+  EXPECT_EQ(excerpt("a\xc3\xa4", 2), "a...");
+}
+
 TEST(FirstColumns, EscapesAndContinuationBytesTakeNone) {
   EXPECT_EQ(first_columns("abcdef", 3), "abc");
   EXPECT_EQ(first_columns("abc", 3), "abc");
