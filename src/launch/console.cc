@@ -56,7 +56,7 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGINT) ++interrupts_;
-    is_asked_to_end_ = is_asked_to_end_ || ends_a_job(number);
+    if (ends_a_job(number) && asked_to_end_by_ == 0) asked_to_end_by_ = number;
     // A terminal's, not one that somebody sends.
     const bool is_ctrl_z = number == SIGTSTP && info.ssi_code == SI_KERNEL;
     if (is_ctrl_z && is_in_orphaned_group()) continue;

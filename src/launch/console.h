@@ -27,8 +27,8 @@ class Console {
   /// What the first rank reads.
   net::Fd open_input();
 
-  /// The user has asked for the end: by a signal, and how often by Ctrl-C.
-  bool is_asked_to_end() const noexcept { return is_asked_to_end_; }
+  /// The signal by which the user has first asked for the end, 0: none; and how often by Ctrl-C.
+  int asked_to_end_by() const noexcept { return asked_to_end_by_; }
   int interrupts() const noexcept { return interrupts_; }
 
   /// Appends what to poll, always the same number.
@@ -44,7 +44,7 @@ class Console {
   StdinPump stdin_;
   RankSignals rank_signals_;
   net::Fd signals_;
-  bool is_asked_to_end_ = false;
+  int asked_to_end_by_ = 0;
   int interrupts_ = 0;
 };
 
