@@ -21,9 +21,10 @@ constexpr std::size_t kSignals = 0, kInput = 1, kOutput = 2;  // places of the w
 Console::Console(int ranks, OutputStyle style)
     : output_(ranks, STDOUT_FILENO, STDERR_FILENO, std::move(style)) {
   const std::vector<int> forwarded = forwarded_signals();
-  rank_signals_.ignores_children = is_ignored(SIGCHLD);
+  ::getrlimit(RLIMIT_NOFILE, &inherited_.open_files);
+  inherited_.ignores_children = is_ignored(SIGCHLD);
   ::signal(SIGCHLD, SIG_DFL);  // or the guard could not be awaited
-  rank_signals_.mask = block_signals();
+  inherited_.mask = block_signals();
   sigset_t read_here;
   ::sigemptyset(&read_here);
   for (const int number : forwarded) ::sigaddset(&read_here, number);

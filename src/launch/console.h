@@ -23,7 +23,7 @@ class Console {
   const Output& output() const noexcept { return output_; }
   void say(std::string_view line) { output_.say(line); }
   /// What ranks get of the state in which the launcher was started.
-  const RankSignals& rank_signals() const noexcept { return rank_signals_; }
+  const Inherited& inherited() const noexcept { return inherited_; }
   /// What the first rank reads.
   net::Fd open_input();
 
@@ -42,7 +42,7 @@ class Console {
 
   Output output_;
   StdinPump stdin_;
-  RankSignals rank_signals_;
+  Inherited inherited_;
   net::Fd signals_;
   int asked_to_end_by_ = 0;
   int interrupts_ = 0;

@@ -69,10 +69,10 @@ void bind_to(const std::vector<int>& threads, int rank) {
 
 class KeeperLoop {
  public:
-  KeeperLoop(const std::vector<RankCommand>& ranks, const RankSignals& signals, pid_t guard,
+  KeeperLoop(const std::vector<RankCommand>& ranks, const Inherited& inherited, pid_t guard,
              int channel)
       : ranks_(ranks),
-        signals_(signals),
+        inherited_(inherited),
         pids_(ranks.size(), -1),
         guard_(guard),
         channel_(channel) {}
@@ -88,7 +88,7 @@ class KeeperLoop {
   void tell(const Note& note);
 
   const std::vector<RankCommand>& ranks_;
-  const RankSignals signals_;
+  const Inherited inherited_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
   pid_t guard_;
   int channel_;
@@ -120,8 +120,9 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   }
   arguments.push_back(nullptr);
   variables.push_back(nullptr);
-  if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
-  ::sigprocmask(SIG_SETMASK, &signals_.mask, nullptr);
+  if (inherited_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
+  ::setrlimit(RLIMIT_NOFILE, &inherited_.open_files);
+  ::sigprocmask(SIG_SETMASK, &inherited_.mask, nullptr);
   if (command.folder.empty() || ::chdir(command.folder.c_str()) == 0) {
     ::execve(command.path.c_str(), arguments.data(), variables.data());
   }
@@ -235,7 +236,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   }
 }
 
-[[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals,
+[[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited,
                             pid_t guard, int channel) {
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -249,7 +250,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
     }
   }
   close_the_launchers(commands, channel);
-  KeeperLoop(commands, signals, guard, channel).run();
+  KeeperLoop(commands, inherited, guard, channel).run();
 }
 
 [[noreturn]] void be_guard(pid_t keeper, int lifeline) {
@@ -267,7 +268,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
 
 }  // namespace
 
-Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals) {
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited) {
   int ends[2], life[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw net::system_error("cannot make a pair of sockets for the keeper", errno);
@@ -291,7 +292,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
   try {
     const pid_t pid = ::fork();
     if (pid < 0) throw net::no_thread_error("cannot fork", errno);
-    if (pid == 0) be_keeper(ranks, signals, guard, keepers_end.get());
+    if (pid == 0) be_keeper(ranks, inherited, guard, keepers_end.get());
     be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());

@@ -62,8 +62,8 @@ std::string describe(const Place& place) {
                      place.binding.sharers == 1 ? "" : "s");
 }
 
-LocalRanks::LocalRanks(const RankSignals& signals, net::Fd input)
-    : signals_(signals), input_(std::move(input)) {}
+LocalRanks::LocalRanks(const Inherited& inherited, net::Fd input)
+    : inherited_(inherited), input_(std::move(input)) {}
 
 LocalRanks::~LocalRanks() {
   await_guard();
@@ -119,13 +119,17 @@ void LocalRanks::prepare(const Prepare& order) {
   program_ = order.command[0];
   path_ = order.folder.empty() || plan.path.starts_with('/') ? plan.path
                                                              : order.folder + "/" + plan.path;
+  // Each has a file for its error, and both ends of its pipes until the keeper has theirs.
+  const std::size_t count = order.ranks.size();
+  net::require_descriptors(6 * count + 8, 8 * count + 64,
+                           fmt::format("a job of {} ranks on this host", count));
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
   {
     std::vector<net::Fd> rank_ends;
-    keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
+    keeper_ = fork_keeper(commands(order, plan, rank_ends), inherited_);
   }
   keeper_lives_ = guard_lives_ = true;
   Prepared prepared{
