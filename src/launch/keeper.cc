@@ -67,6 +67,13 @@ void bind_to(const std::vector<int>& threads, int rank) {
   ::_exit(0);
 }
 
+void tell_launcher(int channel, const Note& note) {
+  const std::string packet = encode(note);
+  // When the launcher is gone the end of the channel says so.
+  while (::send(channel, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
 class KeeperLoop {
  public:
   KeeperLoop(const std::vector<RankCommand>& ranks, const Inherited& inherited, pid_t guard,
@@ -85,7 +92,7 @@ class KeeperLoop {
   [[noreturn]] void become_rank(std::size_t rank, pid_t keeper);
   void signal_rank(std::size_t rank, int signal_number);
   void reap();
-  void tell(const Note& note);
+  void tell(const Note& note) { tell_launcher(channel_, note); }
 
   const std::vector<RankCommand>& ranks_;
   const Inherited inherited_;
@@ -93,13 +100,6 @@ class KeeperLoop {
   pid_t guard_;
   int channel_;
 };
-
-void KeeperLoop::tell(const Note& note) {
-  const std::string packet = encode(note);
-  // When the launcher is gone the loop sees the end of the channel itself.
-  while (::send(channel_, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
-  }
-}
 
 void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   const RankCommand& command = ranks_[rank];
@@ -280,7 +280,8 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
   const net::Fd guards_end(life[0]);
   keeper.lifeline = net::Fd(life[1]);
   keeper.guard = ::fork();
-  if (keeper.guard < 0) throw net::no_thread_error("cannot fork the keeper", errno);
+  if (keeper.guard < 0)
+    throw net::no_thread_error("cannot make the process that guards the ranks", errno);
   if (keeper.guard > 0) return keeper;
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -291,7 +292,10 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
   const pid_t guard = ::getpid();
   try {
     const pid_t pid = ::fork();
-    if (pid < 0) throw net::no_thread_error("cannot fork", errno);
+    if (pid < 0) {
+      tell_launcher(keepers_end.get(), NoKeeper{errno});
+      ::_exit(1);
+    }
     if (pid == 0) be_keeper(ranks, inherited, guard, keepers_end.get());
     be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {

@@ -48,9 +48,11 @@ struct Keeper {
   net::Fd lifeline;  ///< closing it makes the guard kill everything and exit
 };
 
-/// Forks the guard, and it the keeper. The keeper starts the ranks at the order Start, forwards
-/// each Signal, tells in notes what becomes of them, and at End, or when the channel closes, kills
-/// what is left and exits.
+/// Forks the guard, and it the keeper; the first note says whether there is one. The keeper starts
+/// the ranks at the order Start, forwards each Signal, tells in notes what becomes of them, and at
+/// End, or when the channel closes, kills what is left and exits.
+///
+/// Errors  kSystem: no process, pipe or socket for the guard.
 Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited);
 
 }  // namespace tutti::launch

@@ -227,11 +227,11 @@ void LocalRanks::read_notes() {
       net::Frame frame;
       if (decoder.next(&frame) != net::FrameDecoder::Next::frame) continue;
       if (const auto note = decode_note(frame.type, frame.body)) take_note(*note);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      keeper_is_gone();
-    } else if (errno == EAGAIN) {
+    } else if (got < 0 && errno == EAGAIN) {
       return;
-    }
+    } else if (got == 0 || (errno != EINTR && errno != ECONNRESET)) {
+      keeper_is_gone();
+    }  // else it ended with an order unread (told once); what it had told before is still there
   }
 }
 
@@ -248,7 +248,11 @@ void LocalRanks::take_note(const Note& note) {
     rank_ended(exited->rank, exited->wait_status);
     return;
   }
-  if (const auto* keeper = std::get_if<KeeperIs>(&note)) {
+  if (const auto* none = std::get_if<NoKeeper>(&note)) {
+    keeper_lives_ = false;
+    tell(Refused{ErrorCode::kSystem,
+                 net::no_thread_error("cannot make the keeper of the ranks", none->error).what()});
+  } else if (const auto* keeper = std::get_if<KeeperIs>(&note)) {
     keeper_pid_ = keeper->pid;
     tell(*keeper);
   } else if (const auto* started = std::get_if<Started>(&note)) {

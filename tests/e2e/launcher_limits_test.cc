@@ -1,6 +1,8 @@
-// `tutti run` where the system gives it little.
+// `tutti run` where the system gives it little: descriptors, processes.
 #include <fmt/format.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -40,6 +42,39 @@ TEST_F(Launcher, AHardLimitOfDescriptorsIsSaidInFull) {
                   "and of 64 that this process may open "))
       << job.err();
   EXPECT_EQ(lines_of(job.err()).size(), 1u) << job.err();
+}
+
+/// A job of a user who has so many processes and threads beside the caller, and no other. Whether
+/// the keeper or a thread of the launcher gets the last one is open.
+[[noreturn]] void run_with_processes(rlim_t processes) {
+  constexpr uid_t kNobodyElses = 54'321;
+  const rlimit limit{processes + 1, processes + 1};
+  if (::setgid(kNobodyElses) != 0 || ::setuid(kNobodyElses) != 0 || ::chdir("/") != 0 ||
+      ::access(TUTTI_COMMAND, X_OK) != 0 || ::setrlimit(RLIMIT_NPROC, &limit) != 0) {
+    ::_exit(77);
+  }
+  {
+    LaunchedJob job(run(2, {"true"}));
+    EXPECT_NE(job.wait_exit(), 0) << processes;
+    EXPECT_TRUE(has(job.err(), "ulimit -u")) << processes << ": " << job.err();
+    EXPECT_FALSE(has(job.err(), "pid -1")) << processes << ": " << job.err();
+  }
+  std::fflush(stdout);
+  ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST_F(Launcher, ProcessesThatCannotBeMadeAreSaidToBe) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  for (const rlim_t processes : {1, 2, 3, 3, 3, 4}) {
+    const pid_t pid = ::fork();
+    if (pid == 0) run_with_processes(processes);
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no other user here who may run the command";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << processes;
+    ASSERT_TRUE(is_childless_within(5s)) << "what is left would count as its user's";
+  }
 }
 
 }  // namespace
