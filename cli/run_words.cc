@@ -5,8 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <random>
@@ -103,12 +101,6 @@ std::chrono::milliseconds failure_grace_of(const std::string& option, Environmen
 std::string host_of(const std::string& endpoint) {
   const std::size_t closing = endpoint.find(']');
   return endpoint.substr(0, endpoint.find(':', closing == endpoint.npos ? 0 : closing));
-}
-
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(fmt::format("--hostfile {}: cannot be read", path));
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 /// torchrun's variable for an option: "nproc-per-node" -> "PET_NPROC_PER_NODE".
@@ -472,7 +464,8 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
     refuse("-H and --hostfile both name hosts: give one of them");
   }
   if (!hosts_.empty()) hosts = launch::parse_host_list("-H", hosts_);
-  if (!hostfile_.empty()) hosts = launch::parse_hostfile(hostfile_, read_file(hostfile_));
+  if (!hostfile_.empty())
+    hosts = launch::parse_hostfile(hostfile_, launch::read_hostfile(hostfile_));
   std::optional<int> asked;
   if (is_given("-n")) asked = launch::parse_rank_count(count_, usable_cores());
   if (one_a_host_) {
@@ -522,7 +515,9 @@ void RunWords::set_output(launch::JobOptions& options) const {
     const std::string parent = !log_folder_.empty() ? log_folder_
                                : has_temporary      ? temporary->second
                                                     : "/tmp";
-    options.logs.folder = parent + "/" + options.run_id;
+    std::string name = options.run_id;
+    std::replace(name.begin(), name.end(), '/', '_');  // one folder, and inside of `parent`
+    options.logs.folder = parent + "/" + name;
     if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
   }
 }

@@ -66,7 +66,7 @@ bool Attempt::Rank::is_ours(int wait_status) const {
 
 void Attempt::start() {
   console_.output().forget_last_lines();
-  hosts_.push_back(std::make_unique<Host>(console_.rank_signals(), console_.open_input()));
+  hosts_.push_back(std::make_unique<Host>(console_.inherited(), console_.open_input()));
   Prepare prepare = prepare_order(options_, number_);
   for (std::size_t i = 0; i < prepare.ranks.size(); ++i) {
     prepare.prefix_columns[i] = console_.output().prefix_columns(prepare.ranks[i]);

@@ -50,7 +50,7 @@ class Attempt {
  private:
   /// One that takes orders and gives reports.
   struct Host {
-    Host(const RankSignals& signals, net::Fd input) : ranks(signals, std::move(input)) {}
+    Host(const Inherited& inherited, net::Fd input) : ranks(inherited, std::move(input)) {}
 
     LocalRanks ranks;
     net::FrameDecoder reports{kMaxReportBytes};

@@ -21,9 +21,10 @@ constexpr std::size_t kSignals = 0, kInput = 1, kOutput = 2;  // places of the w
 Console::Console(int ranks, OutputStyle style)
     : output_(ranks, STDOUT_FILENO, STDERR_FILENO, std::move(style)) {
   const std::vector<int> forwarded = forwarded_signals();
-  rank_signals_.ignores_children = is_ignored(SIGCHLD);
+  ::getrlimit(RLIMIT_NOFILE, &inherited_.open_files);
+  inherited_.ignores_children = is_ignored(SIGCHLD);
   ::signal(SIGCHLD, SIG_DFL);  // or the guard could not be awaited
-  rank_signals_.mask = block_signals();
+  inherited_.mask = block_signals();
   sigset_t read_here;
   ::sigemptyset(&read_here);
   for (const int number : forwarded) ::sigaddset(&read_here, number);
@@ -56,7 +57,7 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGINT) ++interrupts_;
-    is_asked_to_end_ = is_asked_to_end_ || ends_a_job(number);
+    if (ends_a_job(number) && asked_to_end_by_ == 0) asked_to_end_by_ = number;
     // A terminal's, not one that somebody sends.
     const bool is_ctrl_z = number == SIGTSTP && info.ssi_code == SI_KERNEL;
     if (is_ctrl_z && is_in_orphaned_group()) continue;

@@ -23,12 +23,12 @@ class Console {
   const Output& output() const noexcept { return output_; }
   void say(std::string_view line) { output_.say(line); }
   /// What ranks get of the state in which the launcher was started.
-  const RankSignals& rank_signals() const noexcept { return rank_signals_; }
+  const Inherited& inherited() const noexcept { return inherited_; }
   /// What the first rank reads.
   net::Fd open_input();
 
-  /// The user has asked for the end: by a signal, and how often by Ctrl-C.
-  bool is_asked_to_end() const noexcept { return is_asked_to_end_; }
+  /// The signal by which the user has first asked for the end, 0: none; and how often by Ctrl-C.
+  int asked_to_end_by() const noexcept { return asked_to_end_by_; }
   int interrupts() const noexcept { return interrupts_; }
 
   /// Appends what to poll, always the same number.
@@ -42,9 +42,9 @@ class Console {
 
   Output output_;
   StdinPump stdin_;
-  RankSignals rank_signals_;
+  Inherited inherited_;
   net::Fd signals_;
-  bool is_asked_to_end_ = false;
+  int asked_to_end_by_ = 0;
   int interrupts_ = 0;
 };
 

@@ -41,8 +41,7 @@ std::string error_in(std::string_view text) {
     if (innermost.is_string()) said = innermost.get<std::string>();
   }
   said = said.substr(0, said.find('\n'));
-  if (said.size() > kMostSaid) said = said.substr(0, kMostSaid) + "...";
-  return without_control_characters(said);
+  return excerpt(said, kMostSaid);
 }
 
 }  // namespace tutti::launch

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/arguments.h"
@@ -13,7 +15,6 @@
 #include "launch/console.h"
 #include "launch/local_ranks.h"
 #include "launch/post_mortem.h"
-#include "launch/signals.h"
 #include "net/poller.h"
 #include "net/process_info.h"
 
@@ -33,8 +34,14 @@ class Job {
   int run();
 
  private:
-  bool goes_again(const Attempt& attempt);
-  int report(const Attempt& last);
+  /// An attempt that has ended.
+  struct Past {
+    JobReport report;
+    agent::Outcome outcome;
+  };
+  Past run_attempt();
+  bool goes_again(Past& past);
+  int report(Past last);
   bool write_rest();
   void poll_once(Clock::time_point until);
 
@@ -43,17 +50,21 @@ class Job {
   Clock::time_point timeout_at_ = Clock::time_point::max();
   std::vector<std::string> restarts_;  ///< the reason of each
   int failed_at_once_ = 0;             ///< attempts in a row
-  int ended_by_ = 0;                   ///< a signal while the last lines were written; 0: none
 };
 
 /// After a failure that the user has not asked for, while there are restarts left.
-bool Job::goes_again(const Attempt& attempt) {
-  const JobReport report = attempt.report();
-  const bool is_failure =
-      report.exit_code != 0 && !report.ending.timed_out && !console_.is_asked_to_end();
+bool Job::goes_again(Past& past) {
+  JobReport& report = past.report;
   const int number = static_cast<int>(restarts_.size()) + 1;
+  const bool is_failure = report.exit_code != 0 && !report.ending.timed_out;
   if (!is_failure || number > options_.max_restarts) return false;
-  restarts_.push_back(reason_of(report, attempt.outcome()));
+  if (const int signal_number = console_.asked_to_end_by(); signal_number != 0) {
+    if (report.ending.signal_number != 0) return false;  // it came before the failure
+    report.kept_down_by = signal_number;
+    report.exit_code = 128 + signal_number;
+    return false;
+  }
+  restarts_.push_back(reason_of(report, past.outcome));
   console_.output().say_due(Clock::time_point::max());
   console_.say(
       fmt::format("tutti: {}; restart {} of {}", restarts_.back(), number, options_.max_restarts));
@@ -67,19 +78,19 @@ bool Job::goes_again(const Attempt& attempt) {
   return true;
 }
 
-int Job::report(const Attempt& last) {
-  JobReport report = last.report();
-  ended_by_ = report.ending.signal_number;
+int Job::report(Past last) {
+  JobReport& report = last.report;
   report.restarts = restarts_;
   console_.output().say_due(Clock::time_point::max());
-  for (const std::string& line : post_mortem(report, last.outcome())) console_.say(line);
+  for (const std::string& line : post_mortem(report, last.outcome)) console_.say(line);
   if (report.exit_code == 0 && !restarts_.empty()) {
     console_.say(fmt::format("tutti: ended well after {} restart{}", restarts_.size(),
                              restarts_.size() == 1 ? "" : "s"));
   }
   const bool all_written = write_rest();
   if (report.exit_code != 0 || all_written) return report.exit_code;
-  return ended_by_ != 0 ? 128 + ended_by_ : agent::kTimedOutCode;
+  const int signal_number = console_.asked_to_end_by();
+  return signal_number != 0 ? 128 + signal_number : agent::kTimedOutCode;
 }
 
 void Job::poll_once(Clock::time_point until) {
@@ -87,9 +98,7 @@ void Job::poll_once(Clock::time_point until) {
   console_.watch(watches);
   Deadline deadline = until == Clock::time_point::max() ? Deadline{} : Deadline::at(until);
   net::poll_any(watches, deadline);
-  console_.step(watches, [this](int number) {
-    if (ends_a_job(number) && ended_by_ == 0) ended_by_ = number;
-  });
+  console_.step(watches, [](int) {});
 }
 
 /// A reader may take its time until the job is asked to end; then little. False: what was printed
@@ -100,7 +109,8 @@ bool Job::write_rest() {
   while (!console_.output().is_written()) {
     const Clock::time_point now = Clock::now();
     const bool timed_out = now >= timeout_at_;
-    if (console_.is_asked_to_end() || timed_out) until = std::min(until, now + kReaderPatience);
+    if (console_.asked_to_end_by() != 0 || timed_out)
+      until = std::min(until, now + kReaderPatience);
     if (console_.interrupts() > 1) until = std::min(until, now + kReaderPatience / 4);
     if (now >= until) {
       // What is said of stdout may still find its reader on stderr.
@@ -115,13 +125,31 @@ bool Job::write_rest() {
   return all_written;
 }
 
+Job::Past Job::run_attempt() {
+  Attempt attempt(options_, static_cast<int>(restarts_.size()), timeout_at_, console_);
+  attempt.run();
+  timeout_at_ = attempt.timeout_at();
+  return {attempt.report(), attempt.outcome()};
+}
+
 int Job::run() {
-  for (int number = 0;; ++number) {
-    Attempt attempt(options_, number, timeout_at_, console_);
-    attempt.run();
-    timeout_at_ = attempt.timeout_at();
-    if (!goes_again(attempt)) return report(attempt);
-  }
+  std::optional<Past> last;
+  do {
+    try {
+      last = run_attempt();
+    } catch (const std::exception& error) {
+      if (!last) {
+        write_rest();  // what was said and printed before
+        throw;
+      }
+      // The job ends as it would have without this restart.
+      console_.say(fmt::format("tutti: restart {} of {} failed: {}", restarts_.size(),
+                               options_.max_restarts, error.what()));
+      restarts_.pop_back();
+      break;
+    }
+  } while (goes_again(*last));
+  return report(std::move(*last));
 }
 
 }  // namespace

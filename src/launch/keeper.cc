@@ -68,12 +68,19 @@ void bind_to(const std::vector<int>& threads, int rank) {
   ::_exit(0);
 }
 
+void tell_launcher(int channel, const Note& note) {
+  const std::string packet = encode(note);
+  // When the launcher is gone the end of the channel says so.
+  while (::send(channel, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
 class KeeperLoop {
  public:
-  KeeperLoop(const std::vector<RankCommand>& ranks, const RankSignals& signals, pid_t guard,
+  KeeperLoop(const std::vector<RankCommand>& ranks, const Inherited& inherited, pid_t guard,
              int channel)
       : ranks_(ranks),
-        signals_(signals),
+        inherited_(inherited),
         pids_(ranks.size(), -1),
         guard_(guard),
         channel_(channel) {}
@@ -87,22 +94,15 @@ class KeeperLoop {
   void signal_rank(std::size_t rank, int signal_number);
   void reap();
   void note(pid_t pid, int wait_status);
-  void tell(const Note& note);
+  void tell(const Note& note) { tell_launcher(channel_, note); }
 
   const std::vector<RankCommand>& ranks_;
-  const RankSignals signals_;
+  const Inherited inherited_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
   net::EndOrder order_;
   pid_t guard_;
   int channel_;
 };
-
-void KeeperLoop::tell(const Note& note) {
-  const std::string packet = encode(note);
-  // When the launcher is gone the loop sees the end of the channel itself.
-  while (::send(channel_, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
-  }
-}
 
 void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   const RankCommand& command = ranks_[rank];
@@ -123,8 +123,9 @@ void KeeperLoop::become_rank(std::size_t rank, pid_t keeper) {
   }
   arguments.push_back(nullptr);
   variables.push_back(nullptr);
-  if (signals_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
-  ::sigprocmask(SIG_SETMASK, &signals_.mask, nullptr);
+  if (inherited_.ignores_children) ::signal(SIGCHLD, SIG_IGN);
+  ::setrlimit(RLIMIT_NOFILE, &inherited_.open_files);
+  ::sigprocmask(SIG_SETMASK, &inherited_.mask, nullptr);
   if (command.folder.empty() || ::chdir(command.folder.c_str()) == 0) {
     ::execve(command.path.c_str(), arguments.data(), variables.data());
   }
@@ -245,7 +246,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   }
 }
 
-[[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals,
+[[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited,
                             pid_t guard, int channel) {
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -259,7 +260,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
     }
   }
   close_the_launchers(commands, channel);
-  KeeperLoop(commands, signals, guard, channel).run();
+  KeeperLoop(commands, inherited, guard, channel).run();
 }
 
 [[noreturn]] void be_guard(pid_t keeper, int lifeline) {
@@ -277,7 +278,7 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
 
 }  // namespace
 
-Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals) {
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited) {
   int ends[2], life[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     throw net::system_error("cannot make a pair of sockets for the keeper", errno);
@@ -289,7 +290,8 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
   const net::Fd guards_end(life[0]);
   keeper.lifeline = net::Fd(life[1]);
   keeper.guard = ::fork();
-  if (keeper.guard < 0) throw net::no_thread_error("cannot fork the keeper", errno);
+  if (keeper.guard < 0)
+    throw net::no_thread_error("cannot make the process that guards the ranks", errno);
   if (keeper.guard > 0) return keeper;
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -300,8 +302,11 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& sig
   const pid_t guard = ::getpid();
   try {
     const pid_t pid = ::fork();
-    if (pid < 0) throw net::no_thread_error("cannot fork", errno);
-    if (pid == 0) be_keeper(ranks, signals, guard, keepers_end.get());
+    if (pid < 0) {
+      tell_launcher(keepers_end.get(), NoKeeper{errno});
+      ::_exit(1);
+    }
+    if (pid == 0) be_keeper(ranks, inherited, guard, keepers_end.get());
     be_guard(pid, guards_end.get());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());

@@ -13,6 +13,7 @@
 // its process was the parent of before it became `tutti run` (sh -c "x & exec tutti run ...").
 #pragma once
 
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <csignal>
@@ -35,8 +36,9 @@ struct RankCommand {
 };
 
 /// What ranks get of the launcher's own state.
-struct RankSignals {
+struct Inherited {
   sigset_t mask = {};
+  rlimit open_files = {};         ///< RLIMIT_NOFILE
   bool ignores_children = false;  ///< SIGCHLD was ignored
 };
 
@@ -46,9 +48,11 @@ struct Keeper {
   net::Fd lifeline;  ///< closing it makes the guard kill everything and exit
 };
 
-/// Forks the guard, and it the keeper. The keeper starts the ranks at the order Start, forwards
-/// each Signal, tells in notes what becomes of them, and at End, or when the channel closes, kills
-/// what is left and exits.
-Keeper fork_keeper(const std::vector<RankCommand>& ranks, const RankSignals& signals);
+/// Forks the guard, and it the keeper; the first note says whether there is one. The keeper starts
+/// the ranks at the order Start, forwards each Signal, tells in notes what becomes of them, and at
+/// End, or when the channel closes, kills what is left and exits.
+///
+/// Errors  kSystem: no process, pipe or socket for the guard.
+Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited);
 
 }  // namespace tutti::launch

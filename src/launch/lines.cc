@@ -8,31 +8,24 @@ namespace tutti::launch {
 
 void LineSplitter::feed(std::string_view bytes, const Emit& emit) {
   while (!bytes.empty()) {
-    if (after_return_) {
-      after_return_ = false;
-      if (bytes.front() == '\n') {  // \r\n
-        emit(draft_, false);
-        bytes.remove_prefix(1);
-        continue;
-      }
-    }
     const std::size_t end = std::min(bytes.find_first_of("\r\n"), bytes.size());
     const std::size_t room = kLongestLine - partial_.size();
     if (end > room) {
       partial_ += bytes.substr(0, room);
       emit(partial_, false);
       partial_.clear();
+      draft_.clear();
       bytes.remove_prefix(room);
       continue;
     }
     partial_ += bytes.substr(0, end);
     if (end == bytes.size()) return;
     if (bytes[end] == '\n') {
-      emit(partial_, false);
-    } else {
+      emit(partial_.empty() ? draft_ : partial_, false);
+      draft_.clear();
+    } else if (!partial_.empty()) {
       draft_ = partial_;
-      after_return_ = true;
-      if (!draft_.empty()) emit(draft_, true);
+      emit(draft_, true);
     }
     partial_.clear();
     bytes.remove_prefix(end + 1);
@@ -40,10 +33,10 @@ void LineSplitter::feed(std::string_view bytes, const Emit& emit) {
 }
 
 void LineSplitter::finish(const Emit& emit) {
-  if (after_return_) partial_ = draft_;
-  after_return_ = false;
+  if (partial_.empty()) partial_ = draft_;
   if (!partial_.empty()) emit(partial_, false);
   partial_.clear();
+  draft_.clear();
 }
 
 namespace {
@@ -90,6 +83,13 @@ std::string without_control_characters(std::string_view text) {
     }
   }
   return clean;
+}
+
+std::string excerpt(std::string_view text, std::size_t most) {
+  if (text.size() <= most) return without_control_characters(text);
+  // Not in the middle of a letter.
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0) == 0x80) --most;
+  return without_control_characters(text.substr(0, most)) + "...";
 }
 
 std::string_view first_columns(std::string_view text, int columns) {

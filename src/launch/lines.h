@@ -1,8 +1,9 @@
 // Bytes from a pipe become whole lines.
 //
 // A *line* ends with \n. A *draft* is text followed by \r: a progress bar that will be overwritten;
-// only its last state counts when the line ends. A line longer than kLongestLine is cut into pieces
-// of that length so that one rank without newlines cannot take the memory.
+// only its last state counts when the line ends. A \r without text before it changes nothing: \r\n
+// ends a line, and so does \r\r\n, which a terminal makes of it. A line longer than kLongestLine is
+// cut into pieces of that length so that one rank without newlines cannot take the memory.
 #pragma once
 
 #include <cstddef>
@@ -31,15 +32,14 @@ class LineSplitter {
  public:
   using Emit = std::function<void(std::string_view line, bool is_draft)>;
 
-  /// Calls `emit` for every line that `bytes` completes; the text has no line end.
+  /// Calls `emit` for every line and draft that `bytes` completes; the text has no line end.
   void feed(std::string_view bytes, const Emit& emit);
   /// The end of the stream: a line without \n is emitted too.
   void finish(const Emit& emit);
 
  private:
   std::string partial_;
-  std::string draft_;
-  bool after_return_ = false;  ///< the last byte was \r
+  std::string draft_;  ///< the last of the line that has not ended
 };
 
 /// The last lines of one rank, for the post-mortem. Those that say of what a C++ program died
@@ -64,6 +64,9 @@ class Tail {
 
 /// `text` with every control character except tab made visible: "\x1b".
 std::string without_control_characters(std::string_view text);
+
+/// The same of the first `most` bytes, and "..." if there are more: a text of others in a message.
+std::string excerpt(std::string_view text, std::size_t most = 80);
 
 /// As much of `text` as fits into `columns` columns of a terminal. Escape sequences and the
 /// continuation bytes of UTF-8 take none.

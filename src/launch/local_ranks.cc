@@ -62,8 +62,16 @@ std::string describe(const Place& place) {
                      place.binding.sharers == 1 ? "" : "s");
 }
 
-LocalRanks::LocalRanks(const RankSignals& signals, net::Fd input)
-    : signals_(signals), input_(std::move(input)) {}
+LocalRanks::LocalRanks(const Inherited& inherited, net::Fd input)
+    : inherited_(inherited), input_(std::move(input)) {}
+
+LocalRanks::~LocalRanks() {
+  await_guard();
+  Deadline deadline = Deadline::at(guard_until_);
+  while (guard_lives_ && ::waitpid(keeper_.guard, nullptr, WNOHANG) == 0 &&
+         net::pause(kLookForGuard, deadline) != net::PollResult::expired) {
+  }
+}
 
 // ---- Orders
 
@@ -111,15 +119,19 @@ void LocalRanks::prepare(const Prepare& order) {
   program_ = order.command[0];
   path_ = order.folder.empty() || plan.path.starts_with('/') ? plan.path
                                                              : order.folder + "/" + plan.path;
+  // Each has a file for its error, and both ends of its pipes until the keeper has theirs.
+  const std::size_t count = order.ranks.size();
+  net::require_descriptors(6 * count + 8, 8 * count + 64,
+                           fmt::format("a job of {} ranks on this host", count));
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
   {
     std::vector<net::Fd> rank_ends;
-    keeper_ = fork_keeper(commands(order, plan, rank_ends), signals_);
+    keeper_ = fork_keeper(commands(order, plan, rank_ends), inherited_);
   }
-  keeper_lives_ = true;
+  keeper_lives_ = guard_lives_ = true;
   Prepared prepared{
       plan.placement.ranks[0].host, order.world_size > 1 ? plan.thread_defaults[0].notice : "", {}};
   for (const Place& place : plan.placement.ranks) prepared.places.push_back(describe(place));
@@ -215,11 +227,11 @@ void LocalRanks::read_notes() {
       net::Frame frame;
       if (decoder.next(&frame) != net::FrameDecoder::Next::frame) continue;
       if (const auto note = decode_note(frame.type, frame.body)) take_note(*note);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      keeper_is_gone();
-    } else if (errno == EAGAIN) {
+    } else if (got < 0 && errno == EAGAIN) {
       return;
-    }
+    } else if (got == 0 || (errno != EINTR && errno != ECONNRESET)) {
+      keeper_is_gone();
+    }  // else it ended with an order unread (told once); what it had told before is still there
   }
 }
 
@@ -236,7 +248,11 @@ void LocalRanks::take_note(const Note& note) {
     rank_ended(exited->rank, exited->wait_status);
     return;
   }
-  if (const auto* keeper = std::get_if<KeeperIs>(&note)) {
+  if (const auto* none = std::get_if<NoKeeper>(&note)) {
+    keeper_lives_ = false;
+    tell(Refused{ErrorCode::kSystem,
+                 net::no_thread_error("cannot make the keeper of the ranks", none->error).what()});
+  } else if (const auto* keeper = std::get_if<KeeperIs>(&note)) {
     keeper_pid_ = keeper->pid;
     tell(*keeper);
   } else if (const auto* started = std::get_if<Started>(&note)) {
@@ -286,16 +302,17 @@ void LocalRanks::keeper_is_gone() {
   await_guard();
 }
 
-/// Until it has ended, and with it everything below it.
+/// Until it has ended, and with it everything below it, the keeper included.
 void LocalRanks::await_guard() {
+  if (!guard_lives_ || std::exchange(awaits_guard_, true)) return;
   keeper_.lifeline.reset();
   ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
   guard_until_ = Clock::now() + kGuardPatience;
-  awaits_guard_ = true;
 }
 
 void LocalRanks::guard_is_gone(int left_behind) {
-  awaits_guard_ = false;
+  read_notes();  // what the keeper has told before its end
+  keeper_lives_ = guard_lives_ = awaits_guard_ = false;
   left_behind_ = left_behind;
   for (const Rank& rank : ranks_) rank_ended(rank.number, W_EXITCODE(0, SIGKILL));
 }
@@ -357,7 +374,7 @@ void LocalRanks::drain(Clock::time_point until) {
 
 void LocalRanks::act_on_time(Clock::time_point now) {
   // The keeper does not kill: it is stopped, or busy. The guard kills it as well.
-  if (now >= takeover_at_ && keeper_lives_) keeper_.lifeline.reset();
+  if (now >= takeover_at_ && keeper_lives_) await_guard();
   if (awaits_guard_) {
     if (::waitpid(keeper_.guard, nullptr, WNOHANG) != 0) {
       guard_is_gone(0);
@@ -394,7 +411,7 @@ void LocalRanks::step(std::span<const net::Watch> watched) {
 LocalRanks::Clock::time_point LocalRanks::next_event() const {
   if (!reports_.empty()) return Clock::time_point::min();
   Clock::time_point next = Clock::time_point::max();
-  if (keeper_.lifeline && keeper_lives_) next = std::min(next, takeover_at_);
+  if (keeper_lives_ && !awaits_guard_) next = std::min(next, takeover_at_);
   if (awaits_guard_) next = std::min(next, Clock::now() + kLookForGuard);
   if (ending_ == Ending::lingers) {
     next = std::min(next, is_any_open() ? linger_until_ : Clock::time_point::min());

@@ -46,7 +46,9 @@ class LocalRanks {
 
   /// `input`: what the first of the ranks reads. Make it, and give it the order Prepare, while the
   /// process has one thread.
-  LocalRanks(const RankSignals& signals, net::Fd input);
+  LocalRanks(const Inherited& inherited, net::Fd input);
+  /// Of ranks that could not be started nothing stays, either. Waits for it for 10 s at most.
+  ~LocalRanks();
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;
 
@@ -100,7 +102,7 @@ class LocalRanks {
   Rank* find(int number) noexcept;
   void tell(const Report& report) { reports_ += encode(report); }
 
-  const RankSignals signals_;
+  const Inherited inherited_;
   net::Fd input_;
   net::FrameDecoder orders_{kMaxOrderBytes};
   std::string reports_;
@@ -111,7 +113,7 @@ class LocalRanks {
   bool has_first_ = false;  ///< somebody has joined, as told
   net::HeldPort master_port_;
   Keeper keeper_;
-  bool keeper_lives_ = false;
+  bool keeper_lives_ = false, guard_lives_ = false;
   pid_t keeper_pid_ = -1;
   bool is_held_ = false;
   Ending ending_ = Ending::none;

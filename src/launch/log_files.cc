@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -48,6 +49,19 @@ void check_rank(std::string_view word, std::string_view text, int rank, int rank
   if (rank < ranks) return;
   refuse(fmt::format("{} {}: there is no rank {}: the job has ranks 0 to {}", word, text, rank,
                      ranks - 1));
+}
+
+/// Opens a regular file to write to it. A pipe or a terminal is refused: it takes nothing while
+/// nobody reads it. `why`: it could not be opened.
+net::Fd open_file(const std::string& path, int how, std::string* why) {
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  net::Fd file(::open(path.c_str(), kFlags | how, 0666));
+  *why = file ? "" : std::strerror(errno);
+  struct stat status = {};
+  const int found = file ? ::fstat(file.get(), &status) : ::stat(path.c_str(), &status);
+  if (found != 0 || S_ISREG(status.st_mode)) return file;
+  *why = "it is no regular file";
+  return {};
 }
 
 std::string path_of(const LogPlan& plan, int attempt, int rank, Stream stream) {
@@ -106,8 +120,10 @@ LogFiles::LogFiles(const LogPlan& plan, int attempt) : paths_(2 * plan.streams.s
       std::error_code error;
       std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
       if (error) refuse(fmt::format("cannot make the folder of {}: {}", path, error.message()));
-      const net::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-      if (!file) refuse(fmt::format("cannot write {}: {}", path, std::strerror(errno)));
+      std::string why;
+      if (!open_file(path, O_TRUNC, &why)) {
+        refuse(fmt::format("cannot write {}: {}; name another folder", path, why));
+      }
       paths_[2 * rank + index(stream)] = std::move(path);
     }
   }
@@ -117,17 +133,20 @@ std::string LogFiles::write(int rank, Stream stream, std::string_view bytes) {
   const std::size_t place = 2 * static_cast<std::size_t>(rank) + index(stream);
   if (place >= paths_.size() || paths_[place].empty()) return {};
   std::string& path = paths_[place];
-  const net::Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  bool is_whole = static_cast<bool>(file);
-  while (is_whole && !bytes.empty()) {
+  std::string why;
+  const net::Fd file = open_file(path, O_APPEND, &why);
+  while (why.empty() && !bytes.empty()) {
     const ssize_t wrote = ::write(file.get(), bytes.data(), bytes.size());
-    if (wrote > 0) bytes.remove_prefix(static_cast<std::size_t>(wrote));
-    is_whole = wrote > 0 || errno == EINTR;
+    if (wrote > 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(wrote));
+    } else if (errno != EINTR) {
+      why = std::strerror(errno);
+    }
   }
-  if (is_whole) return {};
+  if (why.empty()) return {};
   return fmt::format(
       "tutti: cannot write {}: {}; what rank {} prints from now on is not kept there",
-      std::exchange(path, {}), std::strerror(errno), rank);
+      std::exchange(path, {}), why, rank);
 }
 
 }  // namespace tutti::launch

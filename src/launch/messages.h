@@ -137,7 +137,14 @@ struct Exited {
   static constexpr auto fields() { return std::tuple(&Exited::rank, &Exited::wait_status); }
 };
 
-using Note = std::variant<KeeperIs, Started, ExecFailed, Stopped, Continued, Exited>;
+/// Comes from the guard: there is no process for the keeper. Nothing follows.
+struct NoKeeper {
+  int error = 0;
+
+  static constexpr auto fields() { return std::tuple(&NoKeeper::error); }
+};
+
+using Note = std::variant<KeeperIs, Started, ExecFailed, Stopped, Continued, Exited, NoKeeper>;
 
 // ---- Reports
 
@@ -151,6 +158,7 @@ struct Prepared {
   }
 };
 
+/// Also after Prepared: no rank has been started.
 struct Refused {
   ErrorCode code = ErrorCode::kInternal;
   std::string text;

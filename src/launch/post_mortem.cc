@@ -135,6 +135,10 @@ std::vector<std::string> post_mortem(const JobReport& report, const agent::Outco
   for (std::size_t i = 0; i < report.restarts.size(); ++i) {
     lines.push_back(fmt::format("  restart {}: {}", i + 1, report.restarts[i]));
   }
+  if (report.kept_down_by != 0) {
+    lines.push_back(fmt::format("  not started again: {} asked the job to end",
+                                agent::describe_signal(report.kept_down_by)));
+  }
   lines.push_back(fmt::format("tutti: exit code {}", report.exit_code));
   return lines;
 }

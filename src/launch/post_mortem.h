@@ -24,6 +24,7 @@ struct JobReport {
   int exit_code = 0;
   std::vector<RankReport> ranks = {};
   std::vector<std::string> restarts = {};  ///< the reason of each, in order
+  int kept_down_by = 0;  ///< the signal without which the ranks would start again; 0: none
 };
 
 /// Lines without line ends; empty for a job that ended well.

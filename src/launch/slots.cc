@@ -1,12 +1,18 @@
 #include "launch/slots.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <cstring>
 
+#include "launch/lines.h"
+#include "net/fd.h"
 #include "net/interfaces.h"
 #include "net/process_info.h"
 #include "net/resolve.h"
@@ -86,11 +92,32 @@ std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view t
         colon == entry.npos ? std::optional(1) : parse_slots(entry.substr(colon + 1));
     if (name.empty() || !slots) {
       refuse(fmt::format("{} {}: \"{}\" is no host; write NAME or NAME:SLOTS, as in a:2,b:2", word,
-                         text, entry));
+                         excerpt(text), excerpt(entry)));
     }
     add(hosts, name, *slots);
   }
   return hosts;
+}
+
+std::string read_hostfile(const std::string& path) {
+  constexpr std::size_t kMost = std::size_t{1} << 20;
+  const net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text(kMost + 1, '\0');
+  std::size_t size = 0;
+  ssize_t got = file ? 1 : -1;
+  while (got > 0 && size < text.size()) {
+    got = ::read(file.get(), text.data() + size, text.size() - size);
+    if (got > 0) size += static_cast<std::size_t>(got);
+  }
+  if (got < 0) refuse(fmt::format("--hostfile {}: cannot be read: {}", path, std::strerror(errno)));
+  if (size > kMost) {
+    refuse(fmt::format(
+        "--hostfile {}: is longer than {} bytes; give a file with a line for each host, "
+        "as in: name slots=8",
+        path, kMost));
+  }
+  text.resize(size);
+  return text;
 }
 
 std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view text) {
@@ -112,8 +139,8 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
       const std::string key(word.substr(0, equals));
       const auto value = equals == word.npos ? std::nullopt : parse_slots(word.substr(equals + 1));
       if (!value || (key != "slots" && key != "max_slots" && key != "max-slots")) {
-        refuse(
-            fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number, word));
+        refuse(fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number,
+                           excerpt(word)));
       }
       if (key == "slots") slots = *value;
     }
@@ -150,7 +177,7 @@ int ranks_on(const std::vector<HostSlots>& hosts, std::optional<int> asked, bool
     refuse(fmt::format(
         "host {} is not this one ({}), and tutti run starts ranks on this host only: start them "
         "there by mpirun or srun, or by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-        host.name, net::own_host_name()));
+        excerpt(host.name), net::own_host_name()));
   }
   if (hosts.empty()) return asked.value_or(1);
   int slots = 0;
@@ -158,11 +185,12 @@ int ranks_on(const std::vector<HostSlots>& hosts, std::optional<int> asked, bool
   const int ranks = asked.value_or(slots);
   if (ranks > slots && !oversubscribe) {
     std::string given;
-    for (const HostSlots& host : hosts) given += fmt::format(" {}:{}", host.name, host.slots);
+    for (const HostSlots& host : hosts)
+      given += fmt::format(" {}:{}", excerpt(host.name), host.slots);
     refuse(
         fmt::format("not enough slots: {} ranks asked, hosts{} give {}; more with "
                     "--oversubscribe",
-                    ranks, given, slots));
+                    ranks, excerpt(given, 200), slots));
   }
   return ranks;
 }

@@ -18,6 +18,11 @@ struct HostSlots {
 /// Errors  kInvalidArgument: what is wrong, and in which entry.
 std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view text);
 
+/// What stands in a file of hosts, which may be a pipe.
+///
+/// Errors  kInvalidArgument: it cannot be read; it is longer than a list of hosts may be.
+std::string read_hostfile(const std::string& path);
+
 /// mpirun's file of hosts, a line each: "name slots=8", "user@name", "# ...". A name that stands in
 /// several lines has the sum of their slots. `file`: its name, for messages.
 ///

@@ -357,6 +357,75 @@ TEST_F(Launcher, AStoppedKeeperHoldsNobodyUp) {
   EXPECT_TRUE(is_childless_within(1s));
 }
 
+TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  for (const pid_t pid : {job.guard(), job.keeper()}) {
+    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  }
+  job.signal(SIGINT);
+  ASSERT_TRUE(job.wait_for_error("asking ranks"));
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(20s), 130) << job.err();
+  EXPECT_FALSE(has(job.err(), "died")) << job.err();
+}
+
+// ---- between two attempts ---------------------------------------------------------------------
+
+/// What was printed before is written, and the last attempt is what the job has come to.
+TEST_F(Launcher, ARestartThatCannotBeMadeLeavesTheFailureBeforeIt) {
+  const std::string script = ::testing::TempDir() + fmt::format("tutti_once_{}", ::getpid());
+  std::ofstream(script) << "#!/bin/sh\nyes | head -n 100000\nrm $0\necho last\nexit 7\n";
+  std::filesystem::permissions(script, std::filesystem::perms::owner_all);
+  LaunchedJob job(run(1, {"--max-restarts", "3", script}));
+  EXPECT_EQ(job.wait_exit(), 7) << job.err();
+  EXPECT_EQ(job.out().size(), 2 * 100'000 + std::string("last\n").size());
+  EXPECT_TRUE(has(job.err(), "; restart 1 of 3\ntutti: restart 1 of 3 failed: program " + script))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 0 on ")) << job.err();
+}
+
+TEST_F(Launcher, ARestartWhoseFilesCannotBeMadeLeavesTheFailureBeforeIt) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  LaunchedJob job(run(1, {"--max-restarts", "3", "--output-filename", folder, "sh", "-c",
+                          "echo last; rm -r " + folder + "; : > " + folder + "; exit 7"}));
+  EXPECT_EQ(job.wait_exit(), 7) << job.err();
+  EXPECT_EQ(job.out(), "last\n");
+  EXPECT_TRUE(has(job.err(), "tutti: restart 1 of 3 failed: cannot make the folder of "))
+      << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 0 on ")) << job.err();
+  std::filesystem::remove(folder);
+}
+
+TEST_F(Launcher, ASignalAfterTheFailureEndsAJobThatWouldStartAgain) {
+  LaunchedJob job(
+      run(2, {"--max-restarts", "1000", "--failure-grace", "100ms", "--grace", "300ms", "sh", "-c",
+              "[ $RANK = 0 ] && exit 3; trap '' TERM; while :; do sleep 0.01; done"}));
+  ASSERT_TRUE(job.wait_for_error("survivors still run")) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(), 128 + SIGTERM) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 0 on ")) << job.err();
+  EXPECT_TRUE(has(job.err(), "\n  not started again: SIGTERM asked the job to end\n")) << job.err();
+}
+
+TEST_F(Launcher, ASignalAfterTheLastRankEndsAJobThatWouldStartAgain) {
+  const std::string gate = ::testing::TempDir() + fmt::format("tutti_gate_{}", ::getpid());
+  LaunchedJob job(
+      run(1, {"--max-restarts", "1000", "sh", "-c",
+              fmt::format("echo up $$; until [ -e {} ]; do sleep 0.01; done; exit 3", gate)}));
+  ASSERT_TRUE(job.wait_for("up ") && job.wait_for("\n"));
+  const pid_t rank = numbers_after(job.out(), "up ").at(0);
+  ASSERT_TRUE(::kill(job.pid(), SIGSTOP) == 0 && becomes(job.pid(), 'T'));
+  std::ofstream(gate).put('x');
+  Deadline deadline = Deadline::after(20s);
+  while (is_alive(rank)) ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
+  job.signal(SIGTERM);
+  job.signal(SIGCONT);
+  EXPECT_EQ(job.wait_exit(), 128 + SIGTERM) << job.err();
+  EXPECT_TRUE(has(job.err(), "SIGTERM")) << job.err();
+  std::filesystem::remove(gate);
+}
+
 TEST_F(Launcher, WithoutPidfdsNothingIsLeft) {
   LaunchedJob job(
       LaunchedJob::Command{{kRank, "refuse-pidfd", TUTTI_COMMAND, "run", "-n", "2", "sh", "-c",

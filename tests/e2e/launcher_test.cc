@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,6 +22,7 @@
 #include "e2e/launcher_fixture.h"
 #include "net/poller.h"
 #include "net/port_holder.h"
+#include "net/process_tree.h"
 #include "store/client.h"
 #include "tutti/error.h"
 
@@ -288,6 +290,14 @@ TEST_F(Launcher, LinesOfConcurrentWritersStayWholeAndInOrder) {
                                static_cast<std::size_t>(number * 37 % 5000));
   }
   EXPECT_EQ(next, (std::map<int, int>{{0, kLines}, {1, kLines}, {2, kLines}, {3, kLines}}));
+}
+
+TEST_F(Launcher, LinesThatATerminalWroteAreWhole) {
+  LaunchedJob job(run(2, {"printf", "A\\r\\r\\nold\\rmac\\r\\rX\\n"}));
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  for (const char* const lines : {"[0] A\n", "[0] X\n", "[1] A\n", "[1] X\n"}) {
+    EXPECT_TRUE(has(job.out(), lines)) << job.out();
+  }
 }
 
 TEST_F(Launcher, LastPartialLineIsPrinted) {
@@ -585,7 +595,9 @@ std::vector<Misuse> misuses() {
       {{"run", "-n", "3", "-H", "localhost:2", "true"},
        "not enough slots: 3 ranks asked, hosts localhost:2 give 2"},
       {{"run", "-H", "localhost", "--hostfile", "f", "true"}, "both name hosts"},
-      {{"run", "--hostfile", "/no/such/file", "true"}, "/no/such/file: cannot be read"},
+      {{"run", "--hostfile", "/no/such/file", "true"},
+       "/no/such/file: cannot be read: No such file or directory"},
+      {{"run", "--hostfile", "/", "true"}, "--hostfile /: cannot be read: Is a directory"},
       {{"run", "--nnodes=2", "true"}, "--nnodes 2: tutti run starts ranks on this host only"},
       {{"run", "--nnodes=1:4", "true"}, "the number of hosts of a job does not change"},
       {{"run", "--node_rank=1", "true"}, "--node-rank 1: of one host"},
@@ -908,6 +920,32 @@ TEST_F(Launcher, KeepsWhatRanksPrintAndShowsWhatIsAskedFor) {
   for (const char* const line : {"out 0\n", "err 0\n", "out 1\n", "err 1\n"}) {
     EXPECT_TRUE(has(all, line)) << all;
   }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(Launcher, KeepsFilesInsideOfTheFolderWhateverTheJobIsCalled) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  LaunchedJob job({"run", "--log-dir", folder + "/a/b", "--rdzv-id", "../../x/../y", "sh", "-c",
+                   "echo $TORCHELASTIC_RUN_ID"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), "../../x/../y\n") << "its name is what it was";
+  EXPECT_TRUE(has(job.err(), "kept in " + folder + "/a/b/.._.._x_.._y_")) << job.err();
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    EXPECT_EQ(entry.path().filename(), "a") << "and nothing beside it";
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(Launcher, APipeAsAFileOfWhatRanksPrintIsRefused) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  const std::string pipe = folder + "/1/rank.0/stdout";
+  std::filesystem::create_directories(folder + "/1/rank.0");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  LaunchedJob job({"run", "--output-filename", folder, "echo", "hi"});
+  EXPECT_EQ(job.wait_exit(), 2);
+  EXPECT_EQ(job.err(),
+            "tutti run: cannot write " + pipe + ": it is no regular file; name another folder\n");
+  EXPECT_TRUE(net::descendants_of(::getpid()).empty()) << "its guard has been waited for";
   std::filesystem::remove_all(folder);
 }
 

@@ -53,6 +53,28 @@ TEST(LineSplitter, OnlyTheLastStateOfAProgressBarIsALine) {
   EXPECT_EQ(seen.lines, (Lines{"30%", "40%"}));
 }
 
+/// A terminal that a rank makes for itself turns \r\n into \r\r\n.
+TEST(LineSplitter, AReturnWithoutTextTakesNothingAway) {
+  const std::string text = "A\r\r\nold\rmac\rlines\r\rX\n\r\n\r\r\nB\r\r";
+  for (std::size_t step = 1; step <= text.size(); ++step) {
+    LineSplitter splitter;
+    Seen seen;
+    for (std::size_t at = 0; at < text.size(); at += step) {
+      splitter.feed(std::string_view(text).substr(at, step), seen.emit());
+    }
+    splitter.finish(seen.emit());
+    EXPECT_EQ(seen.lines, (Lines{"A", "X", "", "", "B"})) << step;
+    EXPECT_EQ(seen.drafts, (Lines{"A", "old", "mac", "lines", "B"})) << step;
+  }
+}
+
+TEST(LineSplitter, ADraftBeforeALineThatIsCutIsNotItsEnd) {
+  LineSplitter splitter;
+  Seen seen;
+  splitter.feed("50%\r" + std::string(kLongestLine + 1, 'z') + "\r\n", seen.emit());
+  EXPECT_EQ(seen.lines, (Lines{std::string(kLongestLine, 'z'), "z"}));
+}
+
 TEST(LineSplitter, EndlessLineIsCutNotKept) {
   LineSplitter splitter;
   Seen seen;
@@ -134,6 +156,12 @@ TEST(Repeats, FoldsOneCauseOfAllRanksAndSaysSo) {
 
 TEST(ControlCharacters, AreMadeVisible) {
   EXPECT_EQ(without_control_characters("a\x1b[31mb\tc"), "a\\x1b[31mb\tc");
+}
+
+TEST(Excerpt, IsCutBetweenLetters) {
+  EXPECT_EQ(excerpt("a\x1b", 2), "a\\x1b");
+  EXPECT_EQ(excerpt("abc", 2), "ab...");
+  EXPECT_EQ(excerpt("a\xc3\xa4", 2), "a...");
 }
 
 TEST(FirstColumns, EscapesAndContinuationBytesTakeNone) {

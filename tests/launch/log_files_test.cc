@@ -1,15 +1,20 @@
 // What the ranks print, in files.
 #include "launch/log_files.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "launch/refusal.h"
+#include "net/fd.h"
 
 namespace tutti::launch {
 namespace {
@@ -66,17 +71,43 @@ TEST_F(LogFilesTest, AreNamedAsByMpirunToo) {
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/1/rank.10/stderr"));
 }
 
-TEST_F(LogFilesTest, AFullDiskIsSaidOnce) {
+TEST_F(LogFilesTest, ADiskThatTakesNoMoreIsSaidOnce) {
   LogFiles files({folder_, LogPlan::Names::mpirun, {3}}, 0);
+  EXPECT_EQ(files.write(0, Stream::out, "ab"), "");
+  auto* const former = ::signal(SIGXFSZ, SIG_IGN);  // the launcher blocks it
+  rlimit limit = {};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit two{2, limit.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &two);
+  const std::string first = files.write(0, Stream::out, "c");
+  const std::string second = files.write(0, Stream::out, "d");
+  const std::string other = files.write(0, Stream::err, "e");
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+  ::signal(SIGXFSZ, former);
+  EXPECT_EQ(first,
+            fmt::format("tutti: cannot write {}/1/rank.0/stdout: File too large; what rank 0 "
+                        "prints from now on is not kept there",
+                        folder_));
+  EXPECT_EQ(second, "");
+  EXPECT_EQ(other, "") << "its other stream goes on";
+}
+
+/// To open a pipe that nobody reads would wait without end.
+TEST_F(LogFilesTest, APipeOrADeviceIsRefused) {
+  const LogPlan plan{folder_, LogPlan::Names::mpirun, {1}};
+  LogFiles files(plan, 0);
   const std::string path = folder_ + "/1/rank.0/stdout";
+  const std::string wrong = "cannot write " + path + ": it is no regular file; ";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkfifo(path.c_str(), 0666), 0);
+  EXPECT_EQ(refusal_of([&] { LogFiles again(plan, 0); }), wrong + "name another folder");
+  const net::Fd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  EXPECT_EQ(refusal_of([&] { LogFiles again(plan, 0); }), wrong + "name another folder");
+  EXPECT_EQ(files.write(0, Stream::out, "a"),
+            "tutti: " + wrong + "what rank 0 prints from now on is not kept there");
   std::filesystem::remove(path);
   std::filesystem::create_symlink("/dev/full", path);
-  EXPECT_EQ(files.write(0, Stream::out, "a"),
-            fmt::format("tutti: cannot write {}: No space left on device; what rank 0 prints from "
-                        "now on is not kept there",
-                        path));
-  EXPECT_EQ(files.write(0, Stream::out, "b"), "");
-  EXPECT_EQ(files.write(0, Stream::err, "c"), "") << "its other stream goes on";
+  EXPECT_EQ(refusal_of([&] { LogFiles again(plan, 0); }), wrong + "name another folder");
 }
 
 TEST_F(LogFilesTest, AFolderThatCannotBeMadeIsRefused) {

@@ -57,7 +57,8 @@ agent::RankExit an_exit() {
 const std::vector<Order> kOrders = {
     a_prepare(), Start{}, Signal{-1, SIGTERM}, Hold{true}, CloseStream{Stream::err}, End{}};
 const std::vector<Note> kNotes = {KeeperIs{7},         Started{1, 8}, ExecFailed{1, ENOENT, false},
-                                  Stopped{1, SIGTSTP}, Continued{1},  Exited{1, 256}};
+                                  Stopped{1, SIGTSTP}, Continued{1},  Exited{1, 256},
+                                  NoKeeper{EAGAIN}};
 const std::vector<Report> kReports = {KeeperIs{7},
                                       Started{1, 8},
                                       Stopped{1, SIGTSTP},

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,19 @@ TEST(PostMortem, ARankWithoutAProcessWasNotStarted) {
                    "  others: rank 1: could not be started", "  others: rank 2: exit code 127",
                    "tutti: exit code 127"}));
   EXPECT_EQ(reason_of(report, outcome), "rank 0: could not be started after 0.1 s");
+}
+
+TEST(PostMortem, ASignalBetweenTwoAttemptsIsSaidBesideTheFailure) {
+  const agent::RankExit exit{.rank = 0, .wait_status = W_EXITCODE(3, 0)};
+  JobReport report{.host = "node-0", .lasted = std::chrono::milliseconds(100), .ending = {}};
+  report.ranks.push_back({.rank = 0, .pid = 7, .exit = exit, .last_lines = {}});
+  report.kept_down_by = SIGTERM;
+  report.exit_code = 128 + SIGTERM;
+  agent::Outcome outcome;
+  outcome.add(exit);
+  EXPECT_EQ(post_mortem(report, outcome),
+            (Lines{"tutti: FAILED after 0.1 s. ROOT CAUSE: rank 0 on node-0 (pid 7): exit code 3",
+                   "  not started again: SIGTERM asked the job to end", "tutti: exit code 143"}));
 }
 
 }  // namespace

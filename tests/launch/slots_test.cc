@@ -2,6 +2,11 @@
 #include "launch/slots.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
 
 #include "launch/refusal.h"
 #include "net/process_info.h"
@@ -44,6 +49,40 @@ TEST(Hostfile, NamesTheLineThatIsNone) {
             "hosts:1: cannot read \"8\"; a line is: name slots=8");
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "# nobody\n"); }), "hosts: names no host");
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "@\n"); }), "hosts:1: no name of a host");
+}
+
+TEST(Hostfile, IsReadWholeOrRefused) {
+  const std::string file = testing::TempDir() + "tutti_hosts_" + std::to_string(::getpid());
+  const auto write = [&](const std::string& text) { std::ofstream(file) << text; };
+  write("a\nb");
+  EXPECT_EQ(read_hostfile(file), "a\nb");
+  write(std::string(std::size_t{1} << 20, '#'));
+  EXPECT_EQ(read_hostfile(file).size(), std::size_t{1} << 20);
+  EXPECT_NE(refusal_of([] { read_hostfile("/dev/zero"); }).find("is longer than 1048576 bytes"),
+            std::string::npos);
+  EXPECT_EQ(refusal_of([] { read_hostfile("/"); }), "--hostfile /: cannot be read: Is a directory");
+  std::filesystem::remove(file);
+  EXPECT_EQ(refusal_of([&] { read_hostfile(file); }),
+            "--hostfile " + file + ": cannot be read: No such file or directory");
+}
+
+/// What is no text may be in such a file, and no end of it.
+TEST(Hostfile, IsQuotedInBoundsAndWithoutControlCharacters) {
+  EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "a \x1b[31mred"); }),
+            "hosts:1: cannot read \"\\x1b[31mred\"; a line is: name slots=8");
+  EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "a " + std::string(5000, 'x')); }),
+            "hosts:1: cannot read \"" + std::string(80, 'x') + "...\"; a line is: name slots=8");
+  EXPECT_NE(refusal_of([] {
+              parse_host_list("-H", "\x1b]0;x\x07:y");
+            }).find("-H \\x1b]0;x\\x07:y: \"\\x1b]0;x\\x07:y\" is no host"),
+            std::string::npos);
+  const std::string stranger = "\x1b." + std::string(5000, 'x') + ".invalid";
+  const std::string text = refusal_of([&] { ranks_on({{stranger, 1}}, 1, false); });
+  EXPECT_TRUE(text.starts_with("host \\x1b.xxx")) << text;
+  EXPECT_LT(text.size(), 400u);
+  std::vector<HostSlots> many;
+  for (int i = 0; i < 200; ++i) many.push_back({"127.0.0." + std::to_string(i), 1});
+  EXPECT_LT(refusal_of([&] { ranks_on(many, 256, false); }).size(), 400u);
 }
 
 TEST(ThisHost, HasSeveralNames) {

@@ -1,0 +1,81 @@
+// `tutti run` where the system gives it little: descriptors, processes.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "e2e/launcher_fixture.h"
+
+namespace tutti::e2e {
+namespace {
+
+constexpr int kRanks = 20;
+
+/// Twenty ranks under a limit of 64 descriptors, which they print. `kind`: soft, or both.
+LaunchedJob::Command job_under_limit(const char* kind) {
+  return {{"sh", "-c",
+           fmt::format("ulimit {} 64; exec {} run -n {} sh -c 'ulimit -Sn'", kind, TUTTI_COMMAND,
+                       kRanks)}};
+}
+
+TEST_F(Launcher, ASoftLimitOfDescriptorsIsRaisedForTheLauncherAlone) {
+  rlimit limit = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < 512) GTEST_SKIP() << "the hard limit is as low";
+  LaunchedJob job(job_under_limit("-Sn"));
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  const std::vector<std::string> lines = lines_of(job.out());
+  EXPECT_EQ(lines.size(), static_cast<std::size_t>(kRanks));
+  EXPECT_TRUE(std::all_of(lines.begin(), lines.end(), [](const std::string& line) {
+    return line.ends_with("] 64");
+  })) << job.out();
+}
+
+TEST_F(Launcher, AHardLimitOfDescriptorsIsSaidInFull) {
+  LaunchedJob job(job_under_limit("-n"));
+  EXPECT_EQ(job.wait_exit(), 1);
+  EXPECT_TRUE(has(job.err(),
+                  "tutti run: a job of 20 ranks on this host needs 128 descriptors more, "
+                  "and of 64 that this process may open "))
+      << job.err();
+  EXPECT_EQ(lines_of(job.err()).size(), 1u) << job.err();
+}
+
+/// A job of a user who has so many processes and threads beside the caller, and no other. Whether
+/// the keeper or a thread of the launcher gets the last one is open.
+[[noreturn]] void run_with_processes(rlim_t processes) {
+  constexpr uid_t kNobodyElses = 54'321;
+  const rlimit limit{processes + 1, processes + 1};
+  if (::setgid(kNobodyElses) != 0 || ::setuid(kNobodyElses) != 0 || ::chdir("/") != 0 ||
+      ::access(TUTTI_COMMAND, X_OK) != 0 || ::setrlimit(RLIMIT_NPROC, &limit) != 0) {
+    ::_exit(77);
+  }
+  {
+    LaunchedJob job(run(2, {"true"}));
+    EXPECT_NE(job.wait_exit(), 0) << processes;
+    EXPECT_TRUE(has(job.err(), "ulimit -u")) << processes << ": " << job.err();
+    EXPECT_FALSE(has(job.err(), "pid -1")) << processes << ": " << job.err();
+  }
+  std::fflush(stdout);
+  ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST_F(Launcher, ProcessesThatCannotBeMadeAreSaidToBe) {
+  if (::getuid() != 0) GTEST_SKIP() << "only root can become another user";
+  for (const rlim_t processes : {1, 2, 3, 3, 3, 4}) {
+    const pid_t pid = ::fork();
+    if (pid == 0) run_with_processes(processes);
+    int status = 0;
+    ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no other user here who may run the command";
+    EXPECT_EQ(WEXITSTATUS(status), 0) << processes;
+    ASSERT_TRUE(is_childless_within(5s)) << "what is left would count as its user's";
+  }
+}
+
+}  // namespace
+}  // namespace tutti::e2e
