@@ -55,10 +55,16 @@ std::shared_ptr<const void> retain_tensor(const void* source) {
   return std::make_shared<const at::Tensor>(*static_cast<const at::Tensor*>(source));
 }
 
-/// "train.cc:88: tensor as buffer".
-std::string at_line(const Where& where, const char* what) {
-  const std::string line = name_of(where);
-  return line.empty() ? what : str(line, ": ", what);
+/// Refusals of `body` get to know the line that gave the tensor; what is taken costs nothing more.
+template <class Body>
+Buffer given_at(const Where& where, const Body& body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    const std::string line = name_of(where);
+    if (line.empty()) throw;
+    throw Error(error.code(), str(line, ": ", error.what()));
+  }
 }
 
 Buffer whole_memory(const at::Tensor& tensor, DType dtype) {
@@ -124,16 +130,18 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
 }  // namespace ddp
 
 Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor, const Where& where) {
-  const std::string what = ddp::at_line(where, "tensor as buffer");
-  const DType dtype = ddp::dtype_of_tensor(tensor, what);
-  if (!tensor.is_contiguous()) {
-    ddp::refuse(
-        ErrorCode::kInvalidArgument, what,
-        c10::str("not contiguous: ", ddp::describe(tensor),
-                 "; pass contiguous() and copy the result back, or, if every rank's tensor has "
-                 "these strides and order does not matter, tutti::in_memory_order(tensor)"));
-  }
-  return ddp::whole_memory(tensor, dtype);
+  constexpr const char* kWhat = "tensor as buffer";
+  return ddp::given_at(where, [&] {
+    const DType dtype = ddp::dtype_of_tensor(tensor, kWhat);
+    if (!tensor.is_contiguous()) {
+      ddp::refuse(
+          ErrorCode::kInvalidArgument, kWhat,
+          c10::str("not contiguous: ", ddp::describe(tensor),
+                   "; pass contiguous() and copy the result back, or, if every rank's tensor has "
+                   "these strides and order does not matter, tutti::in_memory_order(tensor)"));
+    }
+    return ddp::whole_memory(tensor, dtype);
+  });
 }
 
 ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tensor,
@@ -142,14 +150,16 @@ ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tenso
 }
 
 Buffer in_memory_order(const torch::Tensor& tensor, const Where& where) {
-  const std::string what = ddp::at_line(where, "in_memory_order");
-  const DType dtype = ddp::dtype_of_tensor(tensor, what);
-  if (!tensor.is_non_overlapping_and_dense()) {
-    ddp::refuse(ErrorCode::kInvalidArgument, what,
-                c10::str("elements overlap or leave holes: ", ddp::describe(tensor),
-                         "; pass contiguous() and copy the result back"));
-  }
-  return ddp::whole_memory(tensor, dtype);
+  constexpr const char* kWhat = "in_memory_order";
+  return ddp::given_at(where, [&] {
+    const DType dtype = ddp::dtype_of_tensor(tensor, kWhat);
+    if (!tensor.is_non_overlapping_and_dense()) {
+      ddp::refuse(ErrorCode::kInvalidArgument, kWhat,
+                  c10::str("elements overlap or leave holes: ", ddp::describe(tensor),
+                           "; pass contiguous() and copy the result back"));
+    }
+    return ddp::whole_memory(tensor, dtype);
+  });
 }
 
 std::uint64_t parameter_hash(const torch::nn::Module& module) {
