@@ -238,6 +238,7 @@ struct ConstBuffer {
   std::size_t count = 0;
   DType dtype = DType::u8;
   Device device = {};
+  Stream stream = {};
   const void* source = nullptr;
   Retain retain = nullptr;
   bool is_temporary = false;   ///< gone with the call: asynchronous calls refuse it
@@ -271,6 +272,19 @@ struct ConstBuffer {
     }
   }
 
+  /// As Buffer::cuda.
+  template <Element T>
+  static ConstBuffer cuda(const T* pointer, std::size_t count, int device, void* stream = nullptr) {
+    return cuda(pointer, count, dtype_of<T>, device, stream);
+  }
+  static ConstBuffer cuda(const void* pointer, std::size_t count, DType dtype, int device,
+                          void* stream = nullptr) {
+    ConstBuffer made(pointer, count, dtype,
+                     {Device::Kind::cuda, static_cast<std::int16_t>(device)});
+    made.stream = {stream};
+    return made;
+  }
+
   std::size_t byte_count() const noexcept { return count * size_of(dtype); }
 };
 
@@ -281,6 +295,7 @@ struct Buffer {
   std::size_t count = 0;
   DType dtype = DType::u8;
   Device device = {};
+  Stream stream = {};
   const void* source = nullptr;
   Retain retain = nullptr;
   bool is_struct = false;
@@ -313,8 +328,27 @@ struct Buffer {
     }
   }
 
+  /// `count` elements in the memory of CUDA's device number `device`, to be used after what
+  /// `stream` (a cudaStream_t; null: the default stream) has been given before the call, and by
+  /// what it is given after the call or after Work::wait.
+  ///
+  /// Errors  Of the call that is given the buffer: kInvalidArgument where the memory is not on that
+  ///         device, kUnsupported where CUDA cannot be used.
+  template <Element T>
+    requires(!std::is_const_v<T>)
+  static Buffer cuda(T* pointer, std::size_t count, int device, void* stream = nullptr) {
+    return cuda(pointer, count, dtype_of<T>, device, stream);
+  }
+  static Buffer cuda(void* pointer, std::size_t count, DType dtype, int device,
+                     void* stream = nullptr) {
+    Buffer made(pointer, count, dtype, {Device::Kind::cuda, static_cast<std::int16_t>(device)});
+    made.stream = {stream};
+    return made;
+  }
+
   constexpr operator ConstBuffer() const {
     ConstBuffer same(data, count, dtype, device, source, retain);
+    same.stream = stream;
     same.is_struct = is_struct;
     same.per_item = per_item;
     return same;

@@ -79,7 +79,7 @@ struct Request {
   std::uint64_t chain = 0;  ///< running hash of the group's collectives, this one included
   Deadline arrive;          ///< a member has not entered
   Deadline stall;           ///< all members are in and no byte moved
-  Stream stream;
+  Stream stream;            ///< of device memory: what the operation is ordered with
   Where where;
   std::shared_ptr<const void> keep_alive;
   Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches

@@ -165,15 +165,18 @@ constexpr bool reduces(Op op) noexcept {
          op == Op::exclusive_scan;
 }
 
-/// Where a buffer's memory lives. Only the CPU in this version.
+/// Where a buffer's memory lives.
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
   Kind kind = Kind::cpu;
-  std::int16_t index = 0;
+  std::int16_t index = 0;  ///< among the devices that this process sees; 0 on the CPU
   friend constexpr bool operator==(const Device&, const Device&) = default;
 };
 
-/// Queue that an operation on a device is ordered with; null on the CPU.
+TUTTI_API std::string name_of(const Device& device);  ///< "cpu", "cuda:1"
+
+/// Queue of a device that an operation is ordered with: a cudaStream_t. Null: CUDA's default
+/// stream; on the CPU it means nothing.
 struct Stream {
   void* handle = nullptr;
 };

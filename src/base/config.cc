@@ -37,8 +37,10 @@ constexpr Row kRows[] = {
      "auto|direct|exchange|doubling|binomial|pairwise|ring", true,
      "how native goes about operations between hosts that can go so; auto: by operation, bytes and "
      "ranks; the results have the same bits"},
-    {Setting::backend, "backend", Kind::text, "native", "", true,
-     "what moves the bytes, where the program does not say"},
+    {Setting::backend, "backend", Kind::text, "automatic", "", true,
+     "what moves the bytes, where the program does not say: a name, one for each kind of memory "
+     "(cpu:gloo,cuda:nccl), or automatic: native, and nccl for device memory where every rank "
+     "has a device of its own"},
     {Setting::backend_path, "backend_path", Kind::text, "", "", false,
      "folders with plugins of backends, separated by colons; searched after the library's own"},
     {Setting::check, "check", Kind::flag, "on", "", true,
@@ -46,6 +48,8 @@ constexpr Row kRows[] = {
      "is called; off: mistakes of the program may hang or corrupt"},
     {Setting::close_timeout, "close_timeout", Kind::duration, "30s", "", false,
      "how long leaving a group waits for pending work and for the others"},
+    {Setting::cuda_library, "cuda_library", Kind::text, "", "", false,
+     "file of CUDA's driver library, for buffers in device memory; empty: libcuda.so.1"},
     {Setting::deadlock, "deadlock", Kind::word, "fail", "fail|warn|off", true,
      "when ranks wait for each other in a circle: fail their groups, write a line, or look for "
      "nothing; for programs in which a thread that has called nothing yet comes to help"},
@@ -67,6 +71,9 @@ constexpr Row kRows[] = {
      "how the backend mpi waits: in MPI's own blocking calls (fast; a rank lost inside ends the "
      "process) or testing (slower; deadlines and aborts hold)"},
     {Setting::name, "name", Kind::text, "", "", true, "name of the world in messages"},
+    {Setting::nccl_library, "nccl_library", Kind::text, "", "", false,
+     "file of NCCL's library, or a folder that holds it, for the backend nccl; empty: libnccl.so.2 "
+     "of the program, else the system's"},
     {Setting::port_range, "port_range", Kind::text, "", "", false,
      "ports at which ranks listen for those of other hosts, like 30000-30100, one for each rank of "
      "a host; empty: any that is free"},
@@ -93,6 +100,8 @@ constexpr Row kRows[] = {
      "whole names (=eth0), what is not wanted (^docker), or networks (10.0.0.0/8); empty: the one "
      "toward the meeting point, with NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as hints",
      {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}},
+    {Setting::staging_bytes, "staging_bytes", Kind::bytes, "64MiB", "", false,
+     "how much pinned host memory a group keeps to move device memory through"},
     {Setting::stall_timeout, "stall_timeout", Kind::duration, "30s", "", true,
      "an operation fails when all ranks are in it and no byte has moved for this long"},
     {Setting::timeout, "timeout", Kind::duration, "30min", "", false,

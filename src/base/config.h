@@ -22,7 +22,7 @@ namespace tutti {
 
 /// All variables of a process, as a value: what identity and configuration are functions of.
 using Environment = std::map<std::string, std::string, std::less<>>;
-Environment read_environment();
+TUTTI_API Environment read_environment();  // plugins of backends use it, too
 
 enum class Setting : std::uint8_t {
   agent,
@@ -31,6 +31,7 @@ enum class Setting : std::uint8_t {
   backend_path,
   check,
   close_timeout,
+  cuda_library,
   deadlock,
   deadlock_after,
   failure_grace,
@@ -40,17 +41,19 @@ enum class Setting : std::uint8_t {
   mpi,
   mpi_mode,
   name,
+  nccl_library,
   port_range,
   rank,
   secret_file,
   security,
   segment_bytes,
   socket_ifname,
+  staging_bytes,
   stall_timeout,
   timeout,
   world_size,
 };
-inline constexpr std::size_t kSettingCount = 24;
+inline constexpr std::size_t kSettingCount = 27;
 
 /// The value of every setting, parsed and checked.
 ///

@@ -80,6 +80,11 @@ std::string_view name_of(ReduceOp::Kind kind) noexcept {
   return "?";
 }
 
+std::string name_of(const Device& device) {
+  if (device.kind == Device::Kind::cpu) return "cpu";
+  return "cuda:" + std::to_string(device.index);
+}
+
 std::string_view name_of(Op op) noexcept {
   switch (op) {
     case Op::send:

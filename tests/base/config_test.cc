@@ -27,7 +27,7 @@ TEST(Config, DefaultsAreTheDocumentedOnes) {
   const Config config({}, {});
   EXPECT_EQ(config.duration(Setting::timeout), 30min);
   EXPECT_EQ(config.duration(Setting::stall_timeout), 30s);
-  EXPECT_EQ(config.text(Setting::backend), "native");
+  EXPECT_EQ(config.text(Setting::backend), "automatic");
 }
 
 TEST(Config, OptionWinsOverVariableOverDefault) {
