@@ -46,6 +46,9 @@ std::vector<std::string> folders() {
 Here look_at(const std::string& name, const std::vector<std::string>& where) {
   try {
     group::Plugin plugin = group::probe_plugin(name, where);
+    if (!plugin.about.missing.empty()) {
+      return {name, fmt::format("{} ({})", plugin.about.missing, plugin.path), {}, {}};
+    }
     return {name, "", std::move(plugin.about), std::move(plugin.path)};
   } catch (const Error& error) {
     return {name, error.what(), {}, {}};
@@ -55,7 +58,7 @@ Here look_at(const std::string& name, const std::vector<std::string>& where) {
 std::vector<Here> find_all() {
   const std::vector<std::string> where = folders();
   std::vector<std::string> names = group::list_plugins(where);
-  for (const char* known : {"gloo", "mpi_openmpi", "mpi_mpich"}) names.emplace_back(known);
+  for (const char* known : {"gloo", "mpi_openmpi", "mpi_mpich", "nccl"}) names.emplace_back(known);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
   std::vector<Here> all = {{"native", "", {.name = "native", .version = build_info().version}, ""}};
@@ -111,6 +114,9 @@ std::string lines_of(const ordered_json& matrix) {
   return text;
 }
 
+/// Whose memory it moves itself; the rest goes through the host's.
+const char* device_of(const Here& here) { return here.name == "nccl" ? "cuda" : "cpu"; }
+
 std::string text_of(const std::vector<Here>& all) {
   std::size_t widest = 0;
   for (const Here& here : all) widest = std::max(widest, here.name.size());
@@ -121,8 +127,8 @@ std::string text_of(const std::vector<Here>& all) {
       text += fmt::format("{:<{}}  absent   {}\n", here.name, widest, here.absent);
       continue;
     }
-    text += fmt::format("{:<{}}  present  {} on cpu{}{}\n", here.name, widest, here.about.version,
-                        here.path.empty() ? "" : ", ", here.path);
+    text += fmt::format("{:<{}}  present  {} on {}{}{}\n", here.name, widest, here.about.version,
+                        device_of(here), here.path.empty() ? "" : ", ", here.path);
     sections.add(here.name, lines_of(matrix_of(here.name)));
   }
   for (const auto& [body, names] : sections.all()) text += fmt::format("\n{}:\n{}", names, body);
@@ -135,7 +141,7 @@ ordered_json json_of(const std::vector<Here>& all) {
     ordered_json one = {{"name", here.name}, {"present", here.absent.empty()}};
     if (here.absent.empty()) {
       one["version"] = here.about.version;
-      one["devices"] = {"cpu"};
+      one["devices"] = {device_of(here)};
       one["threads"] = here.about.threads;
       if (!here.path.empty()) one["path"] = here.path;
     } else {
@@ -166,10 +172,59 @@ std::string markdown_of(const ordered_json& matrix) {
   return text;
 }
 
+/// What has been shown on a machine with a GPU.
+constexpr std::string_view kDeviceMatrix = "gpu";
+
+std::string cell_of(const ordered_json& backend, const std::string& operation) {
+  const auto& operations = backend["operations"];
+  if (!operations.contains(operation)) return "not run yet";
+  const auto& shown = operations[operation];
+  const std::string dtypes = joined(shown["dtypes"]);
+  const std::string kinds = joined(shown["staged_kinds"]);
+  return fmt::format("{}{}", dtypes.empty() ? "yes" : dtypes,
+                     shown["staged"] ? ", staged"
+                     : kinds.empty() ? ""
+                                     : fmt::format("; staged: {}", kinds));
+}
+
+std::string device_markdown(const ordered_json& matrix) {
+  std::string text = fmt::format(
+      "\n## Device memory\n"
+      "Of CUDA, with ranks that share one device: {}, {}. Every operation, dtype and reduce\n"
+      "operation was compared with the reference, those over native and gloo to the bit; the\n"
+      "table has f16 and f32. Staged: through pinned memory of the host.\n\n| operation |",
+      matrix["machine"].get<std::string>(), matrix["date"].get<std::string>());
+  std::string line = "|---|";
+  std::vector<std::string> operations;
+  for (const auto& [name, backend] : matrix["backends"].items()) {
+    const auto ranks = backend["ranks"].get<std::vector<int>>();
+    text += fmt::format(" {} ({} ranks) |", name, fmt::join(ranks, ", "));
+    line += "---|";
+    for (const auto& [operation, shown] : backend["operations"].items()) {
+      const auto known = std::find(operations.begin(), operations.end(), operation);
+      if (known == operations.end()) operations.push_back(operation);
+    }
+  }
+  text += "\n" + line + "\n";
+  for (const std::string& operation : operations) {
+    text += fmt::format("| {} |", operation);
+    for (const auto& [name, backend] : matrix["backends"].items()) {
+      text += fmt::format(" {} |", cell_of(backend, operation));
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 /// The same on every machine: docs/backends.md is this.
 std::string markdown() {
   Sections sections;
+  std::string devices;
   for (const Matrix& entry : matrices()) {
+    if (entry.name == kDeviceMatrix) {
+      devices = device_markdown(ordered_json::parse(entry.json));
+      continue;
+    }
     sections.add(entry.name, markdown_of(ordered_json::parse(entry.json)));
   }
   std::string text =
@@ -177,7 +232,7 @@ std::string markdown() {
       "What each backend can do, as the conformance suite has shown it. Made by `tutti backends "
       "--markdown` from tests/conformance/matrix; do not edit.\n";
   for (const auto& [body, names] : sections.all()) text += fmt::format("\n## {}\n{}", names, body);
-  return text;
+  return text + devices;
 }
 
 }  // namespace
