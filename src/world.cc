@@ -3,6 +3,7 @@
 // *Settings* say what is wanted, the *identity* who we are; the world *meets* at a store, compares
 // the settings that must be uniform, finds its *host*, and gets a group over the backend.
 #include <fmt/format.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <span>
 #include <utility>
 
+#include "backends/backends.h"
 #include "base/config.h"
 #include "base/hash.h"
 #include "base/last_words.h"
@@ -26,9 +28,11 @@
 #include "control/host.h"
 #include "control/process.h"
 #include "control/untold.h"
+#include "device/cuda.h"
+#include "device/own.h"
+#include "device/visible.h"
 #include "group/check.h"
 #include "group/group_impl.h"
-#include "group/plugin.h"
 #include "native/native.h"
 #include "net/fd.h"
 #include "net/interfaces.h"
@@ -36,7 +40,6 @@
 #include "rendezvous/identity.h"
 #include "rendezvous/init_method.h"
 #include "rendezvous/meeting.h"
-#include "rendezvous/mpi_choice.h"
 #include "spawn/child.h"
 #include "store/watch.h"
 #include "tutti/init.h"
@@ -46,66 +49,15 @@ namespace tutti {
 
 namespace {
 
+using device::SeenDevices;
 using rendezvous::Identity;
 using rendezvous::Launcher;
 using rendezvous::Meeting;
 
 static_assert(rendezvous::kMaxRanksOfHost == control::kMaxLocalRanks);
 
-using MakeBackend = std::function<std::unique_ptr<Backend>(const GroupSpec& spec)>;
-
 [[noreturn]] void throw_invalid(const std::string& text) {
   throw Error(ErrorCode::kInvalidArgument, "init_process_group: " + text);
-}
-
-/// A name that means several plugins.
-std::string plugin_of(const std::string& backend, const Config& config, const Identity& identity,
-                      std::span<const std::string> plugins) {
-  static constexpr std::string_view kMpi = "mpi_";
-  const auto is_mpi = [](std::string_view name) { return name.starts_with(kMpi); };
-  const bool is_named = backend == "mpi_openmpi" || backend == "mpi_mpich";  // the plugin itself
-  if (!(is_named || backend == "mpi") || std::none_of(plugins.begin(), plugins.end(), is_mpi)) {
-    return backend;
-  }
-  const std::string mpi = is_named ? backend.substr(kMpi.size()) : config.text(Setting::mpi);
-  return rendezvous::choose_mpi(rendezvous::find_mpi(), mpi, identity, plugins);
-}
-
-[[noreturn]] void throw_no_backend(const std::string& name, std::vector<std::string> plugins,
-                                   const std::vector<std::string>& folders) {
-  std::vector<std::string> known = {"native", "gloo", "mpi", "nccl"};
-  const auto is_mpi = [](const std::string& plugin) { return plugin.starts_with("mpi_"); };
-  if (std::any_of(plugins.begin(), plugins.end(), is_mpi)) plugins.insert(plugins.begin(), "mpi");
-  plugins.insert(plugins.begin(), "native");
-  if (std::find(known.begin(), known.end(), name) != known.end()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("init_process_group: the backend \"{}\" is not built in; this build "
-                            "has: {} (plugins are searched in {} and in TUTTI_BACKEND_PATH)",
-                            name, fmt::join(plugins, ", "), fmt::join(folders, ", ")));
-  }
-  if (name.find_first_of(":,") != std::string::npos) {
-    throw_invalid(fmt::format(
-        "backend \"{}\": a group has one backend for all its buffers, so name one, without a "
-        "device; this build has: {}",
-        name, fmt::join(plugins, ", ")));
-  }
-  const std::string here = nearest(name, plugins);
-  const std::string elsewhere = nearest(name, known);
-  throw_invalid(fmt::format("there is no backend \"{}\"{} this build has: {}", name,
-                            !here.empty() ? fmt::format(", did you mean \"{}\"? If not,", here)
-                            : !elsewhere.empty()
-                                ? fmt::format(" (\"{}\" is one, which is not built in);", elsewhere)
-                                : ";",
-                            fmt::join(plugins, ", ")));
-}
-
-void refuse_insecure(const BackendInfo& backend, const std::string& security) {
-  if (backend.secure || security == "none" || security == "opportunistic") return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("backend \"{}\": what it sends is neither authenticated nor encrypted, "
-                          "and TUTTI_SECURITY={} asks for that: use the backend native, or give up "
-                          "the protection with TUTTI_SECURITY=opportunistic",
-                          backend.name, security));
 }
 
 /// How connections between hosts are protected. The secret is read once, and only where there are
@@ -154,22 +106,6 @@ void tell_protection(const std::string& place, net::Level level, const Config& c
     case net::Level::integrity:
       return log(LogLevel::info, begin);
   }
-}
-
-MakeBackend find_backend(const Config& config, const Identity& identity) {
-  const std::string& name = config.text(Setting::backend);
-  if (name == "native") return native::make_native;
-  const std::vector<std::string> folders =
-      group::plugin_folders(config.text(Setting::backend_path));
-  std::vector<std::string> plugins = group::list_plugins(folders);
-  const std::string wanted = plugin_of(name, config, identity, plugins);
-  if (std::find(plugins.begin(), plugins.end(), wanted) == plugins.end()) {
-    throw_no_backend(name, std::move(plugins), folders);
-  }
-  const group::Plugin plugin = group::load_plugin(wanted, folders);
-  refuse_insecure(plugin.about, config.text(Setting::security));
-  return
-      [make = plugin.make](const GroupSpec& spec) { return std::unique_ptr<Backend>(make(spec)); };
 }
 
 /// The rows of the table that the program gives, in either of the two ways.
@@ -288,23 +224,35 @@ std::vector<std::string_view> lines_of(std::string_view text) {
   return lines;
 }
 
-/// Every rank sees every rank's settings, so that all of them refuse, with the same words.
-void compare_settings(const Meeting& meeting, const Identity& identity, const Config& config) {
+/// The last line of what a rank says of itself: what it sees of devices, in which ranks may differ.
+SeenDevices take_devices(std::string* text) {
+  const std::size_t end_of_settings = text->rfind('\n', text->size() - 2) + 1;
+  const SeenDevices seen = SeenDevices::parse(text->substr(end_of_settings));
+  text->resize(end_of_settings);
+  return seen;
+}
+
+/// Every rank sees every rank's settings, so that all of them refuse, with the same words. What
+/// each of them sees of devices.
+std::vector<SeenDevices> compare_settings(const Meeting& meeting, const Identity& identity,
+                                          const Config& config, const SeenDevices& own) {
   Deadline deadline = meeting.deadline;
   std::vector<std::string> keys;
   for (int rank = 0; rank < identity.world_size; ++rank) {
     keys.push_back(fmt::format("settings/{}", rank));
   }
-  meeting.store->set(keys[static_cast<std::size_t>(identity.rank)], uniform_settings(config),
+  meeting.store->set(keys[static_cast<std::size_t>(identity.rank)],
+                     fmt::format("{}{}\n", uniform_settings(config), own.text()),
                      store::timeout_of(deadline));
   const auto look = [&] { meeting.company->look(); };
   const auto late = [&](std::span<const std::size_t> ranks) {
     return control::not_gone_on(std::vector<int>(ranks.begin(), ranks.end()), deadline);
   };
-  const std::vector<std::string> all =
-      store::get_watching(*meeting.store, keys, deadline, look, late);
+  std::vector<std::string> all = store::get_watching(*meeting.store, keys, deadline, look, late);
+  std::vector<SeenDevices> devices;
+  for (std::string& text : all) devices.push_back(take_devices(&text));
   OddRanks found = odd_ranks(all);
-  if (found.odd.empty()) return;
+  if (found.odd.empty()) return devices;
   const int usual = found.usual, odd = found.odd.front();
   const std::vector<std::string_view> first = lines_of(all[static_cast<std::size_t>(usual)]),
                                       second = lines_of(all[static_cast<std::size_t>(odd)]);
@@ -417,11 +365,15 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
   return control::Host::join(host);
 }
 
-/// All that needs the others before the board shows who of them lives.
+/// All that needs the others before the board shows who of them lives. `*devices`: of this rank,
+/// then of all.
 std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Config& config,
-                                            const Meeting& meeting, Protection& protection) {
+                                            const Meeting& meeting, Protection& protection,
+                                            std::vector<SeenDevices>* devices) {
   try {
-    if (identity.world_size > 1) compare_settings(meeting, identity, config);
+    if (identity.world_size > 1) {
+      *devices = compare_settings(meeting, identity, config, devices->front());
+    }
     return join_host(identity, config, meeting, protection);
   } catch (const Error& error) {
     throw meeting.company->blame(error);
@@ -429,7 +381,7 @@ std::shared_ptr<control::Host> meet_at_host(const Identity& identity, const Conf
 }
 
 ProcessGroup make_world(const Identity& identity, const Config& config, const Meeting& meeting,
-                        const MakeBackend& make_backend, Protection& protection,
+                        Backends backends, Protection& protection, const SeenDevices& own_devices,
                         const Where& where) {
   const std::string& name = config.text(Setting::name);
   group::Parts parts;
@@ -444,19 +396,32 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
   parts.store = meeting.store;
   for (const SettingInfo& row : config.describe()) parts.settings.emplace(row.name, row.value);
   parts.check = config.flag(Setting::check);
+  parts.cuda_library = config.text(Setting::cuda_library);
+  parts.staging_bytes = parse_bytes("staging_bytes", config.text(Setting::staging_bytes));
+  parts.make_side_of = native::make_side_of;
+  const std::string& backend = config.text(Setting::backend);
+  parts.backend_name = backend == kAutomatic ? "cpu:native,cuda:nccl" : backend;
   if (const RankThread* const thread = this_rank_thread()) parts.recall = thread->recall;
-  parts.host = meet_at_host(identity, config, meeting, protection);
-  return group::make_group(std::move(parts), nullptr, where,
-                           [&](group::Parts& made, const GroupSpec& spec) {
-                             made.backend = make_backend(spec);
-                             if (made.backend->info().checks_itself) return;
-                             made.side = native::make_side(spec);
-                             if (!made.check && made.rank == 0) {
-                               log(LogLevel::warn,
-                                   "check=off: ranks that disagree are not found before the "
-                                   "backend is called, where they may hang or corrupt data");
-                             }
-                           });
+  std::vector<SeenDevices> devices = {own_devices};
+  parts.host = meet_at_host(identity, config, meeting, protection, &devices);
+  parts.may_stage = std::any_of(devices.begin(), devices.end(),
+                                [](const SeenDevices& seen) { return seen.count > 0; });
+  if (backend == kAutomatic) {
+    parts.why_staged = device::why_no_nccl(devices);
+    if (parts.why_staged.empty()) backends.for_device = backends.automatic;
+  }
+  return group::make_group(
+      std::move(parts), nullptr, where, [&](group::Parts& made, const GroupSpec& spec) {
+        made.backend = backends.for_host(spec);
+        if (backends.for_device) made.device_backend = backends.for_device(spec);
+        const bool checks_itself = made.backend->info().checks_itself;
+        if (!checks_itself) made.side = native::make_side(spec);
+        if (!made.check && made.rank == 0 && (!checks_itself || made.device_backend)) {
+          log(LogLevel::warn,
+              "check=off: ranks that disagree are not found before the "
+              "backend is called, where they may hang or corrupt data");
+        }
+      });
 }
 
 /// As every message it begins with the operation of who reads it, and its line.
@@ -471,6 +436,26 @@ Error of_init(const Error& failure, int rank, const Where& where) {
   const std::string who = context.rank < 0 ? "" : fmt::format(" (rank {})", context.rank);
   const std::string told = fmt::format("{}{} at {}: {}", context.op, who, context.call_site, text);
   return Error(failure.code(), told, std::move(context));
+}
+
+/// Without asking CUDA, which would take long and forbid to fork.
+SeenDevices see_devices(const Config& config, const Environment& environment) {
+  const auto entry = environment.find("CUDA_VISIBLE_DEVICES");
+  const std::string* const visible = entry == environment.end() ? nullptr : &entry->second;
+  const std::string& library = config.text(Setting::cuda_library);
+  SeenDevices seen;
+  if (device::Cuda::seems_usable(library, visible == nullptr ? nullptr : visible->c_str())) {
+    seen.count = std::max(1, device::count_visible(visible));
+  }
+  struct utsname name = {};
+  seen.host = ::uname(&name) == 0 ? name.nodename : "?";
+  seen.list = visible == nullptr ? "all" : *visible;
+  try {
+    seen.local_ranks = rendezvous::local_place(environment).world_size;
+  } catch (const Error&) {  // the launcher does not say
+    seen.local_ranks = 0;
+  }
+  return seen;
 }
 
 /// `*rank`: once it is known.
@@ -493,7 +478,8 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   const Config config(settings, environment);
   Identity identity = find_identity(options, settings, config, environment);
   if (!identity.is_rank_auto) *rank = identity.rank;
-  const MakeBackend make_backend = find_backend(config, identity);
+  SeenDevices devices = see_devices(config, environment);
+  const Backends backends = find_backends(config, identity, devices.count > 0);
   if (!identity.is_rank_auto) set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
@@ -501,7 +487,9 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   const Meeting meeting = meet(options, identity, config, protection);
   identity.rank = *rank = meeting.rank;
   show_agent(meeting, identity);
-  ProcessGroup world = make_world(identity, config, meeting, make_backend, protection, where);
+  devices.has_nccl = backends.automatic != nullptr;
+  if (devices.local_ranks == 0) devices.local_ranks = identity.world_size;
+  ProcessGroup world = make_world(identity, config, meeting, backends, protection, devices, where);
   log_world(world, identity, meeting);
   return world;
 }
@@ -515,6 +503,17 @@ ProcessGroup init_process_group(const InitOptions& options, Where where) {
   } catch (const Error& failure) {
     throw of_init(failure, rank, where);
   }
+}
+
+int local_rank() { return rendezvous::local_place(read_environment()).rank; }
+int local_world_size() { return rendezvous::local_place(read_environment()).world_size; }
+
+int local_device() {
+  const Environment environment = read_environment();
+  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
+  const int devices =
+      device::count_visible(visible == environment.end() ? nullptr : &visible->second);
+  return devices < 2 ? 0 : rendezvous::local_place(environment).rank % devices;
 }
 
 }  // namespace tutti

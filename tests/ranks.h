@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -25,6 +27,12 @@ inline constexpr bool kNoForks = false, kKeepsFreed = false;
 inline std::vector<test_kit::As> every_kind() {
   if (kNoForks) return {test_kit::As::threads};
   return {test_kit::As::threads, test_kit::As::processes};
+}
+
+/// Of this process; ranks can be forked while it has none but the one.
+inline bool has_threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return std::distance(begin(tasks), end(tasks)) > 1;
 }
 
 /// Runs `function` on every rank of a new world and closes it; every failure of a rank is one of

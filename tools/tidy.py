@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # "tutti": every public header, and nothing else of the folders they belong to.
 LAYERS = {
     "src/base": [],
+    "src/device": ["base"],
     "src/kernels": ["base"],
     "src/net": ["base"],
     "src/store": ["base", "net"],
@@ -30,14 +31,15 @@ LAYERS = {
     "src/control/board": ["base", "net", "control/judge", "control/memory"],
     "src/agent": ["base", "net", "store", "control"],
     "src/spawn": ["base", "net", "store", "rendezvous", "control", "agent"],
-    "src/group": ["base", "store", "control"],
+    "src/group": ["base", "device", "store", "control"],
     "src/native": ["base", "kernels", "net", "control", "group"],
-    "src/plugins": ["base", "kernels", "group"],
+    "src/plugins": ["base", "device", "kernels", "group"],
     "src/checkpoint": ["base"],
     "src/ddp": ["base", "group", "checkpoint"],
     "src/launch": ["base", "net", "store", "rendezvous", "control", "agent"],
     "src/test_kit": ["base", "tutti"],
-    "src/world.cc": ["base", "net", "store", "rendezvous", "control", "spawn", "group", "native"],
+    "src/backends": ["base", "rendezvous", "group", "native"],
+    "src/world.cc": ["base", "device", "net", "store", "rendezvous", "control", "spawn", "group", "native", "backends"],
     "cli": ["base", "rendezvous", "group", "native", "launch"],
 }
 # Public header -> the module that implements it; other headers may be included by that module's users only.

@@ -31,10 +31,11 @@ struct OpKey {
   Device::Kind device;
 };
 
-/// Whether a backend can serve an OpKey; if not, why and what to do instead.
+/// Whether a backend can serve an OpKey; if not, why and what to do instead. Of a group also, with
+/// yes: that and why device memory is staged through the host.
 struct Support {
   bool yes = true;
-  std::string reason;
+  std::string reason = {};
 };
 
 /// What a backend is told about the group it serves.
@@ -51,6 +52,10 @@ struct GroupSpec {
   Settings settings;                    ///< every row of the table, with the value in force
   /// Calls back once, from another thread, when the group fails, also while it is being made.
   std::function<void(std::function<void(const Error&)>)> on_failure;
+  /// Fails the group on all its ranks: for what a backend finds out when no operation calls it. A
+  /// death that it may come from is waited for, and counts. Without culprits: this rank.
+  /// From any thread, as long as the backend lives; may block.
+  std::function<void(const Cause&)> fail;
 };
 
 /// Memory from Backend::allocate; freed with its last owner.
@@ -65,6 +70,7 @@ struct BackendInfo {
   bool checks_itself = false;  ///< verifies (seq, chain); if not, the group does before each call
   bool threads = true;         ///< several ranks may live in one process
   bool secure = false;         ///< its peers prove who they are, or it has no connections
+  std::string missing = {};    ///< why it cannot be used here; empty: it can
 };
 
 /// The shared half of a Work: what runs an asynchronous operation and those who wait for it have
@@ -98,6 +104,9 @@ class TUTTI_API WorkState {
   /// Helps until the operation has ended (true) or `until` has come (false). The wait itself is
   /// bounded by the operation's own deadlines, after which it has ended with an error.
   virtual bool help(Deadline::Clock::time_point until) = 0;
+  /// The same, but an operation on device memory need only be ordered before what the stream of its
+  /// request is given next; it ends later.
+  virtual bool help_in_order(Deadline::Clock::time_point until) { return help(until); }
 
   /// See Work::cancel. The operation then ends with kCancelled.
   virtual bool cancel() { return false; }
@@ -105,6 +114,10 @@ class TUTTI_API WorkState {
   /// Whether somebody has been told of the failure; the destructor of Work logs it otherwise.
   void mark_seen() noexcept { seen_.store(true, std::memory_order_relaxed); }
   bool seen() const noexcept { return seen_.load(std::memory_order_relaxed); }
+  /// Somebody has waited until it was in order: the destructor of Work need not wait for the
+  /// device.
+  void mark_in_order() noexcept { in_order_.store(true, std::memory_order_relaxed); }
+  bool in_order() const noexcept { return in_order_.load(std::memory_order_relaxed); }
 
  private:
   void finish(std::optional<Error> failure) noexcept;
@@ -113,6 +126,7 @@ class TUTTI_API WorkState {
   std::optional<Error> failure_;  // written before done_ is set, constant afterwards
   std::atomic<bool> done_{false};
   std::atomic<bool> seen_{false};
+  std::atomic<bool> in_order_{false};
   std::mutex callbacks_mutex_;
   std::vector<std::function<void()>> callbacks_;  // callbacks_mutex_; until done_
 };
@@ -127,6 +141,10 @@ class TUTTI_API WorkState {
 ///   start  for messages only, when both ends have found each other: the peer is a rank, both
 ///          counts are the same, `request.message.number` is the same at both ends. It must not
 ///          block; the Work ends by itself or while somebody helps it.
+///
+/// Memory of a device reaches only a backend whose `supports` says yes to it; for others the group
+/// copies through host memory, and they see that. run then returns when the operation is queued on
+/// `request.stream`, in order with what that stream has been given before.
 ///
 /// Threads   run: one collective at a time per group. abort: from any thread, at any time.
 ///           Everything else: from several threads at once.
@@ -153,7 +171,7 @@ class TUTTI_API Backend {
 
 /// What plugin and library must have in common; compared before a plugin is used.
 inline std::string backend_abi() {
-  return "tutti-backend 4; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
+  return "tutti-backend 5; Request " + std::to_string(sizeof(Request)) + ", GroupSpec " +
          std::to_string(sizeof(GroupSpec)) + ", BackendInfo " +
          std::to_string(sizeof(BackendInfo)) + ", WorkState " + std::to_string(sizeof(WorkState)) +
          " bytes; C++ ABI " + std::to_string(__GXX_ABI_VERSION) +

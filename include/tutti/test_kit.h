@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -75,6 +76,16 @@ std::vector<Outcome> collect_ranks(int world_size,
 void run_ranks(int world_size, const std::function<void(ProcessGroup&)>& function,
                const RunOptions& options = {});
 
+/// Where a conformance run has its buffers, if not in the memory of the host.
+struct DeviceMemory {
+  Device device;
+  Stream stream;
+  std::function<std::shared_ptr<void>(std::size_t byte_count)> allocate;
+  /// In order with `stream`. copy_back blocks until the bytes are there.
+  std::function<void(void* to, const void* from, std::size_t byte_count)> copy_there;
+  std::function<void(void* to, const void* from, std::size_t byte_count)> copy_back;
+};
+
 /// What a conformance run goes through.
 struct ConformanceOptions {
   std::optional<Op> op = {};             ///< this operation only
@@ -85,6 +96,8 @@ struct ConformanceOptions {
   /// Sums and products have the bits of the canonical order (docs/numerics.md), as native's have.
   /// Else they lie within the error bound of the dtype.
   bool canonical = false;
+  /// Whether the buffers of this rank lie there: any rank may have its own. Null: in host memory.
+  const DeviceMemory* memory = nullptr;
 };
 
 struct ConformanceReport {
@@ -101,7 +114,7 @@ ConformanceReport run_conformance(ProcessGroup& world, const ConformanceOptions&
 
 /// What the backend of `world` supports, as JSON, which run_conformance shows to be true: groups of
 /// operations with their rows of dtypes and reduce operations under "supported", and by reason what
-/// is not supported under "holes".
-std::string support_matrix(const ProcessGroup& world);
+/// is not supported under "holes". Of device memory also, by reason, what is staged.
+std::string support_matrix(const ProcessGroup& world, Device::Kind device = Device::Kind::cpu);
 
 }  // namespace tutti::test_kit

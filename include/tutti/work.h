@@ -41,7 +41,8 @@ TUTTI_API std::size_t wait_any(std::span<Work> works);
 ///     work.wait();                       // throws what the operation failed with
 ///
 /// Lifetime  Keeps alive what the operation needs; the group must outlive it. The destructor waits
-///           (bounded by the operation's deadline) and logs a failure; it never throws.
+///           (bounded by the operation's deadline, on device memory until the device is done)
+///           unless `wait` has returned, and logs a failure; it never throws.
 /// Threads   wait, wait_for, done and error may be called from any thread.
 class [[nodiscard]] TUTTI_API Work {
  public:
@@ -52,7 +53,14 @@ class [[nodiscard]] TUTTI_API Work {
   ~Work();
 
   /// Blocks until the operation has completed; helps it forward. Throws the failure, each time.
+  ///
+  /// On device memory it returns earlier: once the operation is queued on the device, and has been
+  /// put before whatever the stream of its buffers is given next. Through a staged backend (native,
+  /// gloo, mpi) that is when the ranks have exchanged their data; on nccl when all have come. See
+  /// wait_host.
   void wait();
+  /// Blocks until the operation has completed, on its device too. Throws the failure, each time.
+  void wait_host();
   /// Waits at most `duration`. False: still under way, which is not a failure. Throws the failure.
   bool wait_for(std::chrono::nanoseconds duration);
   template <class Number>
@@ -64,7 +72,7 @@ class [[nodiscard]] TUTTI_API Work {
         "std::chrono_literals`");
     return false;
   }
-  /// Whether the operation has completed or failed. Never blocks.
+  /// Whether the operation has completed, on its device too, or failed. Never blocks.
   bool done() const noexcept;
   /// Whether it is of no operation: made without one, or moved from.
   bool is_empty() const noexcept { return state_ == nullptr; }
@@ -108,6 +116,7 @@ class [[nodiscard]] TUTTI_API Work {
  private:
   friend std::size_t wait_any(std::span<Work> works);
   friend Work group::continue_with(Work work, std::function<void(const Error*)> callback);
+  void throw_failure() const;
   std::shared_ptr<WorkState> state_;
 };
 

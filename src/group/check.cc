@@ -302,7 +302,12 @@ Objection objection(const Request& request, int rank, int group_size, bool block
   if (auto wrong = check_uneven(request, rank, group_size)) return wrong;
   if (auto wrong = check_overlap(request, extent, rank)) return wrong;
   if (extent.input != 0 && extent.output != 0 && !(request.input.device == request.output.device)) {
-    return "input and output are on different devices";
+    return fmt::format("input is on {}, output on {}: they must be on one device",
+                       tutti::name_of(request.input.device), tutti::name_of(request.output.device));
+  }
+  if (extent.input != 0 && extent.output != 0 &&
+      request.input.stream.handle != request.output.stream.handle) {
+    return "input and output have different streams: an operation is ordered with one of them";
   }
   if (request.arrive.budget() < std::chrono::nanoseconds(0)) {
     return fmt::format("the timeout is negative: {:g} s",
@@ -375,6 +380,16 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
       std::is_permutation(named.begin(), named.end(), left_of_parent.begin(), left_of_parent.end());
   if (ends_with_parent && !of_parent.empty()) named.assign(of_parent.begin(), of_parent.end());
   return named;
+}
+
+Error of_operation(const Error& failure, const Request& request, int rank) {
+  const Error error = make_error(failure.code(), request, rank, failure.what());
+  const bool is_of_call =
+      error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported;
+  if (is_of_call) return error;
+  ErrorContext context = error.context();
+  context.culprits = {rank};
+  return Error(error.code(), error.what(), std::move(context));
 }
 
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text) {

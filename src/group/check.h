@@ -37,4 +37,19 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
 /// "all_reduce #42 (rank 1) at train.cc:88: TEXT." as an Error with its context.
 Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);
 
+/// `failure`, of a part that knows of no operation, as one of `request`; its culprit is this rank
+/// unless the call alone is at fault.
+Error of_operation(const Error& failure, const Request& request, int rank);
+
+/// What `call` throws without a heading gets that of the operation.
+template <class Call>
+auto with_heading(const Request& request, int rank, Call&& call) {
+  try {
+    return call();
+  } catch (const Error& failure) {
+    if (!failure.context().op.empty()) throw;
+    throw of_operation(failure, request, rank);
+  }
+}
+
 }  // namespace tutti::group

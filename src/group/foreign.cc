@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "group/through_aborts.h"
 #include "group/under_way.h"
 
 namespace tutti::group {
@@ -22,39 +23,6 @@ constexpr std::chrono::microseconds kTest{20};
 
 /// How often it is said that a backend does not end what it was told to abort.
 constexpr std::chrono::seconds kSayAgain{30};
-
-/// Gives up at a fixed time.
-class Until final : public Patience {
- public:
-  /// `awaits`: what the others see of a wait without end, or null.
-  Until(Clock::time_point end, control::ProgramAwaits* awaits) noexcept
-      : end_(end), awaits_(awaits) {}
-  Verdict ask(Clock::time_point now, Clock::time_point* next) override {
-    *next = end_;
-    if (now >= end_) return Verdict::give_up;
-    if (awaits_ == nullptr) return Verdict::keep_waiting;
-    const bool is_shown = awaits_->membership().note_caller();
-    if (is_shown && end_ == Clock::time_point::max()) program_.look(*awaits_, now, next);
-    return Verdict::keep_waiting;
-  }
-
- private:
-  const Clock::time_point end_;
-  control::ProgramAwaits* const awaits_;
-  control::ProgramWait program_;
-};
-
-/// Waits on the own doorbell until `done()` or `until`; true if done. Not ended by an abort: who
-/// makes `done` true is woken by that itself.
-template <class Done>
-bool wait_through_aborts(const control::Membership& membership, Clock::time_point until,
-                         Done&& done, control::ProgramAwaits* awaits = nullptr) {
-  static constexpr std::atomic<std::uint64_t> kNeverAborted{0};
-  Waiter waiter = membership.waiter();
-  waiter.abort_word = &kNeverAborted;
-  Until patience(until, awaits);
-  return wait(waiter, patience, done) == WaitResult::ready;
-}
 
 /// A message on its way: how it was matched on the side, and what is left to do.
 class Matched {

@@ -35,6 +35,8 @@ class Foreign final : private control::Driver {
 
   void run(const Request& request);
   Work start(Request request);
+  /// Waits until no collective is under way any more, before `request`, which is not for here.
+  void finish_before(const Request& request) { wait_for_collectives(request); }
   /// Ends what is under way in order until the deadline; throws kTimeout if something is left.
   void drain(Deadline deadline);
 

@@ -17,6 +17,7 @@
 #include "control/callers.h"
 #include "control/host.h"
 #include "control/membership.h"
+#include "group/device_queue.h"
 #include "group/foreign.h"
 #include "group/turnstile.h"
 #include "tutti/observer.h"
@@ -35,6 +36,15 @@ struct WorldParts {
   std::shared_ptr<Recall> recall;      ///< of a rank that is a thread; else null
   Settings settings;                   ///< every row
   bool check = true;                   ///< before each call of a backend that does not itself
+  /// A rank of the world sees devices: large operations go in the pieces in which they are staged,
+  /// on all ranks and whatever their memory.
+  bool may_stage = false;
+  std::string cuda_library;  ///< the setting
+  std::size_t staging_bytes = std::size_t{64} << 20;
+  /// The side of a device backend where the backend for host memory checks itself.
+  std::function<std::unique_ptr<Side>(Backend& checks_itself)> make_side_of;
+  std::string backend_name;  ///< as the program says it, if there is a device backend
+  std::string why_staged;    ///< and not by NCCL, though the choice is automatic
 };
 
 /// What a group is made of.
@@ -51,10 +61,14 @@ struct Parts : WorldParts {
   std::unique_ptr<control::Membership> membership;
   std::shared_ptr<Backend> backend;
   std::unique_ptr<group::Side> side;  ///< null if the backend checks itself
-  Recall::Entry recalled;             ///< the membership, by which its spawner fails it
+  /// What takes device memory; null: it is staged.
+  std::shared_ptr<Backend> device_backend;
+  std::unique_ptr<group::Side> device_side;  ///< of that, where `side` is null
+  Recall::Entry recalled;                    ///< the membership, by which its spawner fails it
 };
 
-/// Makes `parts.backend` and, where that does not check itself, `parts.side`.
+/// Makes `parts.backend` and, where that does not check itself, `parts.side`; and what there is for
+/// device memory, but for its side.
 using AddBackends = std::function<void(Parts& parts, const GroupSpec& spec)>;
 
 /// Makes `parts.membership`, waits for the other members, adds the backends. `ends_with`: the group
@@ -94,7 +108,16 @@ class ProcessGroup::Impl {
   /// Messages: none is started if one is wrong.
   std::vector<Work> start_all(std::span<Request> messages);
 
-  Support supports(const OpKey& key) const { return parts_.backend->supports(key); }
+  Support supports(const OpKey& key) const;
+  /// Refuses a buffer of `request` in device memory that cannot be used, or, once the group has
+  /// used such, one that is not where it is said to be.
+  void check_device_of(const Request& request, const ConstBuffer& buffer,
+                       const std::string& name) const;
+  /// Copies between host memory and the memory of `buffer`, in order with its stream. What comes
+  /// from a device is there when this returns.
+  void copy(void* to, const void* from, const ConstBuffer& buffer) const;
+  /// Until the stream of `buffer` has done what it was given.
+  void wait_for_device(const ConstBuffer& buffer) const;
   Memory allocate(std::size_t byte_count) { return parts_.backend->allocate(byte_count); }
   ProcessGroup new_group(std::span<const int> ranks, const Where& where);
 
@@ -121,15 +144,30 @@ class ProcessGroup::Impl {
   std::vector<int> lost_rank_0() const;
   group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
                            bool of_survivors) const;
-  void admit(const Request& request, bool blocking);
+  /// Refuses what is wrong with `request`, and gives it the stream of its buffers.
+  void admit(Request& request, bool blocking);
+  const device::Cuda& cuda() const;
+  /// Whether an operation of the group has used device memory.
+  bool uses_device() const noexcept { return uses_device_.load(std::memory_order_relaxed); }
+  void check_place(const Request& request, const ConstBuffer& buffer, std::string_view name) const;
+  /// With its device current.
+  void check_stream(const Request& request, const Device& device, Stream stream) const;
   /// A message to or from kNoRank is over at once: true, and the caller's MessageInfo says so.
   static bool is_nothing(const Request& request) noexcept;
   void check_support(const Request& request);
   [[noreturn]] void throw_closed(const Request& request) const;
   /// Gives `request` the next number; returns the last one, for undo.
-  Number number(Request& request) noexcept;
+  Number number(Request& request);
+  std::unique_ptr<group::Foreign> make_foreign(const std::shared_ptr<Backend>& backend,
+                                               group::Side& side);
   void dispatch(const Request& request);
   Work dispatch_async(const Request& request);
+  bool is_direct(const Request& request) const;
+  void dispatch_direct(const Request& request);
+  Work start_direct(const Request& request);
+  bool is_for_device_queue(const Request& request) const noexcept;
+  /// The pieces of a collective, numbered; `request` gets the number of the first.
+  std::vector<Request> pieces_of(Request& request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
   void fail_alone(const Error& failure) noexcept;
@@ -152,7 +190,7 @@ class ProcessGroup::Impl {
 
   group::Parts parts_;
   control::Callers& callers_;  // of the world
-  const BackendInfo info_;
+  BackendInfo info_;
   const int exceptions_at_birth_;
 
   int borrowers_ = 0;  // so far
@@ -160,10 +198,13 @@ class ProcessGroup::Impl {
   Number last_;  // of the last collective; read and written by whoever has the turn
   /// new_group, by ranks: before and after the group has failed.
   std::array<std::map<std::vector<int>, std::uint64_t>, 2> times_asked_;
-  std::unique_ptr<group::Foreign> foreign_;  // null if the backend checks itself
-  std::atomic<bool> closed_{false};          // takes no more operations
-  std::atomic<bool> close_ended_{false};     // and cannot be aborted any more
-  std::optional<Error> close_failure_;       // what the first close threw
+  std::unique_ptr<group::Foreign> foreign_;         // null if the backend checks itself
+  std::unique_ptr<group::Foreign> device_foreign_;  // null without a device backend
+  std::unique_ptr<group::DeviceQueue> device_queue_;
+  std::atomic<bool> uses_device_{false};
+  std::atomic<bool> closed_{false};       // takes no more operations
+  std::atomic<bool> close_ended_{false};  // and cannot be aborted any more
+  std::optional<Error> close_failure_;    // what the first close threw
   /// What `supports` has said yes to, filled in as it is asked.
   std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
 };

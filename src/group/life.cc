@@ -52,6 +52,9 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
   spec.on_failure = [&membership](FailureCallback callback) {
     membership.on_failure(std::move(callback));
   };
+  spec.fail = [&membership](const Cause& cause) {
+    membership.blame(Error(cause.code, cause.text, {.culprits = cause.culprits}), nullptr);
+  };
   spec.membership = &membership;
   spec.sockets = parts.host->sockets();
   spec.address = parts.host->address();
@@ -82,15 +85,37 @@ ProcessGroup::Impl::Impl(group::Parts parts)
       exceptions_at_birth_(std::uncaught_exceptions()),
       last_{0, group::chain_seed(parts_.id)} {
   callers_.note();
-  if (parts_.side) {
-    foreign_ =
-        std::make_unique<group::Foreign>(*parts_.backend, *parts_.side, membership(), parts_.check);
-    // Native watches the abort word; a foreign backend must be told.
-    membership().on_failure([backend = std::weak_ptr(parts_.backend)](const Error& failure) {
-      const std::shared_ptr<Backend> alive = backend.lock();
-      if (alive) alive->abort({failure.code(), failure.what(), failure.context().culprits, {}});
-    });
+  if (parts_.side) foreign_ = make_foreign(parts_.backend, *parts_.side);
+  if (parts_.device_backend) {
+    if (!parts_.side) parts_.device_side = parts_.make_side_of(*parts_.backend);
+    device_foreign_ =
+        make_foreign(parts_.device_backend, parts_.side ? *parts_.side : *parts_.device_side);
+    info_.name = parts_.backend_name;
   }
+  device_queue_ = std::make_unique<group::DeviceQueue>(
+      membership(), parts_.cuda_library, parts_.staging_bytes,
+      group::DeviceQueue::Calls{
+          .run =
+              [this](const Request& collective) {
+                group::is_on_device(collective) ? dispatch_direct(collective)
+                                                : dispatch(collective);
+              },
+          .start =
+              [this](const Request& request) {
+                return group::is_on_device(request) ? start_direct(request)
+                                                    : dispatch_async(request);
+              },
+          .is_direct = [this](const Request& request) { return is_direct(request); }});
+}
+
+std::unique_ptr<group::Foreign> ProcessGroup::Impl::make_foreign(
+    const std::shared_ptr<Backend>& backend, group::Side& side) {
+  // Native watches the abort word; a foreign backend must be told.
+  membership().on_failure([weak = std::weak_ptr(backend)](const Error& failure) {
+    const std::shared_ptr<Backend> alive = weak.lock();
+    if (alive) alive->abort({failure.code(), failure.what(), failure.context().culprits, {}});
+  });
+  return std::make_unique<group::Foreign>(*backend, side, membership(), parts_.check);
 }
 
 ProcessGroup::Impl::~Impl() {
@@ -100,8 +125,9 @@ ProcessGroup::Impl::~Impl() {
   }
   end();
   // The callback above may come too late, and a foreign backend must not end as if all were well.
-  if (const auto cause = foreign_ ? membership().cause() : std::nullopt) {
+  if (const auto cause = foreign_ || device_foreign_ ? membership().cause() : std::nullopt) {
     parts_.backend->abort(*cause);
+    if (parts_.device_backend) parts_.device_backend->abort(*cause);
   }
 }
 
@@ -134,6 +160,8 @@ void ProcessGroup::Impl::leave_behind() noexcept {
 
 void ProcessGroup::Impl::keep_parts() noexcept {
   (void)new (std::nothrow) group::Parts(std::move(parts_));
+  (void)device_queue_.release();
+  (void)device_foreign_.release();
   (void)foreign_.release();
 }
 
@@ -146,6 +174,7 @@ int ProcessGroup::Impl::local_ranks_before(int member) const noexcept {
 void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
   membership().fail(cause);
   parts_.backend->abort(cause);
+  if (parts_.device_backend) parts_.device_backend->abort(cause);
   if (parts_.side) parts_.side->abort(cause);
 }
 
@@ -200,7 +229,10 @@ void ProcessGroup::Impl::on_failure(FailureCallback callback) {
 
 void ProcessGroup::Impl::close_in_order(Deadline deadline, const Where& where) {
   try {
+    device_queue_->drain(deadline);
+    if (device_foreign_) device_foreign_->drain(deadline);
     if (foreign_) foreign_->drain(deadline);
+    if (parts_.device_backend) parts_.device_backend->close(deadline);
     parts_.backend->close(deadline);
     if (parts_.side) parts_.side->close(deadline);
   } catch (const Error& error) {
@@ -320,6 +352,8 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
                              [&](group::Parts& made, const GroupSpec& spec) {
                                made.backend = parts_.backend->make_group(spec);
                                if (parts_.side) made.side = parts_.side->make_group(spec);
+                               if (!parts_.device_backend) return;
+                               made.device_backend = parts_.device_backend->make_group(spec);
                              });
   } catch (const Error& error) {
     ErrorContext context = error.context();

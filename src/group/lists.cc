@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <string_view>
@@ -46,20 +45,16 @@ void check_buffer(const Impl& group, const Request& request, const ConstBuffer& 
   if (given.data == nullptr && given.count > 0) {
     group.refuse(request, fmt::format("buffer {} of the list is null", index));
   }
-  if (given.device.kind != Device::Kind::cpu) {
-    throw group::make_error(ErrorCode::kUnsupported, request, group.rank(),
-                            fmt::format("buffer {} of the list is not in CPU memory, through which "
-                                        "lists go; pass one buffer",
-                                        index));
-  }
+  group.check_device_of(request, given, fmt::format("buffer {} of the list", index));
 }
 
 class Staged {
  public:
-  /// Refuses null buffers, those of another dtype than the first, and those elsewhere than in CPU
-  /// memory.
+  /// Refuses null buffers, those of another dtype than the first, and those that are not where they
+  /// are said to be.
   template <class AnyBuffer>
-  Staged(const Impl& group, const Request& request, std::span<const AnyBuffer> list) {
+  Staged(const Impl& group, const Request& request, std::span<const AnyBuffer> list)
+      : group_(group) {
     const DType dtype = list.empty() ? DType::f32 : list[0].dtype;
     std::size_t count = 0;
     for (const AnyBuffer& given : list) {
@@ -87,19 +82,24 @@ class Staged {
   void fill(std::span<const AnyBuffer> list) {
     std::byte* to = bytes_.data();
     for (const AnyBuffer& from : list) {
-      if (from.count > 0) std::memcpy(to, from.data, from.byte_count());
+      group_.copy(to, from.data, from);
       to += from.byte_count();
     }
   }
   void spread(std::span<const Buffer> list) const {
     const std::byte* from = bytes_.data();
     for (const Buffer& to : list) {
-      if (to.count > 0) std::memcpy(to.data, from, to.byte_count());
+      group_.copy(to.data, from, to);
       from += to.byte_count();
     }
   }
+  /// Until what was spread is there.
+  void wait(std::span<const Buffer> list) const {
+    for (const Buffer& to : list) group_.wait_for_device(to);
+  }
 
  private:
+  const Impl& group_;
   std::vector<std::size_t> counts_;
   std::vector<std::byte> bytes_;
   Buffer whole_;
@@ -142,7 +142,7 @@ void check_parts(const Impl& group, const Request& request, std::span<const AnyB
 struct ListCall {
   Request request;
   std::shared_ptr<Staged> input = {}, output = {};
-  std::span<const Buffer> outputs = {};  // of `output`
+  std::span<const Buffer> outputs = {};  // of `output`; the caller's
 };
 
 void run(Impl& group, ListCall call) {
@@ -156,7 +156,9 @@ Work start(Impl& group, ListCall call) {
   const Kept kept(call.outputs);
   return group::continue_with(
       std::move(work), [input = call.input, output = call.output, kept](const Error* failure) {
-        if (failure == nullptr && output) output->spread(kept.list());
+        if (failure != nullptr || !output) return;
+        output->spread(kept.list());
+        output->wait(kept.list());
       });
 }
 
@@ -186,6 +188,23 @@ void set_counts(Request& request, const Staged& whole,
   if (request.uneven) request.*counts = given;
 }
 
+/// One buffer beside lists, which are on the host: so is that one.
+void put_input(const Impl& group, const ConstBuffer& input, ListCall* call) {
+  call->request.input = input;
+  if (input.device.kind == Device::Kind::cpu) return;
+  const std::span<const ConstBuffer> one(&input, 1);
+  call->input = std::make_shared<Staged>(group, call->request, one);
+  call->input->fill(one);
+  call->request.input = call->input->whole();
+}
+void put_output(const Impl& group, const Buffer& output, ListCall* call) {
+  call->request.output = output;
+  if (output.device.kind == Device::Kind::cpu) return;
+  call->outputs = std::span<const Buffer>(&output, 1);
+  call->output = std::make_shared<Staged>(group, call->request, call->outputs);
+  call->request.output = call->output->whole();
+}
+
 ListCall coalesced(const Impl& group, std::span<const Buffer> list, const AllReduceOptions& options,
                    const Where& where) {
   ListCall call{.request = group.request(Op::all_reduce, options.timeout, where)};
@@ -207,7 +226,7 @@ ListCall gathered(const Impl& group, Op op, const ConstBuffer& input,
                   std::span<const Buffer> outputs, int root, const Timeout& timeout,
                   const Where& where) {
   ListCall call{.request = part_request(group, op, input, timeout, where)};
-  call.request.input = input;
+  put_input(group, input, &call);
   call.request.root = root;
   if (root >= 0 && root != group.rank()) return call;
   check_parts(group, call.request, outputs, input, "input");
@@ -229,7 +248,7 @@ void stage_input(const Impl& group, std::span<const ConstBuffer> inputs, ListCal
 ListCall scattered(const Impl& group, std::span<const ConstBuffer> inputs, const Buffer& output,
                    const RootedOptions& options, const Where& where) {
   ListCall call{.request = part_request(group, Op::scatter, output, options.timeout, where)};
-  call.request.output = output;
+  put_output(group, output, &call);
   call.request.root = options.root;
   if (options.root != group.rank()) return call;
   check_parts(group, call.request, inputs, output, "output");
@@ -241,7 +260,7 @@ ListCall reduce_scattered(const Impl& group, std::span<const ConstBuffer> inputs
                           const Buffer& output, const AllReduceOptions& options,
                           const Where& where) {
   ListCall call{.request = part_request(group, Op::reduce_scatter, output, options.timeout, where)};
-  call.request.output = output;
+  put_output(group, output, &call);
   call.request.reduce = options.op;
   check_parts(group, call.request, inputs, output, "output");
   stage_input(group, inputs, &call);

@@ -96,9 +96,12 @@ std::string explain(const std::string& reason) {
 }
 
 /// A program may contain another version of a plugin's library (libtorch contains a Gloo, and
-/// exports it): the plugin must find its own first. AddressSanitizer forbids it.
+/// exports it): the plugin must find its own first. The sanitizers forbid it.
 int own_symbols_first() noexcept {
-  return dlsym(RTLD_DEFAULT, "__asan_init") == nullptr ? RTLD_DEEPBIND : 0;
+  for (const char* const sanitizer : {"__asan_init", "__tsan_init"}) {
+    if (dlsym(RTLD_DEFAULT, sanitizer) != nullptr) return 0;
+  }
+  return RTLD_DEEPBIND;
 }
 
 template <class Function>

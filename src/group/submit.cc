@@ -1,11 +1,13 @@
 // The way of a request from the public call to the backend.
 #include <fmt/format.h>
 
+#include <cstring>
 #include <new>
 #include <utility>
 #include <vector>
 
 #include "base/legality.h"
+#include "base/log.h"
 #include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
@@ -20,10 +22,6 @@ std::size_t support_index(const Request& request) noexcept {
           static_cast<std::size_t>(request.dtype)) *
              kReduceKindCount +
          static_cast<std::size_t>(request.reduce.kind());
-}
-
-Device device_of(const Request& request) noexcept {
-  return request.input.data != nullptr ? request.input.device : request.output.device;
 }
 
 /// Whether the group can go on as if the call had never been made.
@@ -97,20 +95,119 @@ void ProcessGroup::Impl::throw_closed(const Request& request) const {
   throw group::make_error(ErrorCode::kClosed, request, rank(), "the group has been closed");
 }
 
-void ProcessGroup::Impl::admit(const Request& request, bool blocking) {
+void ProcessGroup::Impl::admit(Request& request, bool blocking) {
   // Mistakes in the arguments first: if all ranks make one, the first to die of it fails the group,
   // and the others should still read about the mistake.
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
     refuse(request, *wrong);
   }
+  request.stream = request.input.data != nullptr ? request.input.stream : request.output.stream;
   if (failed()) membership().throw_cause(request);
   if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
   const bool known = supported_[support_index(request)].load(std::memory_order_relaxed);
-  if (!known || device_of(request).kind != Device::Kind::cpu) check_support(request);
+  const bool on_device = group::is_on_device(request);
+  if (!known || on_device) check_support(request);
+  if (!on_device && !uses_device()) return;
+  if (!uses_device_.exchange(true) && rank() == 0 && !parts_.why_staged.empty()) {
+    log(LogLevel::info, fmt::format("group {}: device memory goes through the host: {}",
+                                    parts_.name, parts_.why_staged));
+  }
+  group::with_heading(request, rank(), [&] {
+    std::optional<device::Current> current;
+    if (on_device) current.emplace(cuda(), group::device_of(request).index);
+    check_place(request, request.input, "input");
+    check_place(request, request.output, "output");
+    if (on_device) check_stream(request, group::device_of(request), request.stream);
+  });
+}
+
+const device::Cuda& ProcessGroup::Impl::cuda() const {
+  return device::Cuda::open(parts_.cuda_library);
+}
+
+Support ProcessGroup::Impl::supports(const OpKey& key) const {
+  if (key.device == Device::Kind::cpu) return parts_.backend->supports(key);
+  const Support direct = parts_.device_backend
+                             ? parts_.device_backend->supports(key)
+                             : Support{false, "the backend takes memory of the host"};
+  if (direct.yes) return {};
+  OpKey staged = key;
+  staged.device = Device::Kind::cpu;
+  const Support on_host = parts_.backend->supports(staged);
+  if (!on_host.yes) return on_host;
+  try {
+    if (cuda().device_count() > 0) return {true, "staged: " + direct.reason};
+  } catch (const Error& failure) {
+    return {false, failure.what()};
+  }
+  return {false, "CUDA sees no device; see CUDA_VISIBLE_DEVICES and nvidia-smi"};
+}
+
+void ProcessGroup::Impl::check_device_of(const Request& request, const ConstBuffer& buffer,
+                                         const std::string& name) const {
+  const bool is_for_host = buffer.device.kind == Device::Kind::cpu;
+  if (is_for_host && !uses_device()) return;
+  group::with_heading(request, rank(), [&] {
+    std::optional<device::Current> current;
+    if (!is_for_host) current.emplace(cuda(), buffer.device.index);
+    check_place(request, buffer, name);
+    if (!is_for_host) check_stream(request, buffer.device, buffer.stream);
+  });
+}
+
+void ProcessGroup::Impl::check_place(const Request& request, const ConstBuffer& buffer,
+                                     std::string_view name) const {
+  if (buffer.byte_count() == 0) return;
+  using Kind = device::Place::Kind;
+  const device::Place place = cuda().place_of(buffer.data);
+  const bool is_on_host = place.kind == Kind::host || place.kind == Kind::pinned;
+  const bool is_for_host = buffer.device.kind == Device::Kind::cpu;
+  const bool is_there =
+      place.kind == Kind::managed ||
+      (is_for_host ? is_on_host : !is_on_host && place.index == buffer.device.index);
+  if (!is_there) {
+    const Device found{is_on_host ? Device::Kind::cpu : Device::Kind::cuda,
+                       static_cast<std::int16_t>(place.index)};
+    refuse(request, fmt::format("{} was given as memory of {}, and is memory of {}", name,
+                                name_of(buffer.device), name_of(found)));
+  }
+}
+
+void ProcessGroup::Impl::check_stream(const Request& request, const Device& device,
+                                      Stream stream) const {
+  const std::optional<int> found = cuda().device_of(stream);
+  if (found && *found != device.index) {
+    const Device other{Device::Kind::cuda, static_cast<std::int16_t>(*found)};
+    refuse(request, fmt::format("its stream is one of {}, and its memory is of {}: pass a stream "
+                                "of the memory's device",
+                                name_of(other), name_of(device)));
+  }
+  if (!cuda().is_capturing(stream)) return;
+  throw group::make_error(ErrorCode::kUnsupported, request, rank(),
+                          "its stream is being captured into a CUDA graph, and operations of "
+                          "several ranks cannot be recorded: call it outside of the capture");
+}
+
+void ProcessGroup::Impl::copy(void* to, const void* from, const ConstBuffer& buffer) const {
+  if (buffer.byte_count() == 0) return;
+  if (buffer.device.kind == Device::Kind::cpu) {
+    std::memcpy(to, from, buffer.byte_count());
+    return;
+  }
+  const device::Current current(cuda(), buffer.device.index);
+  cuda().copy(to, from, buffer.byte_count(), buffer.stream);
+}
+
+void ProcessGroup::Impl::wait_for_device(const ConstBuffer& buffer) const {
+  if (buffer.device.kind == Device::Kind::cpu) return;
+  const device::Current current(cuda(), buffer.device.index);
+  device::Event reached(cuda());
+  reached.record(buffer.stream);
+  reached.wait_on_host();
 }
 
 void ProcessGroup::Impl::check_support(const Request& request) {
-  const Device device = device_of(request);
+  const Device device = group::device_of(request);
   const Support answer = supports({request.op, request.dtype, request.reduce.kind(), device.kind});
   if (!answer.yes) {
     const ReduceOp::Kind kind = request.reduce.kind();
@@ -124,9 +221,11 @@ void ProcessGroup::Impl::check_support(const Request& request) {
   }
 }
 
-ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) noexcept {
+ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) {
   const Number before = last_;
   last_ = {before.seq + 1, group::chain_next(before.chain, request)};
+  // Ranks must agree in which of the two backends does it.
+  if (is_direct(request)) last_.chain = hash_combine(last_.chain, 1);
   request.seq = last_.seq;
   request.chain = last_.chain;
   return before;
@@ -157,6 +256,42 @@ Work ProcessGroup::Impl::dispatch_async(const Request& request) try {
                           "what else the host runs");
 }
 
+bool ProcessGroup::Impl::is_direct(const Request& request) const {
+  if (!parts_.device_backend || !group::is_on_device(request)) return false;
+  return parts_.device_backend
+      ->supports({request.op, request.dtype, request.reduce.kind(), Device::Kind::cuda})
+      .yes;
+}
+
+void ProcessGroup::Impl::dispatch_direct(const Request& request) {
+  if (foreign_) foreign_->finish_before(request);
+  device_foreign_->run(request);
+}
+
+Work ProcessGroup::Impl::start_direct(const Request& request) {
+  if (foreign_) foreign_->finish_before(request);
+  return device_foreign_->start(request);
+}
+
+bool ProcessGroup::Impl::is_for_device_queue(const Request& request) const noexcept {
+  if (group::is_on_device(request) || device_queue_->pending() > 0) return true;
+  if (!parts_.may_stage || size() == 1) return false;
+  return request.count * size_of(request.dtype) > device::Lane::kPieceBytes &&
+         device::is_elementwise(request);
+}
+
+std::vector<Request> ProcessGroup::Impl::pieces_of(Request& request) {
+  const bool may_cut = (parts_.may_stage || size() == 1) && !is_direct(request);
+  std::vector<Request> pieces = may_cut ? device::cut(request) : std::vector<Request>{request};
+  for (Request& piece : pieces) {
+    piece.observer = nullptr;  // is told of the whole
+    number(piece);
+  }
+  request.seq = pieces.front().seq;
+  request.chain = pieces.front().chain;
+  return pieces;
+}
+
 bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
   if (!is_message(request.op) || request.message.peer != kNoRank) return false;
   const Request::Message& message = request.message;
@@ -175,13 +310,25 @@ void ProcessGroup::Impl::run(Request& request) try {
   admit(request, true);
   if (is_nothing(request)) return;
   if (is_message(request.op)) {
-    watched(request, [&] { dispatch(request); });
+    watched(request, [&] {
+      if (!group::is_on_device(request)) return dispatch(request);
+      group::with_heading(request, rank(), [&] { device_queue_->run_message(request); });
+    });
     return;
   }
   const group::Turn turn(turnstile_, request, rank());
-  const Number before = number(request);
+  const Number before = last_;
   try {
-    watched(request, [&] { dispatch(request); });
+    if (is_for_device_queue(request)) {
+      std::vector<Request> pieces = pieces_of(request);
+      watched(request, [&] {
+        group::with_heading(request, rank(),
+                            [&] { device_queue_->run(request, std::move(pieces)); });
+      });
+    } else {
+      number(request);
+      watched(request, [&] { dispatch(request); });
+    }
   } catch (const Error& failure) {
     after_failure(before, failure);
     throw;
@@ -192,7 +339,7 @@ void ProcessGroup::Impl::run(Request& request) try {
 }
 
 std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try {
-  for (const Request& message : messages) admit(message, false);
+  for (Request& message : messages) admit(message, false);
   if (auto wrong = group::overlap_objection(messages)) refuse(messages.front(), *wrong);
   std::vector<Work> works;
   works.reserve(messages.size());
@@ -204,6 +351,10 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
 }
 
 Work ProcessGroup::Impl::start_message(const Request& request) try {
+  if (group::is_on_device(request)) {
+    return group::with_heading(request, rank(),
+                               [&] { return device_queue_->start_message(request); });
+  }
   return dispatch_async(request);
 } catch (const Error& failure) {
   if (!is_harmless(failure.code())) fail_alone(failure);
@@ -218,9 +369,16 @@ Work ProcessGroup::Impl::start(Request& request) try {
   if (request.uneven) keep_counts(request);
   if (is_message(request.op)) return start_message(request);
   const group::Turn turn(turnstile_, request, rank());
-  const Number before = number(request);
-  membership().queue(request);
+  const Number before = last_;
   try {
+    if (is_for_device_queue(request)) {
+      std::vector<Request> pieces = pieces_of(request);
+      membership().queue(pieces.back());
+      return group::with_heading(request, rank(),
+                                 [&] { return device_queue_->start(request, std::move(pieces)); });
+    }
+    number(request);
+    membership().queue(request);
     return dispatch_async(request);
   } catch (const Error& failure) {
     after_failure(before, failure);

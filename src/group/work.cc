@@ -79,6 +79,7 @@ Work::~Work() {
     return;
   }
   try {
+    if (state_->in_order()) return;  // what its stream is given next comes after it
     if (!state_->done() && group::inside_callback()) {
       log(LogLevel::warn, "a Work was dropped inside a callback while its operation was under way");
       return;
@@ -95,17 +96,32 @@ Work::~Work() {
 
 void Work::wait() { wait_for(std::chrono::nanoseconds::max()); }
 
+void Work::wait_host() {
+  if (!state_) return;
+  if (!state_->done()) {
+    control::Process::refuse_in_child();
+    group::refuse_in_callback("Work::wait_host");
+    state_->help(Clock::time_point::max());
+  }
+  throw_failure();
+}
+
+void Work::throw_failure() const {
+  const std::optional<Error> failure = state_->error();
+  if (!failure) return;
+  tell(*state_, *failure);
+  throw *failure;
+}
+
 bool Work::wait_for(std::chrono::nanoseconds duration) {
   if (!state_) return true;
   if (!state_->done()) {
     control::Process::refuse_in_child();
     group::refuse_in_callback("Work::wait");
-    if (!state_->help(Deadline::after(duration).end(Clock::now()))) return false;
+    if (!state_->help_in_order(Deadline::after(duration).end(Clock::now()))) return false;
   }
-  if (const std::optional<Error> failure = state_->error()) {
-    tell(*state_, *failure);
-    throw *failure;
-  }
+  throw_failure();
+  state_->mark_in_order();
   return true;
 }
 

@@ -309,7 +309,9 @@ class Native final : public Backend, private control::Driver {
 /// What native does beside another backend.
 class NativeSide final : public group::Side {
  public:
-  explicit NativeSide(const GroupSpec& spec) : native_(spec) {}
+  explicit NativeSide(std::unique_ptr<Native> native)
+      : owned_(std::move(native)), native_(*owned_) {}
+  explicit NativeSide(Native& native) : native_(native) {}
 
   void meet(const Request& collective, const group::Exchange& exchange) override {
     native_.run_collective(collective, meeting(collective, exchange));
@@ -350,7 +352,8 @@ class NativeSide final : public group::Side {
     return request;
   }
 
-  Native native_;
+  const std::unique_ptr<Native> owned_;  // null: it is a backend of the group, too
+  Native& native_;
 };
 
 }  // namespace
@@ -360,7 +363,11 @@ std::unique_ptr<Backend> make_native(const GroupSpec& spec) {
 }
 
 std::unique_ptr<group::Side> make_side(const GroupSpec& spec) {
-  return std::make_unique<NativeSide>(spec);
+  return std::make_unique<NativeSide>(std::make_unique<Native>(spec));
+}
+
+std::unique_ptr<group::Side> make_side_of(Backend& native) {
+  return std::make_unique<NativeSide>(dynamic_cast<Native&>(native));
 }
 
 }  // namespace tutti::native

@@ -18,5 +18,8 @@ namespace tutti::native {
 std::unique_ptr<Backend> make_native(const GroupSpec& spec);
 /// The same beside a backend that does not check itself.
 std::unique_ptr<group::Side> make_side(const GroupSpec& spec);
+/// The side of a backend for device memory in a group whose backend for host memory is `native`,
+/// made by make_native, which outlives it: what both do is in one order.
+std::unique_ptr<group::Side> make_side_of(Backend& native);
 
 }  // namespace tutti::native

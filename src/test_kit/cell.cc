@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -26,17 +27,18 @@ using Result = std::conditional_t<sizeof...(Mode) == 0, void, Work>;
 /// Everything about one cell as one rank sees it.
 class Run {
  public:
-  Run(ProcessGroup& group, const Cell& cell, bool canonical)
+  Run(ProcessGroup& group, const Cell& cell, bool canonical, const test_kit::DeviceMemory* memory)
       : group_(group),
         cell_(cell),
         canonical_(canonical),
+        memory_(memory),
         rank_(group.rank()),
         ranks_(static_cast<std::size_t>(group.world_size())),
         self_(static_cast<std::size_t>(group.rank())) {}
 
   Verdict operator()() {
     make_buffers();
-    call();
+    memory_ != nullptr ? call_there() : call();
     return {compare(), exact() ? 0 : bits_of(cell_.dtype, out_.data, out_.count)};
   }
 
@@ -122,6 +124,37 @@ class Run {
       const auto* const bytes = static_cast<const std::byte*>(in_.data);
       kept_.assign(bytes, bytes + in_.byte_count());
     }
+  }
+
+  /// Calls with copies of the buffers, guards and all, in the memory of the device.
+  void call_there() {
+    const Buffer in = in_, out = out_;
+    const std::shared_ptr<void> input = move_there(input_), output = move_there(output_);
+    call();
+    move_back(input_, input.get());
+    move_back(output_, output.get());
+    in_ = in;
+    out_ = out;
+  }
+  std::shared_ptr<void> move_there(std::optional<Guarded>& guarded) {
+    if (!guarded) return nullptr;
+    std::vector<std::byte>& bytes = guarded->bytes();
+    std::shared_ptr<void> there = memory_->allocate(bytes.size());
+    memory_->copy_there(there.get(), bytes.data(), bytes.size());
+    for (Buffer* const buffer : {&in_, &out_}) {
+      const auto* const data = static_cast<const std::byte*>(buffer->data);
+      if (data < bytes.data() || data >= bytes.data() + bytes.size()) continue;
+      buffer->data = static_cast<std::byte*>(there.get()) + (data - bytes.data());
+      buffer->device = memory_->device;
+      buffer->stream = memory_->stream;
+    }
+    return there;
+  }
+  void move_back(std::optional<Guarded>& guarded, const void* there) {
+    if (!guarded) return;
+    std::vector<std::byte>& bytes = guarded->bytes();
+    std::fill(bytes.begin(), bytes.end(), std::byte{0});
+    memory_->copy_back(bytes.data(), there, bytes.size());
   }
 
   void call() {
@@ -323,6 +356,7 @@ class Run {
   ProcessGroup& group_;
   const Cell& cell_;
   const bool canonical_;
+  const test_kit::DeviceMemory* const memory_;
   const int rank_;
   const std::size_t ranks_, self_;
   std::optional<Guarded> input_, output_;
@@ -339,8 +373,9 @@ std::string describe(const Cell& cell) {
                      cell.asynchronous ? "async" : "blocking", cell.root, cell.seed);
 }
 
-Verdict run_cell(ProcessGroup& group, const Cell& cell, bool canonical) {
-  return Run(group, cell, canonical)();
+Verdict run_cell(ProcessGroup& group, const Cell& cell, bool canonical,
+                 const test_kit::DeviceMemory* memory) {
+  return Run(group, cell, canonical, memory)();
 }
 
 }  // namespace tutti::conformance

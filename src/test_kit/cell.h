@@ -5,6 +5,7 @@
 #include <string>
 
 #include "tutti/process_group.h"
+#include "tutti/test_kit.h"
 
 namespace tutti::conformance {
 
@@ -31,7 +32,9 @@ struct Verdict {
 
 /// Runs the cell on this rank and compares with the reference: what the operation promises to this
 /// rank, nothing written elsewhere, inputs unchanged. `canonical`: to the bit; else results that
-/// depend on the order of a reduction lie within the error bound of their dtype.
-Verdict run_cell(ProcessGroup& group, const Cell& cell, bool canonical = true);
+/// depend on the order of a reduction lie within the error bound of their dtype. `memory`: where
+/// the buffers are; null: on the host.
+Verdict run_cell(ProcessGroup& group, const Cell& cell, bool canonical = true,
+                 const test_kit::DeviceMemory* memory = nullptr);
 
 }  // namespace tutti::conformance

@@ -23,8 +23,8 @@ using conformance::Kind;
 
 constexpr std::size_t kMostFailures = 5;
 
-OpKey key_of(const Call& call, const Kind& kind) {
-  return {call.op, kind.dtype, kind.reduce.kind(), Device::Kind::cpu};
+OpKey key_of(const Call& call, const Kind& kind, Device::Kind device = Device::Kind::cpu) {
+  return {call.op, kind.dtype, kind.reduce.kind(), device};
 }
 
 /// "all_reduce sum of f32", "barrier".
@@ -58,7 +58,8 @@ class KindRun {
 
  private:
   void run_one(const Cell& cell) {
-    const conformance::Verdict verdict = conformance::run_cell(world_, cell, options_.canonical);
+    const conformance::Verdict verdict =
+        conformance::run_cell(world_, cell, options_.canonical, options_.memory);
     ++report_.cells;
     results_ = hash_combine(results_, verdict.bits);
     if (!verdict.wrong.empty()) {
@@ -99,7 +100,8 @@ ConformanceReport run_conformance(ProcessGroup& world, const ConformanceOptions&
   for (const Call& call : conformance::all_calls()) {
     if (options.op && *options.op != call.op) continue;
     for (const Kind& kind : conformance::all_kinds(call)) {
-      if (!world.supports(key_of(call, kind)).yes) continue;
+      const Device device = options.memory != nullptr ? options.memory->device : Device();
+      if (!world.supports(key_of(call, kind, device.kind)).yes) continue;
       KindRun(world, options, call, kind, &report).run();
     }
   }
@@ -112,12 +114,12 @@ using nlohmann::ordered_json;
 
 /// Rows with the same reduce operations, as {dtypes, reduce_ops}; no reduce_ops where nothing is
 /// reduced, no dtypes where there are no data.
-ordered_json supported_rows(const ProcessGroup& world, const Call& call) {
+ordered_json supported_rows(const ProcessGroup& world, const Call& call, Device::Kind device) {
   std::vector<std::pair<ordered_json, ordered_json>> rows;  // reduce_ops, dtypes
   std::map<DType, ordered_json> reduce_ops;
   std::vector<DType> dtypes;
   for (const Kind& kind : conformance::all_kinds(call)) {
-    if (!world.supports(key_of(call, kind)).yes) continue;
+    if (!world.supports(key_of(call, kind, device)).yes) continue;
     if (!reduce_ops.contains(kind.dtype)) dtypes.push_back(kind.dtype);
     ordered_json& ops = reduce_ops.try_emplace(kind.dtype, ordered_json::array()).first->second;
     if (reduces(call.op)) ops.push_back(tutti::name_of(kind.reduce.kind()));
@@ -140,10 +142,10 @@ ordered_json supported_rows(const ProcessGroup& world, const Call& call) {
 }
 
 /// Operations with the same rows together.
-ordered_json supported(const ProcessGroup& world) {
+ordered_json supported(const ProcessGroup& world, Device::Kind device) {
   auto groups = ordered_json::array();
   for (const Call& call : conformance::all_calls()) {
-    const ordered_json rows = supported_rows(world, call);
+    const ordered_json rows = supported_rows(world, call, device);
     auto group = std::find_if(groups.begin(), groups.end(),
                               [&](const ordered_json& g) { return g["rows"] == rows; });
     if (group == groups.end()) {
@@ -155,13 +157,14 @@ ordered_json supported(const ProcessGroup& world) {
   return groups;
 }
 
-/// By reason, in the order in which they come.
-ordered_json holes(const ProcessGroup& world) {
+/// By reason, in the order in which they come: what is not supported, or is and has a reason.
+ordered_json reasons(const ProcessGroup& world, Device::Kind device, bool is_supported) {
   auto by_reason = ordered_json::object();
   for (const Call& call : conformance::all_calls()) {
     for (const Kind& kind : conformance::all_kinds(call)) {
-      const Support support = world.supports(key_of(call, kind));
-      if (!support.yes) by_reason[support.reason].push_back(name_of(call, kind));
+      const Support support = world.supports(key_of(call, kind, device));
+      if (support.yes != is_supported || support.reason.empty()) continue;
+      by_reason[support.reason].push_back(name_of(call, kind));
     }
   }
   return by_reason;
@@ -169,9 +172,11 @@ ordered_json holes(const ProcessGroup& world) {
 
 }  // namespace
 
-std::string support_matrix(const ProcessGroup& world) {
-  const ordered_json matrix = {
-      {"backend", world.backend().name}, {"supported", supported(world)}, {"holes", holes(world)}};
+std::string support_matrix(const ProcessGroup& world, Device::Kind device) {
+  ordered_json matrix = {{"backend", world.backend().name},
+                         {"supported", supported(world, device)},
+                         {"holes", reasons(world, device, false)}};
+  if (device != Device::Kind::cpu) matrix["staged"] = reasons(world, device, true);
   return matrix.dump(1) + "\n";
 }
 

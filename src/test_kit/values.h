@@ -31,6 +31,8 @@ class Guarded {
   Buffer buffer() noexcept { return {data(), count_, dtype_}; }
   Buffer part(std::size_t first, std::size_t part_count) noexcept;
   bool guards_are_whole() const noexcept;
+  /// The guards, too.
+  std::vector<std::byte>& bytes() noexcept { return bytes_; }
 
  private:
   DType dtype_;

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
+#include "device/driver_memory.h"
 #include "tutti/init.h"
 #include "tutti/test_kit.h"
 
@@ -15,6 +17,8 @@ struct Arguments {
   std::string backend = "native";
   std::string matrix;  ///< the committed file
   bool write = false;  ///< make it anew
+  std::string device = "cpu";
+  bool mixed = false;  ///< odd ranks have their buffers on the host all the same
   tutti::test_kit::ConformanceOptions options;
 };
 
@@ -26,6 +30,9 @@ Arguments parse(int argc, char** argv) {
   app.add_flag("--write", arguments.write);
   app.add_option("--counts", arguments.options.counts)->delimiter(',');
   app.add_option("--one-variant-in", arguments.options.one_variant_in);
+  app.add_option("--device", arguments.device, "where buffers are")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_flag("--mixed", arguments.mixed, "on odd ranks they are on the host");
   std::string op;
   app.add_option("--op", op, "this operation only");
   app.add_flag("--canonical", arguments.options.canonical);
@@ -55,15 +62,25 @@ bool holds(const std::string& path, const std::string& matrix) {
 
 int run(const Arguments& arguments) {
   auto world = tutti::init_process_group({.backend = arguments.backend});
+  tutti::test_kit::ConformanceOptions options = arguments.options;
+  std::optional<tutti::standin::TestStream> stream;
+  tutti::test_kit::DeviceMemory memory;
+  if (arguments.device == "cuda" && !(arguments.mixed && world.rank() % 2 == 1)) {
+    stream.emplace(0);
+    memory = tutti::standin::memory_of(*stream);
+    options.memory = &memory;
+  }
   const tutti::test_kit::ConformanceReport report =
-      tutti::test_kit::run_conformance(world, arguments.options);
+      tutti::test_kit::run_conformance(world, options);
   for (const std::string& failure : report.failures) std::fprintf(stderr, "%s\n", failure.c_str());
   bool good = report.failures.empty();
   if (world.rank() == 0) {
-    const std::string matrix = tutti::test_kit::support_matrix(world);
+    const std::string matrix = tutti::test_kit::support_matrix(
+        world, arguments.device == "cuda" ? tutti::Device::Kind::cuda : tutti::Device::Kind::cpu);
     if (arguments.write) std::ofstream(arguments.matrix) << matrix;
     if (!arguments.matrix.empty()) good = holds(arguments.matrix, matrix) && good;
-    std::printf("%s: %d cells on %d ranks, %zu wrong\n", arguments.backend.c_str(), report.cells,
+    std::printf("%s on %s%s: %d cells on %d ranks, %zu wrong\n", arguments.backend.c_str(),
+                arguments.device.c_str(), arguments.mixed ? " and cpu" : "", report.cells,
                 world.world_size(), report.failures.size());
   }
   world.close();

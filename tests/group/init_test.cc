@@ -49,8 +49,10 @@ void expect_all(const std::vector<Outcome>& outcomes, ErrorCode code, const std:
 TEST_F(Init, ABackendThatIsNotHereIsNoAdvice) {
   expect_text(refused_backend("ncccl"),
               "there is no backend \"ncccl\" (\"nccl\" is one, which is not built in)");
-  expect_text(refused_backend("cpu:gloo,cuda:nccl"),
-              "a group has one backend for all its buffers, so name one, without a device");
+  expect_text(refused_backend("cpu:native,xla:nccl"), "\"xla:nccl\" is not understood");
+  expect_text(refused_backend("cpu:native,cpu:gloo"), "\"cpu:gloo\" is not understood");
+  expect_text(refused_backend("cpu:nccl,cuda:nccl"), "nccl takes device memory only");
+  expect_text(refused_backend("cpu:native,cuda:gloo"), "gloo takes the memory of the host only");
 }
 
 TEST_F(Init, ANegativeTimeoutIsSaidInSeconds) {

@@ -1,0 +1,646 @@
+#include "group/device_queue.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <new>
+#include <utility>
+
+#include "base/log.h"
+#include "group/check.h"
+#include "group/through_aborts.h"
+#include "group/under_way.h"
+
+namespace tutti::group {
+
+namespace {
+
+using Clock = Deadline::Clock;
+using device::Current;
+using device::Event;
+using device::Passage;
+
+/// The device rings no bell: whoever waits for it looks again after so long.
+constexpr std::chrono::microseconds kLookAgain{30};
+/// How long it is looked at without a pause.
+constexpr std::chrono::microseconds kSpin{30};
+/// How long the thread helps one operation before it looks at the others.
+constexpr std::chrono::microseconds kHelp{20};
+/// What copies that are under way may still take when their group goes.
+constexpr std::chrono::seconds kLastCopies{2};
+
+/// A blocking collective that awaits its turn, as the others see it.
+class Queued final : public control::ProgramAwaits {
+ public:
+  Queued(const control::Membership& membership, const Request& request) noexcept
+      : membership_(membership), request_(request) {}
+  const control::Membership& membership() const noexcept override { return membership_; }
+  bool look(std::optional<control::WaitPart>* part) override {
+    *part = membership_.awaits(request_, true);
+    return true;
+  }
+
+ private:
+  const control::Membership& membership_;
+  const Request& request_;
+};
+
+/// Sleeps a little; only the kernel's clock ends it.
+void pause_a_little() {
+  Doorbell nobody_rings;
+  wait_until(nobody_rings, Clock::now() + kLookAgain, [] { return false; });
+}
+
+/// What a part that knows of no operation throws gets the heading of one.
+Error headed(const Error& failure, const Request& request, int rank) {
+  return failure.context().op.empty() ? of_operation(failure, request, rank) : failure;
+}
+
+/// Watches copies of which others must not wait for ever.
+class StallWatch {
+ public:
+  /// Throws where they have not ended in the stall time of `request`, though the device has come to
+  /// `ready`, behind which they are.
+  void refuse_stall(const Event& ready, const Request& request, const Device& device) {
+    const Clock::time_point now = Clock::now();
+    const std::chrono::nanoseconds patience = request.stall.budget();
+    if (!reached_) {
+      if (ready.done()) reached_ = now;
+    } else if (now - *reached_ > patience) {
+      throw Error(ErrorCode::kTimeout,
+                  fmt::format("{} has been at a copy for {:g} s: nothing moves", name_of(device),
+                              std::chrono::duration<double>(patience).count()));
+    }
+  }
+
+ private:
+  std::optional<Clock::time_point> reached_;
+};
+
+struct Range {
+  std::uintptr_t begin = 0, end = 0;
+  bool overlaps(const Range& other) const noexcept {
+    return begin < other.end && other.begin < end;
+  }
+};
+
+Range range_of(const ConstBuffer& buffer) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(buffer.data);
+  return {begin, begin + buffer.byte_count()};
+}
+
+}  // namespace
+
+/// One collective, cut. Used by one thread at a time.
+class DeviceQueue::Operation {
+ public:
+  /// By the thread that calls it: what the program's stream has been given so far comes before.
+  Operation(DeviceQueue& queue, const Request& whole, std::vector<Request> pieces)
+      : queue_(queue),
+        device_(device_of(whole)),
+        pieces_(std::move(pieces)),
+        input_(range_of(whole.input)),
+        output_(range_of(whole.output)) {
+    if (!is_on_device(whole)) return;
+    is_direct_ = queue.calls_.is_direct(whole);
+    lane_ = &queue.lane(device_);
+    const Current current(lane_->cuda(), device_.index);
+    ready_.emplace(lane_->cuda());
+    ready_->record(whole.stream);
+  }
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+  ~Operation() {
+    for (Passage& passage : begun_) queue_.leave(std::move(passage));
+  }
+
+  bool is_direct() const noexcept { return is_direct_; }
+  bool is_staged() const noexcept { return lane_ != nullptr && !is_direct_; }
+  bool is_done_on_host() const noexcept { return next_ == pieces_.size(); }
+  /// Whether it reads and writes nothing that `earlier` writes, and writes nothing that it reads.
+  bool is_free_of(const Operation& earlier) const noexcept {
+    return !input_.overlaps(earlier.output_) && !output_.overlaps(earlier.output_) &&
+           !output_.overlaps(earlier.input_);
+  }
+
+  /// Starts to copy in as many pieces as there is memory for. `must`: the next one has to be among
+  /// them unless memory of others will come back.
+  void begin_copies(bool must) {
+    if (!is_staged() || begun_count_ == pieces_.size()) return;
+    const Current current(lane_->cuda(), device_.index);
+    queue_.reap();
+    const bool may_come_back = queue_.is_leaving();
+    while (begun_count_ < pieces_.size()) {
+      begun_.emplace_back(*lane_, pieces_[begun_count_], queue_.membership_.rank());
+      const bool is_next = begun_count_ == next_;
+      if (!begun_.back().begin(*ready_, must && is_next && !may_come_back)) {
+        begun_.pop_back();
+        return;
+      }
+      ++begun_count_;
+    }
+  }
+  bool is_next_in() {
+    if (!is_staged()) return true;
+    if (begun_count_ > next_ && begun_.front().is_in()) return true;
+    watch_.refuse_stall(*ready_, pieces_.front(), device_);
+    return false;
+  }
+  const Request& next() const { return pieces_[next_]; }
+
+  /// Does the next piece, which is in.
+  void run_next() {
+    queue_.calls_.run(on_host());
+    end_next();
+  }
+  /// The same by steps that do not block; true once it is done. A direct one is queued on the
+  /// lane's stream.
+  bool step_next() {
+    if (!has_started_) {
+      under_way_ = queue_.calls_.start(on_host());
+      has_started_ = true;
+    }
+    if (!under_way_.wait_for(kHelp)) return false;
+    has_started_ = false;
+    end_next();
+    return true;
+  }
+  /// What `stream` is given next comes after the operation, which is done on the host.
+  void order(Stream stream) const {
+    if (!over_) return;
+    const Current current(lane_->cuda(), device_.index);
+    over_->order(stream);
+  }
+  bool is_over() {
+    if (!over_ || over_->done()) return true;
+    if (is_staged()) watch_.refuse_stall(*ready_, pieces_.front(), device_);
+    return false;
+  }
+
+ private:
+  Request on_host() const {
+    if (is_staged()) return begun_.front().on_host();
+    Request request = pieces_[next_];
+    if (!is_direct_) return request;
+    request.stream = lane_->out();
+    const Current current(lane_->cuda(), device_.index);
+    ready_->order(lane_->out());
+    return request;
+  }
+  void end_next() {
+    watch_ = {};
+    if (is_staged()) copy_out();
+    ++next_;
+    if (lane_ != nullptr && is_done_on_host()) mark_over();
+  }
+  void copy_out() {
+    const Current current(lane_->cuda(), device_.index);
+    begun_.front().copy_out(*ready_);
+    queue_.leave(std::move(begun_.front()));
+    begun_.pop_front();
+  }
+  void mark_over() {
+    const Current current(lane_->cuda(), device_.index);
+    over_.emplace(lane_->cuda());
+    over_->record(lane_->out());
+  }
+
+  DeviceQueue& queue_;
+  const Device device_;
+  const std::vector<Request> pieces_;
+  const Range input_, output_;
+  bool is_direct_ = false;
+  device::Lane* lane_ = nullptr;  // null: host memory
+  std::optional<Event> ready_, over_;
+  StallWatch watch_;
+  std::deque<Passage> begun_;  // from the next piece on
+  std::size_t begun_count_ = 0, next_ = 0;
+  bool has_started_ = false;
+  Work under_way_;  // last: it ends before what it uses
+};
+
+/// An asynchronous collective. The thread does it.
+class DeviceQueue::Entry final : public WorkState, public control::ProgramAwaits {
+ public:
+  Entry(DeviceQueue& queue, Request whole, std::vector<Request> pieces)
+      : WorkState(std::move(whole)),
+        queue_(queue),
+        operation_(queue, WorkState::request(), std::move(pieces)) {}
+
+  Operation& operation() noexcept { return operation_; }
+  bool help(Clock::time_point until) override {
+    return wait_through_aborts(
+        queue_.membership_, until, [this] { return done(); }, this);
+  }
+  bool help_in_order(Clock::time_point until) override {
+    const bool is_there = wait_through_aborts(
+        queue_.membership_, until, [this] { return is_in_order_.load() || done(); }, this);
+    if (!is_there || !is_in_order_.load()) return is_there;
+    with_heading(request(), queue_.membership_.rank(),
+                 [this] { operation_.order(request().stream); });
+    return true;
+  }
+  /// Done on the host: waits and orders may go on.
+  void set_in_order() noexcept { is_in_order_.store(true); }
+  void end_failed(const Error& failure) noexcept {
+    control::Membership& membership = queue_.membership_;
+    if (!queue_.failed()) {
+      const Error own = headed(failure, request(), membership.rank());
+      membership.fail({own.code(), own.what(), {membership.rank()}, {}});
+    }
+    end(membership.error(&request()));
+  }
+
+ private:
+  const control::Membership& membership() const noexcept override { return queue_.membership_; }
+  bool look(std::optional<control::WaitPart>* part) override {
+    // Once the host's part is done it is the device's.
+    if (!done() && !is_in_order_.load()) *part = queue_.membership_.awaits(request(), true);
+    return true;
+  }
+
+  DeviceQueue& queue_;
+  Operation operation_;
+  std::atomic<bool> is_in_order_{false};
+};
+
+/// An asynchronous receive into device memory: one into host memory, then a copy.
+class DeviceQueue::Received final : public WorkState, public control::ProgramAwaits {
+ public:
+  Received(DeviceQueue& queue, const Request& message)
+      : WorkState(unwatched(message)),
+        queue_(queue),
+        lane_(queue.lane(device_of(message))),
+        passage_(lane_, message, queue.membership_.rank()) {
+    const Current current(lane_.cuda(), lane_.device());
+    ready_.emplace(lane_.cuda());
+    ready_->record(request().stream);
+    passage_.begin(*ready_, true);
+  }
+  ~Received() override {
+    queue_.leave(std::move(passage_));
+    queue_.reap();
+  }
+
+  /// Once it is shared by those who step it.
+  void start() { host_ = queue_.calls_.start(passage_.on_host()); }
+  bool help(Clock::time_point until) override {
+    return wait_through_aborts(
+        queue_.membership_, until, [this] { return done(); }, this);
+  }
+  bool help_in_order(Clock::time_point until) override {
+    const bool is_there = wait_through_aborts(
+        queue_.membership_, until, [this] { return is_in_order_.load() || done(); }, this);
+    if (!is_there || !is_in_order_.load()) return is_there;
+    with_heading(request(), queue_.membership_.rank(), [this] {
+      const Current current(lane_.cuda(), lane_.device());
+      passage_.order(request().stream);
+    });
+    return true;
+  }
+  bool cancel() override { return host_.cancel(); }
+
+  /// Does what can be done now; true once it has ended.
+  bool step(bool* has_moved) noexcept try {
+    if (!is_in_order_.load()) {
+      if (!host_.done()) return false;
+      *has_moved = true;
+      host_.wait();
+      const Current current(lane_.cuda(), lane_.device());
+      passage_.copy_out(*ready_);
+      is_in_order_.store(true);
+    }
+    if (!passage_.is_over()) {
+      watch_.refuse_stall(*ready_, request(), device_of(request()));
+      return false;
+    }
+    end();
+    return true;
+  } catch (const Error& failure) {
+    end(headed(failure, request(), queue_.membership_.rank()));
+    return true;
+  }
+  bool is_copying() const noexcept { return is_in_order_.load(); }
+
+ private:
+  /// Its observer is told by the receive into host memory.
+  static Request unwatched(Request message) {
+    message.observer = nullptr;
+    return message;
+  }
+  const control::Membership& membership() const noexcept override { return queue_.membership_; }
+  bool look(std::optional<control::WaitPart>* part) override {
+    if (!host_.done()) *part = queue_.membership_.awaits(request(), false);
+    return true;
+  }
+
+  DeviceQueue& queue_;
+  device::Lane& lane_;
+  Passage passage_;
+  std::optional<Event> ready_;
+  StallWatch watch_;
+  std::atomic<bool> is_in_order_{false};
+  Work host_;
+};
+
+DeviceQueue::DeviceQueue(control::Membership& membership, std::string library,
+                         std::size_t staging_bytes, Calls calls)
+    : membership_(membership),
+      library_(std::move(library)),
+      staging_bytes_(staging_bytes),
+      calls_(std::move(calls)),
+      thread_(*membership.waiter().bell) {}
+
+DeviceQueue::~DeviceQueue() {
+  if (pending() + messages_pending_.load() > 0) {
+    membership_.fail(destroyed_too_early(membership_.rank()));
+    wait_through_aborts(membership_, Clock::time_point::max(),
+                        [this] { return pending() + messages_pending_.load() == 0; });
+  }
+  wait_through_aborts(membership_, Clock::now() + kLastCopies,
+                      [this] { return unfinished_.load() == 0; });
+  thread_.stop();
+  for (const std::shared_ptr<Entry>& entry : on_device_) {
+    entry->end_failed(Error(ErrorCode::kTimeout, "the device does not end what it was given"));
+  }
+  const Clock::time_point end = Clock::now() + kLastCopies;
+  for (reap(); is_leaving() && Clock::now() < end; reap()) pause_a_little();
+  if (!is_leaving()) return;
+  log(LogLevel::warn,
+      fmt::format("rank {}: copies from and to device memory do not end; the memory "
+                  "they use is left behind",
+                  membership_.rank()));
+  (void)new (std::nothrow) std::pair(std::move(leaving_), std::move(lanes_));
+}
+
+device::Lane& DeviceQueue::lane(const Device& device) {
+  const std::lock_guard lock(lanes_mutex_);
+  std::unique_ptr<device::Lane>& lane = lanes_[device.index];
+  if (!lane) lane = std::make_unique<device::Lane>(cuda(), device.index, staging_bytes_);
+  return *lane;
+}
+
+template <class Done>
+void DeviceQueue::wait_for_device(const Request& request, Done&& done) {
+  const Clock::time_point spin_end = Clock::now() + kSpin;
+  while (!done()) {
+    if (failed()) membership_.throw_cause(request);
+    if (Clock::now() < spin_end) {
+      pause_core();
+    } else {
+      pause_a_little();
+    }
+  }
+}
+
+void DeviceQueue::wait_for_copy(const Request& message, const Passage& passage,
+                                const Event& ready) {
+  StallWatch watch;
+  wait_for_device(message, [&] {
+    if (passage.is_in()) return true;
+    watch.refuse_stall(ready, message, device_of(message));
+    return false;
+  });
+}
+
+void DeviceQueue::leave(Passage passage) {
+  if (!passage.has_begun()) return;
+  const std::lock_guard lock(leaving_mutex_);
+  leaving_.push_back(std::move(passage));
+}
+
+bool DeviceQueue::is_leaving() {
+  const std::lock_guard lock(leaving_mutex_);
+  return !leaving_.empty();
+}
+
+/// A copy that has failed is over, too: its device says so to whoever uses it next.
+void DeviceQueue::reap() noexcept {
+  const auto is_over = [](Passage& passage) {
+    try {
+      return passage.is_over();
+    } catch (const Error&) {
+      return true;
+    }
+  };
+  std::list<Passage> over;  // goes without the lock: what it owns may take long to free
+  const std::lock_guard lock(leaving_mutex_);
+  for (auto passage = leaving_.begin(); passage != leaving_.end();) {
+    const auto next = std::next(passage);
+    if (is_over(*passage)) over.splice(over.end(), leaving_, passage);
+    passage = next;
+  }
+}
+
+void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
+  if (is_on_device(whole) && calls_.is_direct(whole)) {
+    wait_for_pending(pending_, whole);
+    return calls_.run(pieces.front());  // on the program's own stream
+  }
+  Operation operation(*this, whole, std::move(pieces));
+  wait_for_pending(operation.is_staged() ? unfinished_ : pending_, operation.next());
+  while (!operation.is_done_on_host()) {
+    wait_for_device(operation.next(), [&] {
+      operation.begin_copies(true);
+      return operation.is_next_in();
+    });
+    operation.run_next();
+  }
+  operation.order(whole.stream);
+}
+
+Work DeviceQueue::start(Request whole, std::vector<Request> pieces) {
+  ensure_thread();
+  auto entry = std::make_shared<Entry>(*this, std::move(whole), std::move(pieces));
+  {
+    const std::lock_guard lock(mutex_);
+    pending_.fetch_add(1);
+    unfinished_.fetch_add(1);
+    new_entries_.push_back(entry);
+  }
+  thread_.wake();
+  return Work(std::move(entry));
+}
+
+/// Collectives are done in the order of their calls.
+void DeviceQueue::wait_for_pending(const std::atomic<std::size_t>& count, const Request& request) {
+  if (count.load() == 0) return;
+  Queued queued(membership_, request);
+  wait_through_aborts(
+      membership_, Clock::time_point::max(), [&] { return count.load() == 0; }, &queued);
+  if (failed()) membership_.throw_cause(request);
+}
+
+void DeviceQueue::run_message(const Request& message) {
+  device::Lane& lane = this->lane(device_of(message));
+  const Current current(lane.cuda(), lane.device());
+  Passage passage(lane, message, membership_.rank());
+  Event ready(lane.cuda());
+  ready.record(message.stream);
+  reap();
+  try {
+    passage.begin(ready, true);
+    wait_for_copy(message, passage, ready);
+    calls_.run(passage.on_host());
+    passage.copy_out(ready);
+    passage.order(message.stream);
+  } catch (...) {
+    leave(std::move(passage));
+    throw;
+  }
+  leave(std::move(passage));
+}
+
+Work DeviceQueue::start_message(const Request& message) {
+  ensure_thread();
+  if (message.op == Op::recv) {
+    auto received = std::make_shared<Received>(*this, message);
+    received->start();
+    {
+      const std::lock_guard lock(mutex_);
+      messages_pending_.fetch_add(1);
+      new_received_.push_back(received);
+    }
+    thread_.wake();
+    return Work(std::move(received));
+  }
+  device::Lane& lane = this->lane(device_of(message));
+  const Current current(lane.cuda(), lane.device());
+  auto passage = std::make_shared<Passage>(lane, message, membership_.rank());
+  Event ready(lane.cuda());
+  ready.record(message.stream);
+  reap();
+  try {
+    passage->begin(ready, true);
+    wait_for_copy(message, *passage, ready);
+  } catch (...) {
+    leave(std::move(*passage));
+    throw;
+  }
+  return continue_with(calls_.start(passage->on_host()), [passage](const Error*) {});
+}
+
+void DeviceQueue::drain(Deadline deadline) {
+  const auto left = [this] { return unfinished_.load() + messages_pending_.load(); };
+  if (wait_through_aborts(membership_, deadline.end(Clock::now()), [&] { return left() == 0; })) {
+    return;
+  }
+  throw still_under_way(membership_.rank(), left());
+}
+
+void DeviceQueue::ensure_thread() {
+  if (has_thread_.load()) return;
+  const std::lock_guard lock(mutex_);
+  if (has_thread_.load()) return;
+  thread_.add(*this);
+  has_thread_.store(true);
+}
+
+// ---- the thread
+
+control::Driver::Step DeviceQueue::step() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    std::move(new_entries_.begin(), new_entries_.end(), std::back_inserter(entries_));
+    new_entries_.clear();
+    received_.splice(received_.end(), new_received_);
+  }
+  bool has_moved = step_collectives();
+  has_moved |= end_those_over();
+  has_moved |= step_messages();
+  if (has_moved) membership_.notify(membership_.rank());
+  if (entries_.empty() && on_device_.empty() && received_.empty()) return Step::idle;
+  if (has_moved) return Step::moved;
+  const bool only_awaits_peers =
+      entries_.empty() && on_device_.empty() &&
+      std::none_of(received_.begin(), received_.end(),
+                   [](const auto& received) { return received->is_copying(); });
+  if (only_awaits_peers) return Step::waiting;
+  pause_a_little();
+  return Step::moved;
+}
+
+/// Starts copies of those that wait, and does the next piece of the first.
+bool DeviceQueue::step_collectives() noexcept {
+  if (entries_.empty()) return false;
+  const std::shared_ptr<Entry> first = entries_.front();
+  try {
+    if (failed()) membership_.throw_cause(first->request());
+    begin_copies();
+    Operation& operation = first->operation();
+    if (!operation.is_next_in()) return false;
+    if (!std::exchange(first_has_begun_, true)) first->begin();
+    if (!operation.step_next()) return false;
+    if (!operation.is_done_on_host()) return true;
+    first->set_in_order();
+    on_device_.push_back(first);
+  } catch (const Error& failure) {
+    first->end_failed(failure);
+    unfinished_.fetch_sub(1);
+  } catch (const std::exception& failure) {
+    first->end_failed(Error(ErrorCode::kSystem, failure.what()));
+    unfinished_.fetch_sub(1);
+  }
+  first_has_begun_ = false;
+  entries_.pop_front();
+  pending_.fetch_sub(1);
+  return true;
+}
+
+void DeviceQueue::begin_copies() {
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    Operation& operation = (*entry)->operation();
+    const auto is_free = [&](const std::shared_ptr<Entry>& earlier) {
+      return operation.is_free_of(earlier->operation());
+    };
+    if (!std::all_of(on_device_.begin(), on_device_.end(), is_free) ||
+        !std::all_of(entries_.begin(), entry, is_free)) {
+      return;
+    }
+    operation.begin_copies(entry == entries_.begin());
+  }
+}
+
+bool DeviceQueue::end_those_over() noexcept {
+  bool ended = false;
+  for (auto entry = on_device_.begin(); entry != on_device_.end();) {
+    try {
+      if (!(*entry)->operation().is_over()) {
+        ++entry;
+        continue;
+      }
+      // A device is let go of what has failed in the same way as of what is done.
+      if (failed() && (*entry)->operation().is_direct()) {
+        membership_.throw_cause((*entry)->request());
+      }
+      (*entry)->end();
+    } catch (const Error& failure) {
+      (*entry)->end_failed(failure);
+    }
+    entry = on_device_.erase(entry);
+    unfinished_.fetch_sub(1);
+    ended = true;
+  }
+  if (ended) reap();
+  return ended;
+}
+
+bool DeviceQueue::step_messages() noexcept {
+  bool has_moved = false;
+  for (auto received = received_.begin(); received != received_.end();) {
+    if (!(*received)->step(&has_moved)) {
+      ++received;
+      continue;
+    }
+    received = received_.erase(received);
+    messages_pending_.fetch_sub(1);
+    has_moved = true;
+  }
+  return has_moved;
+}
+
+/// What it waits for has deadlines of its own, or is the device's.
+void DeviceQueue::ask(Clock::time_point, Clock::time_point*) noexcept {}
+
+}  // namespace tutti::group

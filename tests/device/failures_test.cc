@@ -1,0 +1,149 @@
+// Calls of CUDA that fail, late copies and copies that never end, while ranks operate on device
+// memory: every call ends, all ranks blame the same, and nothing is left behind.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <random>
+
+#include "standin/program.h"
+#include "tutti/test_kit.h"
+#include "tutti/tutti.h"
+
+namespace tutti {
+namespace {
+
+using namespace std::chrono_literals;
+using standin::DeviceArray;
+using standin::Driver;
+using standin::TestStream;
+
+constexpr int kRanks = 3;
+
+/// What goes wrong in one round, on whichever rank it meets.
+struct Trouble {
+  const char* function;
+  int nth;
+  bool hangs;
+};
+
+Trouble make_trouble(std::mt19937& random) {
+  // Those that a copy goes through; a pool without memory is no failure.
+  static constexpr const char* kFunctions[] = {"cuMemcpyAsync", "cuEventRecord",
+                                               "cuStreamWaitEvent", "cuEventQuery"};
+  const char* const function = kFunctions[random() % std::size(kFunctions)];
+  const bool hangs = random() % 8 == 0;
+  return {hangs ? "cuMemcpyAsync" : function, static_cast<int>(random() % 120) + 1, hangs};
+}
+
+/// Operations of all kinds until one fails, or there are no more.
+void operate(ProcessGroup& world, std::uint32_t seed) {
+  std::mt19937 random(seed);  // the same on all ranks
+  const TestStream stream(world.rank() % 2);
+  const auto buffer_of = [&](const DeviceArray<float>& array) {
+    return Buffer::cuda(array.data(), array.count(), stream.device(), stream.stream().handle);
+  };
+  std::vector<float> host(500, 1);
+  for (int i = 0; i < 8; ++i) {
+    const DeviceArray<float> x(stream.device(), random() % 3000 + 1);
+    const DeviceArray<float> all(stream.device(), kRanks * x.count());
+    std::vector<Work> works;
+    switch (random() % 5) {
+      case 0:
+        world.all_reduce(buffer_of(x));
+        break;
+      case 1:
+        works.push_back(world.all_reduce(buffer_of(x), async));
+        works.push_back(world.all_gather(buffer_of(x), buffer_of(all), async));
+        break;
+      case 2:
+        world.broadcast(buffer_of(x), {.root = static_cast<int>(random() % kRanks)});
+        break;
+      case 3:
+        works.push_back(world.all_reduce(buffer_of(x), async));
+        world.all_reduce(host);
+        break;
+      default: {
+        const int next = (world.rank() + 1) % kRanks, last = (world.rank() + kRanks - 1) % kRanks;
+        const Buffer received =
+            Buffer::cuda(all.data(), x.count(), stream.device(), stream.stream().handle);
+        world.batch({Message::send(buffer_of(x), next), Message::recv(received, last)});
+        break;
+      }
+    }
+    wait_all(works);
+    for (Work& work : works) work.wait_host();
+  }
+}
+
+/// Whether something failed.
+bool run_round(std::uint32_t seed) {
+  std::mt19937 random(seed);
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  control.set_delays(seed, 100);
+  const standin::Counts before = control.counts();  // of groups that a device did not let go
+  const Trouble trouble = make_trouble(random);
+  SCOPED_TRACE(testing::Message() << "seed " << seed << ": call " << trouble.nth << " of "
+                                  << trouble.function << (trouble.hangs ? " hangs" : " fails"));
+  test_kit::RunOptions options;
+  options.deadline = 60s;
+  options.init.timeout = 500ms;
+  options.init.settings = {
+      {"cuda_library", standin::driver_file()}, {"log", "error"}, {"stall_timeout", "500ms"}};
+  if (trouble.hangs) {
+    control.hang(trouble.function, trouble.nth);
+  } else {
+    control.fail(trouble.function, trouble.nth, standin::kUnknown);
+  }
+  std::atomic<int> left{kRanks};
+  const auto outcomes = test_kit::collect_ranks(
+      kRanks,
+      [&](const test_kit::Rank& me) -> std::string {
+        ProcessGroup world = init_process_group(me.init);
+        try {
+          operate(world, seed);
+          world.close();
+        } catch (const Error&) {
+          // What hangs is let go once all have been told, so that what is left can be counted.
+          if (--left == 0) control.release();
+          throw;
+        }
+        --left;
+        return "";
+      },
+      options);
+  control.release();
+  std::optional<std::vector<int>> culprits;
+  bool has_failed = false;
+  for (const test_kit::Outcome& outcome : outcomes) {
+    if (outcome.failure.empty()) continue;
+    has_failed = true;
+    // A program's own call of CUDA may have been the one.
+    if (!outcome.error) continue;
+    if (!culprits) culprits = outcome.error->context().culprits;
+    EXPECT_EQ(outcome.error->context().culprits, *culprits) << outcome.failure;
+  }
+  if (trouble.hangs) return has_failed;  // a group leaves behind what a device does not let go
+  const standin::Counts counts = control.counts();
+  EXPECT_EQ(counts.streams, before.streams);
+  EXPECT_EQ(counts.events, before.events);
+  EXPECT_EQ(counts.pinned_bytes, before.pinned_bytes);
+  EXPECT_EQ(counts.device_bytes, before.device_bytes);
+  return has_failed;
+}
+
+TEST(DeviceFailures, EndOnAllRanksAndLeaveNothing) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not fail when asked to";
+  const int rounds = std::getenv("TUTTI_TEST_FULL") != nullptr ? 1000 : 40;
+  int failed = 0;
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+    failed += run_round(static_cast<std::uint32_t>(round + 1)) ? 1 : 0;
+  }
+  RecordProperty("failed", failed);
+  std::printf("%d of %d rounds met the failure\n", failed, rounds);
+  EXPECT_GT(failed, rounds / 4);
+}
+
+}  // namespace
+}  // namespace tutti
