@@ -3,6 +3,9 @@
 #
 # tutti_find_libtorch(ROOT WHY): makes `tutti::libtorch` from the folder ROOT (it holds include/ and lib/) and sets
 # TUTTI_LIBTORCH_VERSION; where that is not possible WHY is set to the reason, else to "".
+# TUTTI_LIBTORCH_DEVICES says "with CUDA" or "CPU only". Where the folder holds libtorch_cuda.so, programs that link
+# tutti::libtorch are linked with it, whether or not they name a symbol of it: its kernels make themselves known when it is
+# loaded. Libraries are not: libtutti_torch serves programs with CUDA and without.
 # An installed package includes this file with TUTTI_BUILT_WITH_LIBTORCH and TUTTI_BUILT_TORCH_ROOT set.
 include_guard()
 
@@ -48,6 +51,15 @@ function(tutti_find_libtorch root why)
     INTERFACE_LINK_LIBRARIES "tutti::libtorch_torch_cpu;tutti::libtorch_c10"
     INTERFACE_COMPILE_FEATURES cxx_std_20)
   set(TUTTI_LIBTORCH_VERSION ${version} PARENT_SCOPE)
+  set(TUTTI_LIBTORCH_DEVICES "CPU only" PARENT_SCOPE)
+  if(EXISTS ${root}/lib/libtorch_cuda.so)
+    set(TUTTI_LIBTORCH_DEVICES "with CUDA" PARENT_SCOPE)
+    set(words --push-state --no-as-needed ${root}/lib/libc10_cuda.so ${root}/lib/libtorch_cuda.so --pop-state
+      --allow-shlib-undefined)  # NVIDIA's libraries may lie elsewhere: what is missing is said when a program starts
+    list(JOIN words "$<COMMA>" words)
+    set_property(TARGET tutti::libtorch PROPERTY
+      INTERFACE_LINK_OPTIONS "$<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:LINKER:${words}>")
+  endif()
 endfunction()
 
 # The folder to look in: -DTORCH_ROOT, the environment's, then the newest among `places`.

@@ -14,10 +14,17 @@ function(tutti_test_code name)
   target_precompile_headers(${name} REUSE_FROM tutti_test_headers)
 endfunction()
 
+# tutti_gpu_program(NAME TIMEOUT [device]): a GoogleTest program that `./dev gpu` takes to a machine with a GPU and runs there
+# whole, with TUTTI_TEST_CUDA=real. device: it is nothing without a GPU.
+function(tutti_gpu_program name timeout)
+  add_dependencies(gpu_tests ${name})
+  set_property(GLOBAL APPEND PROPERTY TUTTI_GPU_PROGRAMS "$<TARGET_FILE:${name}> ${timeout} ${ARGN}")
+endfunction()
+
 # tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s] [LAYOUTS l ...]): one GoogleTest program; one
 # ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in TUTTI_TEST_LAYOUT. Labels:
 # none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`,
-# `package`.
+# `package`, `gpu` (tutti_gpu_program).
 function(tutti_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS;LAYOUTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -34,6 +41,9 @@ function(tutti_test name)
   list(JOIN ARG_LABEL . labels)
   if(labels MATCHES "threads|store|net")
     add_dependencies(thread_tests ${name})
+  endif()
+  if(gpu IN_LIST ARG_LABEL)
+    tutti_gpu_program(${name} ${ARG_TIMEOUT} device)
   endif()
   foreach(layout "" ${ARG_LAYOUTS})
     set(prefix ${name})

@@ -16,6 +16,7 @@ constexpr const char* kHelp =
   --batch N          images per step, over all ranks (%zu)
   --lr X             learning rate at the start; it falls to 0 linearly (%g)
   --seed N           for weights, order and dropout (%zu)
+  --device NAME      cpu (default), or cuda: the ranks of a host take its devices in turn
   --compress TYPE    send gradients as bf16 or f16: half the bytes, for ranks on several hosts
   --limit N          use only the first N training images
   --checkpoint FILE  on Ctrl-C or SIGTERM, save everything here and end

@@ -10,6 +10,7 @@
 
 #include "arguments.h"
 #include "common/checkpoint.h"
+#include "common/device.h"
 #include "common/fashion_mnist.h"
 #include "common/report.h"
 
@@ -39,7 +40,8 @@ struct NetImpl : torch::nn::Module {
 TORCH_MODULE(Net);
 
 /// Share of the test images classified correctly; every image is looked at by one rank.
-double test_accuracy(Net& net, FashionMnist& images, tutti::ProcessGroup& world) {
+double test_accuracy(Net& net, FashionMnist& images, torch::Device device,
+                     tutti::ProcessGroup& world) {
   const torch::NoGradGuard no_grad;
   net->eval();
   const auto ranks = static_cast<std::size_t>(world.world_size());
@@ -49,18 +51,21 @@ double test_accuracy(Net& net, FashionMnist& images, tutti::ProcessGroup& world)
     samples.push_back(i);
     if (samples.size() < 500 && i + ranks < *images.size()) continue;
     const auto batch = images.get_batch(samples);
-    correct += net->forward(batch.data).argmax(1).eq(batch.target).sum().item<std::int64_t>();
+    const auto classes = net->forward(batch.data.to(device)).argmax(1);
+    correct += classes.eq(batch.target.to(device)).sum().item<std::int64_t>();
     samples.clear();
   }
   return static_cast<double>(world.all_reduce_value(correct)) / static_cast<double>(*images.size());
 }
 
 int train(const Arguments& arguments, tutti::ProcessGroup& world) {
+  const torch::Device device = device_named(arguments.device);
   FashionMnist images(read_image_set(arguments.data, "train"), arguments.limit);
   FashionMnist test_images(read_image_set(arguments.data, "t10k"));
 
   torch::manual_seed(arguments.seed);
   Net net;
+  net->to(device);
   auto model = tutti::DistributedDataParallel(net, world);
   if (arguments.compress == "bf16") model.set_communication_hook("bf16", tutti::bf16_compress());
   if (arguments.compress == "f16") model.set_communication_hook("f16", tutti::f16_compress());
@@ -85,7 +90,8 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
       const double rate = arguments.learning_rate * (1 - static_cast<double>(run.step) / all_steps);
       for (auto& group : optimizer.param_groups()) group.options().set_lr(rate);
       optimizer.zero_grad();
-      auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
+      const auto scores = model.forward(batch.data.to(device));
+      auto loss = torch::cross_entropy_loss(scores, batch.target.to(device));
       loss.backward();
       optimizer.step();
       ++run.step;
@@ -100,7 +106,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   const Speed speed = meter.speed(model.stats());
   char result[40];
   std::snprintf(result, sizeof(result), "test accuracy %.2f %%",
-                100 * test_accuracy(net, test_images, world));
+                100 * test_accuracy(net, test_images, device, world));
   return report(*net, speed, model.stats(), result, world) ? 0 : 1;
 }
 

@@ -16,6 +16,7 @@ constexpr const char* kHelp =
   --batch N             images per step, over all ranks (%zu)
   --lr X                learning rate at its highest; it falls to 0 (%g)
   --seed N              for weights and order (%zu)
+  --device NAME         cpu (default), or cuda: the ranks of a host take its devices in turn
   --limit N             use only the first N training images
   --plot FILE           draw the loss here, as SVG, while it trains and at the end
   --checkpoint FILE     on Ctrl-C or SIGTERM, save everything here and end

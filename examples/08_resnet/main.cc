@@ -13,6 +13,7 @@
 
 #include "arguments.h"
 #include "common/checkpoint.h"
+#include "common/device.h"
 #include "common/fashion_mnist.h"
 #include "common/report.h"
 #include "common/schedule.h"
@@ -27,7 +28,8 @@ struct Quality {
 };
 
 /// On all ranks together: every image is looked at by one of them.
-Quality evaluate(ResNet18& net, FashionMnist& images, tutti::ProcessGroup& world) {
+Quality evaluate(ResNet18& net, FashionMnist& images, torch::Device device,
+                 tutti::ProcessGroup& world) {
   // Each rank has the running statistics of its own last batch: here they take rank 0's.
   share_buffers(*net, world);
   const torch::NoGradGuard no_grad;
@@ -39,10 +41,9 @@ Quality evaluate(ResNet18& net, FashionMnist& images, tutti::ProcessGroup& world
     samples.push_back(i);
     if (samples.size() < 250 && i + ranks < *images.size()) continue;
     const auto batch = images.get_batch(samples);
-    const auto scores = net->forward(batch.data);
-    sums[0] +=
-        torch::cross_entropy_loss(scores, batch.target, {}, at::Reduction::Sum).item<double>();
-    sums[1] += scores.argmax(1).eq(batch.target).sum().item<double>();
+    const auto scores = net->forward(batch.data.to(device)), target = batch.target.to(device);
+    sums[0] += torch::cross_entropy_loss(scores, target, {}, at::Reduction::Sum).item<double>();
+    sums[1] += scores.argmax(1).eq(target).sum().item<double>();
     samples.clear();
   }
   net->train();
@@ -61,12 +62,14 @@ std::size_t whole_batches(const tutti::DistributedSampler& sampler, std::size_t 
 }
 
 int train(const Arguments& arguments, tutti::ProcessGroup& world) {
+  const torch::Device device = device_named(arguments.device);
   FashionMnist images(read_image_set(arguments.data, "train"), arguments.limit);
   const ImageSet held_out = read_image_set(arguments.data, "t10k");
   FashionMnist test_images(held_out), some_test_images(held_out, kImagesOfALook);
 
   torch::manual_seed(arguments.seed);
   ResNet18 net(1, 10);
+  net->to(device);
   auto model = tutti::DistributedDataParallel(net, world);
   torch::optim::Adam optimizer(model.parameters(), arguments.learning_rate);
 
@@ -93,15 +96,17 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
     for (auto& batch : *loader) {
       set_learning_rate(&optimizer, arguments.learning_rate, run.step, step_count);
       optimizer.zero_grad();
-      auto loss = torch::cross_entropy_loss(model.forward(batch.data), batch.target);
+      const auto scores = model.forward(batch.data.to(device));
+      auto loss = torch::cross_entropy_loss(scores, batch.target.to(device));
       loss.backward();
       optimizer.step();
       ++run.step;
       meter.add(batch.target.numel());
       curve.training.push_back(loss.item<double>());
       if (plot.due(run.step)) {
-        meter.leave_out(
-            [&] { plot.add_held_out(run.step, evaluate(net, some_test_images, world).loss); });
+        meter.leave_out([&] {
+          plot.add_held_out(run.step, evaluate(net, some_test_images, device, world).loss);
+        });
       }
       if (progress.due()) {
         progress.show(run.step, loss.item<double>(), meter.speed(model.stats()));
@@ -111,7 +116,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   }
   progress.finish();
   const Speed speed = meter.speed(model.stats());
-  const Quality quality = evaluate(net, test_images, world);
+  const Quality quality = evaluate(net, test_images, device, world);
   char result[80];
   std::snprintf(result, sizeof(result), "test accuracy %.2f %%, loss %.3f", 100 * quality.accuracy,
                 quality.loss);

@@ -11,6 +11,7 @@
 
 #include "arguments.h"
 #include "common/checkpoint.h"
+#include "common/device.h"
 #include "common/report.h"
 #include "common/schedule.h"
 #include "text.h"
@@ -50,7 +51,8 @@ torch::Tensor loss_of(const torch::Tensor& scores, const torch::Tensor& targets)
 }
 
 /// The mean loss of a character, on all ranks together: every sample is looked at by one of them.
-double evaluate(Transformer& net, Samples& samples, tutti::ProcessGroup& world) {
+double evaluate(Transformer& net, Samples& samples, torch::Device device,
+                tutti::ProcessGroup& world) {
   const torch::NoGradGuard no_grad;
   net->eval();
   const auto ranks = static_cast<std::size_t>(world.world_size());
@@ -60,7 +62,8 @@ double evaluate(Transformer& net, Samples& samples, tutti::ProcessGroup& world) 
     chosen.push_back(i);
     if (chosen.size() < 64 && i + ranks < *samples.size()) continue;
     const auto batch = samples.get_batch(chosen);
-    const double loss = loss_of(net->forward(batch.data), batch.target).item<double>();
+    const auto scores = net->forward(batch.data.to(device));
+    const double loss = loss_of(scores, batch.target.to(device)).item<double>();
     sum += loss * static_cast<double>(chosen.size());
     chosen.clear();
   }
@@ -69,6 +72,7 @@ double evaluate(Transformer& net, Samples& samples, tutti::ProcessGroup& world) 
 }
 
 int train(const Arguments& arguments, tutti::ProcessGroup& world) {
+  const torch::Device device = device_named(arguments.device);
   const Text text = read_text(arguments.text, arguments.limit, 2 * (kContext + 1));
   const std::size_t count = text.codes.size();
   const std::size_t split = count - std::max(count / 10, kContext + 1);  // the end is held out
@@ -78,6 +82,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   torch::manual_seed(arguments.seed);
   Transformer net(TransformerOptions{.alphabet = static_cast<std::int64_t>(text.alphabet),
                                      .context = kContext});
+  net->to(device);
   auto model = tutti::DistributedDataParallel(net, world);
   torch::optim::AdamW optimizer(model.parameters(), arguments.learning_rate);
   torch::manual_seed(arguments.seed + world.rank());  // dropout differs between ranks
@@ -103,14 +108,15 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
     for (auto& batch : *loader) {
       set_learning_rate(&optimizer, arguments.learning_rate, run.step, arguments.steps);
       optimizer.zero_grad();
-      auto loss = loss_of(model.forward(batch.data), batch.target);
+      auto loss = loss_of(model.forward(batch.data.to(device)), batch.target.to(device));
       loss.backward();
       optimizer.step();
       ++run.step;
       meter.add(batch.data.size(0));
       curve.training.push_back(loss.item<double>());
       if (plot.due(run.step)) {
-        meter.leave_out([&] { plot.add_held_out(run.step, evaluate(net, held_out, world)); });
+        meter.leave_out(
+            [&] { plot.add_held_out(run.step, evaluate(net, held_out, device, world)); });
       }
       if (progress.due()) {
         progress.show(run.step, loss.item<double>(), meter.speed(model.stats()));
@@ -124,7 +130,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   char result[100];
   std::snprintf(result, sizeof(result),
                 "held-out loss %.3f nats per character, entropy of its character pairs %.3f",
-                evaluate(net, held_out, world), entropy);
+                evaluate(net, held_out, device, world), entropy);
   return report(*net, speed, model.stats(), result, world) ? 0 : 1;
 }
 

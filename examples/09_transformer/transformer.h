@@ -81,7 +81,7 @@ struct TransformerImpl : torch::nn::Module {
   }
   /// From codes, samples x context: a score for each character that may come next, at every place.
   torch::Tensor forward(const torch::Tensor& codes) {
-    const auto place = torch::arange(codes.size(1));
+    const auto place = torch::arange(codes.size(1), codes.device());
     const auto x = dropout(characters(codes) + places(place));
     return next(norm(blocks->forward(x)));
   }

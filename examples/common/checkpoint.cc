@@ -19,7 +19,27 @@ std::size_t read_number(torch::serialize::InputArchive& archive, const std::stri
   return static_cast<std::size_t>(number.toInt());
 }
 
-torch::Generator random_numbers() { return at::globalContext().defaultGenerator(torch::kCPU); }
+torch::Device device_of_net(const torch::nn::Module& net) { return net.parameters()[0].device(); }
+
+torch::Generator random_numbers(torch::Device device) {
+  return at::globalContext().defaultGenerator(device);
+}
+
+/// Of the CPU, and behind it of the device that the model is on.
+torch::Tensor random_state(torch::Device device) {
+  const torch::Tensor of_cpu = random_numbers(torch::kCPU).get_state();
+  if (device.is_cpu()) return of_cpu;
+  return torch::cat({of_cpu, random_numbers(device).get_state()});
+}
+
+/// What was saved on the CPU says nothing of a device.
+void set_random_state(const torch::Tensor& state, torch::Device device) {
+  const std::int64_t of_cpu = random_numbers(torch::kCPU).get_state().numel();
+  random_numbers(torch::kCPU).set_state(state.narrow(0, 0, of_cpu).clone());
+  const std::int64_t rest = state.numel() - of_cpu;
+  if (device.is_cpu() || rest == 0) return;
+  random_numbers(device).set_state(state.narrow(0, of_cpu, rest).clone());
+}
 
 std::vector<std::vector<std::int64_t>> shapes(const torch::nn::Module& net) {
   std::vector<std::vector<std::int64_t>> found;
@@ -40,7 +60,7 @@ void load_curve(torch::serialize::InputArchive* archive, LossCurve* curve) {
   const auto numbers = [&](const char* name) {
     torch::Tensor tensor;
     archive->read(name, tensor);
-    tensor = tensor.to(torch::kDouble).contiguous();
+    tensor = tensor.to(torch::kCPU, torch::kDouble).contiguous();
     return std::vector<double>(tensor.data_ptr<double>(),
                                tensor.data_ptr<double>() + tensor.numel());
   };
@@ -55,7 +75,7 @@ void load_curve(torch::serialize::InputArchive* archive, LossCurve* curve) {
 }  // namespace
 
 void save_checkpoint(const std::string& file, const RunState& state, tutti::ProcessGroup& world) {
-  const torch::Tensor own = random_numbers().get_state();
+  const torch::Tensor own = random_state(device_of_net(state.net));
   const torch::Tensor all = torch::empty({world.world_size(), own.numel()}, torch::kByte);
   world.gather(own, all);
   if (world.rank() == 0) {
@@ -85,7 +105,7 @@ void load_checkpoint(const std::string& file, RunState* state, const tutti::Proc
   torch::Tensor all;
   const auto shapes_here = shapes(state->net);
   try {
-    archive.load_from(file);
+    archive.load_from(file, device_of_net(state->net));
     state->epoch = read_number(archive, "epoch");
     state->step = read_number(archive, "step");
     archive.read("random", all);
@@ -103,7 +123,7 @@ void load_checkpoint(const std::string& file, RunState* state, const tutti::Proc
     throw std::runtime_error(file + ": is of a model with other shapes than this one");
   }
   state->sampler.load(sampler);  // says what does not fit: the data set, the number of ranks
-  random_numbers().set_state(all[world.rank()].clone());
+  set_random_state(all[world.rank()].cpu(), device_of_net(state->net));
 }
 
 void end_when_asked(const TrainingArguments& arguments) {

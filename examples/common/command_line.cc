@@ -56,6 +56,7 @@ void parse_command_line(int argc, char** argv, CommandLine line, TrainingArgumen
   line.options.insert({{"--batch", &arguments->batch},
                        {"--lr", &arguments->learning_rate},
                        {"--seed", &arguments->seed},
+                       {"--device", Choice{&arguments->device, {"cpu", "cuda"}}},
                        {"--checkpoint", &arguments->checkpoint},
                        {"--checkpoint-every", &arguments->checkpoint_every}});
   arguments->command = argv[0];

@@ -12,6 +12,7 @@ struct TrainingArguments {
   std::size_t batch = 0;  ///< samples of a step, over all ranks
   double learning_rate = 0;
   std::size_t seed = 1;
+  std::string device = "cpu";  ///< device.h
   std::string checkpoint;
   std::size_t checkpoint_every = 0;  ///< steps; 0: only when asked to end
   bool resume = false;

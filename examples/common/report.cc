@@ -16,7 +16,7 @@ double in_seconds(std::chrono::steady_clock::duration time) {
 std::uint64_t buffer_hash(const torch::nn::Module& net) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const torch::Tensor& buffer : net.buffers()) {
-    const torch::Tensor values = buffer.contiguous();
+    const torch::Tensor values = buffer.cpu().contiguous();
     const auto* const bytes = static_cast<const std::uint8_t*>(values.data_ptr());
     for (std::size_t i = 0; i < values.nbytes(); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
   }

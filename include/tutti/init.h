@@ -37,7 +37,7 @@ struct InitOptions {
   /// Meet here; then rank and world_size must be given. Other hosts are reached by the interface of
   /// the default route, unless the setting socket_ifname names one.
   std::shared_ptr<Store> store = {};
-  Settings settings = {};             ///< rows of the configuration table, for this world only
+  Settings settings = {};  ///< rows of the configuration table, for this world only
 };
 
 /// Joins the job and returns the group of all its ranks; waits until all are there.
@@ -60,5 +60,21 @@ template <class Name>
                   "tutti: the backend is an option: init_process_group({.backend = \"native\"})");
     return ProcessGroup();
   }
+
+/// Which of the ranks on this host this process is, and how many they are, as its launcher says.
+/// Before init or after it, and without it: 0 and 1 in a program that was started by itself.
+///
+///     torch::Device device(torch::kCUDA, tutti::local_device());
+///
+/// Errors  kInvalidArgument: variables that contradict each other, as of init; a launcher that does
+///         not say it (RANK and WORLD_SIZE without LOCAL_RANK and LOCAL_WORLD_SIZE). The group
+///         knows it in any case: `world.local_rank()`.
+TUTTI_API int local_rank();
+TUTTI_API int local_world_size();
+/// The number of CUDA's device that this rank is to use: the ranks of a host take the devices that
+/// the process may see in turn, and share them where there are fewer. 0 where it may see one only
+/// (a launcher that gives each rank its own), or none. Initialises nothing and asks no driver.
+/// Errors  Those of local_rank, where there are several.
+TUTTI_API int local_device();
 
 }  // namespace tutti

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "base/half.h"
 #include "tutti/torch/communication_hook.h"
@@ -67,43 +66,6 @@ void widen_all(const Buffer& from, const Buffer& to) {
   for (std::size_t i = 0; i < from.count; ++i) target[i] = Half::widen(source[i]);
 }
 
-/// Memory for what travels, by bucket; kept from step to step. A copy has memory of its own: the
-/// buckets of another model may be under way at the same time.
-class Packed {
- public:
-  Packed() = default;
-  Packed(const Packed&) {}
-  Packed& operator=(const Packed&) = delete;
-
-  Memory of(const GradientBucket& bucket, ProcessGroup& group) {
-    if (memory_.size() <= bucket.index) memory_.resize(bucket.index + 1);
-    Memory& memory = memory_[bucket.index];
-    const std::size_t byte_count = bucket.gradients.count * sizeof(std::uint16_t);
-    if (memory.byte_count < byte_count) memory = group.allocate(byte_count);
-    return memory;
-  }
-
- private:
-  std::vector<Memory> memory_;
-};
-
-CommunicationHook compress(DType dtype) {
-  return [dtype, packed = Packed()](const GradientBucket& bucket, ProcessGroup& group) mutable {
-    const AllReduceOptions options{.op = bucket.mean};
-    const Buffer full = bucket.gradients;
-    if (full.dtype != DType::f32 && full.dtype != DType::f64) {
-      return group.all_reduce(full, options, async, bucket.where);
-    }
-    Memory memory = packed.of(bucket, group);
-    const Buffer half(memory.data.get(), full.count, dtype);
-    narrow(full, half);
-    return group.all_reduce(half, options, async, bucket.where)
-        .then([full, half, keep = std::move(memory)](const Error* failure) {
-          if (failure == nullptr) widen(half, full);
-        });
-  };
-}
-
 }  // namespace
 
 void narrow(const Buffer& from, const Buffer& to) {
@@ -124,11 +86,39 @@ void widen(const Buffer& from, const Buffer& to) {
   }
 }
 
+Memory Compress::memory_of(const GradientBucket& bucket, ProcessGroup& group) {
+  if (memory_.size() <= bucket.index) memory_.resize(bucket.index + 1);
+  Memory& memory = memory_[bucket.index];
+  const std::size_t byte_count = bucket.gradients.count * sizeof(std::uint16_t);
+  if (memory.byte_count < byte_count) memory = group.allocate(byte_count);
+  return memory;
+}
+
+Work Compress::operator()(const GradientBucket& bucket, ProcessGroup& group) {
+  const AllReduceOptions options{.op = bucket.mean};
+  const Buffer full = bucket.gradients;
+  if (!takes(full.dtype)) return group.all_reduce(full, options, async, bucket.where);
+  if (full.device.kind != Device::Kind::cpu) {
+    throw Error(ErrorCode::kUnsupported,
+                "a hook of one's own calls bf16_compress or f16_compress with gradients on " +
+                    name_of(full.device) +
+                    "; on a device they work by themselves: set_communication_hook(name, "
+                    "tutti::bf16_compress())");
+  }
+  Memory memory = memory_of(bucket, group);
+  const Buffer half(memory.data.get(), full.count, dtype_);
+  narrow(full, half);
+  return group.all_reduce(half, options, async, bucket.where)
+      .then([full, half, keep = std::move(memory)](const Error* failure) {
+        if (failure == nullptr) widen(half, full);
+      });
+}
+
 }  // namespace tutti::ddp
 
 namespace tutti {
 
-CommunicationHook bf16_compress() { return ddp::compress(DType::bf16); }
-CommunicationHook f16_compress() { return ddp::compress(DType::f16); }
+CommunicationHook bf16_compress() { return ddp::Compress(DType::bf16); }
+CommunicationHook f16_compress() { return ddp::Compress(DType::f16); }
 
 }  // namespace tutti

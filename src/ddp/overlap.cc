@@ -1,5 +1,6 @@
 #include "ddp/overlap.h"
 
+#include <algorithm>
 #include <vector>
 
 namespace tutti::ddp {
@@ -14,13 +15,18 @@ bool has_spare_core(std::span<const Computing> ranks) noexcept {
   return all.count() > threads;
 }
 
-bool pays_to_overlap(ProcessGroup& group, int threads, Where where) {
-  if (group.local_world_size() < group.world_size()) return true;  // meanwhile a link works
-  const Computing own{own_cores(), threads};
+Overlap overlap_of(std::span<const Computing> ranks, bool is_one_host) noexcept {
+  const auto on_device = [](const Computing& rank) { return rank.on_device != 0; };
+  if (std::any_of(ranks.begin(), ranks.end(), on_device)) return Overlap::whole;
+  return !is_one_host || has_spare_core(ranks) ? Overlap::but_last : Overlap::none;
+}
+
+Overlap choose_overlap(ProcessGroup& group, int threads, bool on_device, Where where) {
+  const Computing own{own_cores(), threads, on_device ? 1 : 0};
   std::vector<Computing> all(static_cast<std::size_t>(group.world_size()));
   group.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)), {},
                    where);
-  return has_spare_core(all);
+  return overlap_of(all, group.local_world_size() == group.world_size());
 }
 
 }  // namespace tutti::ddp

@@ -39,6 +39,8 @@ class Reducer {
   /// Errors    What launch throws; the step then is to be reset.
   Mark mark_ready(std::size_t parameter);
 
+  std::size_t bucket_of(std::size_t parameter) const { return bucket_of_[parameter]; }
+
   bool in_step() const;    ///< something has been marked since the last finish or reset
   bool all_ready() const;  ///< nothing is missing
   std::vector<std::size_t> missing() const;  ///< parameters not marked in this step, ascending

@@ -352,4 +352,17 @@ Identity identify(const Environment& variables, const Explicit& given) {
   return identity;
 }
 
+LocalPlace local_place(const Environment& variables) {
+  const Identity identity = identify(variables);
+  if (identity.local_rank >= 0 && identity.local_world_size > 0) {
+    return {identity.local_rank, identity.local_world_size};
+  }
+  if (identity.world_size == 1) return {};
+  if (identity.is_one_host) return {identity.rank, identity.world_size};
+  reject(
+      fmt::format("{} ({}) does not say which of its host's ranks this is; set LOCAL_RANK and "
+                  "LOCAL_WORLD_SIZE, or ask the group, once there is one",
+                  identity.source, name_of(identity.launcher)));
+}
+
 }  // namespace tutti::rendezvous

@@ -69,4 +69,12 @@ struct Explicit {
 ///         one of a pair missing, two sets of one level that differ.
 Identity identify(const Environment& variables, const Explicit& given = {});
 
+/// Which of its host's ranks this process is, before it has met anybody.
+struct LocalPlace {
+  int rank = 0;
+  int world_size = 1;
+};
+/// Errors  As identify; kInvalidArgument where the launcher does not say it.
+LocalPlace local_place(const Environment& variables);
+
 }  // namespace tutti::rendezvous

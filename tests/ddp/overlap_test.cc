@@ -37,11 +37,24 @@ TEST(Overlap, AQuotaCountsAsSoManyCores) {
   EXPECT_TRUE(has_spare_core(ranks));
 }
 
+TEST(Overlap, ALinkWorksMeanwhileAndADevice) {
+  std::vector<Computing> ranks{on({0, 1}), on({0, 1})};
+  EXPECT_EQ(overlap_of(ranks, true), Overlap::none);
+  EXPECT_EQ(overlap_of(ranks, false), Overlap::but_last);
+  ranks[0] = on({0, 1, 2});
+  EXPECT_EQ(overlap_of(ranks, true), Overlap::but_last);
+  ranks[1].on_device = 1;
+  EXPECT_EQ(overlap_of(ranks, true), Overlap::whole);
+  EXPECT_EQ(overlap_of(ranks, false), Overlap::whole);
+}
+
 TEST(Overlap, AllRanksDecideTheSame) {
   test_kit::run_ranks(3, [](ProcessGroup& world) {
     // One of them computes on all that there are.
     const int threads = world.rank() == 1 ? own_cores().count() : 1;
-    EXPECT_FALSE(pays_to_overlap(world, threads, Where::current()));
+    EXPECT_EQ(choose_overlap(world, threads, false, Where::current()), Overlap::none);
+    const bool on_device = world.rank() == 2;
+    EXPECT_EQ(choose_overlap(world, threads, on_device, Where::current()), Overlap::whole);
   });
 }
 

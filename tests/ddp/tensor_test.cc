@@ -38,6 +38,13 @@ TEST(TensorBuffer, NotContiguousIsRefusedWithStridesAndRemedy) {
   refusal(ErrorCode::kInvalidArgument, torch::zeros({3, 4}).slice(1, 0, 2));
 }
 
+TEST(TensorBuffer, IsOnTheCpuOrOnCudaOnly) {
+  EXPECT_EQ(Buffer(torch::zeros({2})).device, Device());
+  const std::string message =
+      refusal(ErrorCode::kUnsupported, torch::empty({2}, torch::Device(torch::kMeta)));
+  EXPECT_NE(message.find("tensor on meta"), std::string::npos) << message;
+}
+
 TEST(TensorBuffer, ARefusalNamesTheLineThatGaveTheTensor) {
   const torch::Tensor transposed = torch::zeros({3, 4}).t();
   const auto message_of = [](const auto& give) {

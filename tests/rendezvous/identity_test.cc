@@ -44,6 +44,21 @@ TEST(Identity, NothingSetIsAWorldOfOne) {
   EXPECT_EQ(identity.launcher, Launcher::none);
 }
 
+TEST(Identity, WhichOfItsHostsRanksAProcessIs) {
+  const auto place = [](const Environment& variables) {
+    const LocalPlace found = local_place(variables);
+    return std::pair(found.rank, found.world_size);
+  };
+  EXPECT_EQ(place({}), std::pair(0, 1));
+  EXPECT_EQ(place(recorded("open_mpi_4.1.4_rank1")), std::pair(1, 2));
+  EXPECT_EQ(place(with(kByHand, {{"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}})),
+            std::pair(1, 2));
+  EXPECT_EQ(place({{"RANK", "0"}, {"WORLD_SIZE", "1"}}), std::pair(0, 1));
+  const Error unknown = thrown_by([] { local_place(kByHand); });
+  EXPECT_EQ(unknown.code(), ErrorCode::kInvalidArgument);
+  EXPECT_NE(std::string(unknown.what()).find("LOCAL_RANK"), std::string::npos) << unknown.what();
+}
+
 TEST(Identity, OpenMpiAsRecorded) {
   const Identity first = identify(recorded("open_mpi_4.1.4_rank0"));
   const Identity second = identify(recorded("open_mpi_4.1.4_rank1"));

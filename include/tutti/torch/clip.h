@@ -38,10 +38,11 @@ struct ClipOptions {
 ///           max_norm / (norm + 1e-6), rounded to their type (f32 for 16-bit ones), if that is
 ///           below 1.
 /// Cost      One pass over the gradients, one thread, and another one if it scales; powers other
-///           than 1, 2 and infinity cost tens of nanoseconds an element. Communicates nothing.
+///           than 1, 2 and infinity cost tens of nanoseconds an element. Gradients on CUDA are
+///           copied to the CPU, which waits for the device. Communicates nothing.
 /// Errors    kInvalidArgument: max_norm is negative or NaN, norm_type is 0 or NaN; a norm that is
 ///           not finite, where that is asked for. kUnsupported: gradients that are sparse, complex
-///           or not on the CPU.
+///           or on a device other than the CPU and CUDA.
 TUTTI_API double clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                  const ClipOptions& options = {});
 

@@ -29,17 +29,22 @@ struct GradientBucket {
 ///                               bucket.where);
 ///     };
 ///
+/// On CUDA `gradients` is memory of the device, to be used on `gradients.stream`; who does so on
+/// another one orders the two. What `then` calls comes when the device is done with the operation.
+///
 /// Lifetime  Gradients and group outlive the Work, which is waited for before backward returns.
 /// Ordering  All ranks start the same operations for a bucket. What must follow an operation is a
 ///           callback of Work::then.
-/// Threads   Called by the thread that runs backward, while it runs; what `then` calls, by others.
+/// Threads   Called by the thread that runs backward (on CUDA one of libtorch's), while it runs;
+///           what `then` calls, by others.
 /// Errors    One that throws, or returns a Work of no operation, ends the step with
 ///           kInvalidArgument that names it; an Error of Tutti's comes out as it is. A hook that
 ///           exchanges nothing returns the Work of a barrier.
 using CommunicationHook = std::function<Work(const GradientBucket& bucket, ProcessGroup& group)>;
 
-/// Gradients of f32 and f64 travel as bf16, or f16: half the bytes, or a quarter. Others travel as
-/// they are. One may be set for several models: each has memory of its own for what travels.
+/// Gradients of f32 and f64 travel as bf16, or f16: half the bytes, or a quarter; those on CUDA are
+/// rounded there. Others travel as they are. One may be set for several models: each has memory of
+/// its own for what travels.
 ///
 ///     model.set_communication_hook("bf16_compress", tutti::bf16_compress());
 ///

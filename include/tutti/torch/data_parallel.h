@@ -51,7 +51,9 @@ struct JoinOptions {
   bool divide_by_world = true;
 };
 
-/// What a DistributedDataParallel has done so far; sums over all steps.
+/// What a DistributedDataParallel has done so far; sums over all steps. Times are the host's: with
+/// a model on CUDA they say how long it gave out work, and waited where a backend stages, not what
+/// the device was doing.
 struct DataParallelStats {
   std::uint64_t steps = 0;                  ///< finished backwards that exchanged gradients
   std::uint64_t shadowed = 0;               ///< of others, that this rank shadowed inside a join
@@ -62,7 +64,7 @@ struct DataParallelStats {
   std::chrono::nanoseconds exposed{0};      ///< forward or backward stood still for communication
   std::chrono::nanoseconds compute() const { return total - exposed; }
   /// Buckets are reduced while backward runs. On one host whose ranks compute on all its cores they
-  /// are reduced after it: there it is faster.
+  /// are reduced after it: there it is faster. Always where a rank's model is on CUDA.
   bool overlaps = false;
   /// By rank: in how many steps it came last to the buckets, so that the others waited for it. The
   /// same on all ranks. It is known of 16 steps at a time, after an all_gather of 128 bytes.
@@ -229,6 +231,10 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///
 /// It is itself a module: parameters(), train(), eval(), to(), zero_grad() act on the wrapped one.
 ///
+/// On CUDA buckets are on the devices of their parameters. A bucket is reduced behind the gradients
+/// in it, on whatever streams these came; what the current stream is given after backward comes
+/// behind the means. The host waits for a device only where the backend stages.
+///
 /// Lifetime  Borrows the group, which must outlive this but may be moved; shares the module.
 ///           Wrap first, then build the optimizer or not: parameters stay the same tensors.
 /// Ordering  Construction, to(), every forward in training mode of a model with buffers and every
@@ -238,7 +244,9 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///           its backward, without what was frozen in between. requires_grad_ may change whenever
 ///           no backward runs, on all ranks alike. What is frozen keeps the gradient it has; what
 ///           accumulated under no_sync is still exchanged.
-/// Threads   Forward and backward from one thread at a time.
+/// Threads   Forward and backward from one thread at a time. Ranks that are threads of one process
+///           need a device each, if they train on CUDA: libtorch runs all backwards of one device
+///           in one thread.
 /// Numerics  Parameters are bit-identical on all ranks after every step. The gradient is the mean
 ///           of the ranks' gradients: for a loss that is a mean, as if the batches were one (equal
 ///           batches on all ranks).
@@ -255,8 +263,9 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 ///           kInvalidArgument, out of backward, by name: a parameter without gradient or with two,
 ///           with static_graph: with another number than in the first step; one added, removed or
 ///           replaced since; forwards in it that train different ones.
-///           kClosed: the group is gone. kUnsupported: sparse gradients, create_graph. After an
-///           exception the next forward begins afresh.
+///           kClosed: the group is gone. kUnsupported: sparse gradients, create_graph; two ranks
+///           that are threads and train on one device. After an exception the next forward begins
+///           afresh.
 template <class Net>
 class DistributedDataParallel : public detail::DataParallel {
  public:

@@ -129,6 +129,7 @@ class TUTTI_API SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchN
 ///           DistributedDataParallel averages them.
 /// Cost      One all_gather of 2 C + 1 f64 in forward, one all_reduce of 2 C f64 in backward. Two
 ///           to three times BatchNorm's computation, and a copy of the input in f64 for a moment.
+///           On CUDA forward waits for the device: the moments are combined on the CPU.
 /// Errors    kInvalidArgument: the input's dimensions, features or dtype do not fit; all ranks
 ///           together have one value per channel, or none. kCollectiveMismatch: ranks that disagree
 ///           about the features, or the order. kClosed: the group is gone. kUnsupported:

@@ -11,11 +11,13 @@
 namespace tutti {
 
 /// A contiguous tensor wherever a Buffer is asked for: `world.all_reduce(tensor, ReduceOp::avg);`
+/// One on CUDA is a buffer on its device, to be used in order with what the calling thread's
+/// current stream there is given, as libtorch's own operations are.
 ///
 /// Lifetime  Asynchronous calls keep the tensor's memory alive until their Work is done.
 /// Errors    kInvalidArgument, naming the line, strides and remedy: not contiguous, undefined,
 ///           sparse, lazily conjugated. kUnsupported: quantised elements, a device other than the
-///           CPU.
+///           CPU and CUDA.
 template <>
 struct TUTTI_API BufferTraits<torch::Tensor> {
   // A tensor is a handle: const is shallow.

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -38,6 +39,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   std::shared_ptr<const Follower> self;
   BackwardEvents events;
   std::vector<Hook> hooks;
+  std::mutex turn;  // the parts of backward that several devices run
   bool enabled = true;
   int outermost = kNoTask;
   std::weak_ptr<int> alive;    // as long as that task is: its callback goes with it
@@ -47,6 +49,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 
   /// An output gets its gradient.
   void reached_output(const TrainedPtr& trained) {
+    const std::lock_guard lock(turn);
     came_through = autograd::get_current_graph_task_id();
     if (enabled) enter_task(trained);
   }
@@ -69,6 +72,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   }
 
   void leave_task() {
+    const std::lock_guard lock(turn);
     outermost = kNoTask;
     // After the outermost task no node is being evaluated; after an inner one the node that ran it
     // is.
@@ -80,6 +84,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   bool is_of_another(std::size_t parameter) const;
 
   void gradient(std::size_t parameter) {
+    const std::lock_guard lock(turn);
     if (is_of_another(parameter)) return;
     if (!enabled) {
       events.kept(parameter);

@@ -21,7 +21,10 @@
 
 namespace tutti::ddp {
 
-/// Called in the thread that runs backward. What they throw comes out of backward().
+/// Called one at a time, in the thread that runs this part of backward: libtorch has one for each
+/// device. The current stream of that device is the one that the part was given to; when `ended` is
+/// called, those are current that were where backward was called, and behind all parts. What they
+/// throw comes out of backward().
 struct BackwardEvents {
   /// Another task begins, and the one before ended in an exception.
   std::function<void()> broken;

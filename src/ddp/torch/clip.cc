@@ -53,7 +53,8 @@ double norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   ddp::Norm norm(norm_type);
   for (const at::Tensor& gradient : gradients) {
     const bool is_dense = gradient.is_non_overlapping_and_dense();
-    const at::Tensor values = is_dense ? gradient : gradient.contiguous();
+    // One on a device is copied: the norm has the same bits wherever gradients are.
+    const at::Tensor values = (is_dense ? gradient : gradient.contiguous()).cpu();
     norm.add(in_memory_order(values));
   }
   return gradients.empty() ? 0 : norm.result();

@@ -134,12 +134,15 @@ void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
   module = std::move(wrapped);
   tensors = tensors_of(*module);
   latest.reset();
+  take_devices();
   refuse_contest(ddp::BackwardWatch::contest_of(tensors.parameters, self()));
   look_at_model();
   check_model();
   const Purpose for_overlap = purpose("what overlap is worth");
   ProcessGroup ranks = group();
-  stats.overlaps = ddp::pays_to_overlap(ranks, at::get_num_threads(), at(for_overlap));
+  const bool on_device = std::ranges::any_of(tensors.parameters, &at::Tensor::is_cuda);
+  overlap = ddp::choose_overlap(ranks, at::get_num_threads(), on_device, at(for_overlap));
+  stats.overlaps = overlap != ddp::Overlap::none;
   use_plan(latest->set);
   trained = latest;
   exchanged = latest->set;
@@ -152,6 +155,19 @@ void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
                                     [this](std::size_t parameter) { gradient_kept(parameter); },
                                     [this](bool nested) { backward_ended(nested); }});
   watch->enable(synchronise);
+}
+
+/// Ranks that are threads and share a device could not train: see OwnDevices.
+void DataParallel::Impl::take_devices() {
+  const ProcessGroup ranks = group();
+  const int own = ranks.world_ranks()[static_cast<std::size_t>(rank)];
+  const auto taken = devices.take(tensors.parameters, own);
+  if (!taken) return;
+  fail(ErrorCode::kUnsupported,
+       str("ranks ", taken->rank, " and ", own, " are threads of one process, and both train on ",
+           name_of(taken->device),
+           ": libtorch runs the backwards of a process on one device in one thread, where they "
+           "would wait for each other. Make them processes, or give each a device of its own"));
 }
 
 ddp::Follower DataParallel::Impl::self() const {

@@ -19,6 +19,7 @@
 
 #include "ddp/arrivals.h"
 #include "ddp/attendance.h"
+#include "ddp/compress.h"
 #include "ddp/hook.h"
 #include "ddp/model_check.h"
 #include "ddp/overlap.h"
@@ -26,6 +27,7 @@
 #include "ddp/torch/autograd.h"
 #include "ddp/torch/plan.h"
 #include "ddp/torch/registered.h"
+#include "ddp/torch/stream.h"
 #include "tutti/torch/data_parallel.h"
 
 namespace tutti::detail {
@@ -63,6 +65,7 @@ struct DataParallel::Impl {
   // ---- what is trained ----
   void attach(std::shared_ptr<torch::nn::Module> wrapped);
   ddp::Follower self() const;
+  void take_devices();
   void refuse_contest(const std::optional<ddp::Contest>& contest) const;
   void check_model();
   void look_at_model();
@@ -89,6 +92,8 @@ struct DataParallel::Impl {
   void learn_graph();
   [[noreturn]] void fail_incomplete();
   void launch(std::size_t bucket);
+  Work start_packed(ddp::Bucket& due, DType dtype, ProcessGroup& ranks);
+  void unpack(ddp::Bucket& due);
   void wait(std::size_t bucket);
   void drop(std::size_t bucket) noexcept;
   void finish();
@@ -148,6 +153,8 @@ struct DataParallel::Impl {
   ddp::Plan* plan = nullptr;                      // the latest
 
   ddp::NamedHook hook;
+  ddp::Overlap overlap = ddp::Overlap::none;
+  ddp::OwnDevices devices;
   std::optional<ddp::Attendance> attendance;  // inside a join
   JoinOptions join_options;
   Purpose for_turn;  // of that join

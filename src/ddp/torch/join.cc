@@ -85,6 +85,7 @@ void DataParallel::Impl::mark_shadowed() {
     if (has_kept && plan->tensor(place).grad().defined()) {
       mark_without_gradient(place);
     } else {
+      plan->take_turn(place);
       plan->view(place).zero_();
       plan->reducer.mark_ready(place);
     }

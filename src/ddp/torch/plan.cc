@@ -11,6 +11,32 @@
 
 namespace tutti::ddp {
 
+namespace {
+
+/// Like `parameter`, which is one of those that lie in it.
+at::Tensor memory_of(const BucketShape& shape, const at::Tensor& parameter, ProcessGroup& group) {
+  const auto options = parameter.options().requires_grad(false);
+  const auto count = static_cast<std::int64_t>(shape.count);
+  if (parameter.is_cuda()) {
+    return without_history(
+        at::empty({std::max(count, std::int64_t{1})}, options).narrow(0, 0, count));
+  }
+  const std::size_t byte_count = shape.count * size_of(shape.dtype);
+  const Memory memory = group.allocate(std::max(byte_count, std::size_t{1}));
+  return at::from_blob(
+      memory.data.get(), {count}, [keep = memory.data](void*) {}, options);
+}
+
+}  // namespace
+
+Buffer Bucket::take() {
+  turns.take();
+  Buffer all(flat.data_ptr(), static_cast<std::size_t>(flat.numel()), dtype,
+             device_of_tensor(flat));
+  if (const auto stream = current_stream(flat)) all.stream = handle_of(*stream);
+  return all;
+}
+
 Plan::Plan(const ParameterSet& set, std::span<const at::Tensor> parameters, ReducerActions actions)
     : reducer(count_of(set), std::move(actions)),
       graph(count_of(set)),
@@ -30,8 +56,8 @@ void Plan::make_buckets(
     const std::function<Purpose(std::size_t bucket, std::size_t count)>& purpose) {
   std::vector<ParameterShape> parameters;
   for (const at::Tensor& tensor : tensors_) {
-    parameters.push_back(
-        {static_cast<std::size_t>(tensor.numel()), dtype_of_tensor(tensor, "a parameter"), {}});
+    parameters.push_back({static_cast<std::size_t>(tensor.numel()),
+                          dtype_of_tensor(tensor, "a parameter"), device_of_tensor(tensor)});
   }
   auto shapes = assign_buckets(parameters, ready_order, limits);
   if (shapes == shapes_) return;
@@ -41,14 +67,11 @@ void Plan::make_buckets(
   buckets.clear();  // gradients that are views keep their memory until they are copied over
   std::vector<Bucket> made;
   for (const BucketShape& shape : shapes) {
-    const std::size_t byte_count = shape.count * size_of(shape.dtype);
-    const Memory memory = group.allocate(std::max(byte_count, std::size_t{1}));
     Bucket bucket;
-    bucket.flat = at::from_blob(
-        memory.data.get(), {static_cast<std::int64_t>(shape.count)}, [keep = memory.data](void*) {},
-        tensors_[shape.slots.front().parameter].options().requires_grad(false));
+    bucket.flat = memory_of(shape, tensors_[shape.slots.front().parameter], group);
     bucket.flat.zero_();
-    bucket.buffer = Buffer(memory.data.get(), shape.count, shape.dtype);
+    bucket.turns = StreamTurns(bucket.flat);
+    bucket.dtype = shape.dtype;
     bucket.purpose = purpose(made.size(), shapes.size());
     for (const Slot& slot : shape.slots) views_[slot.parameter] = view_of(bucket.flat, slot);
     made.push_back(std::move(bucket));
@@ -80,7 +103,7 @@ void Plan::begin_graph(const ParameterSet& trained) {
 
 std::size_t Plan::byte_count() const {
   std::size_t bytes = 0;
-  for (const Bucket& bucket : buckets) bytes += bucket.buffer.byte_count();
+  for (const Bucket& bucket : buckets) bytes += bucket.flat.nbytes();
   return bytes;
 }
 

@@ -1,7 +1,8 @@
 // The buckets in which one set of parameters is exchanged.
 //
 // A parameter has its index in the model and, in a plan that exchanges it, a *place*, from 0. Every
-// bucket is one flat tensor in the group's memory, every place has a *view* into it.
+// bucket is one flat tensor, in the group's memory or on the device of its parameters; every place
+// has a *view* into it.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,15 +16,24 @@
 #include "ddp/parameter_set.h"
 #include "ddp/reducer.h"
 #include "ddp/static_graph.h"
+#include "ddp/torch/stream.h"
 #include "tutti/process_group.h"
 
 namespace tutti::ddp {
 
 struct Bucket {
   at::Tensor flat;
-  Buffer buffer;
-  Purpose purpose;
-  Work work = {};  // last: it ends before what it uses
+  DType dtype = DType::f32;
+  Purpose purpose = {};
+  /// On a device whoever writes gradients or reads means takes a turn: hooks run on the streams of
+  /// their parameters.
+  StreamTurns turns = {};
+  at::Tensor packed = {};  ///< on a device: the 16 bits that travel in place of `flat`
+  Work work = {};          // last: it ends before what it uses
+
+  bool is_on_device() const { return flat.is_cuda(); }
+  /// All of it, behind what has been done to it; the operation is ordered with the current stream.
+  Buffer take();
 };
 
 class Plan {
@@ -50,6 +60,9 @@ class Plan {
   const at::Tensor& view(std::size_t place) const { return views_[place]; }
   /// Whether the parameter's gradient lies in its bucket.
   bool holds_view(std::size_t place) const;
+
+  /// Before the parameter's view is used on the current stream.
+  void take_turn(std::size_t place) { buckets[reducer.bucket_of(place)].turns.take(); }
 
   std::vector<Bucket> buckets;
   Reducer reducer;

@@ -84,6 +84,7 @@ void DataParallel::Impl::mark_without_gradient(std::size_t place) {
   const at::NoGradGuard no_grad;
   const at::Tensor& gradient = plan->tensor(place).grad();
   const at::Tensor& view = plan->view(place);
+  plan->take_turn(place);
   used[place] = gradient.defined() ? 1 : 0;
   if (!gradient.defined()) {
     view.zero_();
@@ -138,6 +139,7 @@ void DataParallel::Impl::take_gradient(std::size_t place) {
   at::Tensor& gradient = plan->tensor(place).mutable_grad();
   const at::Tensor& view = plan->view(place);
   const std::string& name = name_at(place);
+  plan->take_turn(place);
   if (!gradient.defined()) {
     view.zero_();
   } else if (gradient.layout() != at::kStrided) {
@@ -148,13 +150,14 @@ void DataParallel::Impl::take_gradient(std::size_t place) {
          str("the gradient of ", name,
              " has a graph of its own: backward with create_graph cannot be averaged over ranks; "
              "compute such terms with torch::autograd::grad"));
-  } else if (gradient.sizes() != view.sizes() || gradient.scalar_type() != view.scalar_type()) {
-    fail(
-        ErrorCode::kInvalidArgument,
-        str("the gradient of ", name, " is ", ddp::describe(gradient), ", and ",
-            ddp::describe(view),
-            " is exchanged for it: the model's type has changed. Change it by to() of the wrapper, "
-            "and zero_grad() afterwards"));
+  } else if (gradient.sizes() != view.sizes() || gradient.scalar_type() != view.scalar_type() ||
+             gradient.device() != view.device()) {
+    const bool has_moved = gradient.device() != view.device();
+    fail(ErrorCode::kInvalidArgument,
+         str("the gradient of ", name, " is ", ddp::describe(gradient), " on ", gradient.device(),
+             ", and ", ddp::describe(view), " on ", view.device(),
+             " is exchanged for it: the model's ", has_moved ? "device" : "type",
+             " has changed. Change it by to() of the wrapper, and zero_grad() afterwards"));
   } else if (!plan->holds_view(place)) {
     view.copy_(gradient);
   }
@@ -237,9 +240,10 @@ ReduceOp DataParallel::Impl::mean() const {
 }
 
 /// The thread that waits for a bucket reduces it where nothing is gained by overlap; that is so for
-/// the last one everywhere.
+/// the last one wherever no rank computes on a device.
 bool DataParallel::Impl::is_left_to_wait(std::size_t bucket) const {
-  return !hook.function && (!stats.overlaps || bucket + 1 == plan->buckets.size());
+  if (hook.function || overlap == ddp::Overlap::whole) return false;
+  return overlap == ddp::Overlap::none || bucket + 1 == plan->buckets.size();
 }
 
 void DataParallel::Impl::launch(std::size_t bucket) {
@@ -247,18 +251,44 @@ void DataParallel::Impl::launch(std::size_t bucket) {
   if (bucket == 0) first_launch = Clock::now();
   ddp::Bucket& due = plan->buckets[bucket];
   ProcessGroup ranks = group();
-  due.work = ddp::start_mean(
-      hook, {due.buffer, mean(), bucket, plan->buckets.size(), at(due.purpose)}, ranks);
+  due.packed.reset();
+  const auto* const packs = hook.function.target<ddp::Compress>();
+  if (packs != nullptr && due.is_on_device() && ddp::Compress::takes(due.dtype)) {
+    due.work = start_packed(due, packs->dtype(), ranks);
+  } else {
+    due.work = ddp::start_mean(
+        hook, {due.take(), mean(), bucket, plan->buckets.size(), at(due.purpose)}, ranks);
+  }
+}
+
+/// What a hook of Tutti's does to memory of the CPU, on the device: the same bits.
+Work DataParallel::Impl::start_packed(ddp::Bucket& due, DType dtype, ProcessGroup& ranks) {
+  const at::NoGradGuard no_grad;
+  due.turns.take();
+  const at::Tensor full = due.dtype == DType::f64 ? due.flat.to(at::kFloat) : due.flat;
+  due.packed = full.to(ddp::scalar_of_dtype(dtype));
+  return ranks.all_reduce(due.packed, {.op = mean()}, async, at(due.purpose));
+}
+
+void DataParallel::Impl::unpack(ddp::Bucket& due) {
+  const at::NoGradGuard no_grad;
+  due.flat.copy_(due.packed);
+  due.packed.record_stream(*ddp::current_stream(due.packed));  // it was made on a hook's
+  due.packed.reset();
 }
 
 void DataParallel::Impl::wait(std::size_t bucket) {
   ddp::Bucket& due = plan->buckets[bucket];
   if (is_left_to_wait(bucket)) {
     if (bucket == 0) first_launch = Clock::now();
-    group().all_reduce(due.buffer, {.op = mean()}, at(due.purpose));
-  } else {
-    std::exchange(due.work, Work()).wait();
+    group().all_reduce(due.take(), {.op = mean()}, at(due.purpose));
+    return;
   }
+  // On a device this puts the mean before what the stream of the launch is given next; the turn,
+  // before what the current one is: that on which backward was called.
+  std::exchange(due.work, Work()).wait();
+  due.turns.take();
+  if (due.packed.defined()) unpack(due);
 }
 
 /// Begins nothing: what was left to the wait is not under way on this rank.

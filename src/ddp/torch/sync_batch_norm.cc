@@ -141,10 +141,8 @@ std::vector<double> own_moments(const at::Tensor& input) {
   const double count = static_cast<double>(input.numel() / input.size(1));
   const auto [mean, variance] = at::batch_norm_update_stats(input.to(at::kDouble), {}, {}, 0);
   own[0] = count;
-  std::copy_n(mean.const_data_ptr<double>(), channels, own.begin() + 1);
-  const at::Tensor squares = variance * count;
-  std::copy_n(squares.const_data_ptr<double>(), channels,
-              own.begin() + 1 + static_cast<std::ptrdiff_t>(channels));
+  const at::Tensor both = at::stack({mean, variance * count}).cpu();
+  std::copy_n(both.const_data_ptr<double>(), 2 * channels, own.begin() + 1);
   return own;
 }
 
@@ -176,7 +174,7 @@ Statistics statistics_of_all(const NormExchange& exchange, const at::Tensor& inp
                   str("Expected more than 1 value per channel when training, got input size ",
                       input.sizes(), " and ", statistics.count, " on all ranks together"));
   }
-  const at::Tensor both = at::tensor(moments, at::kDouble).view({2, -1});
+  const at::Tensor both = at::tensor(moments, at::kDouble).view({2, -1}).to(input.device());
   statistics.mean = both[0];
   statistics.variance = both[1] / statistics.count;
   return statistics;
@@ -270,7 +268,8 @@ torch::autograd::tensor_list Normalize::backward(torch::autograd::AutogradContex
   // The gradients of weight and bias are the sums over this rank's values of gradient x normalized
   // input and of the gradient.
   at::Tensor for_input = at::empty_like(input);
-  at::Tensor for_weight = at::zeros({input.size(1)}, dtype), for_bias = for_weight;
+  at::Tensor for_weight = at::zeros({input.size(1)}, input.options().dtype(dtype)),
+             for_bias = for_weight;
   if (input.numel() != 0) {
     std::tie(for_input, for_weight, for_bias) = at::native_batch_norm_backward(
         gradients[0], input, as(weight, dtype), statistics.mean.to(dtype),

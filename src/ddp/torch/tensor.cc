@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "ddp/model_check.h"
+#include "ddp/torch/stream.h"
 #include "tutti/torch/data_parallel.h"
 #include "tutti/torch/tensor.h"
 
@@ -51,6 +52,11 @@ std::optional<DType> dtype_of_scalar(at::ScalarType type) {
   throw Error(code, str(what, ": ", why));
 }
 
+/// Nothing has to be said to CUDA's caching allocator (record_stream). It gives memory out again in
+/// the order of the stream on which that was allocated, and an operation is over on the device
+/// before what the current stream is given after the call, or after Work::wait; until then its Work
+/// holds the tensor. Memory that was allocated on another stream than the current one is as with
+/// any other use of it there: for the program to order.
 std::shared_ptr<const void> retain_tensor(const void* source) {
   return std::make_shared<const at::Tensor>(*static_cast<const at::Tensor*>(source));
 }
@@ -68,8 +74,10 @@ Buffer given_at(const Where& where, const Body& body) {
 }
 
 Buffer whole_memory(const at::Tensor& tensor, DType dtype) {
-  return {tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype, {}, &tensor,
-          retain_tensor};
+  Buffer buffer(tensor.data_ptr(), static_cast<std::size_t>(tensor.numel()), dtype,
+                device_of_tensor(tensor), &tensor, retain_tensor);
+  if (const auto stream = current_stream(tensor)) buffer.stream = handle_of(*stream);
+  return buffer;
 }
 
 }  // namespace
@@ -80,9 +88,10 @@ DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
     refuse(ErrorCode::kInvalidArgument, what,
            "sparse tensor; call to_dense(), or send indices() and values()");
   }
-  if (!tensor.device().is_cpu()) {
+  if (!tensor.is_cpu() && !tensor.is_cuda()) {
     refuse(ErrorCode::kUnsupported, what,
-           str("tensor on ", tensor.device(), "; this version moves CPU memory only: call cpu()"));
+           str("tensor on ", tensor.device(), "; only memory of the CPU and of CUDA is moved: ",
+               tensor.is_meta() ? "it has none" : "call cpu()"));
   }
   const std::optional<DType> dtype = dtype_of_scalar(tensor.scalar_type());
   if (!dtype || tensor.is_quantized()) {
@@ -110,6 +119,7 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
     std::vector<at::Tensor> flattened;
     std::size_t byte_count = 0;
     while (end < tensors.size() && tensors[end].scalar_type() == tensors[begin].scalar_type() &&
+           tensors[end].device() == tensors[begin].device() &&
            (flattened.empty() || byte_count < kBroadcastBytes)) {
       flattened.push_back(tensors[end].detach().reshape({-1}));
       byte_count += tensors[end].nbytes();

@@ -11,7 +11,7 @@
 namespace tutti::ddp {
 
 /// The DType of a tensor's elements.
-/// Errors    kUnsupported, naming the tensor: no such DType, or not on the CPU.
+/// Errors    kUnsupported, naming the tensor: no such DType, or neither on the CPU nor on CUDA.
 DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what);
 
 /// The other way round; every DType is one of torch's.
