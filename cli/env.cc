@@ -16,6 +16,8 @@
 #include "base/cores.h"
 #include "base/rank_list.h"
 #include "command.h"
+#include "gpus.h"
+#include "launch/gpus.h"
 #include "native/schedule/plan.h"
 #include "rendezvous/identity.h"
 #include "rendezvous/reach.h"
@@ -221,6 +223,37 @@ nlohmann::ordered_json host_json(const rendezvous::Reach& reach,
           {"usable_cores", own_cores().count()}};
 }
 
+nlohmann::ordered_json gpus_json(const GpuMap& map) {
+  auto rows = nlohmann::ordered_json::array();
+  for (const GpuFacts& gpu : map.gpus) {
+    rows.push_back({{"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"bus_id", gpu.bus_id},
+                    {"memory_bytes", gpu.memory_bytes},
+                    {"numa_node", gpu.numa_node},
+                    {"cores", gpu.cores},
+                    {"nvlink_lanes", gpu.lanes}});
+  }
+  return {{"driver", map.driver}, {"cuda", map.cuda}, {"gpus", rows}, {"ways", map.ways}};
+}
+
+/// Of CUDA_VISIBLE_DEVICES, where that is set.
+std::string visible_text(const Environment& environment) {
+  const auto set = environment.find("CUDA_VISIBLE_DEVICES");
+  if (set == environment.end()) return "";
+  const launch::Gpus gpus = launch::visible_gpus(environment);
+  return gpus.names.empty()
+             ? fmt::format("programs with CUDA see none: {}\n", gpus.why)
+             : fmt::format("programs with CUDA see {} of them (CUDA_VISIBLE_DEVICES={})\n",
+                           gpus.names.size(), set->second);
+}
+
+int print_gpus(const Environment& environment, bool as_json) {
+  const GpuMap map = read_gpus();
+  print(as_json ? gpus_json(map).dump(2) + "\n" : gpus_text(map) + visible_text(environment));
+  return 0;
+}
+
 }  // namespace
 
 namespace {
@@ -246,15 +279,19 @@ std::vector<Word> variables() {
 Manual env_manual() {
   return {.name = "tutti env",
           .summary = "print every setting, its value and its source, and who this process would be",
-          .usage = "[--json]",
+          .usage = "[--gpus] [--json]",
           .examples = {{"tutti env", "what is set here, and why"},
                        {"tutti run -n 1 tutti env", "the same as a rank would see it"},
+                       {"tutti env --gpus", "the GPUs here, and what is between them"},
                        {"tutti env --json", "for programs"}},
           .paragraphs =
               {"A setting comes from an option of the program, else from its TUTTI_ variable, "
                "else from its default. Those marked * must be equal on all ranks."},
           .groups = {{"Options",
-                      {{.names = {"--json"}, .text = "all of it as one JSON object"},
+                      {{.names = {"--gpus"},
+                        .text = "instead: each GPU, and the ways between them as nvidia-smi topo "
+                                "-m names them"},
+                       {.names = {"--json"}, .text = "all of it as one JSON object"},
                        {.names = {"-h", "--help"}, .text = "this text"}}}},
           .variables = variables()};
 }
@@ -266,6 +303,7 @@ int env_command(std::span<const std::string> words) {
     return 0;
   }
   const Environment environment = read_environment();
+  if (given.contains("--gpus")) return print_gpus(environment, given.contains("--json"));
   const std::vector<SettingInfo> settings = without_secret(describe_settings());
   const Who who = find_out(environment);
   const rendezvous::Reach reach =

@@ -12,6 +12,7 @@
 #include "base/cores.h"
 #include "launch/allocation.h"
 #include "launch/exports.h"
+#include "launch/gpus.h"
 #include "launch/slots.h"
 #include "tutti/error.h"
 
@@ -52,13 +53,14 @@ struct Refused {
 };
 constexpr Refused kRefused[] = {
     {"--run-path", 0, "name the script itself: tutti run -n 2 script.py"},
-    {"--virtual-local-rank", 0, "set CUDA_VISIBLE_DEVICES by a script that looks at LOCAL_RANK"},
+    {"--virtual-local-rank", 0, "give --gpus-per-rank 1: each rank sees one GPU, as device 0"},
     {"--launcher", 1, "tutti run starts ranks on this host only"},
     {"--nolocal", 0, "tutti run starts ranks on this host only"},
     {"--npersocket", 1, "give the number of ranks, and --map-by numa"},
     {"--rankfile,--rf", 1, "--bind-to and --map-by place the ranks"},
     {"--cpu-set,--cpu-list", 1, "let taskset choose: taskset -c 0-3 tutti run ..."},
-    {"--numa-binding", 1, "there are no GPUs to be near to; give --bind-to numa --map-by numa"},
+    {"--numa-binding", 1,
+     "ranks are bound by their number, not by their GPU; give --bind-to numa --map-by numa"},
     {"--duplicate-stdout-filters", 1, "keep all with --tee 1, and search the files"},
     {"--duplicate-stderr-filters", 1, "keep all with --tee 2, and search the files"},
     {"--logs-specs", 1, "it names a class of Python; see --log-dir, --tee and --redirects"},
@@ -140,9 +142,9 @@ RunWords::RunWords() : app_(std::make_unique<CLI::App>("", "tutti run")) {
 void RunWords::declare_ranks() {
   const char* const group = "Ranks and hosts";
   app_->add_option("-n,-N,-c,--np,--nproc-per-node,--npernode", count_,
-                   "number of ranks, or one per core; if not given, the tasks of Slurm's "
-                   "allocation, else 1")
-      ->type_name("N|auto|cpu")
+                   "number of ranks, one per core, or one per GPU; if not given, the tasks of "
+                   "Slurm's allocation, else 1")
+      ->type_name("N|auto|cpu|gpu")
       ->group(group);
   app_->add_flag("--pernode", one_a_host_, "one rank on each host")->group(group);
   app_->add_option("-H,--host", hosts_, "hosts and how many ranks each takes, as in a:2,b:2")
@@ -163,6 +165,11 @@ void RunWords::declare_ranks() {
   app_->add_option("--map-by", map_by_,
                    "which: neighbours side by side, or dealt out to the nodes in turn")
       ->type_name("slot|numa")
+      ->group(group);
+  app_->add_option("--gpus-per-rank", gpus_per_rank_,
+                   "each rank sees its own N of the GPUs, by CUDA_VISIBLE_DEVICES, as devices 0 to "
+                   "N-1; else each sees all, and takes the one of its LOCAL_RANK")
+      ->type_name("N")
       ->group(group);
   app_->add_flag("--report-bindings", reports_bindings_, "say where each rank is")->group(group);
   app_->add_flag("--dry-run", dry_run_,
@@ -451,6 +458,19 @@ bool RunWords::knows_ranks(const Environment& environment) const {
   return names_ranks() || launch::find_allocation(environment).has_value();
 }
 
+int RunWords::gpus_per_rank() const {
+  if (!is_given("--gpus-per-rank")) return 0;
+  return number_of(name_of("--gpus-per-rank"), gpus_per_rank_, 1, 1024);
+}
+
+/// As the word says; `gpu` counts what this environment shows of them.
+std::optional<int> RunWords::asked_ranks(const Environment& environment) const {
+  if (!is_given("-n")) return std::nullopt;
+  if (count_ == "gpu")
+    return launch::ranks_by_gpus(launch::visible_gpus(environment), gpus_per_rank());
+  return launch::parse_rank_count(count_, usable_cores());
+}
+
 int RunWords::rank_count(const Environment& environment, std::vector<std::string>* notes) const {
   if (!names_ranks()) {
     if (const auto allocation = launch::find_allocation(environment)) {
@@ -466,8 +486,7 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
   if (!hosts_.empty()) hosts = launch::parse_host_list("-H", hosts_);
   if (!hostfile_.empty())
     hosts = launch::parse_hostfile(hostfile_, launch::read_hostfile(hostfile_));
-  std::optional<int> asked;
-  if (is_given("-n")) asked = launch::parse_rank_count(count_, usable_cores());
+  std::optional<int> asked = asked_ranks(environment);
   if (one_a_host_) {
     if (asked.value_or(1) != 1) {
       refuse(fmt::format("--pernode means one rank here, and {} {} more: give one of them",
@@ -543,6 +562,7 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.folder = folder_;
   options.bind_to = launch::parse_bind_to(name_of("--bind-to"), bind_to_);
   options.map_by = launch::parse_map_by(name_of("--map-by"), map_by_);
+  options.gpus_per_rank = gpus_per_rank();
   options.reports_bindings = reports_bindings_;
   options.master_address = master_address_.empty() ? exported_master() : master_address_;
   if (!master_port_.empty()) {

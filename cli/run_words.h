@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -58,6 +59,8 @@ class RunWords {
   bool is_given(const std::string& option) const;
   /// As it was given: "--nnodes", or "PET_NNODES".
   std::string name_of(const std::string& option) const;
+  std::optional<int> asked_ranks(const Environment& environment) const;
+  int gpus_per_rank() const;
   int rank_count(const Environment& environment, std::vector<std::string>* notes) const;
   void set_output(launch::JobOptions& options) const;
   void check_hosts() const;
@@ -75,6 +78,7 @@ class RunWords {
   bool one_a_host_ = false, oversubscribe_ = false, standalone_ = false, module_ = false,
        no_python_ = false;
   std::string bind_to_ = "none", map_by_ = "slot";
+  std::string gpus_per_rank_ = "0";
   bool reports_bindings_ = false;
   bool dry_run_ = false, tag_output_ = false, fold_output_ = false;
 };

@@ -98,12 +98,13 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
 
 int parse_rank_count(std::string_view text, int cores) {
   if (text == "auto" || text == "cpu") return cores;
-  if (text == "gpu") refuse("'gpu' ranks are not built yet; give a number, 'auto' or 'cpu'");
   int count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc() || end != text.data() + text.size()) {
-    refuse(fmt::format("-n {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here)",
-                       text, cores));
+    refuse(
+        fmt::format("-n {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here), or "
+                    "'gpu'",
+                    text, cores));
   }
   if (count < 1 || count > rendezvous::kMaxRanksOfHost) {
     refuse(

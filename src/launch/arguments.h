@@ -30,7 +30,8 @@ struct CutArguments {
 ///         missing, mpirun's ':' between programs.
 CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
 
-/// "4", "auto", "cpu" -> number of ranks. Throws Error(kInvalidArgument) naming the value.
+/// "4", "auto", "cpu" -> number of ranks; "gpu" is ranks_by_gpus's. Throws Error(kInvalidArgument)
+/// naming the value.
 int parse_rank_count(std::string_view text, int cores);
 
 /// The sentence that says so when a number of ranks may be meant that stands behind the program,

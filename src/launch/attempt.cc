@@ -43,7 +43,8 @@ Prepare prepare_order(const JobOptions& options, int attempt) {
       .run_id = options.run_id,
       .role = options.role,
       .restart_count = attempt,
-      .max_restarts = options.max_restarts};
+      .max_restarts = options.max_restarts,
+      .gpus_per_rank = options.gpus_per_rank};
   if (order.master_port == 0) order.master_port = master_port(options.environment);
   std::iota(order.ranks.begin(), order.ranks.end(), 0);
   order.prefix_columns.resize(order.ranks.size());

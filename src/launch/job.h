@@ -28,6 +28,7 @@ struct JobOptions {
   std::string role = "default";  ///< ROLE_NAME
   BindTo bind_to = BindTo::none;
   MapBy map_by = MapBy::slot;
+  int gpus_per_rank = 0;          ///< each rank sees so many of the GPUs, its own; 0: all see all
   bool reports_bindings = false;  ///< says where each rank is
   OutputStyle style;
   LogPlan logs;

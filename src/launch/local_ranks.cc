@@ -14,6 +14,7 @@
 #include <variant>
 
 #include "base/rank_list.h"
+#include "launch/gpus.h"
 #include "launch/output_ends.h"
 #include "launch/program.h"
 #include "net/process_info.h"
@@ -46,6 +47,11 @@ RankPlan plan_ranks(const Prepare& order) {
   plan.placement.world_size = order.world_size;
   plan.placement.host_index = order.host_index;
   plan.placement.host_count = order.host_count;
+  if (order.gpus_per_rank > 0) {
+    const std::vector<std::string> shares =
+        share_gpus(visible_gpus(order.environment), count, order.gpus_per_rank);
+    for (std::size_t i = 0; i < shares.size(); ++i) plan.placement.ranks[i].gpus = shares[i];
+  }
   for (const Place& place : plan.placement.ranks) {
     // Who is bound has cores; the others have what the kernel gives them, a thread at a time.
     const int cores = order.bind_to == BindTo::none ? static_cast<int>(place.binding.threads.size())
@@ -57,9 +63,10 @@ RankPlan plan_ranks(const Prepare& order) {
 }
 
 std::string describe(const Place& place) {
-  return fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{})", place.rank, place.host,
-                     format_ranks(place.binding.threads), place.binding.sharers,
-                     place.binding.sharers == 1 ? "" : "s");
+  return fmt::format("rank {} -> host {} -> cores {} (shared by {} rank{}){}", place.rank,
+                     place.host, format_ranks(place.binding.threads), place.binding.sharers,
+                     place.binding.sharers == 1 ? "" : "s",
+                     place.gpus.empty() ? "" : " -> GPUs " + place.gpus);
 }
 
 LocalRanks::LocalRanks(const Inherited& inherited, net::Fd input)

@@ -35,7 +35,7 @@ struct RankPlan {
   Placement placement;
   std::vector<ThreadDefaults> thread_defaults;  ///< by local rank
 };
-/// "rank 0 -> host a -> cores 0-1 (shared by 2 ranks)".
+/// "rank 0 -> host a -> cores 0-1 (shared by 2 ranks) -> GPUs 0,1".
 std::string describe(const Place& place);
 /// Throws Error(kInvalidArgument): the program cannot be started.
 RankPlan plan_ranks(const Prepare& order);

@@ -46,13 +46,15 @@ struct Prepare {
   std::string role;       ///< of all ranks
   int restart_count = 0;  ///< how often the ranks have been started before
   int max_restarts = 0;
+  int gpus_per_rank = 0;  ///< 0: all ranks see all
 
   static constexpr auto fields() {
     return std::tuple(&Prepare::command, &Prepare::environment, &Prepare::ranks,
                       &Prepare::prefix_columns, &Prepare::world_size, &Prepare::host_index,
                       &Prepare::host_count, &Prepare::folder, &Prepare::master_address,
                       &Prepare::master_port, &Prepare::bind_to, &Prepare::map_by, &Prepare::run_id,
-                      &Prepare::role, &Prepare::restart_count, &Prepare::max_restarts);
+                      &Prepare::role, &Prepare::restart_count, &Prepare::max_restarts,
+                      &Prepare::gpus_per_rank);
   }
 };
 

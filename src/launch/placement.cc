@@ -23,7 +23,7 @@ Placement place_on_host(const std::vector<int>& ranks, const std::string& host,
                         const std::vector<Binding>& bindings) {
   Placement placement{.ranks = {}, .world_size = static_cast<int>(ranks.size())};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    placement.ranks.push_back({ranks[i], static_cast<int>(i), host, bindings.at(i)});
+    placement.ranks.push_back({ranks[i], static_cast<int>(i), host, bindings.at(i), {}});
   }
   return placement;
 }
@@ -86,6 +86,7 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
   if (!job.error_file.empty()) variables["TORCHELASTIC_ERROR_FILE"] = job.error_file;
   variables["TUTTI_AGENT"] = job.agent;
+  if (!place.gpus.empty()) variables["CUDA_VISIBLE_DEVICES"] = place.gpus;
   return variables;
 }
 

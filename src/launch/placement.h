@@ -14,7 +14,8 @@ struct Place {
   int rank = 0;
   int local_rank = 0;
   std::string host;
-  Binding binding;  ///< what it may use
+  Binding binding;   ///< what it may use
+  std::string gpus;  ///< CUDA_VISIBLE_DEVICES for it; empty: what is inherited
 };
 
 /// The ranks of one host.

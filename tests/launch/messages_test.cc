@@ -36,7 +36,8 @@ Prepare a_prepare() {
           .run_id = "job-7",
           .role = "trainer",
           .restart_count = 1,
-          .max_restarts = 3};
+          .max_restarts = 3,
+          .gpus_per_rank = 2};
 }
 
 agent::RankExit an_exit() {
@@ -117,6 +118,7 @@ TEST(Messages, FieldsKeepTheirPlaces) {
   EXPECT_EQ(prepare.environment, a_prepare().environment);
   EXPECT_EQ(prepare.ranks, (std::vector<int>{2, 3}));
   EXPECT_EQ(prepare.master_port, 29500);
+  EXPECT_EQ(prepare.gpus_per_rank, 2);
 }
 
 TEST(Messages, AnOrderThatCannotBeMeantIsNone) {
