@@ -5,10 +5,12 @@
 #   tools/libtorch.sh --wheels FOLDER           fetch into FOLDER/download and check; unpack nothing
 #   tools/libtorch.sh --where FOLDER            print where it is (or will be)
 # --oldest with any of these: the oldest version that Tutti is tested with. Wheels before it have another C++ ABI than Debian.
+# --cuda with any of these: FOLDER/cuda-libtorch-VERSION, with the CUDA libraries that programs are linked with, and without
+# those of NVIDIA's that they need to run: the version that GPU machines have as Python's torch (./dev gpu --prepare).
 set -euo pipefail
 
-usage="usage: tools/libtorch.sh [--oldest] [--from WHEELS | --keep | --wheels | --where] FOLDER"
-version=2.15.0 megabytes="555 MB to download, 550 MB unpacked"
+usage="usage: tools/libtorch.sh [--oldest | --cuda] [--from WHEELS | --keep | --wheels | --where] FOLDER"
+version=2.15.0 python=3.11 kind=libtorch megabytes="555 MB to download, 550 MB unpacked"
 wheels="\
 torch==2.15.0                   48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl
 nvidia-cuda-runtime==13.5.37    df2b79a8852f10d1fef8c848489c49eebb5754051bf870202a862831412b179d nvidia_cuda_runtime-13.5.37-py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64.whl
@@ -19,6 +21,11 @@ oldest() {
 torch==2.7.0                     fd5cfbb4c3bbadd57ad1b27d56a28008f8d8753733411a140fcfb84d7f933a25 torch-2.7.0-cp311-cp311-manylinux_2_28_x86_64.whl
 nvidia-cuda-runtime-cu12==12.6.77 a84d15d5e1da416dd4774cb42edf5e954a3e60cc945698dc1d5be02321c44dc8 nvidia_cuda_runtime_cu12-12.6.77-py3-none-manylinux2014_x86_64.whl
 nvidia-cuda-cupti-cu12==12.6.80   a3eff6cdfcc6a4c35db968a06fcadb061cbc7d6dde548609a941ff8701b98b73 nvidia_cuda_cupti_cu12-12.6.80-py3-none-manylinux2014_x86_64.whl"
+}
+cuda() {
+  version=2.11.0 python=3.12 kind=cuda-libtorch megabytes="531 MB to download, 960 MB unpacked"
+  wheels="\
+torch==2.11.0                   0f68f4ac6d95d12e896c3b7a912b5871619542ec54d3649cf48cc1edd4dd2756 torch-2.11.0-cp312-cp312-manylinux_2_28_x86_64.whl"
 }
 
 die() {
@@ -37,12 +44,13 @@ while [ $# -gt 1 ]; do
     --wheels) keep=1 only_wheels=1; shift ;;
     --where) where=1; shift ;;
     --oldest) oldest; shift ;;
+    --cuda) cuda; shift ;;
     *) die "unknown option '$1'; $usage" ;;
   esac
 done
 folder=${1:-}
 [ -n "$folder" ] || die "$usage"
-target=$folder/libtorch-$version
+target=$folder/$kind-$version
 if [ -n "$where" ]; then
   echo "$target/torch"
   exit 0
@@ -58,7 +66,7 @@ if [ -z "$from" ]; then
   pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Debian package python3-pip"
   echo "$wheels" | while read -r requirement _ file; do
     [ -f "$download/$file" ] && continue
-    "$pip" download --quiet --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --abi cp311 --abi none \
+    "$pip" download --quiet --no-deps --only-binary=:all: --python-version $python --implementation cp --abi cp${python/./} --abi none \
       --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 --platform manylinux_2_17_x86_64 \
       -d "$download" "$requirement" >&2 ||
       die "pip could not download $requirement; run it again (what is complete is kept), or set TORCH_ROOT"
@@ -78,9 +86,13 @@ done
 rm -rf "$target.tmp"
 mkdir -p "$target.tmp"
 mapfile -t files < <(awk '{ print $3 }' <<<"$wheels")
-unzip -q "$download/${files[0]}" 'torch/include/*' 'torch/lib/libtorch_cpu*' 'torch/lib/libc10.so' 'torch/lib/libgomp*' -d "$target.tmp"
-unzip -q "$download/${files[1]}" 'nvidia/*/lib/libcudart.so*' -d "$target.tmp"
-unzip -q "$download/${files[2]}" 'nvidia/*/lib/libcupti.so*' -d "$target.tmp"
+libraries=('torch/lib/libtorch_cpu*' 'torch/lib/libc10.so' 'torch/lib/libgomp*')
+[ $kind = libtorch ] || libraries+=('torch/lib/libtorch_cuda.so' 'torch/lib/libc10_cuda.so')
+unzip -q "$download/${files[0]}" 'torch/include/*' "${libraries[@]}" -d "$target.tmp"
+if [ $kind = libtorch ]; then
+  unzip -q "$download/${files[1]}" 'nvidia/*/lib/libcudart.so*' -d "$target.tmp"
+  unzip -q "$download/${files[2]}" 'nvidia/*/lib/libcupti.so*' -d "$target.tmp"
+fi
 touch "$target.tmp/complete"
 rm -rf "$target"
 mv "$target.tmp" "$target"

@@ -298,9 +298,13 @@ def hold_lock():
 def machine():
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     family = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("cpu family")), "?")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    commit = ""
+    if (ROOT / ".git").exists() and shutil.which("git"):
+        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
+    elif (ROOT / "build/gpu-carried/commit").exists():  # ./dev gpu
+        commit = (ROOT / "build/gpu-carried/commit").read_text()
     return {"cpu": f"{cpu} (family {family})", "cores": len(os.sched_getaffinity(0)), "load": os.getloadavg(),
-            "commit": commit.stdout.strip(), "date": datetime.date.today().isoformat()}
+            "commit": commit.strip(), "date": datetime.date.today().isoformat()}
 
 
 def write_report(report, path):
