@@ -131,10 +131,10 @@ GpuFacts facts_of(const Nvml& nvml, Handle device) {
   facts.name = nvml.text<97>("nvmlDeviceGetName", device);
   facts.uuid = nvml.text<97>("nvmlDeviceGetUUID", device);
   Memory memory = {};
-  if (nvml.call<Code(Handle, Memory*)>("nvmlDeviceGetMemoryInfo", device, &memory))
+  if (nvml.call<Code(Handle, void*)>("nvmlDeviceGetMemoryInfo", device, &memory))
     facts.memory_bytes = memory.total;
   PciInfo pci = {};
-  if (nvml.call<Code(Handle, PciInfo*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
+  if (nvml.call<Code(Handle, void*)>("nvmlDeviceGetPciInfo_v3", device, &pci)) {
     facts.bus_id = bus_id_of(pci);
     facts.numa_node = numa_node_of(facts.bus_id);
   }
@@ -159,8 +159,8 @@ Lanes lanes_of(const Nvml& nvml, Handle device) {
     nvml.call<Code(Handle, unsigned, unsigned*)>("nvmlDeviceGetNvLinkRemoteDeviceType", device,
                                                  lane, &end);
     PciInfo pci = {};
-    nvml.call<Code(Handle, unsigned, PciInfo*)>("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, lane,
-                                                &pci);
+    nvml.call<Code(Handle, unsigned, void*)>("nvmlDeviceGetNvLinkRemotePciInfo_v2", device, lane,
+                                             &pci);
     if (end == kToSwitch) {
       ++lanes.to_switches;
     } else {

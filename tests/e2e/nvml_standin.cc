@@ -60,12 +60,14 @@ int nvmlDeviceGetUUID(void* device, char* uuid, unsigned bytes) {
   uuid[4] = static_cast<char>('0' + index_of(device));
   return 0;
 }
-int nvmlDeviceGetMemoryInfo(void* device, Memory* memory) {
+int nvmlDeviceGetMemoryInfo(void* device, void* room) {
+  auto* const memory = static_cast<Memory*>(room);
   if (index_of(device) == 3) return kNotSupported;
   memory->total = 80ULL << 30;
   return 0;
 }
-int nvmlDeviceGetPciInfo_v3(void* device, PciInfo* pci) {
+int nvmlDeviceGetPciInfo_v3(void* device, void* room) {
+  auto* const pci = static_cast<PciInfo*>(room);
   pci->bus = static_cast<Device*>(device)->bus;
   return 0;
 }
@@ -85,7 +87,8 @@ int nvmlDeviceGetNvLinkRemoteDeviceType(void* device, unsigned, unsigned* type) 
   *type = static_cast<Device*>(device)->to_switches > 0 ? 2 : 0;
   return 0;
 }
-int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned, PciInfo* pci) {
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void* device, unsigned, void* room) {
+  auto* const pci = static_cast<PciInfo*>(room);
   if (index_of(device) > 1) return kNotSupported;
   pci->bus = devices[1 - index_of(device)].bus;
   return 0;
