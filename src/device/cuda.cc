@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -102,9 +103,14 @@ struct Cuda::Functions {
   int (*error_text)(int, const char**);
 };
 
+/// Stays until the process ends: others may use it while that ends.
 const Cuda& Cuda::open(const std::string& file) {
-  static const Cuda cuda(file);  // a constructor that throws is tried again
-  return cuda;
+  static std::atomic<const Cuda*> opened{nullptr};
+  static std::mutex mutex;
+  if (const Cuda* const known = opened.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard lock(mutex);
+  if (opened.load(std::memory_order_relaxed) == nullptr) opened.store(new Cuda(file));
+  return *opened.load(std::memory_order_relaxed);
 }
 
 bool Cuda::seems_usable(const std::string& file, const char* visible) noexcept {
