@@ -444,9 +444,10 @@ SeenDevices see_devices(const Config& config, const Environment& environment) {
   const std::string* const visible = entry == environment.end() ? nullptr : &entry->second;
   const std::string& library = config.text(Setting::cuda_library);
   SeenDevices seen;
-  if (device::Cuda::seems_usable(library, visible == nullptr ? nullptr : visible->c_str())) {
-    seen.count = std::max(1, device::count_visible(visible));
+  if (!device::Cuda::seems_usable(library, visible == nullptr ? nullptr : visible->c_str())) {
+    return seen;
   }
+  seen.count = std::max(1, device::count_visible(visible));
   struct utsname name = {};
   seen.host = ::uname(&name) == 0 ? name.nodename : "?";
   seen.list = visible == nullptr ? "all" : *visible;

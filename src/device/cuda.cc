@@ -332,10 +332,10 @@ bool Event::done() const {
   return true;
 }
 
-void Event::wait_on_host() const {
+void Event::wait_on_host(const std::function<bool()>& stop) const {
   constexpr std::chrono::microseconds kLookAgain{20};
   Doorbell nobody_rings;
-  while (!done())
+  while (!done() && !stop())
     wait_until(nobody_rings, Deadline::Clock::now() + kLookAgain, [] { return false; });
 }
 

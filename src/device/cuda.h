@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -117,8 +118,8 @@ class Event {
   /// Whether the stream has come to it; true if it was never recorded.
   /// Errors  What was given to the stream before it failed.
   bool done() const;
-  /// Until the stream has come to it; looks at the device again and again.
-  void wait_on_host() const;
+  /// Until the stream has come to it, or `stop()` says so; looks at the device again and again.
+  void wait_on_host(const std::function<bool()>& stop) const;
   /// What `stream` is given next waits for it.
   void order(Stream stream) const { cuda_->wait(stream, handle_); }
 

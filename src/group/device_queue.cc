@@ -322,6 +322,8 @@ class DeviceQueue::Received final : public WorkState, public control::ProgramAwa
     return true;
   }
   bool is_copying() const noexcept { return is_in_order_.load(); }
+  /// With what the group has failed with.
+  void end_failed() noexcept { end(queue_.membership_.error(&request())); }
 
  private:
   /// Its observer is told by the receive into host memory.
@@ -355,12 +357,13 @@ DeviceQueue::DeviceQueue(control::Membership& membership, std::string library,
 DeviceQueue::~DeviceQueue() {
   if (pending() + messages_pending_.load() > 0) {
     membership_.fail(destroyed_too_early(membership_.rank()));
-    wait_through_aborts(membership_, Clock::time_point::max(),
-                        [this] { return pending() + messages_pending_.load() == 0; });
+    wait_through_aborts(membership_, Clock::time_point::max(), [this] { return pending() == 0; });
   }
   wait_through_aborts(membership_, Clock::now() + kLastCopies,
-                      [this] { return unfinished_.load() == 0; });
+                      [this] { return unfinished_.load() + messages_pending_.load() == 0; });
   thread_.stop();
+  received_.splice(received_.end(), new_received_);
+  for (const std::shared_ptr<Received>& received : received_) received->end_failed();
   for (const std::shared_ptr<Entry>& entry : on_device_) {
     entry->end_failed(Error(ErrorCode::kTimeout, "the device does not end what it was given"));
   }

@@ -116,7 +116,7 @@ class ProcessGroup::Impl {
   /// Copies between host memory and the memory of `buffer`, in order with its stream. What comes
   /// from a device is there when this returns.
   void copy(void* to, const void* from, const ConstBuffer& buffer) const;
-  /// Until the stream of `buffer` has done what it was given.
+  /// Until the stream of `buffer` has done what it was given, or the group has failed.
   void wait_for_device(const ConstBuffer& buffer) const;
   Memory allocate(std::size_t byte_count) { return parts_.backend->allocate(byte_count); }
   ProcessGroup new_group(std::span<const int> ranks, const Where& where);

@@ -203,7 +203,8 @@ void ProcessGroup::Impl::wait_for_device(const ConstBuffer& buffer) const {
   const device::Current current(cuda(), buffer.device.index);
   device::Event reached(cuda());
   reached.record(buffer.stream);
-  reached.wait_on_host();
+  reached.wait_on_host([this] { return failed(); });
+  if (!reached.done()) throw membership().error(nullptr);
 }
 
 void ProcessGroup::Impl::check_support(const Request& request) {
