@@ -144,10 +144,11 @@ void Messages::count_taken(Peer& to, std::uint64_t taken) {
   to.taken_read = taken;
 }
 
-/// Whether something may come to this receive that its sender, who may have left by now, has held
-/// so far.
+/// Whether something may come to this receive although its sender may have left by now: what lies
+/// here until there is room to tell the sender of the match, or what the sender has held so far.
 bool Messages::more_comes(const Transfer& transfer) noexcept {
   if (transfer.is_send()) return false;
+  if (matcher_.keeps_for(transfer)) return true;
   const int from = transfer.awaited();
   for (const Peer& each : peers_) {
     if (each.rank == membership_.rank() || (from != kAnyRank && from != each.rank)) continue;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
@@ -112,6 +113,15 @@ bool Matcher::take_oldest(int from, Tag& tag) {
   if (!taker_.take(from, *receive, {kept->header, kept->payload(), kept->send})) return false;
   release(peer(from), tag, nullptr, *kept);
   return true;
+}
+
+bool Matcher::keeps_for(const Posted& receive) const noexcept {
+  const auto keeps = [&](const Peer& from) {
+    const Tag* const tag = from.tags.find(receive.tag);
+    return tag != nullptr && tag->first_kept != nullptr;
+  };
+  const int from = receive.peer.load();
+  return from == kAnyRank ? std::ranges::any_of(peers_, keeps) : keeps(peer(from));
 }
 
 PostedLine& Matcher::assign(Posted& receive, int from) {

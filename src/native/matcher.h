@@ -61,6 +61,8 @@ class Matcher {
   void settle(int from);
   void settle_any();
   bool has_unsettled_any() const noexcept { return !unsettled_any_.empty(); }
+  /// Whether a message that `receive` may take has come, and could not be taken yet.
+  bool keeps_for(const Posted& receive) const noexcept;
   /// A kept message is no more. False: it is not here.
   bool take_back(int from, std::int32_t tag, std::uint64_t id);
   /// A kept message to oneself has its bytes elsewhere from now on. False: it is not here.

@@ -166,6 +166,27 @@ TEST(Matcher, ARefusedPairIsMadeLaterInOrder) {
   }
 }
 
+TEST(Matcher, KeepsForAReceiveWhatCouldNotBeTakenYet) {
+  for (const int peer : {1, kAnyRank}) {
+    Table table;
+    table.recorder.may = [] { return false; };
+    table.post(peer, 5);
+    const Receive& receive = *table.receives.front();
+    table.offer(1, 6);
+    EXPECT_FALSE(table.matcher.keeps_for(receive)) << "of another tag";
+    if (peer != kAnyRank) {
+      table.offer(2, 5);
+      EXPECT_FALSE(table.matcher.keeps_for(receive)) << "of another rank";
+    }
+    table.offer(1, 5);
+    EXPECT_TRUE(table.matcher.keeps_for(receive));
+    table.recorder.may = [] { return true; };
+    table.settle();
+    EXPECT_EQ(table.recorder.pairs.size(), 1u);
+    EXPECT_FALSE(table.matcher.keeps_for(receive));
+  }
+}
+
 TEST(Matcher, AKeptMessageIsTakenBackOnce) {
   Table table;
   const std::uint64_t first = table.offer(1, 5), second = table.offer(1, 5);

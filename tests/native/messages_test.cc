@@ -589,6 +589,43 @@ TEST(Messages, BeyondTheBytesThatMayWaitBothEndsSaySo) {
   });
 }
 
+/// The bytes of a large buffered message go once its sender is told of the match, for which there is
+/// no room while nobody reads for that rank.
+TEST(Messages, WhatCameBeforeItsSenderClosedIsMatchedOnceThereIsRoom) {
+  std::atomic<bool> is_posted{false}, is_held{false}, is_free{false};
+  on_native_ranks(2, [&](NativeRank& me) {
+    const Bytes large = pattern(100'000, 1);
+    Bytes got(large.size()), none;
+    if (me.rank == 1) {
+      me.send(large, 0, 1, true);
+      // From now on nobody reads for this rank: a callback keeps the others from it.
+      const Work held = me.backend.start(me.recv_of(none, 0, 9)).then([&](const Error*) {
+        is_held.store(true);
+        is_held.notify_all();
+        is_free.wait(false);
+      });
+      is_posted.store(true);
+      is_posted.notify_all();
+      is_held.wait(false);
+      return me.close();
+    }
+    is_posted.wait(false);
+    me.send(none, 1, 9);
+    while (me.membership.read_facts().does(1).state != control::LineState::closing)
+      std::this_thread::yield();
+    for (int i = 0; i < 20'000; ++i) me.send(none, 1, 2, true);
+    std::thread frees([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      is_free.store(true);
+      is_free.notify_all();
+    });
+    EXPECT_NO_THROW(me.recv(got, 1, 1));
+    frees.join();
+    EXPECT_EQ(got, large);
+    me.close();
+  });
+}
+
 TEST(Messages, DisagreementIsAnErrorAtBothEnds) {
   for (const bool in_dtype : {false, true}) {
     on_native_ranks(2, [in_dtype](NativeRank& me) {
