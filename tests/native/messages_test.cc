@@ -589,8 +589,8 @@ TEST(Messages, BeyondTheBytesThatMayWaitBothEndsSaySo) {
   });
 }
 
-/// The bytes of a large buffered message go once its sender is told of the match, for which there is
-/// no room while nobody reads for that rank.
+/// The bytes of a large buffered message go once its sender is told of the match, for which there
+/// is no room while nobody reads for that rank.
 TEST(Messages, WhatCameBeforeItsSenderClosedIsMatchedOnceThereIsRoom) {
   std::atomic<bool> is_posted{false}, is_held{false}, is_free{false};
   on_native_ranks(2, [&](NativeRank& me) {

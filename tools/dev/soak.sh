@@ -35,9 +35,9 @@ case "$name" in
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
   links) rounds=20 hosts=3 ;; # of each cut
-  strangers) rounds= hosts=3 ;; # each thing once
+  layouts | strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, links, real, side-by-side, simulate, spawn, strangers, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, real, side-by-side, simulate, spawn, strangers, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -72,7 +72,7 @@ fi
 if [ "$name" = failing-jobs ]; then
   soak=tests/soak/failing_jobs.py
 fi
-if [ "$name" = links ] || [ "$name" = strangers ]; then
+if [ "$name" = layouts ] || [ "$name" = links ] || [ "$name" = strangers ]; then
   soak=tests/soak/$name.py
 fi
 if [ "$name" = groups ]; then
@@ -85,7 +85,7 @@ if [ "$name" = init ]; then
   set -- --state build/soak_init.json "$@"
 fi
 case "$name/$hosts" in
-  */ | links/* | strangers/*) ;;
+  */ | layouts/* | links/* | strangers/*) ;;
   disagreements/*) # started as ranks
     exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out "$evidence/disagreements_hosts.json" "$@"
     ;;

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Soak `layouts`: one program on many layouts of hosts, started by hand with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT alone.
+
+Series:
+training   examples/07 with 4 ranks as 1 x 4, 2 x 2 and 4 x 1 hosts, with other segments and algorithms, and by gloo: one hash of the
+           parameters; what each host of two of them gives to its link is what the schedule says, within a fifth
+examples   the examples without data on 2 and 4 hosts, native and gloo: each rank prints what it prints on one host, and the banner says
+           once that the world is open to everybody until it is complete"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+import over_hosts
+from over_hosts import ROOT
+
+sys.path.insert(0, str(ROOT / "tests/e2e"))
+from examples import EXAMPLES, clean_environment  # noqa: E402
+
+# name -> (hosts, ranks on each, settings)
+LAYOUTS = {
+    "1x4": (1, 4, {}),
+    "2x2": (2, 2, {}),
+    "4x1": (4, 1, {}),
+    "2x2, small segments": (2, 2, {"TUTTI_SEGMENT_BYTES": "65536"}),
+    "4x1, small segments": (4, 1, {"TUTTI_SEGMENT_BYTES": "65536"}),
+    "2x2, direct": (2, 2, {"TUTTI_ALGORITHM": "direct"}),
+    "4x1, exchange": (4, 1, {"TUTTI_ALGORITHM": "exchange"}),
+    "1x4, gloo": (1, 4, {"TUTTI_BACKEND": "gloo"}),
+    "2x2, gloo": (2, 2, {"TUTTI_BACKEND": "gloo"}),
+}
+COUNTED = ("2x2", "4x1")
+PARAMETERS = 207_178  # of the network of examples/07, f32
+BATCH = 128
+MOST_OFF = 0.2
+BANNER = "until all ranks are there whoever reaches that place can join"
+LIMIT = 300  # seconds for one job
+
+
+def run_on_hosts(hosts, each, command, settings):
+    """(exit code, outputs of both kinds, seconds) of `each` ranks on every host."""
+    began = time.monotonic()
+    words = [sys.executable, ROOT / "tools/hosts.py", str(hosts), "--ranks", str(each), "--bytes", "--", *command]
+    try:
+        done = subprocess.run(words, env=clean_environment() | settings, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
+        code, said = done.returncode, done.stdout
+    except subprocess.TimeoutExpired as late:
+        code, said = None, f"not done after {LIMIT} s\n{(late.stdout or b'').decode(errors='replace')}"
+    if code == over_hosts.hosts.NOT_PERMITTED:
+        raise over_hosts.hosts.NotPermitted(said.strip())
+    return code, said, round(time.monotonic() - began, 1)
+
+
+def scheduled(hosts, each, images):
+    """Bytes that a host sends: of every step each rank gives its part of the sum to, and takes its own to, all ranks elsewhere."""
+    steps = (images + BATCH - 1) // BATCH
+    size = hosts * each
+    return steps * each * 2 * (size - each) / size * PARAMETERS * 4
+
+
+def train(options):
+    """(what each layout gave, what was wrong)"""
+    report, wrong = {}, []
+    program = options.build / "examples/07_fashion_mnist/fashion_mnist"
+    for name, (hosts, each, settings) in LAYOUTS.items():
+        code, said, seconds = run_on_hosts(hosts, each, [program, "--epochs", "1", "--limit", str(options.images)], settings)
+        found = re.search(r"parameter hash (\w+) on every rank", said)
+        sent = [int(count.replace(",", "")) for count in re.findall(r"sent ([\d,]+) bytes", said)]
+        report[name] = {"hash": found and found[1], "sent": sent, "seconds": seconds}
+        if name in COUNTED:
+            report[name]["scheduled"] = expected = round(scheduled(hosts, each, options.images))
+            if not all(abs(count - expected) <= MOST_OFF * expected for count in sent):
+                wrong.append(f"{name}: the hosts sent {sent} bytes, the schedule says {expected}")
+        print(f"layouts: {name}: {found[1] if found else 'no hash'}, {seconds} s", file=sys.stderr)
+        if code != 0 or not found:
+            wrong.append(f"{name}: ended with {code}\n{said}")
+    hashes = {each["hash"] for each in report.values()}
+    if len(hashes) != 1:
+        wrong.append(f"hashes {hashes}")
+    return report, wrong
+
+
+def hosts_for(ranks, most):
+    """As many of `most` hosts as share the ranks evenly."""
+    return max(hosts for hosts in range(1, most + 1) if ranks % hosts == 0)
+
+
+def run_examples(options):
+    report, wrong = {}, []
+    programs = {path.name: path for path in (options.build / "examples").glob("*/*") if os.access(path, os.X_OK) and path.is_file()}
+    for most in (2, 4):
+        for backend in ("native", "gloo"):
+            for example, (ranks, expected) in [*EXAMPLES.items(), ("ddp_linear", (4, None))]:
+                hosts = hosts_for(ranks, most)
+                if hosts == 1:
+                    continue
+                settings = {} if backend == "native" else {"TUTTI_BACKEND": backend}
+                code, said, seconds = run_on_hosts(hosts, ranks // hosts, [programs[example]], settings)
+                lines = [re.findall(rf"^\[{rank}\] (?!tutti)(.*)$", said, re.M) for rank in range(ranks)]
+                is_right = code == 0 and said.count(BANNER) == 1
+                if expected is not None:
+                    is_right = is_right and lines == [expected(rank) for rank in range(ranks)]
+                name = f"{example}, {backend}, {hosts} hosts of {ranks // hosts}"
+                report[name] = {"right": is_right, "seconds": seconds}
+                print(f"layouts: {name}: {'right' if is_right else 'WRONG'}, {seconds} s", file=sys.stderr)
+                if not is_right:
+                    wrong.append(f"{name}: ended with {code}\n{said}")
+    return report, wrong
+
+
+SERIES = {"training": train, "examples": run_examples}
+
+
+def soak(options):
+    report, wrong = {}, []
+    for name, series in SERIES.items():
+        if options.only and name not in options.only.split(","):
+            continue
+        report[name], of_series = series(options)
+        wrong += of_series
+    over_hosts.write_evidence(options, "layouts", {"images": options.images, "series": report, "wrong": len(wrong)})
+    print("\n".join(wrong) if wrong else "layouts: one hash, and everything was right", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def main():
+    words = over_hosts.parser(__doc__)
+    words.add_argument("--images", type=int, default=60_000, help="of the training")
+    options = words.parse_args()
+    options.build = pathlib.Path(options.build).resolve()
+    sys.exit(over_hosts.run(soak, options))
+
+
+if __name__ == "__main__":
+    main()
