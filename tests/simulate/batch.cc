@@ -113,6 +113,29 @@ void print(const SoakOptions& options, const json& sum, double seconds) {
         fmt::print("  {:31} {:30} {}\n", what, key, text_of(count));
 }
 
+/// A line now and then while a run takes long: "123000 of 1000000 rounds have held, 947 s left".
+class Progress {
+ public:
+  explicit Progress(std::uint64_t count) : count_(count) {}
+  void advance(std::uint64_t rounds) {
+    static constexpr std::chrono::seconds kBetween{10};
+    done_ += rounds;
+    const auto now = Clock::now();
+    if (now < said_ + kBetween) return;
+    said_ = now;
+    const std::chrono::duration<double> took = now - began_;
+    fmt::print(stderr, "{} of {} rounds have held, {:.0f} s left\n", done_, count_,
+               took.count() * static_cast<double>(count_ - done_) / static_cast<double>(done_));
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  const std::uint64_t count_;
+  std::uint64_t done_ = 0;
+  const Clock::time_point began_ = Clock::now();
+  Clock::time_point said_ = began_;
+};
+
 /// `count` rounds; what was violated, if anything.
 std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint64_t next,
                     std::uint64_t count, json& sum) {
@@ -121,6 +144,7 @@ std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint6
   const std::uint64_t at_a_time = std::clamp<std::uint64_t>(count / (4 * jobs), 1, 500);
   const std::uint64_t last = next + count;
   std::vector<Batch> batches;
+  Progress progress(count);
   std::string violation;
   while (violation.empty() && (next < last || !batches.empty())) {
     while (next < last && batches.size() < jobs) {
@@ -131,9 +155,13 @@ std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint6
     int status = 0;
     const auto answer = end_batch(batches.front(), status);
     const json part = answer ? *answer : find_crash(rounds, batches.front(), status);
+    const std::uint64_t in_batch = batches.front().end - batches.front().first;
     batches.erase(batches.begin());
     add(sum, part);
-    if (!part.contains("violation")) continue;
+    if (!part.contains("violation")) {
+      progress.advance(in_batch);
+      continue;
+    }
     if (part.contains("script")) std::ofstream(options.script) << part["script"].get<std::string>();
     violation = fmt::format("{}\nAgain: {}", part["violation"].get<std::string>(),
                             part.value("again", "--replay " + options.script));
