@@ -17,6 +17,7 @@
 #include "control/callers.h"
 #include "control/host.h"
 #include "control/membership.h"
+#include "group/callback.h"
 #include "group/device_queue.h"
 #include "group/foreign.h"
 #include "group/turnstile.h"
@@ -147,6 +148,10 @@ class ProcessGroup::Impl {
   /// Refuses what is wrong with `request`, and gives it the stream of its buffers.
   void admit(Request& request, bool blocking);
   const device::Cuda& cuda() const;
+  /// A callback is no thread of the program's, whichever runs it.
+  void note_caller() const noexcept {
+    if (!group::inside_callback()) callers_.note();
+  }
   /// Whether an operation of the group has used device memory.
   bool uses_device() const noexcept { return uses_device_.load(std::memory_order_relaxed); }
   void check_place(const Request& request, const ConstBuffer& buffer, std::string_view name) const;

@@ -84,7 +84,7 @@ ProcessGroup::Impl::Impl(group::Parts parts)
       info_(parts_.backend->info()),
       exceptions_at_birth_(std::uncaught_exceptions()),
       last_{0, group::chain_seed(parts_.id)} {
-  callers_.note();
+  note_caller();
   if (parts_.side) foreign_ = make_foreign(parts_.backend, *parts_.side);
   if (parts_.device_backend) {
     if (!parts_.side) parts_.device_side = parts_.make_side_of(*parts_.backend);
@@ -200,7 +200,7 @@ void ProcessGroup::Impl::abort_unwound() {
 }
 
 void ProcessGroup::Impl::abort_with(const std::string& reason, std::vector<int> culprits) {
-  callers_.note();
+  note_caller();
   fail({ErrorCode::kAborted,
         fmt::format("rank {} aborted the group{}{}", rank(), reason.empty() ? "" : ": ", reason),
         std::move(culprits),
@@ -256,7 +256,7 @@ void ProcessGroup::Impl::close(const Timeout& budget, const Where& where) try {
 
 void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   group::refuse_in_callback("close");
-  callers_.note();
+  note_caller();
   const Request closing = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) {
@@ -323,7 +323,7 @@ std::vector<int> ProcessGroup::Impl::lost_rank_0() const {
 
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
   group::refuse_in_callback("new_group");
-  callers_.note();
+  note_caller();
   const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
     return new_group_error(code, ranks, rank(), where, text, std::move(context));
   };

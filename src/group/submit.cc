@@ -303,7 +303,7 @@ bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
 }
 
 void ProcessGroup::Impl::run(Request& request) try {
-  callers_.note();
+  note_caller();
   if (group::inside_callback()) {
     refuse(request,
            "it would block inside a callback of Work::then or on_failure: pass tutti::async");
@@ -363,7 +363,7 @@ Work ProcessGroup::Impl::start_message(const Request& request) try {
 }
 
 Work ProcessGroup::Impl::start(Request& request) try {
-  callers_.note();
+  note_caller();
   admit(request, false);
   if (is_nothing(request)) return {};
   request.keep_alive = retain(request);

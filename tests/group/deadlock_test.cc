@@ -109,6 +109,33 @@ TEST(Deadlock, IsToldInTimeUnlessSettingsSayOtherwise) {
                  {});
 }
 
+/// What a callback calls, in whichever thread, makes no second thread of the program.
+TEST(Deadlock, IsToldAfterACallbackHasCalledTheWorld) {
+  on_stuck_ranks(
+      2,
+      [](ProcessGroup& world) {
+        float x = 0, y = 0;
+        if (world.rank() == 0) {
+          const auto main = std::this_thread::get_id();
+          auto called_by = main;
+          Work sent;
+          Work called = world.recv(x, 1, async).then([&](const Error*) {
+            called_by = std::this_thread::get_id();
+            sent = world.send(x, 1, async);
+          });
+          while (!called.done()) std::this_thread::sleep_for(1ms);
+          called.wait();
+          sent.wait();
+          EXPECT_NE(called_by, main);
+        } else {
+          world.send(x, 0);
+          world.recv(x, 0);
+        }
+        deadlock_of(world, [&] { world.recv(y, 1 - world.rank()); });
+      },
+      options());
+}
+
 TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
   on_free_ranks(
       3,
