@@ -45,6 +45,16 @@ std::string shown(std::string_view name, std::uint64_t value) {
   return std::to_string(value);
 }
 
+/// A training without samples would seem to succeed.
+void refuse_empty_shares(const SamplerConfig& config) {
+  if (config.tail != Tail::drop || config.dataset_count >= config.rank_count) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("DistributedSampler: with Tail::drop the {} samples of the data set are "
+                          "too few for {} ranks: no rank would get any; take Tail::pad, which "
+                          "repeats some, or fewer ranks",
+                          config.dataset_count, config.rank_count));
+}
+
 }  // namespace
 
 std::vector<std::size_t> shuffled(std::size_t count, std::uint64_t key) {
@@ -62,6 +72,14 @@ ShareSampler::ShareSampler(const SamplerConfig& config) : config_(config) {
         fmt::format("DistributedSampler: rank {} of {} ranks does not exist; ranks count from 0",
                     config.rank, config.rank_count));
   }
+  refuse_empty_shares(config);
+}
+
+void ShareSampler::set_dataset_count(std::size_t count) {
+  SamplerConfig changed = config_;
+  changed.dataset_count = count;
+  refuse_empty_shares(changed);
+  config_ = changed;
 }
 
 std::size_t ShareSampler::common_count() const {

@@ -33,7 +33,7 @@ using SamplerState = std::map<std::string, std::uint64_t>;
 ///           library: a checkpoint resumes anywhere.
 class ShareSampler {
  public:
-  /// Errors    kInvalidArgument: rank not in [0, rank_count).
+  /// Errors    kInvalidArgument: rank not in [0, rank_count); Tail::drop leaves no rank a sample.
   explicit ShareSampler(const SamplerConfig& config);
 
   /// Where a loaded state stands is of its epoch: another one begins at the front.
@@ -54,7 +54,8 @@ class ShareSampler {
   std::size_t share_count() const;  ///< samples this rank sees in an epoch
   const SamplerConfig& config() const { return config_; }
   /// Changes the data set's length for passes to come.
-  void set_dataset_count(std::size_t count) { config_.dataset_count = count; }
+  /// Errors    kInvalidArgument: Tail::drop leaves no rank a sample.
+  void set_dataset_count(std::size_t count);
 
   /// Of this position, or of another one. The same on all ranks.
   /// Errors    kInvalidArgument: a position beyond the share.

@@ -46,6 +46,7 @@ TEST(Sampler, PadCoversEverySampleAndEveryRankSeesAsMany) {
 TEST(Sampler, DropShowsNoSampleTwice) {
   for (std::size_t dataset_count : {1, 2, 3, 10, 101}) {
     for (std::size_t ranks : {1, 2, 3, 4, 7}) {
+      if (dataset_count < ranks) continue;
       std::set<std::size_t> seen;
       for (const auto& share : all_shares(dataset_count, ranks, Tail::drop)) {
         EXPECT_EQ(share.size(), dataset_count / ranks);
@@ -53,6 +54,28 @@ TEST(Sampler, DropShowsNoSampleTwice) {
       }
     }
   }
+}
+
+TEST(Sampler, DropThatWouldLeaveNothingIsRefusedWithTheFigures) {
+  const auto refused = [](std::size_t dataset_count, const auto& body) {
+    try {
+      body();
+      FAIL() << "taken with " << dataset_count << " samples";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+      const std::string figures = std::to_string(dataset_count) + " samples";
+      for (const std::string& part : {figures, std::string("4 ranks"), std::string("Tail::pad")})
+        EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  ShareSampler sampler({4, 4, 3, true, 42, Tail::drop});
+  for (std::size_t dataset_count : {0, 1, 3}) {
+    refused(dataset_count, [&] { ShareSampler({dataset_count, 4, 0, true, 42, Tail::drop}); });
+    refused(dataset_count, [&] { sampler.set_dataset_count(dataset_count); });
+    for (const Tail tail : {Tail::pad, Tail::exact})
+      EXPECT_NO_THROW(ShareSampler({dataset_count, 4, 0, true, 42, tail}));
+  }
+  EXPECT_EQ(whole_pass(sampler).size(), 1u);  // its data set has stayed
 }
 
 TEST(Sampler, ExactShowsEverySampleOnceInAsManyBatchesOnAllRanks) {

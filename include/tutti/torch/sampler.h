@@ -35,6 +35,7 @@ namespace tutti {
 /// Threads   As the data loader calls it; one thread at a time.
 class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSampler<> {
  public:
+  /// Errors    kInvalidArgument: Tail::drop, and fewer samples than ranks; `rank` does not exist.
   DistributedSampler(std::size_t dataset_count, const ProcessGroup& group,
                      const DistributedSamplerOptions& options = {});
   DistributedSampler(std::size_t dataset_count, int rank_count, int rank,
@@ -46,6 +47,7 @@ class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSa
   void set_epoch(std::size_t epoch);
   std::size_t epoch() const;
 
+  /// Errors    kInvalidArgument: Tail::drop, and fewer samples than ranks.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
   void save(torch::serialize::OutputArchive& archive) const override;

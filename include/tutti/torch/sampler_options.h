@@ -8,7 +8,7 @@ namespace tutti {
 /// What becomes of a data set whose length is not a multiple of the number of ranks.
 enum class Tail : std::uint8_t {
   pad,    ///< repeat some samples, so that every rank sees as many
-  drop,   ///< leave its tail out of the epoch
+  drop,   ///< leave its tail out of the epoch; an error where that is all of it
   exact,  ///< every sample once: some ranks see one more than others
 };
 
