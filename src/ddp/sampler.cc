@@ -92,11 +92,6 @@ std::size_t ShareSampler::share_count() const {
   return common_count() + (config_.tail == Tail::exact && has_more ? 1 : 0);
 }
 
-void ShareSampler::set_epoch(std::uint64_t epoch) {
-  if (epoch != epoch_) resuming_ = false;
-  epoch_ = epoch;
-}
-
 void ShareSampler::start() {
   const std::vector<std::size_t> order = [&] {
     if (config_.shuffle) return shuffled(config_.dataset_count, config_.seed + epoch_);
@@ -109,7 +104,8 @@ void ShareSampler::start() {
     share_.push_back(order[(i * config_.rank_count + config_.rank) % order.size()]);
   }
   common_in_pass_ = common_count();
-  position_ = std::exchange(resuming_, false) ? std::min(position_, share_.size()) : 0;
+  position_ = std::exchange(resuming_, false) ? std::min(position(), share_.size()) : 0;
+  pass_epoch_ = epoch_;
 }
 
 std::vector<std::size_t> ShareSampler::next(std::size_t count) {
@@ -143,7 +139,7 @@ SamplerState ShareSampler::state(std::optional<std::size_t> position) const {
                             share_count()));
   }
   return {{"epoch", epoch_},
-          {"position", std::min(position.value_or(position_), common_count())},
+          {"position", std::min(position.value_or(this->position()), common_count())},
           {"dataset_count", config_.dataset_count},
           {"rank_count", config_.rank_count},
           {"seed", config_.seed},
@@ -173,7 +169,7 @@ void ShareSampler::load(const SamplerState& state) {
                 fmt::format("DistributedSampler: position {} lies beyond the share of {} samples",
                             position, common_count()));
   }
-  epoch_ = state.at("epoch");
+  epoch_ = pass_epoch_ = state.at("epoch");
   position_ = position < common_count() ? position : share_count();
   resuming_ = true;
 }

@@ -36,8 +36,8 @@ class ShareSampler {
   /// Errors    kInvalidArgument: rank not in [0, rank_count); Tail::drop leaves no rank a sample.
   explicit ShareSampler(const SamplerConfig& config);
 
-  /// Where a loaded state stands is of its epoch: another one begins at the front.
-  void set_epoch(std::uint64_t epoch);
+  /// Of the next pass. Where a loaded state stands is of its epoch: another begins at the front.
+  void set_epoch(std::uint64_t epoch) { epoch_ = epoch; }
   std::uint64_t epoch() const { return epoch_; }
 
   /// Begins a pass: at the front, or where a loaded state stands.
@@ -50,7 +50,8 @@ class ShareSampler {
   /// Errors    kInvalidArgument: no batch of so many samples ends there.
   double weight(std::size_t count, std::size_t end) const;
 
-  std::size_t position() const { return position_; }
+  /// In the epoch that is set: 0 where no pass of it has begun.
+  std::size_t position() const { return pass_epoch_ == epoch_ ? position_ : 0; }
   std::size_t share_count() const;  ///< samples this rank sees in an epoch
   const SamplerConfig& config() const { return config_; }
   /// Changes the data set's length for passes to come.
@@ -70,6 +71,7 @@ class ShareSampler {
   SamplerConfig config_;
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;
+  std::uint64_t pass_epoch_ = 0;  // of the position
   bool resuming_ = false;
   std::vector<std::size_t> share_;  // of this pass
   std::size_t common_in_pass_ = 0;

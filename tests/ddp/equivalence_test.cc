@@ -160,7 +160,7 @@ class Batches {
     }
     batch.mine = *mine;
     batch.whole = *whole_.next(world_.all_reduce_value(mine->size()));
-    batch.weight = sampler_.weight(mine->size());
+    batch.weight = sampler_.weight(mine->size(), sampler_.index());
     batch.ranks_in = world_.world_size();
     return batch;
   }

@@ -209,6 +209,22 @@ TEST(Sampler, AnotherEpochThanAStatesBeginsAtItsFront) {
   EXPECT_THROW(before.state(1000), Error);
 }
 
+TEST(Sampler, ThePositionIsOfTheEpochThatIsSet) {
+  const SamplerConfig config{103, 3, 1, true, 9, Tail::pad};
+  ShareSampler sampler(config), resumed(config), fresh(config);
+  fresh.set_epoch(1);
+  const auto second = whole_pass(fresh);
+  sampler.start();
+  sampler.next(13);
+  sampler.set_epoch(1);  // the pass goes on in its own order
+  EXPECT_EQ(sampler.position(), 0u);
+  EXPECT_EQ(sampler.next(1000).size(), sampler.share_count() - 13);
+  resumed.load(sampler.state());  // saved before the epoch has begun
+  EXPECT_EQ(whole_pass(resumed), second);
+  sampler.set_epoch(0);
+  EXPECT_EQ(sampler.position(), sampler.share_count());
+}
+
 TEST(Sampler, AStateOfExactSharesFitsAllRanks) {
   const auto sampler_of = [](std::size_t rank) {
     return ShareSampler({10, 3, rank, true, 9, Tail::exact});  // shares of 4, 3, 3

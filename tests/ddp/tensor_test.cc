@@ -151,15 +151,44 @@ TEST(DistributedSampler, TheDataLoaderTakesItAndItsCopiesShareOneState) {
   EXPECT_EQ(drain(torch::data::make_data_loader(Numbers(11), dropping, 4)).size(), 5u);
 }
 
-TEST(DistributedSampler, ALoaderTakesExactSharesAndTheirWeights) {
-  DistributedSampler sampler(9, 2, 0, {.tail = Tail::exact});  // 5 and 4: batches of 2, 3
-  const auto loader = torch::data::make_data_loader(Numbers(9), sampler, 2);
-  std::vector<double> weights;
-  for (const auto& batch : *loader) weights.push_back(sampler.weight(batch.size()));
-  EXPECT_EQ(weights, (std::vector<double>{1, 2 * 3 / 5.0}));
-  EXPECT_EQ(sampler.weight(2, 2), 1);  // the first one, when a worker has fetched the second
+using Weights = std::vector<double>;
+
+/// Of the batches of an epoch, or of what a loaded state has left of it, as the header says.
+template <class Loader>
+Weights weights_of_epoch(const Loader& loader, DistributedSampler& sampler, std::size_t epoch) {
+  Weights weights;
+  sampler.set_epoch(epoch);
+  std::size_t consumed = sampler.index();
+  for (const auto& batch : *loader) {
+    consumed += batch.size();
+    weights.push_back(sampler.weight(batch.size(), consumed));
+  }
+  EXPECT_EQ(consumed, sampler.share_count());
+  return weights;
+}
+
+TEST(DistributedSampler, WeightsAreThoseOfTrainingWhateverALoaderFetchesAhead) {
+  for (const std::size_t workers : {0, 1, 3}) {
+    for (const int rank : {0, 1}) {  // 7 and 6 samples, in batches of 2, 2, 3 and of 2, 2, 2
+      const double last = rank == 0 ? 2 * 3 / 5.0 : 2 * 2 / 5.0;
+      DistributedSampler sampler(13, 2, rank, {.tail = Tail::exact});
+      const auto loader = torch::data::make_data_loader(
+          Numbers(13), sampler, torch::data::DataLoaderOptions(2).workers(workers));
+      for (const std::size_t epoch : {0, 1}) {
+        EXPECT_EQ(weights_of_epoch(loader, sampler, epoch), (Weights{1, 1, last}));
+      }
+      sampler.load_state_dict(sampler.state_dict(4));
+      EXPECT_EQ(weights_of_epoch(loader, sampler, 1), Weights{last});
+      EXPECT_EQ(weights_of_epoch(loader, sampler, 2), (Weights{1, 1, last}));
+    }
+  }
+}
+
+TEST(DistributedSampler, AWeightIsRefusedForABatchThatCannotBe) {
+  DistributedSampler sampler(9, 2, 0, {.tail = Tail::exact});
   EXPECT_EQ(sampler.share_count(), 5u);
   EXPECT_THROW(sampler.weight(2, 1), Error);
+  EXPECT_THROW(sampler.weight(2, 6), Error);
 }
 
 TEST(DistributedSampler, ASavedStateResumes) {

@@ -29,7 +29,16 @@ namespace tutti {
 /// With Tail::exact no sample is repeated or left out. All ranks still get as many batches, where
 /// there are as many samples as ranks: what is left when the shorter shares end goes into the last
 /// batch, which may hold one sample more than asked for. Its parts differ in size, so training
-/// weighs the loss: `(sampler.weight(batch.data.size(0)) * loss).backward()`.
+/// weighs the loss:
+///
+///     sampler.set_epoch(epoch);
+///     std::size_t consumed = sampler.index();  // 0, or where a loaded state goes on
+///     for (auto& batch : *loader) {
+///       const auto count = static_cast<std::size_t>(batch.data.size(0));
+///       consumed += count;
+///       ...
+///       (sampler.weight(count, consumed) * loss).backward();
+///     }
 ///
 /// Lifetime  Copies share one state, so that the loader's copy can be steered from outside.
 /// Threads   As the data loader calls it; one thread at a time.
@@ -53,15 +62,17 @@ class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSa
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
-  std::size_t index() const;        ///< samples of this rank's share handed out in this epoch
+  /// How many samples of this rank's share were handed out in this epoch. A data loader with worker
+  /// threads fetches ahead of training; before its begin() this is where training begins, too.
+  std::size_t index() const;
   std::size_t share_count() const;  ///< samples this rank sees in an epoch
 
   /// What to multiply the mean loss over a batch of this rank with, so that the mean over the
   /// ranks, which DistributedDataParallel takes of gradients, is the mean over all samples of all
-  /// ranks' batches: 1 but for the last batch of Tail::exact. A data loader with worker threads
-  /// fetches ahead: then pass how many samples training has consumed, this batch included.
+  /// ranks' batches: 1 but for the last batch of Tail::exact. `consumed`: how many samples of its
+  /// share training has consumed in this epoch, this batch included.
   /// Errors    kInvalidArgument: no batch of so many samples can end there.
-  double weight(std::size_t batch_count, std::optional<std::size_t> consumed = {}) const;
+  double weight(std::size_t batch_count, std::size_t consumed) const;
 
   /// Where the epoch stands. The same on every rank, so rank 0 may save it for all. A data loader
   /// with worker threads fetches ahead: then pass how many samples training has really consumed.

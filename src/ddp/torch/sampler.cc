@@ -57,9 +57,8 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
 std::size_t DistributedSampler::index() const { return state_->share.position(); }
 std::size_t DistributedSampler::share_count() const { return state_->share.share_count(); }
 
-double DistributedSampler::weight(std::size_t batch_count,
-                                  std::optional<std::size_t> consumed) const {
-  return state_->share.weight(batch_count, consumed.value_or(index()));
+double DistributedSampler::weight(std::size_t batch_count, std::size_t consumed) const {
+  return state_->share.weight(batch_count, consumed);
 }
 
 std::map<std::string, std::uint64_t> DistributedSampler::state_dict(
