@@ -11,7 +11,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
 std::vector<Tensor> with_gradients(torch::Dtype dtype) {
-  torch::set_num_threads(1);  // no threads here: other tests fork
   torch::manual_seed(3);
   std::vector<Tensor> parameters;
   for (const std::int64_t width : {3, 100, 70000}) {

@@ -1,4 +1,4 @@
-// Ranks that train, for tests: forked before libtorch has made a thread, one thread each.
+// Ranks that train, for tests: forked while libtorch has made no thread, one thread each.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,6 +13,9 @@
 #include "tutti/torch.h"
 
 namespace tutti::ddp {
+
+/// No threads in the process of the tests: each of them may fork.
+inline const bool makes_no_threads = (torch::set_num_threads(1), true);
 
 /// In a rank gtest's macros would speak to nobody: a failed check is thrown.
 inline void check(bool condition, const std::string& what) {
