@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "checkpoint/state.h"
+#include "ddp/torch/registered.h"
 #include "ddp/torch/tensor.h"
-#include "tutti/torch/data_parallel.h"
 
 namespace tutti {
 namespace {
@@ -39,10 +39,8 @@ auto about(const char* call, const std::string& path, const Body& body) {
 }
 
 /// The parameters and buffers by name; a wrapper's are those of its module.
-Tensors tensors_of(const torch::nn::Module& module) {
-  if (dynamic_cast<const detail::DataParallel*>(&module) != nullptr) {
-    return tensors_of(*module.named_children()["module"]);
-  }
+Tensors tensors_of(const torch::nn::Module& of) {
+  const torch::nn::Module& module = ddp::unwrapped(of);
   Tensors tensors = module.named_parameters();
   for (const auto& buffer : module.named_buffers()) tensors.insert(buffer.key(), buffer.value());
   return tensors;

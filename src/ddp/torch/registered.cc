@@ -3,6 +3,8 @@
 #include <memory>
 #include <string>
 
+#include "tutti/torch/data_parallel.h"
+
 namespace tutti::ddp {
 namespace {
 
@@ -51,6 +53,11 @@ bool is_as(const Module& module, const std::vector<Registered>& seen) {
     return tensor.requires_grad() == seen[next++].requires_grad;
   });
   return all_equal && next == seen.size();
+}
+
+const Module& unwrapped(const Module& module) {
+  if (dynamic_cast<const detail::DataParallel*>(&module) == nullptr) return module;
+  return unwrapped(*children_of(module)["module"]);
 }
 
 }  // namespace tutti::ddp

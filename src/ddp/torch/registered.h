@@ -1,5 +1,5 @@
 // What a module has registered, looked at in every forward: without the names and copies that
-// torch::nn::Module's own functions make.
+// torch::nn::Module's own functions make. And which module a wrapper stands for.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,5 +20,8 @@ std::vector<Registered> registered(const torch::nn::Module& module);
 
 /// Whether that would give `seen` again. Allocates nothing.
 bool is_as(const torch::nn::Module& module, const std::vector<Registered>& seen);
+
+/// The module that a DistributedDataParallel stands for; any other is itself.
+const torch::nn::Module& unwrapped(const torch::nn::Module& module);
 
 }  // namespace tutti::ddp

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "ddp/model_check.h"
+#include "ddp/torch/registered.h"
 #include "ddp/torch/stream.h"
-#include "tutti/torch/data_parallel.h"
 #include "tutti/torch/tensor.h"
 
 namespace tutti {
@@ -173,10 +173,8 @@ Buffer in_memory_order(const torch::Tensor& tensor, const Where& where) {
 }
 
 std::uint64_t parameter_hash(const torch::nn::Module& module) {
-  if (dynamic_cast<const detail::DataParallel*>(&module) != nullptr)
-    return parameter_hash(*module.named_children()["module"]);
   std::uint64_t hash = 0;
-  const auto parameters = module.named_parameters();
+  const auto parameters = ddp::unwrapped(module).named_parameters();
   for (const auto& item : parameters) {
     const std::string text = c10::str(item.key(), " ", ddp::describe(item.value()));
     hash = ddp::hash_bytes(std::as_bytes(std::span(text)), hash);
