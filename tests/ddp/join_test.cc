@@ -241,6 +241,87 @@ TEST(Join, WhatNoSyncHasKeptGoesIntoTheNextBackwardOfTheOthers) {
   });
 }
 
+/// Where a join ends with what no_sync has kept.
+struct KeptAtTheEnd {
+  bool on_both;  ///< both ranks leave after one backward; else rank 1 makes another one first
+  bool follows;
+};
+
+void train_and_keep(ProcessGroup& world, DistributedDataParallel<NetImpl>& model,
+                    const KeptAtTheEnd& how) {
+  const auto zero = [&] { model.zero_grad(); };
+  auto join = model.join();
+  const int backwards = how.on_both ? 1 : 1 + world.rank();
+  for (int step = 0; step < backwards; ++step) {
+    loss_of(model.forward(batch_of(world.rank(), step))).backward();
+    zero();
+  }
+  if (how.on_both || world.rank() == 1) {
+    const auto local = model.no_sync();
+    loss_of(model.forward(batch_of(world.rank(), 8))).backward();
+  }
+  how.follows ? join.finish(zero) : join.finish();
+}
+
+TEST(Join, WhatTheLastToLeaveHasKeptGoesIntoTheNextBackward) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const KeptAtTheEnd& how :
+         {KeptAtTheEnd{false, false}, {false, true}, {true, false}, {true, true}}) {
+      for (const bool joins : {false, true}) {
+        Net net = make_net(), alone = make_net();
+        auto model = DistributedDataParallel(net, world, kSmallBuckets);
+        train_and_keep(world, model, how);
+        std::optional<detail::DataParallel::Join> next;
+        if (joins) next.emplace(model, JoinOptions{}, Where::current());
+        loss_of(model.forward(batch_of(world.rank(), 9))).backward();
+        for (const auto& [rank, step] : {std::pair{0, 8}, {1, 8}, {0, 9}, {1, 9}}) {
+          if (step == 8 && rank == 0 && !how.on_both) continue;
+          (loss_of(alone->forward(batch_of(rank, step))) / 2).backward();
+        }
+        for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+          check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12, "the mean");
+        }
+      }
+    }
+  });
+}
+
+TEST(Join, NothingIsKeptWhereTheLastMicroBatchOfARankExchanges) {
+  on_ranks(2, [](ProcessGroup& world) {
+    const std::vector<int> counts = {3, 5};  // of micro-batches; two make a step
+    Net net = make_net(), single = make_net();
+    auto model = DistributedDataParallel(net, world, kSmallBuckets);
+    torch::optim::SGD optimizer(net->parameters(), 0.1),
+        single_optimizer(single->parameters(), 0.1);
+    const auto step = [&] {
+      optimizer.step();
+      optimizer.zero_grad();
+    };
+    const int own = counts[static_cast<std::size_t>(world.rank())];
+    auto join = model.join();
+    for (int micro = 0; micro < own; ++micro) {
+      const bool exchanges = micro % 2 == 1 || micro + 1 == own;
+      std::optional<detail::DataParallel::NoSync> local;
+      if (!exchanges) local.emplace(model);
+      loss_of(model.forward(batch_of(world.rank(), micro))).backward();
+      if (exchanges) step();
+    }
+    join.finish(step);
+    for (int first = 0; first < counts[1]; first += 2) {
+      for (const int rank : {0, 1}) {
+        for (int micro = first; micro < first + 2; ++micro) {
+          if (micro >= counts[static_cast<std::size_t>(rank)]) continue;
+          (loss_of(single->forward(batch_of(rank, micro))) / 2).backward();
+        }
+      }
+      single_optimizer.step();
+      single_optimizer.zero_grad();
+    }
+    check_like(net, single, "every micro-batch counts once");
+    check_same_everywhere(world, *net);
+  });
+}
+
 TEST(Join, BuffersComeFromTheLowestRankStillIn) {
   on_ranks(3, [](ProcessGroup& world) {
     torch::manual_seed(1);

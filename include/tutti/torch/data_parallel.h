@@ -149,6 +149,9 @@ class TUTTI_API DataParallel : public torch::nn::Module {
   ///
   ///     { auto local = model.no_sync(); loss(model.forward(first_half)).backward(); }
   ///     loss(model.forward(second_half)).backward();   // exchanges the sum of both
+  ///
+  /// The last micro-batch of a loop runs outside, too: what is kept waits for a backward that
+  /// exchanges.
   NoSync no_sync() { return NoSync(*this); }
   /// For ranks with different numbers of batches: without it the first one that has none left ends
   /// the training of all.
@@ -161,10 +164,12 @@ class TUTTI_API DataParallel : public torch::nn::Module {
   ///     }
   ///     join.finish(step);   // goes on until no rank has a batch
   ///
-  /// A rank that has left adds zeros, and what no_sync has kept. Where `finish` is given a step its
-  /// gradients become the mean of each backward; else they become none, and its parameters stay as
-  /// they are. At the end all have the parameters, and with broadcast_buffers the buffers, of those
-  /// who left last; where all ranks have left after the same step nothing is sent.
+  /// A rank that has left adds zeros. What no_sync has kept on it goes into the next backward of
+  /// the others; if none comes it stays, and goes into the next one after the join. Where `finish`
+  /// is given a step the gradients of a rank that has left become the mean of each backward; else
+  /// they become none, and its parameters stay as they are. At the end all have the parameters, and
+  /// with broadcast_buffers the buffers, of those who left last; where all ranks have left after
+  /// the same step nothing is sent.
   ///
   /// Lifetime  The wrapper outlives the join.
   /// Ordering  Collective, and so is finish: all ranks are inside a join of this model or none is.
