@@ -63,7 +63,10 @@ THREAD_HOME = ("src/base/", "src/control/", "src/native/", "src/launch/", "src/t
                "src/net/resolve", "src/plugins/", "src/spawn/")
 GETENV = re.compile(r"\b(getenv|secure_getenv)\s*\(|\benviron\b")
 GETENV_HOME = ("src/base/config",)
-IMPURE = re.compile(r"\bnow\(\)|\bstd::(?:thread|mutex|atomic|lock_guard|unique_lock)\b")
+IMPURE = re.compile(
+    r"::\s*now\b|\bnow\s*\(\s*\)|\b(?:clock_gettime|gettimeofday|__rdtscp?|thread_local)\b|\btime\s*\("
+    r"|\bstd::(?:j?thread|this_thread|async|\w*mutex|atomic\w*|\w+_lock|lock_guard|condition_variable\w*|random_device)\b"
+    r"|\b(?:wait|wait_until|ring)\s*\(|\bstatic (?!const|constexpr)[\w:<>]+ \w+( =|;|\{)")
 IMPURE_NOT = ("src/control/judge/", "src/control/vote/")
 LAYOUT = "control/board/layout.h"
 LABEL = "(?:Aliasing|Cost|Errors|Lifetime|Numerics|Ordering|Shape|Threads)"
@@ -117,6 +120,8 @@ def check_includes(name, text, report):
     module = module_of(layer)
     allowed = set(LAYERS[layer]) | {module}
     for number, path in included(text):
+        if path.startswith((".", "src/", "include/")):
+            report(name, number, f"{path}: an include is named from src or include on")
         if path.startswith("tutti/"):
             owner = PUBLIC.get(path.removeprefix("tutti/"))
             if owner is None:
