@@ -120,7 +120,8 @@ TUTTI_API Spawned spawn_ranks(int world_size, RankFunction function, const Spawn
 /// is gone. Several spawns, one after the other or at once, never meet.
 ///
 /// Whatever ends this process ends its ranks, and what they have started: nothing is left. A helper
-/// of a rank ends with the last rank.
+/// of a rank ends with the last rank. Only where both of the small processes below are killed at
+/// once, helpers that took sessions of their own stay, though no rank.
 ///
 /// Signals   SIGTERM or SIGINT to this process, where it has not said what they do and its ranks
 ///           are processes, ends the ranks as end() does, and then this process by the same signal:

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,7 +12,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <initializer_list>
 #include <set>
 #include <span>
 #include <string_view>
@@ -23,31 +21,13 @@
 #include "launch/messages.h"
 #include "net/end_order.h"
 #include "net/frame.h"
+#include "net/guard.h"
 #include "net/poller.h"
 #include "net/process_tree.h"
 #include "net/system_error.h"
 
 namespace tutti::launch {
 namespace {
-
-/// The keeper hears by it that the guard died.
-constexpr int kGuardDied = SIGUSR1;
-
-/// A descriptor from which the signals are read, which must be blocked.
-net::Fd read_signals(std::initializer_list<int> numbers) {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : numbers) ::sigaddset(&set, number);
-  net::Fd signals(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals) throw net::system_error("cannot make a signalfd", errno);
-  return signals;
-}
-
-void drain(const net::Fd& signals) {
-  signalfd_siginfo info;
-  while (::read(signals.get(), &info, sizeof info) > 0) {
-  }
-}
 
 /// Where it is not possible any more, since a mask has become smaller, the rank says so and runs
 /// all the same.
@@ -63,9 +43,30 @@ void bind_to(const std::vector<int>& threads, int rank) {
                format_ranks(threads).c_str(), std::strerror(errno));
 }
 
-[[noreturn]] void end_everything() {
-  net::kill_everything_below();
-  ::_exit(0);
+/// Of an open descriptor. What the user has handed down has no CLOEXEC, and all of ours have.
+bool is_ours(int fd) noexcept {
+  const int flags = ::fcntl(fd, F_GETFD);
+  return flags >= 0 && (flags & FD_CLOEXEC) != 0;
+}
+
+/// The launcher's other descriptors (its ends of the pipes among them) are not the keeper's: ranks
+/// must see the end of a pipe when the launcher closes it.
+void close_the_launchers(const std::vector<RankCommand>& commands, int channel) {
+  std::set<int> needed = {channel};
+  for (const RankCommand& command : commands) {
+    needed.insert({command.stdin_fd, command.stdout_fd, command.stderr_fd});
+  }
+  for (const int fd : net::numbers_in("/proc/self/fd")) {
+    if (is_ours(fd) && !needed.contains(fd)) ::close(fd);
+  }
+}
+
+/// Once the ranks have them.
+void let_go_of_the_users() {
+  net::let_go_of_standard();
+  for (const int fd : net::numbers_in("/proc/self/fd")) {
+    if (fd > STDERR_FILENO && !is_ours(fd)) ::close(fd);
+  }
 }
 
 void tell_launcher(int channel, const Note& note) {
@@ -154,6 +155,7 @@ void KeeperLoop::start_all() {
     }
     for (const int fd : {command.stdin_fd, command.stdout_fd, command.stderr_fd}) ::close(fd);
   }
+  let_go_of_the_users();
 }
 
 void KeeperLoop::signal_rank(std::size_t rank, int signal_number) {
@@ -170,7 +172,7 @@ void KeeperLoop::obey(std::string_view packet) {
   const auto order = decode_order(frame.type, frame.body);
   if (!order) return;
   if (std::holds_alternative<Start>(*order)) start_all();
-  if (std::holds_alternative<End>(*order)) end_everything();
+  if (std::holds_alternative<End>(*order)) net::end_keeper(guard_);
   const auto* const signal = std::get_if<Signal>(&*order);
   for (std::size_t rank = 0; signal != nullptr && rank < pids_.size(); ++rank) {
     const bool is_meant = signal->rank < 0 || signal->rank == ranks_[rank].rank;
@@ -204,22 +206,23 @@ void KeeperLoop::reap() {
 }
 
 void KeeperLoop::run() {
-  const net::Fd signals = read_signals({SIGCHLD, kGuardDied});
+  const net::Fd signals = net::read_signals({SIGCHLD, net::kGuardDied});
+  if (!signals) throw net::system_error("cannot make a signalfd", errno);
   tell(KeeperIs{::getpid()});
   for (;;) {
     net::Watch watches[] = {{.fd = channel_, .want_read = true},
                             {.fd = signals.get(), .want_read = true}};
     Deadline never;
     net::poll_any(watches, never);
-    drain(signals);
-    if (::getppid() != guard_) end_everything();
+    net::drain_signals(signals);
+    if (::getppid() != guard_) net::end_keeper(guard_);
     reap();
     char packet[net::kFrameHeaderBytes + kMaxNoteBytes];
     const ssize_t got = ::recv(channel_, packet, sizeof packet, MSG_DONTWAIT);
     if (got > 0) {
       obey({packet, static_cast<std::size_t>(got)});
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      end_everything();
+      net::end_keeper(guard_);
     }
   }
 }
@@ -231,26 +234,11 @@ void move_above_standard(int& fd) {
   fd = moved;
 }
 
-/// The launcher's other descriptors (its ends of the pipes among them) are not the keeper's: ranks
-/// must see the end of a pipe when the launcher closes it. What the user handed down without
-/// CLOEXEC stays for the ranks.
-void close_the_launchers(const std::vector<RankCommand>& commands, int channel) {
-  std::set<int> needed = {channel};
-  for (const RankCommand& command : commands) {
-    needed.insert({command.stdin_fd, command.stdout_fd, command.stderr_fd});
-  }
-  for (const int fd : net::numbers_in("/proc/self/fd")) {
-    if (needed.contains(fd)) continue;
-    const int flags = ::fcntl(fd, F_GETFD);
-    if (flags >= 0 && (flags & FD_CLOEXEC) != 0) ::close(fd);
-  }
-}
-
 [[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited,
                             pid_t guard, int channel) {
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_PDEATHSIG, kGuardDied);
+  ::prctl(PR_SET_PDEATHSIG, net::kGuardDied);
   if (::getppid() != guard) ::_exit(1);  // it died before the line above; nothing is below yet
   ::setpgid(0, 0);                       // Ctrl-C reaches the launcher alone, which hands it on
   std::vector<RankCommand> commands = ranks;
@@ -261,19 +249,6 @@ void close_the_launchers(const std::vector<RankCommand>& commands, int channel) 
   }
   close_the_launchers(commands, channel);
   KeeperLoop(commands, inherited, guard, channel).run();
-}
-
-[[noreturn]] void be_guard(pid_t keeper, int lifeline) {
-  close_the_launchers({}, lifeline);
-  const net::Fd signals = read_signals({SIGCHLD});
-  for (;;) {
-    net::Watch watches[] = {{.fd = lifeline, .want_read = true},
-                            {.fd = signals.get(), .want_read = true}};
-    Deadline never;
-    net::poll_any(watches, never);
-    drain(signals);
-    if (watches[0].readable || ::waitpid(keeper, nullptr, WNOHANG) != 0) end_everything();
-  }
 }
 
 }  // namespace
@@ -289,6 +264,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
   if (::pipe2(life, O_CLOEXEC) != 0) throw net::system_error("cannot make a pipe", errno);
   const net::Fd guards_end(life[0]);
   keeper.lifeline = net::Fd(life[1]);
+  const pid_t launcher = ::getpid();
   keeper.guard = ::fork();
   if (keeper.guard < 0)
     throw net::no_thread_error("cannot make the process that guards the ranks", errno);
@@ -307,7 +283,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
       ::_exit(1);
     }
     if (pid == 0) be_keeper(ranks, inherited, guard, keepers_end.get());
-    be_guard(pid, guards_end.get());
+    net::be_guard(pid, launcher, guards_end.get());
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());
     net::kill_everything_below();

@@ -1,6 +1,6 @@
 // The keeper: a tiny process between launcher and ranks, whose only task is that no process is
-// left. And the guard: a still smaller one between launcher and keeper, whose only task is the
-// keeper.
+// left. And the guard (net/guard.h): a still smaller one between launcher and keeper, whose only
+// task is the keeper.
 //
 // Both are forked while the launcher has one thread, and never have a second one, so that the
 // keeper may fork ranks at any time. Both are subreapers: whatever a rank leaves behind becomes the

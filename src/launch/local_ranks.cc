@@ -207,6 +207,8 @@ void LocalRanks::close_stream(Stream stream) {
 }
 
 void LocalRanks::to_keeper(const Order& order) noexcept {
+  // Should both be stopped: it lets the keeper go on. It is ours, and not reaped yet.
+  if (guard_lives_ && !awaits_guard_) ::kill(keeper_.guard, SIGCONT);
   const std::string packet = encode(order);
   // A keeper that is gone is noticed by the end of its channel; one that is stopped must not stop
   // us when the channel is full.
@@ -313,7 +315,7 @@ void LocalRanks::keeper_is_gone() {
 void LocalRanks::await_guard() {
   if (!guard_lives_ || std::exchange(awaits_guard_, true)) return;
   keeper_.lifeline.reset();
-  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped; it may have been stopped
+  ::kill(keeper_.guard, SIGCONT);  // it may have been stopped
   guard_until_ = Clock::now() + kGuardPatience;
 }
 
@@ -380,8 +382,17 @@ void LocalRanks::drain(Clock::time_point until) {
 }
 
 void LocalRanks::act_on_time(Clock::time_point now) {
-  // The keeper does not kill: it is stopped, or busy. The guard kills it as well.
-  if (now >= takeover_at_ && keeper_lives_) await_guard();
+  // The keeper does not kill: a debugger holds it, or it is busy. The guard kills it as well.
+  if (now >= takeover_at_ && keeper_lives_ && !awaits_guard_) {
+    if (net::is_stopped(keeper_pid_)) {
+      tell(Complaint{std::nullopt,
+                     fmt::format("the keeper of the ranks (pid {}) is stopped, by a debugger or "
+                                 "again and again, and told nothing of them meanwhile; its guard "
+                                 "kills what is left",
+                                 keeper_pid_)});
+    }
+    await_guard();
+  }
   if (awaits_guard_) {
     if (::waitpid(keeper_.guard, nullptr, WNOHANG) != 0) {
       guard_is_gone(0);

@@ -136,7 +136,7 @@ void Job::take(const Event& event) {
       return rank_ended(event.rank, W_EXITCODE(127, 0));
     }
     case Event::Kind::keeper_gone:  // the kernel has killed its ranks
-      has_keeper_died_ = running_count() > 0;
+      has_keeper_died_ = running_count() > 0 && !is_forced_;
       for (int rank = 0; rank < options_.world_size; ++rank) {
         if (!of_rank(states_, rank).wait_status) rank_ended(rank, W_EXITCODE(0, SIGKILL));
       }
@@ -199,6 +199,12 @@ void Job::look_for_signal() {
                      agent::describe_signal(end_signals_->number()));
 }
 
+/// One that is stopped tells nothing of its ranks.
+void Job::look_at_keeper() {
+  const pid_t keeper = reports_->call().keeper.load();
+  if (options_.start != Start::thread && net::is_stopped(keeper)) stopped_keeper_ = keeper;
+}
+
 /// For those who are asked to end.
 std::string Job::reason_to_end() const {
   if (ended_by_ != EndedBy::nobody) return "the spawn that started it is ended: " + why_;
@@ -209,6 +215,7 @@ std::string Job::reason_to_end() const {
 
 void Job::begin_end(Clock::time_point now) {
   is_ending_ = true;
+  look_at_keeper();
   for (int rank = 0; rank < options_.world_size; ++rank) {
     RankState& state = of_rank(states_, rank);
     if (state.wait_status) continue;
@@ -236,6 +243,8 @@ void Job::act(Clock::time_point now) {
   }
   if (is_ending_) settled_at_ = Clock::time_point::max();
   if (has_running && now >= forced_at_) {
+    look_at_keeper();
+    is_forced_ = true;
     ranks_->force();
     forced_at_ = Clock::time_point::max();
     // Nothing ends a thread: there is nothing to wait for.
@@ -250,8 +259,8 @@ void Job::act(Clock::time_point now) {
 }
 
 void Job::conclude(const std::string& left) {
-  failure_ =
-      failure_of({options_, *reports_, states_, outcome_, ended_by_, why_, has_keeper_died_, left});
+  failure_ = failure_of({options_, *reports_, states_, outcome_, ended_by_, why_, has_keeper_died_,
+                         stopped_keeper_, left});
   server_.reset();
   end_signals_.reset();  // it may end the process
   is_over_ = true;

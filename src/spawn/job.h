@@ -77,6 +77,7 @@ class Job {
   std::string reason_to_end() const;
   void look_for_late(Clock::time_point now);
   void look_for_signal();
+  void look_at_keeper();
   void conclude(const std::string& left);
   Clock::time_point next_event() const;
   int running_count() const noexcept;
@@ -98,7 +99,8 @@ class Job {
   // Of the job's thread.
   agent::Outcome outcome_;
   bool has_heard_signal_ = false, is_ending_ = false, is_finishing_ = false;
-  bool has_keeper_died_ = false;
+  bool is_forced_ = false, has_keeper_died_ = false;
+  pid_t stopped_keeper_ = 0;
   Clock::time_point settled_at_ = Clock::time_point::max();
   Clock::time_point forced_at_ = Clock::time_point::max();
   Clock::time_point given_up_at_ = Clock::time_point::max();

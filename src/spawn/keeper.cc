@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,22 +9,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <csignal>
-#include <initializer_list>
 
 #include "base/of_rank.h"
+#include "net/guard.h"
 #include "net/poller.h"
-#include "net/process_tree.h"
 #include "net/system_error.h"
 
 namespace tutti::spawning {
 namespace {
-
-/// The keeper hears by it that the guard died.
-constexpr int kGuardDied = SIGUSR1;
-/// An order: this, or the number of a signal for the ranks.
-constexpr std::int32_t kEnd = 0;
 
 /// What the spawning thread had, for its ranks.
 struct Inherited {
@@ -52,37 +44,6 @@ class AllBlocked {
   const Inherited& inherited_;
 };
 
-int read_signals(std::initializer_list<int> numbers) noexcept {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : numbers) ::sigaddset(&set, number);
-  return ::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-}
-
-void drain(int signals) noexcept {
-  signalfd_siginfo info;
-  while (::read(signals, &info, sizeof info) > 0) {
-  }
-}
-
-/// As long as somebody holds a pipe of the program open, its other end sees no end.
-void close_all_but(std::initializer_list<int> needed) {
-  const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (nothing >= 0) ::dup2(nothing, fd);
-  }
-  for (const int fd : net::numbers_in("/proc/self/fd")) {
-    if (fd > STDERR_FILENO && std::find(needed.begin(), needed.end(), fd) == needed.end()) {
-      ::close(fd);
-    }
-  }
-}
-
-[[noreturn]] void end_everything() {
-  net::kill_everything_below();
-  ::_exit(0);
-}
-
 class KeeperLoop {
  public:
   KeeperLoop(int world_size, const BecomeRank& become_rank, const Inherited& inherited, pid_t guard,
@@ -92,14 +53,14 @@ class KeeperLoop {
         pids_(static_cast<std::size_t>(world_size), -1),
         guard_(guard),
         channel_(channel),
-        signals_(read_signals({SIGCHLD, kGuardDied})) {}
+        signals_(net::read_signals({SIGCHLD, net::kGuardDied})) {}
   [[noreturn]] void run();
 
  private:
   void start_all();
   [[noreturn]] void be_rank(int rank, pid_t keeper);
   void reap() noexcept;
-  void obey(std::int32_t order) noexcept;
+  void signal_ranks(std::int32_t number) noexcept;
   void tell(const Note& note) noexcept {
     // When the spawner is gone the loop sees the end of the channel itself.
     while (::send(channel_, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR) {
@@ -111,14 +72,14 @@ class KeeperLoop {
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
   const pid_t guard_;
   const int channel_;
-  const int signals_;
+  net::Fd signals_;
 };
 
 void KeeperLoop::be_rank(int rank, pid_t keeper) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != keeper) ::_exit(127);  // it died before the line above
-  ::close(signals_);
+  signals_.reset();
   ::close(channel_);
   const int nothing = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (nothing > STDIN_FILENO) {
@@ -158,49 +119,34 @@ void KeeperLoop::reap() noexcept {
   }
 }
 
-void KeeperLoop::obey(std::int32_t order) noexcept {
+void KeeperLoop::signal_ranks(std::int32_t number) noexcept {
   // The numbers are ours until we reap the ranks.
   for (const pid_t pid : pids_) {
-    if (pid > 0) ::kill(-pid, order);
+    if (pid > 0) ::kill(-pid, number);
   }
 }
 
 void KeeperLoop::run() {
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_PDEATHSIG, kGuardDied);
+  ::prctl(PR_SET_PDEATHSIG, net::kGuardDied);
   if (::getppid() != guard_) ::_exit(1);  // it died before the line above; nothing is below yet
   ::setpgid(0, 0);                        // Ctrl-C reaches the spawner alone
   start_all();
-  close_all_but({channel_, signals_});
+  net::let_go_of_all_but({channel_, signals_.get()});
   for (;;) {
     net::Watch watches[] = {{.fd = channel_, .want_read = true},
-                            {.fd = signals_, .want_read = true}};
+                            {.fd = signals_.get(), .want_read = true}};
     Deadline never;
     net::poll_any(watches, never);
-    drain(signals_);
-    if (::getppid() != guard_) end_everything();
+    net::drain_signals(signals_);
+    if (::getppid() != guard_) net::end_keeper(guard_);
     reap();
-    std::int32_t order = kEnd;
-    const ssize_t got = ::recv(channel_, &order, sizeof order, MSG_DONTWAIT);
+    std::int32_t number = 0;
+    const ssize_t got = ::recv(channel_, &number, sizeof number, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got != sizeof order || order == kEnd) end_everything();
-    obey(order);
-  }
-}
-
-[[noreturn]] void be_guard(pid_t keeper, pid_t spawner, int lifeline) {
-  const int signals = read_signals({SIGCHLD});
-  close_all_but({lifeline, signals});
-  for (;;) {
-    net::Watch watches[] = {{.fd = lifeline, .want_read = true},
-                            {.fd = signals, .want_read = true}};
-    Deadline soon = Deadline::after(std::chrono::seconds(1));
-    net::poll_any(watches, soon);
-    drain(signals);
-    // A copy of the spawner may hold its end of the lifeline open.
-    const bool is_over = watches[0].readable || ::getppid() != spawner;
-    if (is_over || ::waitpid(keeper, nullptr, WNOHANG) != 0) end_everything();
+    if (got != sizeof number) net::end_keeper(guard_);
+    signal_ranks(number);
   }
 }
 
@@ -220,19 +166,29 @@ void KeeperLoop::run() {
     keeper_pid.store(::getpid());
     KeeperLoop(world_size, become_rank, inherited, guard, channel).run();
   }
-  be_guard(pid, spawner, lifeline);
+  net::be_guard(pid, spawner, lifeline);
 }
 
 }  // namespace
 
+void Keeper::end() noexcept {
+  ::shutdown(lifeline.get(), SHUT_RDWR);  // a copy of the spawner may hold it open
+  lifeline.reset();
+}
+
+void Keeper::wake() const noexcept {
+  siginfo_t info;  // the program may have reaped it
+  const bool is_ours = ::waitid(P_PID, id_t(guard), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+  if (is_ours) ::kill(guard, SIGCONT);
+}
+
 void Keeper::signal_ranks(int signal_number) const noexcept {
-  const std::int32_t order = signal_number;
-  while (::send(channel.get(), &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
+  wake();
+  const std::int32_t number = signal_number;
+  while (::send(channel.get(), &number, sizeof number, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
          errno == EINTR) {
   }
 }
-
-void Keeper::end() const noexcept { signal_ranks(kEnd); }
 
 Keeper fork_keeper(int world_size, std::atomic<pid_t>& keeper_pid, const BecomeRank& become_rank) {
   int life[2], ends[2];

@@ -1,11 +1,11 @@
 // The keeper of spawned processes: between the spawner and its ranks, so that no process is left.
-// And the guard, between spawner and keeper, whose only task is the keeper.
+// And the guard (net/guard.h), between spawner and keeper, whose only task is the keeper.
 //
-// Both are as those of `tutti run` (launch/keeper.h): subreapers with one thread each, tied to the
-// spawner by sockets that it alone holds open. But this pair is forked from a program that is not
-// ours and may have threads. So it calls nothing but the system and malloc (which the C library
-// keeps usable in such a child), never the log or another lock, and lets go of all descriptors of
-// the program. The spawner itself becomes no subreaper, and has one child, the guard.
+// Both are as those of `tutti run` (launch/keeper.h), tied to the spawner by sockets that it alone
+// holds open. But this pair is forked from a program that is not ours and may have threads: it
+// never calls the log, or takes another lock, and lets go of all descriptors of the program. The
+// spawner itself becomes no subreaper, and has one child, the guard: guard and keeper killed in the
+// same moment leave what ranks have started, though not the ranks.
 #pragma once
 
 #include <sys/types.h>
@@ -34,12 +34,14 @@ struct Note {
 struct Keeper {
   pid_t guard = -1;  ///< the spawner's child; it ends last
   net::Fd channel;   ///< notes come here; end of file: the keeper is gone
-  net::Fd lifeline;  ///< closing it makes the guard kill everything and end
+  net::Fd lifeline;  ///< to the guard, which ends everything at its end
 
   /// Every process group of a rank that has not ended.
   void signal_ranks(int signal_number) const noexcept;
-  /// Kill everything, and end.
-  void end() const noexcept;
+  /// The guard kills everything, and ends.
+  void end() noexcept;
+  /// A guard that is stopped goes on, and lets a keeper that is stopped go on.
+  void wake() const noexcept;
 };
 
 /// Becomes the rank in a process of its own, and never returns.

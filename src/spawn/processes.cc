@@ -20,10 +20,7 @@ namespace {
 class Processes : public Ranks {
  public:
   explicit Processes(Keeper keeper) noexcept : keeper_(std::move(keeper)) {}
-  ~Processes() override {
-    keeper_.lifeline.reset();
-    is_guard_gone();
-  }
+  ~Processes() override { finish(); }
   int fd() const noexcept override { return keeper_.channel.get(); }
   std::vector<Event> read() override;
   void ask(const std::string& reason) override {
@@ -31,17 +28,18 @@ class Processes : public Ranks {
     keeper_.signal_ranks(SIGTERM);
     keeper_.signal_ranks(SIGCONT);  // one that is stopped is to hear it
   }
-  void force() override { keeper_.signal_ranks(SIGKILL); }
+  /// By the guard: a keeper that does not answer goes with its ranks.
+  void force() override { keeper_.end(); }
   bool finish() override;
   std::string leave_behind() override {
+    keeper_.end();
+    is_awaited_ = false;
     return fmt::format("processes below the guard, pid {}", keeper_.guard);
   }
 
  private:
-  bool is_guard_gone() noexcept;
-
   Keeper keeper_;
-  bool is_guard_gone_ = false;
+  bool is_awaited_ = true;  ///< the guard
 };
 
 std::vector<Event> Processes::read() {
@@ -71,18 +69,14 @@ std::vector<Event> Processes::read() {
   return events;
 }
 
+/// The program may have reaped the guard, or ignore its children.
 bool Processes::finish() {
-  if (keeper_.channel) keeper_.end();
-  keeper_.lifeline.reset();  // should the keeper be stopped
-  return is_guard_gone();
-}
-
-/// The program may have reaped it, or ignore its children.
-bool Processes::is_guard_gone() noexcept {
-  if (is_guard_gone_) return true;
-  ::kill(keeper_.guard, SIGCONT);  // ours and not reaped by us; it may have been stopped
+  keeper_.end();
+  if (!is_awaited_) return true;
+  keeper_.wake();
   const pid_t pid = ::waitpid(keeper_.guard, nullptr, WNOHANG);
-  return is_guard_gone_ = pid == keeper_.guard || (pid < 0 && errno == ECHILD);
+  is_awaited_ = pid == 0 || (pid < 0 && errno != ECHILD);
+  return !is_awaited_;
 }
 
 std::vector<Environment> environments(const RanksOptions& options) {

@@ -131,6 +131,13 @@ Error of_rank_that_failed(const Ended& ended, int rank, std::optional<int> culpr
 }
 
 Error of_time(const Ended& ended) {
+  if (ended.stopped_keeper != 0) {
+    return make(ended, ErrorCode::kTimeout, {},
+                fmt::format("{}; the keeper of its ranks (pid {}) was stopped, by a signal or a "
+                            "debugger, and told nothing of them: they may have ended long before. "
+                            "See who stops processes named tutti-keeper, and start again",
+                            ended.why, ended.stopped_keeper));
+  }
   const std::vector<int> culprits = hung(ended);
   std::string text = ended.why;
   for (std::size_t i = 0; i < std::min<std::size_t>(culprits.size(), 4); ++i) {

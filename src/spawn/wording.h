@@ -20,7 +20,8 @@ struct Ended {
   EndedBy by = EndedBy::nobody;
   const std::string& why;  ///< in words, where it was ended
   bool has_keeper_died = false;
-  const std::string& left;  ///< what could not be removed; empty: nothing
+  pid_t stopped_keeper = 0;  ///< it was found stopped as the ranks were to end; 0: it was not
+  const std::string& left;   ///< what could not be removed; empty: nothing
 };
 
 /// Empty: all ended well.

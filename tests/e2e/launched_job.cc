@@ -1,6 +1,7 @@
 #include "e2e/launched_job.h"
 
 #include <fcntl.h>
+#include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,13 +150,31 @@ void LaunchedJob::signal(int number) const {
   if (code_ < 0) ::kill(pid_, number);  // ours and not reaped: the number is its
 }
 
-pid_t LaunchedJob::below(const std::string& name) const {
-  for (const pid_t pid : net::descendants_of(pid_)) {
+pid_t find_below(pid_t root, const std::string& name) {
+  for (const pid_t pid : net::descendants_of(root)) {
     std::ifstream file("/proc/" + std::to_string(pid) + "/comm");
     std::string comm;
     if (std::getline(file, comm) && comm == name) return pid;
   }
   return -1;
+}
+
+Held::Held(pid_t pid) : pid_(pid), is_held_(outcome_.get_future()) {
+  tracer_ = std::thread([this] {  // who traces is a thread
+    int status = 0;
+    const bool is_held = ::ptrace(PTRACE_SEIZE, pid_, nullptr, nullptr) == 0 &&
+                         ::ptrace(PTRACE_INTERRUPT, pid_, nullptr, nullptr) == 0 &&
+                         ::waitpid(pid_, &status, __WALL) == pid_ && WIFSTOPPED(status);
+    outcome_.set_value(is_held);
+    while (is_held && ::waitpid(pid_, &status, __WALL) == pid_ && WIFSTOPPED(status)) {
+    }
+    has_ended_ = true;
+  });
+}
+
+Held::~Held() {
+  if (!has_ended_) ::kill(pid_, SIGKILL);
+  tracer_.join();
 }
 
 TerminalJob::TerminalJob(const std::vector<std::string>& command)

@@ -4,8 +4,11 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
+#include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "net/fd.h"
@@ -13,6 +16,9 @@
 namespace tutti::e2e {
 
 using namespace std::chrono_literals;
+
+/// The process below `root` that calls itself so; -1: there is none.
+pid_t find_below(pid_t root, const std::string& name);
 
 /// Starts a command with pipes for stdin, stdout and stderr. The destructor kills what is left.
 class LaunchedJob {
@@ -42,11 +48,10 @@ class LaunchedJob {
   /// Until stdout's pipe takes nothing more; nothing is read.
   bool wait_until_full(std::chrono::milliseconds limit = 20s) const;
   void signal(int number) const;
-  pid_t keeper() const { return below("tutti-keeper"); }
-  pid_t guard() const { return below("tutti-guard"); }
+  pid_t keeper() const { return find_below(pid_, "tutti-keeper"); }
+  pid_t guard() const { return find_below(pid_, "tutti-guard"); }
 
  private:
-  pid_t below(const std::string& name) const;
   void reap();
   bool read_some(std::chrono::steady_clock::time_point end);
   bool wait_for(const std::string& stream, const std::string& text, int times,
@@ -81,6 +86,25 @@ class TerminalJob {
   net::Fd master_, pidfd_;
   pid_t pid_ = -1;
   std::string seen_;
+};
+
+/// A process that stands still in a debugger, by a thread of ours, until it is killed.
+class Held {
+ public:
+  explicit Held(pid_t pid);
+  /// Kills it, if nobody has.
+  ~Held();
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+  /// False: the system allows no debugger.
+  bool is_held() { return is_held_.get(); }
+
+ private:
+  const pid_t pid_;
+  std::promise<bool> outcome_;
+  std::future<bool> is_held_;
+  std::atomic<bool> has_ended_{false};
+  std::thread tracer_;
 };
 
 /// The numbers that stand behind `word` in `text`: "[0] ready 4711" -> 4711.

@@ -339,22 +339,53 @@ TEST_F(Launcher, KilledGuardLeavesNothing) {
   EXPECT_TRUE(is_childless_within(1s));
 }
 
-TEST_F(Launcher, AStoppedKeeperHoldsNobodyUp) {
-  LaunchedJob interrupted(run(2, {kRank, "tree"}));
-  ASSERT_TRUE(interrupted.wait_for("ready", 6)) << interrupted.err();
-  const pid_t keeper = interrupted.keeper();
-  ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
-  ASSERT_TRUE(becomes(keeper, 'T'));
-  interrupted.signal(SIGINT);
-  ASSERT_TRUE(interrupted.wait_for_error("asking ranks"));
-  interrupted.signal(SIGINT);
-  EXPECT_EQ(interrupted.wait_exit(5s), 130) << interrupted.err();
-  LaunchedJob killed(run(2, {kRank, "tree"}));
-  ASSERT_TRUE(killed.wait_for("ready", 6)) << killed.err();
-  ASSERT_EQ(::kill(killed.keeper(), SIGSTOP), 0);
-  killed.signal(SIGKILL);
-  EXPECT_EQ(killed.wait_exit(2s), 137);
+TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const pid_t guard = job.guard();
+  ASSERT_TRUE(::kill(guard, SIGSTOP) == 0 && becomes(guard, 'T'));
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait_exit(5s), 137);
   EXPECT_TRUE(is_childless_within(1s));
+}
+
+TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {
+  LaunchedJob job(shell("exec {} run -n 2 " + kRank + " hold 7</dev/zero"));
+  ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+  for (const pid_t pid : {job.guard(), job.keeper()}) {
+    const std::string folder = fmt::format("/proc/{}/fd/", pid);
+    Deadline deadline = Deadline::after(5s);  // the keeper has started the ranks, and not gone on
+    while (std::filesystem::exists(folder + "7") &&
+           net::pause(2ms, deadline) != net::PollResult::expired) {
+    }
+    for (const char* fd : {"0", "1", "2"}) {
+      EXPECT_EQ(std::filesystem::read_symlink(folder + fd), "/dev/null") << pid;
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder + "7")) << pid;
+  }
+  const int rank = numbers_after(job.out(), "[0] ready ").at(0);
+  EXPECT_EQ(std::filesystem::read_symlink(fmt::format("/proc/{}/fd/7", rank)), "/dev/zero");
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(5s), 143);
+}
+
+TEST_F(Launcher, AStoppedKeeperGoesOn) {
+  LaunchedJob asked(run(2, {kRank, "hold"}));
+  ASSERT_TRUE(asked.wait_for("ready", 2)) << asked.err();
+  ASSERT_EQ(::kill(asked.keeper(), SIGSTOP), 0);
+  asked.signal(SIGTERM);
+  EXPECT_EQ(asked.wait_exit(10s), 143) << "long before the grace of 30 s: " << asked.err();
+  EXPECT_EQ(without_numbers(asked.err()),
+            "tutti: SIGTERM: asking ranks 0-1 to end; SIGKILL follows after --grace 30.0 s\n"
+            "tutti: ended after N s by SIGTERM\n"
+            "  ranks 0-1: killed by SIGTERM (ended by tutti run)\n"
+            "tutti: exit code 143\n");
+  LaunchedJob failing(run(2, {"--failure-grace", "100ms", kRank, "hold"}));
+  ASSERT_TRUE(failing.wait_for("ready", 2)) << failing.err();
+  ASSERT_EQ(::kill(failing.keeper(), SIGSTOP), 0);
+  ASSERT_EQ(::kill(numbers_after(failing.out(), "[1] ready ").at(0), SIGKILL), 0);
+  EXPECT_EQ(failing.wait_exit(15s), 137) << failing.err();
+  EXPECT_TRUE(has(failing.err(), "ROOT CAUSE: rank 1 on ")) << failing.err();
 }
 
 TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
@@ -363,11 +394,25 @@ TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
   for (const pid_t pid : {job.guard(), job.keeper()}) {
     ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
   }
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(10s), 143) << "long before the grace of 30 s: " << job.err();
+  EXPECT_FALSE(has(job.err(), "died")) << job.err();
+}
+
+TEST_F(Launcher, AKeeperInADebuggerIsNamedWhereItHoldsTheEndUp) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const pid_t keeper = job.keeper();
+  Held held(keeper);
+  if (!held.is_held()) GTEST_SKIP() << "no ptrace here";
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for_error("asking ranks"));
   job.signal(SIGINT);
-  EXPECT_EQ(job.wait_exit(20s), 130) << job.err();
-  EXPECT_FALSE(has(job.err(), "died")) << job.err();
+  EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
+  EXPECT_TRUE(has(job.err(), fmt::format("the keeper of the ranks (pid {}) is stopped, by a "
+                                         "debugger or again and again",
+                                         keeper)))
+      << job.err();
 }
 
 // ---- between two attempts ---------------------------------------------------------------------

@@ -2,20 +2,24 @@
 // spawn_program, in a process of its own: its ranks by exec run that again.
 #include "tutti/spawn.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "e2e/launched_job.h"
 #include "net/poller.h"
+#include "net/process_info.h"
 #include "net/process_tree.h"
 #include "spawn/ways.h"
 #include "tutti/init.h"
@@ -310,6 +314,111 @@ TEST_F(Spawning, AStoppedRankIsNamedAndACutTextSaysSo) {
   const auto say_much = [](int) { throw std::runtime_error(std::string(100'000, 'z') + "END"); };
   const std::string cut = text_of(spawn(1, say_much), 20s);
   EXPECT_TRUE(cut.ends_with("zzz... (cut)")) << cut.size();
+}
+
+// ---- Keeper and guard --------------------------------------------------------------------------
+
+/// Ranks of which one throws once the gate is opened.
+class Gated {
+ public:
+  Gated() {
+    if (::pipe2(gate_, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+  }
+  ~Gated() {
+    ::close(gate_[0]);
+    ::close(gate_[1]);
+  }
+  Spawned spawn_ranks() const {
+    return spawn(3,
+                 [gate = gate_[0]](int rank) {
+                   char byte = 0;
+                   if (rank == 1 && ::read(gate, &byte, 1) == 1)
+                     throw std::runtime_error("out of luck");
+                   for (;;) ::pause();
+                 },
+                 {.start = Start::fork, .grace = 500ms});
+  }
+  void open() const { ASSERT_EQ(::write(gate_[1], "x", 1), 1); }
+
+ private:
+  int gate_[2] = {};
+};
+
+pid_t find(const std::string& name) {
+  Deadline deadline = Deadline::after(20s);
+  for (;;) {
+    const pid_t pid = e2e::find_below(::getpid(), name);
+    if (pid > 0 || net::pause(1ms, deadline) == net::PollResult::expired) return pid;
+  }
+}
+
+void stop(pid_t pid) {
+  ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+  Deadline deadline = Deadline::after(20s);
+  while (!net::is_stopped(pid)) {
+    ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+  }
+}
+
+Error failure_of(Spawned& ranks, Timeout timeout) {
+  try {
+    ranks.join(timeout);
+  } catch (const Error& error) {
+    return error;
+  }
+  return Error(ErrorCode::kInternal, "it ended well");
+}
+
+TEST_F(Spawning, AKeeperThatIsStoppedGoesOn) {
+  const Gated gated;
+  Spawned ranks = gated.spawn_ranks();
+  const pid_t keeper = find("tutti-keeper");
+  ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+  gated.open();
+  const Error error = failure_of(ranks, 20s);
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+  EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+  expect_in(error.what(), "of 3 threw: out of luck; ranks 0, 2 were ended because of that");
+}
+
+TEST_F(Spawning, AKeeperThatIsFoundStoppedIsNamedAndNoRankIsBlamed) {
+  const Gated gated;
+  Spawned ranks = gated.spawn_ranks();
+  const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+  stop(guard);
+  stop(keeper);
+  gated.open();
+  const Error error = failure_of(ranks, 500ms);
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+  EXPECT_TRUE(error.context().culprits.empty()) << error.what();
+  expect_in(error.what(), fmt::format("the keeper of its ranks (pid {}) was stopped", keeper));
+  EXPECT_EQ(std::string(error.what()).find("is left"), std::string::npos) << error.what();
+  EXPECT_TRUE(net::descendants_of(::getpid()).empty());
+}
+
+TEST_F(Spawning, AKeeperInADebuggerHoldsNobodyUpForLong) {
+  const Gated gated;
+  Spawned ranks = gated.spawn_ranks();
+  const pid_t keeper = find("tutti-keeper");
+  e2e::Held held(keeper);
+  if (!held.is_held()) {
+    ranks.end();
+    GTEST_SKIP() << "no ptrace here";
+  }
+  const Error error = failure_of(ranks, 500ms);
+  expect_in(error.what(), fmt::format("the keeper of its ranks (pid {}) was stopped", keeper));
+  EXPECT_EQ(std::string(error.what()).find("is left"), std::string::npos) << error.what();
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(ranks.exit_code(rank), 128 + SIGKILL);
+  EXPECT_TRUE(net::descendants_of(::getpid()).empty());
+}
+
+TEST_F(Spawning, ASpawnerThatIsKilledWithAStoppedGuardLeavesNothing) {
+  LaunchedJob job(LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, "fork", "deaf"}});
+  ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+  stop(job.guard());
+  job.signal(SIGKILL);
+  EXPECT_EQ(job.wait_exit(20s), 137);
+  EXPECT_TRUE(nothing_is_left(2s));
 }
 
 // ---- Signals to the program --------------------------------------------------------------------

@@ -1,0 +1,83 @@
+#include "net/guard.h"
+
+#include <fcntl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "net/poller.h"
+#include "net/process_tree.h"
+
+namespace tutti::net {
+namespace {
+
+/// A copy of the parent may hold its end of the lifeline open.
+constexpr std::chrono::seconds kLooksForParent{1};
+
+/// Nobody is meant to stop it: what becomes of the ranks would not be told.
+bool has_ended(pid_t keeper) noexcept {
+  int status = 0;
+  const pid_t pid = ::waitpid(keeper, &status, WNOHANG | WUNTRACED);
+  const bool is_stopped = pid == keeper && WIFSTOPPED(status);
+  if (is_stopped) ::kill(keeper, SIGCONT);
+  return pid != 0 && !is_stopped;
+}
+
+[[noreturn]] void end_everything() {
+  kill_everything_below();
+  ::_exit(0);
+}
+
+}  // namespace
+
+Fd read_signals(std::initializer_list<int> numbers) noexcept {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : numbers) ::sigaddset(&set, number);
+  return Fd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+void drain_signals(const Fd& signals) noexcept {
+  signalfd_siginfo info;
+  while (::read(signals.get(), &info, sizeof info) > 0) {
+  }
+}
+
+void let_go_of_standard() noexcept {
+  const Fd nothing(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (nothing) ::dup2(nothing.get(), fd);
+  }
+}
+
+void let_go_of_all_but(std::initializer_list<int> needed) {
+  let_go_of_standard();
+  for (const int fd : numbers_in("/proc/self/fd")) {
+    if (fd > STDERR_FILENO && std::find(needed.begin(), needed.end(), fd) == needed.end()) {
+      ::close(fd);
+    }
+  }
+}
+
+void be_guard(pid_t keeper, pid_t parent, int lifeline) {
+  const Fd signals = read_signals({SIGCHLD});
+  let_go_of_all_but({lifeline, signals.get()});
+  for (;;) {
+    Watch watches[] = {{.fd = lifeline, .want_read = true},
+                       {.fd = signals.get(), .want_read = true}};
+    Deadline soon = Deadline::after(kLooksForParent);
+    poll_any(watches, soon);
+    drain_signals(signals);
+    if (watches[0].readable || ::getppid() != parent || has_ended(keeper)) end_everything();
+  }
+}
+
+void end_keeper(pid_t guard) {
+  if (::getppid() == guard) ::kill(guard, SIGCONT);
+  end_everything();
+}
+
+}  // namespace tutti::net
