@@ -9,8 +9,9 @@
 // pair of sockets and to the guard by a signal of its death, the guard to the launcher by a pipe;
 // ranks get SIGKILL from the kernel when the keeper dies (PDEATHSIG).
 //
-// The launcher itself is no subreaper and kills no descendant of its own: below it may stand what
-// its process was the parent of before it became `tutti run` (sh -c "x & exec tutti run ...").
+// The launcher, too, is a subreaper, for what guard and keeper leave that die at once: unless its
+// process was a parent before it became `tutti run` (sh -c "x & exec tutti run ..."), for then not
+// all that stands below it is of the job.
 #pragma once
 
 #include <sys/resource.h>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "launch/output_ends.h"
 #include "launch/program.h"
 #include "net/process_info.h"
+#include "net/process_tree.h"
 #include "net/system_error.h"
 
 namespace tutti::launch {
@@ -31,6 +33,12 @@ constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopp
 constexpr auto kGuardPatience = 10s;         ///< for the kernel to give back a large memory
 constexpr auto kLookForGuard = 1ms;
 constexpr std::size_t kFixedWatches = 2;
+
+bool is_childless() noexcept {
+  siginfo_t info;
+  const int found = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL);
+  return found < 0 && errno == ECHILD;
+}
 
 }  // namespace
 
@@ -75,7 +83,7 @@ LocalRanks::LocalRanks(const Inherited& inherited, net::Fd input)
 LocalRanks::~LocalRanks() {
   await_guard();
   Deadline deadline = Deadline::at(guard_until_);
-  while (guard_lives_ && ::waitpid(keeper_.guard, nullptr, WNOHANG) == 0 &&
+  while (guard_lives_ && !is_all_gone() &&
          net::pause(kLookForGuard, deadline) != net::PollResult::expired) {
   }
 }
@@ -134,6 +142,7 @@ void LocalRanks::prepare(const Prepare& order) {
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
+  adopts_ = is_childless() && ::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
   {
     std::vector<net::Fd> rank_ends;
     keeper_ = fork_keeper(commands(order, plan, rank_ends), inherited_);
@@ -319,6 +328,12 @@ void LocalRanks::await_guard() {
   guard_until_ = Clock::now() + kGuardPatience;
 }
 
+/// The guard, and what it and the keeper have left.
+bool LocalRanks::is_all_gone() {
+  if (::waitpid(keeper_.guard, nullptr, WNOHANG) == 0) return false;
+  return !adopts_ || net::kill_and_reap_below();
+}
+
 void LocalRanks::guard_is_gone(int left_behind) {
   read_notes();  // what the keeper has told before its end
   keeper_lives_ = guard_lives_ = awaits_guard_ = false;
@@ -394,7 +409,7 @@ void LocalRanks::act_on_time(Clock::time_point now) {
     await_guard();
   }
   if (awaits_guard_) {
-    if (::waitpid(keeper_.guard, nullptr, WNOHANG) != 0) {
+    if (is_all_gone()) {
       guard_is_gone(0);
     } else if (now >= guard_until_) {
       guard_is_gone(keeper_.guard);

@@ -92,6 +92,7 @@ class LocalRanks {
   void rank_ended(int number, int wait_status);
   void keeper_is_gone();
   void await_guard();
+  bool is_all_gone();
   void guard_is_gone(int left_behind);
   void look_at_door();
   bool read_pipe(Rank& rank, Stream stream);
@@ -114,6 +115,7 @@ class LocalRanks {
   net::HeldPort master_port_;
   Keeper keeper_;
   bool keeper_lives_ = false, guard_lives_ = false;
+  bool adopts_ = false;  ///< what guard and keeper leave becomes ours
   pid_t keeper_pid_ = -1;
   bool is_held_ = false;
   Ending ending_ = Ending::none;

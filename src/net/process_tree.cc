@@ -115,22 +115,17 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
   return sent;
 }
 
-int kill_descendants() {
+bool kill_and_reap_below() {
   const pid_t self = ::getpid();
-  int signalled = 0;
-  for (const pid_t pid : descendants_of(self)) {
-    if (signal_descendant(pid, self, SIGKILL)) ++signalled;
+  for (const pid_t below : descendants_of(self)) signal_descendant(below, self, SIGKILL);
+  pid_t pid = 0;
+  while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
   }
-  return signalled;
+  return pid < 0 && errno == ECHILD;
 }
 
 void kill_everything_below() {
-  for (auto rest = 1ms;; rest = std::min(2 * rest, 16ms)) {
-    kill_descendants();
-    pid_t pid = 0;
-    while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
-    }
-    if (pid < 0 && errno == ECHILD) return;
+  for (auto rest = 1ms; !kill_and_reap_below(); rest = std::min(2 * rest, 16ms)) {
     Deadline never;
     pause(rest, never);  // the kernel needs a while to give back a large memory
   }

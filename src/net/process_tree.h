@@ -22,9 +22,9 @@ std::vector<int> numbers_in(const std::string& folder);
 /// Signals `pid` if it still descends from `ancestor` when the signal is sent.
 bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number);
 
-/// SIGKILLs every descendant of the calling process that lives now. One pass: repeat it until
-/// waitpid says that no child is left. Returns how many were signalled.
-int kill_descendants();
+/// SIGKILLs every descendant of the calling process that lives now, and reaps its children that
+/// have ended. One pass: repeat it until it says that no child is left.
+bool kill_and_reap_below();
 
 /// Kills all descendants of this process and reaps them until none is left.
 void kill_everything_below();

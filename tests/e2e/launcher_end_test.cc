@@ -339,6 +339,18 @@ TEST_F(Launcher, KilledGuardLeavesNothing) {
   EXPECT_TRUE(is_childless_within(1s));
 }
 
+TEST_F(Launcher, KilledKeeperAndGuardLeaveNothing) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const pid_t keeper = job.keeper(), guard = job.guard();
+  // Neither has a moment for the other's end.
+  for (const pid_t pid : {guard, keeper})
+    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  for (const pid_t pid : {guard, keeper}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_TRUE(net::descendants_of(::getpid()).empty()) << "the launcher has seen to it";
+}
+
 TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();

@@ -50,7 +50,7 @@ class ProcessTree : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    while (::waitpid(-1, nullptr, WNOHANG) >= 0) kill_descendants();
+    kill_everything_below();
     ::prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
 };
@@ -82,7 +82,7 @@ TEST_F(ProcessTree, SignalsNobodyElse) {
 
 TEST_F(ProcessTree, KillsEverythingBelow) {
   const Family first, second;
-  while (::waitpid(-1, nullptr, WNOHANG) >= 0) kill_descendants();
+  kill_everything_below();
   EXPECT_EQ(errno, ECHILD);
   EXPECT_TRUE(descendants_of(::getpid()).empty());
 }
