@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 
 #include "base/of_rank.h"
+#include "net/poller.h"
 #include "spawn/child.h"
 #include "spawn/keeper.h"
 #include "spawn/ranks.h"
@@ -17,10 +19,16 @@
 namespace tutti::spawning {
 namespace {
 
+using namespace std::chrono_literals;
+
+/// For the kernel to give back a large memory.
+constexpr auto kGoes = 10s;
+constexpr auto kLooksAgain = 1ms;
+
 class Processes : public Ranks {
  public:
   explicit Processes(Keeper keeper) noexcept : keeper_(std::move(keeper)) {}
-  ~Processes() override { finish(); }
+  ~Processes() override;
   int fd() const noexcept override { return keeper_.channel.get(); }
   std::vector<Event> read() override;
   void ask(const std::string& reason) override {
@@ -41,6 +49,14 @@ class Processes : public Ranks {
   Keeper keeper_;
   bool is_awaited_ = true;  ///< the guard
 };
+
+/// Of ranks that nobody has looked after, since the job could not be made, nothing stays, either.
+Processes::~Processes() {
+  Deadline deadline = Deadline::after(kGoes);
+  while (is_awaited_ && !finish() &&
+         net::pause(kLooksAgain, deadline) != net::PollResult::expired) {
+  }
+}
 
 std::vector<Event> Processes::read() {
   std::vector<Event> events;

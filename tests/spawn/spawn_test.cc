@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -419,6 +420,23 @@ TEST_F(Spawning, ASpawnerThatIsKilledWithAStoppedGuardLeavesNothing) {
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait_exit(20s), 137);
   EXPECT_TRUE(nothing_is_left(2s));
+}
+
+TEST_F(Spawning, OneThatFailsAfterItsForkLeavesNoZombie) {
+  pthread_attr_t usual, too_large;
+  ASSERT_EQ(::pthread_getattr_default_np(&usual), 0);
+  ASSERT_EQ(::pthread_getattr_default_np(&too_large), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&too_large, std::size_t{1} << 46), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&too_large), 0);  // there is no thread any more
+  ErrorCode code = ErrorCode::kInternal;
+  try {
+    const Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(60s); });
+  } catch (const Error& error) {
+    code = error.code();
+  }
+  ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
+  EXPECT_EQ(code, ErrorCode::kSystem);
+  EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
 }
 
 // ---- Signals to the program --------------------------------------------------------------------
