@@ -12,8 +12,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "base/cores.h"
@@ -166,6 +168,15 @@ const std::vector<std::string>& given_arguments() {
 }
 [[maybe_unused]] const std::size_t argument_count = given_arguments().size();
 
+/// This program by its own name, which ps shows; by /proc where a file of that name is another one
+/// by now, or none.
+std::string path_of_this_program() {
+  constexpr const char* kAlways = "/proc/self/exe";
+  std::error_code failed;
+  std::string path = std::filesystem::read_symlink(kAlways, failed).string();
+  return std::filesystem::equivalent(path, kAlways, failed) ? path : kAlways;
+}
+
 }  // namespace
 
 std::vector<std::string> Command::of_this_program() {
@@ -175,8 +186,8 @@ std::vector<std::string> Command::of_this_program() {
   return given_arguments();
 }
 
-Command::Command(const std::vector<std::string>& arguments, const Environment& variables) {
-  texts_ = arguments;
+Command::Command(const std::vector<std::string>& arguments, const Environment& variables)
+    : path_(path_of_this_program()), texts_(arguments) {
   for (const auto& [name, value] : variables) texts_.push_back(fmt::format("{}={}", name, value));
   for (std::size_t i = 0; i < texts_.size(); ++i) {
     (i < arguments.size() ? arguments_ : variables_).push_back(texts_[i].data());
@@ -186,7 +197,7 @@ Command::Command(const std::vector<std::string>& arguments, const Environment& v
 }
 
 int Command::execute() const noexcept {
-  ::execve("/proc/self/exe", arguments_.data(), variables_.data());
+  ::execve(path_.c_str(), arguments_.data(), variables_.data());
   return errno;
 }
 

@@ -19,7 +19,7 @@ namespace tutti::spawning {
 Environment rank_variables(Environment inherited, int rank, int world_size,
                            const std::string& agent);
 
-/// What execve takes, made before the fork.
+/// What execve takes, made before the fork: this program.
 class Command {
  public:
   /// This program, with the arguments that it was started with.
@@ -31,6 +31,7 @@ class Command {
   int execute() const noexcept;
 
  private:
+  std::string path_;
   std::vector<std::string> texts_;
   std::vector<char*> arguments_, variables_;
 };

@@ -182,7 +182,7 @@ std::string fate_of(const Ended& ended, int rank) {
     case Stage::starts:
       return early(ended, *state.wait_status);
     case Stage::not_executed:
-      return fmt::format("could not execute /proc/self/exe: {}", std::strerror(report.code));
+      return fmt::format("could not execute the program again: {}", std::strerror(report.code));
     case Stage::runs:
       return exit_text(ended, *state.wait_status) + doing(ended, rank);
     case Stage::returned:

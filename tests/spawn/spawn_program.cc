@@ -6,10 +6,12 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -137,6 +139,17 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
   }
   if (way == "environment") {
     print_environment(start);
+    return 0;
+  }
+  if (way == "name") {
+    tutti::spawn(1,
+                 [](int) {
+                   std::array<char, 16> name{};
+                   ::prctl(PR_GET_NAME, name.data());
+                   fmt::print("{}\n", name.data());
+                 },
+                 {.start = start})
+        .join(20s);
     return 0;
   }
   if (way == "late") {

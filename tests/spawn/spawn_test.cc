@@ -317,6 +317,11 @@ TEST_F(Spawning, AStoppedRankIsNamedAndACutTextSaysSo) {
   EXPECT_TRUE(cut.ends_with("zzz... (cut)")) << cut.size();
 }
 
+TEST_F(Spawning, RanksByExecHaveTheProgramsName) {
+  const Ended ended = run({"exec", "name"});
+  EXPECT_EQ(ended.out, "spawn_program\n") << ended.err;
+}
+
 // ---- Keeper and guard --------------------------------------------------------------------------
 
 /// Ranks of which one throws once the gate is opened.
