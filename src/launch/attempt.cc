@@ -120,7 +120,8 @@ void Attempt::take_signal(int signal_number) {
     if (!all_ended()) console_.say("tutti: second SIGINT: killing all ranks");
     kill_all();
   } else if (ends_a_job(signal_number)) {
-    if (!outcome_.failed() && ending_.signal_number == 0) ending_.signal_number = signal_number;
+    const bool has_failed = outcome_.failed() || ending_.rendezvous_failed;
+    if (!has_failed && ending_.signal_number == 0) ending_.signal_number = signal_number;
     if (!all_ended()) {
       console_.say(fmt::format("tutti: {}: asking {} to end; SIGKILL follows after --grace {}{}",
                                agent::describe_signal(signal_number), running_text(),

@@ -465,6 +465,17 @@ TEST_F(Launcher, ASignalAfterTheFailureEndsAJobThatWouldStartAgain) {
   EXPECT_TRUE(has(job.err(), "\n  not started again: SIGTERM asked the job to end\n")) << job.err();
 }
 
+TEST_F(Launcher, ASignalAfterRanksThatDidNotMeetEndsAJobThatWouldStartAgain) {
+  LaunchedJob job(run(2, {"--max-restarts", "1000", "--failure-grace", "20s", "sh", "-c",
+                          kRank + " leave-init - 1; [ $RANK = 1 ] && exit 0; "
+                                  "while :; do sleep 0.01; done"}));
+  ASSERT_TRUE(job.wait_for_error("left init_process_group before")) << job.err();
+  job.signal(SIGTERM);
+  EXPECT_EQ(job.wait_exit(10s), 128 + SIGTERM) << job.err();
+  EXPECT_TRUE(has(job.err(), "the ranks did not all meet\n")) << job.err();
+  EXPECT_TRUE(has(job.err(), "\n  not started again: SIGTERM asked the job to end\n")) << job.err();
+}
+
 TEST_F(Launcher, ASignalAfterTheLastRankEndsAJobThatWouldStartAgain) {
   const std::string gate = ::testing::TempDir() + fmt::format("tutti_gate_{}", ::getpid());
   LaunchedJob job(
