@@ -34,7 +34,7 @@ int completion_command(std::span<const std::string> words);
 Manual man_manual();
 int man_command(std::span<const std::string> words);
 
-/// To standard output.
+/// To standard output. Throws Error(kSystem): it is lost.
 void print(const std::string& text);
 /// The subcommand of that name. Throws Error(kInvalidArgument), with a guess.
 const Command& command_named(const std::string& word);

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <span>
 #include <string>
@@ -93,7 +95,13 @@ Manual manual_of_tutti() {
                     .text = "version, commit, compiler, what is built in and what was found"}}}}};
 }
 
-void print(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void print(const std::string& text) {
+  const bool is_written =
+      std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  if (is_written) return;
+  throw Error(ErrorCode::kSystem,
+              fmt::format("cannot write to stdout: {}; its output is lost", std::strerror(errno)));
+}
 
 }  // namespace tutti::cli
 

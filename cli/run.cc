@@ -36,8 +36,8 @@ Manual run_manual() {
       .groups = words.groups(),
       .hidden = words.hidden(),
       .sections = {{"Exit codes",
-                    {"The root cause's own; 2 wrong usage, 3 the ranks did not all meet, 124 "
-                     "timeout."}},
+                    {"The root cause's own; 1 what ranks have printed to stdout is lost, 2 wrong "
+                     "usage, 3 the ranks did not all meet, 124 timeout."}},
                    {"Signals",
                     {"INT TERM HUP QUIT USR1 USR2 CONT TSTP are handed on to the ranks; a second "
                      "Ctrl-C kills them."}}}};

@@ -25,6 +25,7 @@ using namespace std::chrono_literals;
 using Clock = Deadline::Clock;
 
 constexpr auto kReaderPatience = 400ms;  ///< when the job was asked to end
+constexpr int kOutputLost = 1;           ///< the exit code of a job that has ended well
 constexpr auto kAtOnce = 5s;             ///< a program that fails so soon may do so again
 
 class Job {
@@ -88,7 +89,8 @@ int Job::report(Past last) {
                              restarts_.size() == 1 ? "" : "s"));
   }
   const bool all_written = write_rest();
-  if (report.exit_code != 0 || all_written) return report.exit_code;
+  if (report.exit_code != 0) return report.exit_code;
+  if (all_written) return console_.output().has_lost(Stream::out) ? kOutputLost : 0;
   const int signal_number = console_.asked_to_end_by();
   return signal_number != 0 ? 128 + signal_number : agent::kTimedOutCode;
 }

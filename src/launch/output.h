@@ -53,6 +53,8 @@ class Output {
   bool is_written() const noexcept { return queued_bytes_ == 0; }
   /// The reader of this stream went away (EPIPE): ranks should learn it as well.
   bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
+  /// Some of it could not be written (ENOSPC), as was said.
+  bool has_lost(Stream stream) const noexcept { return ends_[index(stream)].complained; }
 
   /// When there is something to say that waits (say_due); max: there is nothing.
   Repeats::Clock::time_point next_due() const noexcept {

@@ -56,13 +56,32 @@ bool is_pending(pid_t pid, int signal_number) {
 
 TEST_F(Launcher, ClosedOutputsAreSaidAndHoldNobodyUp) {
   LaunchedJob out(shell("exec {} run -n 2 echo hi >&-"));
-  EXPECT_EQ(out.wait_exit(10s), 0);
+  EXPECT_EQ(out.wait_exit(10s), 1);
   EXPECT_EQ(out.err(), "tutti: cannot write to stdout: Bad file descriptor; its output is lost\n");
   LaunchedJob err(shell("exec {} run -n 2 sh -c 'echo hi; echo oops >&2' 2>&-"));
   EXPECT_EQ(err.wait_exit(10s), 0);
   EXPECT_TRUE(has(err.out(), "[0] hi\n") && has(err.out(), "[1] hi\n")) << err.out();
   LaunchedJob all(shell("exec {} run -n 2 sh -c 'cat; echo hi; exit 3' <&- >&- 2>&-"));
   EXPECT_EQ(all.wait_exit(10s), 3);
+}
+
+TEST_F(Launcher, WhatIsPrintedAndLostIsNoSuccess) {
+  const std::string why = "cannot write to stdout: No space left on device";
+  for (const std::string ranks : {"1", "2"}) {
+    LaunchedJob job(shell("exec {} run -n " + ranks + " echo hi > /dev/full"));
+    EXPECT_EQ(job.wait_exit(10s), 1);
+    EXPECT_EQ(job.err(), "tutti: " + why + "; its output is lost\n");
+  }
+  LaunchedJob failed(shell("exec {} run -n 2 sh -c 'echo hi; exit 3' > /dev/full"));
+  EXPECT_EQ(failed.wait_exit(10s), 3);
+  LaunchedJob silent(shell("exec {} run -n 2 true > /dev/full"));
+  EXPECT_EQ(silent.wait_exit(10s), 0) << silent.err();
+  for (const std::string words : {"env", "backends --markdown", "--help", "--version", "run --help",
+                                  "run -n 2 --dry-run true", "man run", "completion bash"}) {
+    LaunchedJob job(shell("exec {} " + words + " > /dev/full"));
+    EXPECT_EQ(job.wait_exit(10s), 1) << words;
+    EXPECT_TRUE(has(job.err(), why)) << words << ": " << job.err();
+  }
 }
 
 TEST_F(Launcher, SigtermEndsAJobWhoseOutputNobodyReads) {
