@@ -83,6 +83,9 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
       if (next + 1 == words.size()) refuse(fmt::format("{} needs a value", word));
       value = words[++next];
     }
+    if (option->values == 1 && value.empty()) {
+      refuse(fmt::format("{}: the value is empty; give one, or leave the option out", uniform));
+    }
     cut.options.push_back(option->values == 0 ? uniform : uniform + (is_short ? "" : "=") + value);
   }
   cut.command.assign(words.begin() + static_cast<std::ptrdiff_t>(next), words.end());

@@ -27,7 +27,7 @@ struct CutArguments {
 /// stand in words of their own: "-mca pml ob1" -> "--mca" "pml" "ob1".
 ///
 /// Errors  kInvalidArgument: an option that is not known (with the nearest that is), a value
-///         missing, mpirun's ':' between programs.
+///         missing or empty, mpirun's ':' between programs.
 CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
 
 /// "4", "auto", "cpu" -> number of ranks; "gpu" is ranks_by_gpus's. Throws Error(kInvalidArgument)

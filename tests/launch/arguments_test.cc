@@ -77,6 +77,19 @@ TEST(CutArguments, NamesTheOptionWithoutValue) {
   EXPECT_EQ(refusal_of([] { cut_arguments(Words{"--grace"}, kKnown); }), "--grace needs a value");
 }
 
+TEST(CutArguments, AnEmptyValueIsNone) {
+  for (const Words& words : {Words{"--grace=", "-n", "1", "prog"}, Words{"-grace", "", "prog"}}) {
+    EXPECT_EQ(refusal_of([&] { cut_arguments(words, kKnown); }),
+              "--grace: the value is empty; give one, or leave the option out");
+  }
+  EXPECT_EQ(refusal_of([] {
+              cut_arguments(Words{"-n", "", "prog"}, kKnown);
+            }),
+            "-n: the value is empty; give one, or leave the option out");
+  EXPECT_EQ(cut_arguments(Words{"--dry-run", "prog", "", "--grace="}, kKnown).command,
+            (Words{"prog", "", "--grace="}));
+}
+
 TEST(CutArguments, GuessesUnknownOptions) {
   EXPECT_EQ(refusal_of([] {
               cut_arguments(Words{"--graze", "1", "prog"}, kKnown);
