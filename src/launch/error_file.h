@@ -18,14 +18,15 @@ class ErrorFile {
   ErrorFile();
   /// For this user's processes; "" : there is none.
   std::string path() const;
-  /// What has been said, in a line: "ValueError: no data"; "" : nothing.
+  /// What has been said, in a line: "ValueError: no data"; "" : nothing. Of the first MiB.
   std::string said() const;
 
  private:
   net::Fd memory_;
 };
 
-/// Of what stands in such a file: torch's {"message": {"message": ...}}, or any text.
+/// Of what stands in such a file: torch's {"message": {"message": ...}}, also if it is cut behind
+/// that, or any text.
 std::string error_in(std::string_view text);
 
 }  // namespace tutti::launch
