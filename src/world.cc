@@ -467,10 +467,7 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   spawning::refuse_before_call();
   Environment environment = read_environment();
   // Before anything can throw: a rank that does not catch ends with one line and code 1.
-  if (environment.contains("TUTTI_AGENT")) {
-    const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
-    install_last_words(error_file == environment.end() ? "" : error_file->second);
-  }
+  if (environment.contains("TUTTI_AGENT")) install_last_words(environment);
   if (const RankThread* const thread = this_rank_thread()) {
     environment = spawning::rank_variables(std::move(environment), thread->rank, thread->world_size,
                                            thread->agent);

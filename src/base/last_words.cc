@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <string>
 
 #include "base/log.h"
 #include "tutti/error.h"
@@ -55,10 +56,11 @@ void note(const std::string& text) noexcept {
 
 }  // namespace
 
-void install_last_words(const std::string& error_file) {
+void install_last_words(const Environment& environment) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    error_file_of_rank = new std::string(error_file);
+    const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
+    error_file_of_rank = new std::string(error_file == environment.end() ? "" : error_file->second);
     former_handler = std::set_terminate(speak_and_exit);
   });
 }
