@@ -115,7 +115,45 @@ void Lane::give_event(Event event) noexcept {
   events_.push_back(std::move(event));
 }
 
-Passage::Passage(Lane& lane, const Request& real, int rank) : lane_(&lane), real_(real) {
+Copy::~Copy() {
+  if (reached_) lane_.give_event(*std::move(reached_));
+  if (ended_) lane_.give_event(*std::move(ended_));
+}
+
+void Copy::start(Stream stream, const Event& ready, void* to, const void* from,
+                 std::size_t byte_count) {
+  reached_ = lane_.take_event();
+  ended_ = lane_.take_event();
+  ready.order(stream);
+  reached_->record(stream);
+  lane_.cuda().copy(to, from, byte_count, stream);
+  open_on_ = stream;
+  is_open_ = true;
+  ended_->record(stream);
+  is_open_ = false;
+}
+
+bool Copy::is_over() {
+  if (is_open_) {
+    const Current current(lane_.cuda(), lane_.device());
+    ended_->record(open_on_);
+    is_open_ = false;
+  }
+  return !ended_ || ended_->done();
+}
+
+void Copy::order(Stream stream) const {
+  if (ended_) ended_->order(stream);
+}
+
+bool Copy::lasts(std::chrono::nanoseconds patience) {
+  if (!reached_ || !reached_->done() || is_over()) return false;
+  const Clock::time_point now = Clock::now();
+  if (!since_) since_ = now;
+  return now - *since_ > patience;
+}
+
+Passage::Passage(Lane& lane, const Request& real, int rank) : lane_(lane), real_(real) {
   const std::size_t input = real.input.byte_count(), output = real.output.byte_count();
   if (reads_input(real, rank)) in_bytes_ = input;
   if (writes_output(real, rank)) out_bytes_ = output;
@@ -123,41 +161,13 @@ Passage::Passage(Lane& lane, const Request& real, int rank) : lane_(&lane), real
   slot_bytes_ = std::max(input, output_at_ + output);
 }
 
-Passage::Passage(Passage&& other) noexcept
-    : lane_(std::exchange(other.lane_, nullptr)),
-      real_(std::move(other.real_)),
-      in_bytes_(other.in_bytes_),
-      out_bytes_(other.out_bytes_),
-      output_at_(other.output_at_),
-      slot_bytes_(other.slot_bytes_),
-      slot_(other.slot_),
-      in_(std::move(other.in_)),
-      out_(std::move(other.out_)),
-      is_in_open_(other.is_in_open_),
-      is_out_open_(other.is_out_open_),
-      has_begun_(other.has_begun_) {}
-
-Passage::~Passage() {
-  if (lane_ == nullptr || !has_begun_) return;
-  lane_->give(slot_);
-  if (in_) lane_->give_event(*std::move(in_));
-  if (out_) lane_->give_event(*std::move(out_));
-}
-
 bool Passage::begin(const Event& ready, bool must) {
   if (slot_bytes_ > 0) {
-    const std::optional<Slot> slot = lane_->take(slot_bytes_, must);
+    const std::optional<Slot> slot = lane_.take(slot_bytes_, must);
     if (!slot) return false;
     slot_ = *slot;
   }
-  has_begun_ = true;
-  if (in_bytes_ == 0) return true;
-  in_ = lane_->take_event();
-  ready.order(lane_->in());
-  lane_->cuda().copy(slot_.data, real_.input.data, in_bytes_, lane_->in());
-  is_in_open_ = true;
-  in_->record(lane_->in());
-  is_in_open_ = false;
+  if (in_bytes_ > 0) in_.start(lane_.in(), ready, slot_.data, real_.input.data, in_bytes_);
   return true;
 }
 
@@ -175,27 +185,19 @@ Request Passage::on_host() const {
 
 void Passage::copy_out(const Event& ready) {
   if (out_bytes_ == 0) return;
-  out_ = lane_->take_event();
-  ready.order(lane_->out());
-  lane_->cuda().copy(real_.output.data, slot_.data + output_at_, out_bytes_, lane_->out());
-  is_out_open_ = true;
-  out_->record(lane_->out());
-  is_out_open_ = false;
+  out_.start(lane_.out(), ready, real_.output.data, slot_.data + output_at_, out_bytes_);
 }
 
-void Passage::order(Stream stream) const {
-  if (out_) out_->order(stream);
-}
-
-bool Passage::is_over() {
-  if (is_in_open_ || is_out_open_) {
-    const Current current(lane_->cuda(), lane_->device());
-    if (is_in_open_) in_->record(lane_->in());
-    is_in_open_ = false;
-    if (is_out_open_) out_->record(lane_->out());
-    is_out_open_ = false;
-  }
-  return (!in_ || in_->done()) && (!out_ || out_->done());
+void Passage::refuse_stall() {
+  const std::chrono::nanoseconds patience = real_.stall.budget();
+  const bool is_at_in = in_.lasts(patience);
+  if (!is_at_in && !out_.lasts(patience)) return;
+  throw Error(ErrorCode::kTimeout,
+              fmt::format("cuda:{} has been at a copy {} the host (stream {:#x}) for {:g} s: "
+                          "nothing moves",
+                          lane_.device(), is_at_in ? "to" : "from",
+                          reinterpret_cast<std::uintptr_t>(real_.stream.handle),
+                          std::chrono::duration<double>(patience).count()));
 }
 
 bool is_elementwise(const Request& request) noexcept {

@@ -7,6 +7,7 @@
 // for the whole device.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <optional>
@@ -42,6 +43,7 @@ class Lane {
   Stream out() const noexcept { return out_->stream(); }
 
  private:
+  friend class Copy;
   friend class Passage;
   static constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
 
@@ -68,42 +70,68 @@ class Lane {
   bool has_said_pageable_ = false;
 };
 
+/// One copy on a stream of a lane.
+class Copy {
+ public:
+  explicit Copy(Lane& lane) noexcept : lane_(lane) {}
+  Copy(const Copy&) = delete;
+  Copy& operator=(const Copy&) = delete;
+  ~Copy();
+
+  /// Once the device has come to `ready`, and has done what `stream` was given before. With the
+  /// lane's device current.
+  void start(Stream stream, const Event& ready, void* to, const void* from, std::size_t byte_count);
+  /// One that was never started is over.
+  bool is_over();
+  /// What `stream` is given next comes after it.
+  void order(Stream stream) const;
+  /// Whether the device has been at it for so long, as far as this was asked.
+  bool lasts(std::chrono::nanoseconds patience);
+
+ private:
+  using Clock = Deadline::Clock;
+
+  Lane& lane_;
+  std::optional<Event> reached_, ended_;
+  Stream open_on_ = {};
+  bool is_open_ = false;  // queued, but `ended_` could not be recorded behind it: is tried again
+  std::optional<Clock::time_point> since_;
+};
+
 /// Lifetime  What its copies use is kept until they are over: destroy it when is_over, or give it
 ///           to whoever waits for that.
 class Passage {
  public:
   /// `real`: the operation, on device memory; its keep_alive is kept. `rank`: the own one.
   Passage(Lane& lane, const Request& real, int rank);
-  Passage(Passage&& other) noexcept;
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
-  Passage& operator=(Passage&&) = delete;
-  ~Passage();
+  ~Passage() { lane_.give(slot_); }
 
+  const Request& real() const noexcept { return real_; }
   /// Starts to copy in, once the device has come to `ready`. False: no memory is free now, but will
   /// be; `must`: see Lane.
   bool begin(const Event& ready, bool must);
-  bool has_begun() const noexcept { return has_begun_; }
-  bool is_in() const { return in_bytes_ == 0 || in_->done(); }
+  bool is_in() { return in_.is_over(); }
   /// The same operation on host memory.
   Request on_host() const;
   /// Starts to copy out, on the lane's stream.
   void copy_out(const Event& ready);
   /// What `stream` is given next comes after that.
-  void order(Stream stream) const;
-  bool is_over();
+  void order(Stream stream) const { out_.order(stream); }
+  bool is_over() { return in_.is_over() && out_.is_over(); }
+  /// Throws kTimeout where the device has been at one of the copies for the stall time of the
+  /// operation. Only how long this is asked counts.
+  void refuse_stall();
 
  private:
-  Lane* lane_;  // null: moved from
-  Request real_;
+  Lane& lane_;
+  const Request real_;
   std::size_t in_bytes_ = 0, out_bytes_ = 0;  // that are copied
   std::size_t output_at_ = 0;                 // in the slot
   std::size_t slot_bytes_ = 0;
   Slot slot_;
-  std::optional<Event> in_, out_;
-  // A copy is queued behind which its event could not be recorded; tried again later.
-  bool is_in_open_ = false, is_out_open_ = false;
-  bool has_begun_ = false;
+  Copy in_{lane_}, out_{lane_};
 };
 
 /// Whether element i of what comes out depends on elements i of what goes in alone, so that the

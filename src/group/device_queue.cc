@@ -29,6 +29,8 @@ constexpr std::chrono::microseconds kSpin{30};
 constexpr std::chrono::microseconds kHelp{20};
 /// What copies that are under way may still take when their group goes.
 constexpr std::chrono::seconds kLastCopies{2};
+/// How often copies that nobody waits for are looked at.
+constexpr std::chrono::milliseconds kLookAfter{100};
 
 /// A blocking collective that awaits its turn, as the others see it.
 class Queued final : public control::ProgramAwaits {
@@ -57,26 +59,12 @@ Error headed(const Error& failure, const Request& request, int rank) {
   return failure.context().op.empty() ? of_operation(failure, request, rank) : failure;
 }
 
-/// Watches copies of which others must not wait for ever.
-class StallWatch {
- public:
-  /// Throws where they have not ended in the stall time of `request`, though the device has come to
-  /// `ready`, behind which they are.
-  void refuse_stall(const Event& ready, const Request& request, const Device& device) {
-    const Clock::time_point now = Clock::now();
-    const std::chrono::nanoseconds patience = request.stall.budget();
-    if (!reached_) {
-      if (ready.done()) reached_ = now;
-    } else if (now - *reached_ > patience) {
-      throw Error(ErrorCode::kTimeout,
-                  fmt::format("{} has been at a copy for {:g} s: nothing moves", name_of(device),
-                              std::chrono::duration<double>(patience).count()));
-    }
-  }
-
- private:
-  std::optional<Clock::time_point> reached_;
-};
+/// Throws where the device has been at the copy for too long.
+bool is_in(Passage& passage) {
+  if (passage.is_in()) return true;
+  passage.refuse_stall();
+  return false;
+}
 
 struct Range {
   std::uintptr_t begin = 0, end = 0;
@@ -111,9 +99,6 @@ class DeviceQueue::Operation {
   }
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
-  ~Operation() {
-    for (Passage& passage : begun_) queue_.leave(std::move(passage));
-  }
 
   bool is_direct() const noexcept { return is_direct_; }
   bool is_staged() const noexcept { return lane_ != nullptr && !is_direct_; }
@@ -132,9 +117,9 @@ class DeviceQueue::Operation {
     queue_.reap();
     const bool may_come_back = queue_.is_leaving();
     while (begun_count_ < pieces_.size()) {
-      begun_.emplace_back(*lane_, pieces_[begun_count_], queue_.membership_.rank());
+      begun_.push_back(queue_.make_passage(*lane_, pieces_[begun_count_]));
       const bool is_next = begun_count_ == next_;
-      if (!begun_.back().begin(*ready_, must && is_next && !may_come_back)) {
+      if (!begun_.back()->begin(*ready_, must && is_next && !may_come_back)) {
         begun_.pop_back();
         return;
       }
@@ -143,9 +128,7 @@ class DeviceQueue::Operation {
   }
   bool is_next_in() {
     if (!is_staged()) return true;
-    if (begun_count_ > next_ && begun_.front().is_in()) return true;
-    watch_.refuse_stall(*ready_, pieces_.front(), device_);
-    return false;
+    return begun_count_ > next_ && is_in(*begun_.front());
   }
   const Request& next() const { return pieces_[next_]; }
 
@@ -172,15 +155,11 @@ class DeviceQueue::Operation {
     const Current current(lane_->cuda(), device_.index);
     over_->order(stream);
   }
-  bool is_over() {
-    if (!over_ || over_->done()) return true;
-    if (is_staged()) watch_.refuse_stall(*ready_, pieces_.front(), device_);
-    return false;
-  }
+  bool is_over() const { return !over_ || over_->done(); }
 
  private:
   Request on_host() const {
-    if (is_staged()) return begun_.front().on_host();
+    if (is_staged()) return begun_.front()->on_host();
     Request request = pieces_[next_];
     if (!is_direct_) return request;
     request.stream = lane_->out();
@@ -189,15 +168,13 @@ class DeviceQueue::Operation {
     return request;
   }
   void end_next() {
-    watch_ = {};
     if (is_staged()) copy_out();
     ++next_;
     if (lane_ != nullptr && is_done_on_host()) mark_over();
   }
   void copy_out() {
     const Current current(lane_->cuda(), device_.index);
-    begun_.front().copy_out(*ready_);
-    queue_.leave(std::move(begun_.front()));
+    begun_.front()->copy_out(*ready_);
     begun_.pop_front();
   }
   void mark_over() {
@@ -213,8 +190,7 @@ class DeviceQueue::Operation {
   bool is_direct_ = false;
   device::Lane* lane_ = nullptr;  // null: host memory
   std::optional<Event> ready_, over_;
-  StallWatch watch_;
-  std::deque<Passage> begun_;  // from the next piece on
+  std::deque<PassageOwner> begun_;  // from the next piece on
   std::size_t begun_count_ = 0, next_ = 0;
   bool has_started_ = false;
   Work under_way_;  // last: it ends before what it uses
@@ -244,12 +220,8 @@ class DeviceQueue::Entry final : public WorkState, public control::ProgramAwaits
   /// Done on the host: waits and orders may go on.
   void set_in_order() noexcept { is_in_order_.store(true); }
   void end_failed(const Error& failure) noexcept {
-    control::Membership& membership = queue_.membership_;
-    if (!queue_.failed()) {
-      const Error own = headed(failure, request(), membership.rank());
-      membership.fail({own.code(), own.what(), {membership.rank()}, {}});
-    }
-    end(membership.error(&request()));
+    queue_.fail(failure, request());
+    end(queue_.membership_.error(&request()));
   }
 
  private:
@@ -265,26 +237,61 @@ class DeviceQueue::Entry final : public WorkState, public control::ProgramAwaits
   std::atomic<bool> is_in_order_{false};
 };
 
+/// The memory of a message, on its way through the host.
+class DeviceQueue::Carried {
+ public:
+  /// Starts to copy in, after what the program's stream has been given so far.
+  Carried(DeviceQueue& queue, const Request& message)
+      : queue_(queue),
+        lane_(queue.lane(device_of(message))),
+        passage_(queue.make_passage(lane_, message)) {
+    const Current current(lane_.cuda(), lane_.device());
+    ready_.emplace(lane_.cuda());
+    ready_->record(message.stream);
+    queue_.reap();
+    passage_->begin(*ready_, true);
+  }
+  Carried(const Carried&) = delete;
+  Carried& operator=(const Carried&) = delete;
+  ~Carried() {
+    passage_.reset();
+    queue_.reap();
+  }
+
+  void wait_in() {
+    queue_.wait_for_device(passage_->real(), [this] { return is_in(*passage_); });
+  }
+  Request on_host() const { return passage_->on_host(); }
+  void copy_out() {
+    const Current current(lane_.cuda(), lane_.device());
+    passage_->copy_out(*ready_);
+  }
+  /// Throws where the device has been at a copy for too long.
+  bool is_over() {
+    if (passage_->is_over()) return true;
+    passage_->refuse_stall();
+    return false;
+  }
+  void order(Stream stream) const {
+    const Current current(lane_.cuda(), lane_.device());
+    passage_->order(stream);
+  }
+
+ private:
+  DeviceQueue& queue_;
+  device::Lane& lane_;
+  PassageOwner passage_;
+  std::optional<Event> ready_;
+};
+
 /// An asynchronous receive into device memory: one into host memory, then a copy.
 class DeviceQueue::Received final : public WorkState, public control::ProgramAwaits {
  public:
   Received(DeviceQueue& queue, const Request& message)
-      : WorkState(unwatched(message)),
-        queue_(queue),
-        lane_(queue.lane(device_of(message))),
-        passage_(lane_, message, queue.membership_.rank()) {
-    const Current current(lane_.cuda(), lane_.device());
-    ready_.emplace(lane_.cuda());
-    ready_->record(request().stream);
-    passage_.begin(*ready_, true);
-  }
-  ~Received() override {
-    queue_.leave(std::move(passage_));
-    queue_.reap();
-  }
+      : WorkState(unwatched(message)), queue_(queue), carried_(queue, message) {}
 
   /// Once it is shared by those who step it.
-  void start() { host_ = queue_.calls_.start(passage_.on_host()); }
+  void start() { host_ = queue_.calls_.start(carried_.on_host()); }
   bool help(Clock::time_point until) override {
     return wait_through_aborts(
         queue_.membership_, until, [this] { return done(); }, this);
@@ -293,32 +300,31 @@ class DeviceQueue::Received final : public WorkState, public control::ProgramAwa
     const bool is_there = wait_through_aborts(
         queue_.membership_, until, [this] { return is_in_order_.load() || done(); }, this);
     if (!is_there || !is_in_order_.load()) return is_there;
-    with_heading(request(), queue_.membership_.rank(), [this] {
-      const Current current(lane_.cuda(), lane_.device());
-      passage_.order(request().stream);
-    });
+    with_heading(request(), queue_.membership_.rank(),
+                 [this] { carried_.order(request().stream); });
     return true;
   }
   bool cancel() override { return host_.cancel(); }
 
   /// Does what can be done now; true once it has ended.
-  bool step(bool* has_moved) noexcept try {
+  bool step(bool* has_moved) noexcept {
     if (!is_in_order_.load()) {
       if (!host_.done()) return false;
       *has_moved = true;
-      host_.wait();
-      const Current current(lane_.cuda(), lane_.device());
-      passage_.copy_out(*ready_);
+      if (const std::optional<Error> failure = host_.error()) {
+        end(headed(*failure, request(), queue_.membership_.rank()));
+        return true;
+      }
+    }
+    try {
+      if (!is_in_order_.load()) carried_.copy_out();
       is_in_order_.store(true);
+      if (!carried_.is_over()) return false;
+      end();
+    } catch (const Error& failure) {
+      queue_.fail(failure, request());
+      end_failed();
     }
-    if (!passage_.is_over()) {
-      watch_.refuse_stall(*ready_, request(), device_of(request()));
-      return false;
-    }
-    end();
-    return true;
-  } catch (const Error& failure) {
-    end(headed(failure, request(), queue_.membership_.rank()));
     return true;
   }
   bool is_copying() const noexcept { return is_in_order_.load(); }
@@ -338,10 +344,7 @@ class DeviceQueue::Received final : public WorkState, public control::ProgramAwa
   }
 
   DeviceQueue& queue_;
-  device::Lane& lane_;
-  Passage passage_;
-  std::optional<Event> ready_;
-  StallWatch watch_;
+  Carried carried_;
   std::atomic<bool> is_in_order_{false};
   Work host_;
 };
@@ -397,18 +400,22 @@ void DeviceQueue::wait_for_device(const Request& request, Done&& done) {
   }
 }
 
-void DeviceQueue::wait_for_copy(const Request& message, const Passage& passage,
-                                const Event& ready) {
-  StallWatch watch;
-  wait_for_device(message, [&] {
-    if (passage.is_in()) return true;
-    watch.refuse_stall(ready, message, device_of(message));
-    return false;
-  });
+/// What fails there is the end of the group: the others must not wait for this rank.
+template <class Call>
+void DeviceQueue::at_device(const Request& request, Call&& call) {
+  try {
+    call();
+  } catch (const Error& failure) {
+    fail(failure, request);
+    throw;
+  }
 }
 
-void DeviceQueue::leave(Passage passage) {
-  if (!passage.has_begun()) return;
+DeviceQueue::PassageOwner DeviceQueue::make_passage(device::Lane& lane, const Request& real) {
+  return {new Passage(lane, real, membership_.rank()), Leave{this}};
+}
+
+void DeviceQueue::leave(std::unique_ptr<Passage> passage) noexcept {
   const std::lock_guard lock(leaving_mutex_);
   leaving_.push_back(std::move(passage));
 }
@@ -427,13 +434,47 @@ void DeviceQueue::reap() noexcept {
       return true;
     }
   };
-  std::list<Passage> over;  // goes without the lock: what it owns may take long to free
+  std::list<std::unique_ptr<Passage>> over;  // goes without the lock: what it owns may take long
   const std::lock_guard lock(leaving_mutex_);
   for (auto passage = leaving_.begin(); passage != leaving_.end();) {
     const auto next = std::next(passage);
-    if (is_over(*passage)) over.splice(over.end(), leaving_, passage);
+    if (is_over(**passage)) over.splice(over.end(), leaving_, passage);
     passage = next;
   }
+}
+
+/// Above all copies out of blocking calls, which have returned: this rank may wait for its stream
+/// in the device by now, where it is told nothing.
+void DeviceQueue::look_after_copies() noexcept {
+  const Clock::time_point now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookAfter;
+  if (!is_stuck_ && !is_drained_.load()) fail_stuck();
+  reap();
+}
+
+void DeviceQueue::fail_stuck() noexcept {
+  std::optional<std::pair<Error, Request>> found;
+  {
+    const std::lock_guard lock(leaving_mutex_);
+    for (const std::unique_ptr<Passage>& passage : leaving_) {
+      try {
+        if (!passage->is_over()) passage->refuse_stall();
+      } catch (const Error& failure) {
+        found.emplace(failure, passage->real());
+        break;
+      }
+    }
+  }
+  if (!found) return;
+  fail(found->first, found->second);
+  is_stuck_ = true;
+}
+
+void DeviceQueue::fail(const Error& failure, const Request& request) noexcept {
+  if (failed()) return;
+  const Error own = headed(failure, request, membership_.rank());
+  membership_.fail({own.code(), own.what(), {membership_.rank()}, {}});
 }
 
 void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
@@ -442,6 +483,7 @@ void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
     return calls_.run(pieces.front());  // on the program's own stream
   }
   Operation operation(*this, whole, std::move(pieces));
+  if (operation.is_staged()) ensure_thread();  // looks after the copies out
   wait_for_pending(operation.is_staged() ? unfinished_ : pending_, operation.next());
   while (!operation.is_done_on_host()) {
     wait_for_device(operation.next(), [&] {
@@ -476,23 +518,17 @@ void DeviceQueue::wait_for_pending(const std::atomic<std::size_t>& count, const 
 }
 
 void DeviceQueue::run_message(const Request& message) {
-  device::Lane& lane = this->lane(device_of(message));
-  const Current current(lane.cuda(), lane.device());
-  Passage passage(lane, message, membership_.rank());
-  Event ready(lane.cuda());
-  ready.record(message.stream);
-  reap();
-  try {
-    passage.begin(ready, true);
-    wait_for_copy(message, passage, ready);
-    calls_.run(passage.on_host());
-    passage.copy_out(ready);
-    passage.order(message.stream);
-  } catch (...) {
-    leave(std::move(passage));
-    throw;
-  }
-  leave(std::move(passage));
+  std::optional<Carried> carried;
+  at_device(message, [&] {
+    ensure_thread();
+    carried.emplace(*this, message);
+    carried->wait_in();
+  });
+  calls_.run(carried->on_host());
+  at_device(message, [&] {
+    carried->copy_out();
+    carried->order(message.stream);
+  });
 }
 
 Work DeviceQueue::start_message(const Request& message) {
@@ -508,25 +544,15 @@ Work DeviceQueue::start_message(const Request& message) {
     thread_.wake();
     return Work(std::move(received));
   }
-  device::Lane& lane = this->lane(device_of(message));
-  const Current current(lane.cuda(), lane.device());
-  auto passage = std::make_shared<Passage>(lane, message, membership_.rank());
-  Event ready(lane.cuda());
-  ready.record(message.stream);
-  reap();
-  try {
-    passage->begin(ready, true);
-    wait_for_copy(message, *passage, ready);
-  } catch (...) {
-    leave(std::move(*passage));
-    throw;
-  }
-  return continue_with(calls_.start(passage->on_host()), [passage](const Error*) {});
+  auto carried = std::make_shared<Carried>(*this, message);
+  carried->wait_in();
+  return continue_with(calls_.start(carried->on_host()), [carried](const Error*) {});
 }
 
 void DeviceQueue::drain(Deadline deadline) {
   const auto left = [this] { return unfinished_.load() + messages_pending_.load(); };
   if (wait_through_aborts(membership_, deadline.end(Clock::now()), [&] { return left() == 0; })) {
+    is_drained_.store(true);
     return;
   }
   throw still_under_way(membership_.rank(), left());
@@ -549,6 +575,7 @@ control::Driver::Step DeviceQueue::step() noexcept {
     new_entries_.clear();
     received_.splice(received_.end(), new_received_);
   }
+  look_after_copies();
   bool has_moved = step_collectives();
   has_moved |= end_those_over();
   has_moved |= step_messages();
@@ -609,12 +636,14 @@ bool DeviceQueue::end_those_over() noexcept {
   bool ended = false;
   for (auto entry = on_device_.begin(); entry != on_device_.end();) {
     try {
-      if (!(*entry)->operation().is_over()) {
+      const bool is_over = (*entry)->operation().is_over();
+      const bool is_direct = (*entry)->operation().is_direct();
+      if (!is_over && (is_direct || !is_stuck_)) {
         ++entry;
         continue;
       }
       // A device is let go of what has failed in the same way as of what is done.
-      if (failed() && (*entry)->operation().is_direct()) {
+      if (!is_over || (is_direct && failed())) {
         membership_.throw_cause((*entry)->request());
       }
       (*entry)->end();
@@ -643,7 +672,10 @@ bool DeviceQueue::step_messages() noexcept {
   return has_moved;
 }
 
-/// What it waits for has deadlines of its own, or is the device's.
-void DeviceQueue::ask(Clock::time_point, Clock::time_point*) noexcept {}
+/// What it waits for has deadlines of its own, but for copies that nobody waits for.
+void DeviceQueue::ask(Clock::time_point, Clock::time_point* next) noexcept {
+  look_after_copies();
+  *next = next_look_;
+}
 
 }  // namespace tutti::group

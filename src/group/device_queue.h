@@ -63,10 +63,20 @@ class DeviceQueue final : private control::Driver {
  private:
   class Operation;
   class Entry;
+  class Carried;
   class Received;
+  /// Gives a passage to the queue, which keeps it until its copies are over.
+  struct Leave {
+    DeviceQueue* queue;
+    void operator()(device::Passage* passage) const noexcept {
+      queue->leave(std::unique_ptr<device::Passage>(passage));
+    }
+  };
+  using PassageOwner = std::unique_ptr<device::Passage, Leave>;
 
   Step step() noexcept override;
   void ask(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
+  Deadline::Clock::time_point due() const noexcept override { return next_look_; }
 
   const device::Cuda& cuda() const { return device::Cuda::open(library_); }
   device::Lane& lane(const Device& device);
@@ -74,18 +84,21 @@ class DeviceQueue final : private control::Driver {
   template <class Done>
   void wait_for_device(const Request& request, Done&& done);
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }
-  void wait_for_copy(const Request& message, const device::Passage& passage,
-                     const device::Event& ready);
+  template <class Call>
+  void at_device(const Request& request, Call&& call);
+  void fail(const Error& failure, const Request& request) noexcept;
   void ensure_thread();
   void wait_for_pending(const std::atomic<std::size_t>& count, const Request& request);
   bool step_collectives() noexcept;
   void begin_copies();
   bool end_those_over() noexcept;
   bool step_messages() noexcept;
-  /// Keeps what copies use that may still be under way.
-  void leave(device::Passage passage);
+  PassageOwner make_passage(device::Lane& lane, const Request& real);
+  void leave(std::unique_ptr<device::Passage> passage) noexcept;
   bool is_leaving();
   void reap() noexcept;
+  void look_after_copies() noexcept;
+  void fail_stuck() noexcept;
 
   control::Membership& membership_;
   const std::string library_;
@@ -95,7 +108,7 @@ class DeviceQueue final : private control::Driver {
   std::mutex lanes_mutex_;
   std::map<int, std::unique_ptr<device::Lane>> lanes_;  // lanes_mutex_; by device
   std::mutex leaving_mutex_;
-  std::list<device::Passage> leaving_;  // leaving_mutex_; whose copies are not over yet
+  std::list<std::unique_ptr<device::Passage>> leaving_;  // leaving_mutex_; with copies under way
 
   std::atomic<std::size_t> pending_{0};  // collectives that are not done on the host
   std::atomic<std::size_t> messages_pending_{0};
@@ -109,7 +122,10 @@ class DeviceQueue final : private control::Driver {
   std::list<std::shared_ptr<Entry>> on_device_;  // done there
   std::list<std::shared_ptr<Received>> received_;
   bool first_has_begun_ = false;
+  bool is_stuck_ = false;  // a copy does not end or has failed, and so the group has failed
+  Deadline::Clock::time_point next_look_ = {};
 
+  std::atomic<bool> is_drained_{false};
   std::atomic<bool> has_thread_{false};
   control::ProgressThread thread_;
 };

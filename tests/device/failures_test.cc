@@ -2,10 +2,18 @@
 // memory: every call ends, all ranks blame the same, and nothing is left behind.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <future>
 #include <random>
+#include <string>
+#include <vector>
 
+#include "device/driver_memory.h"
+#include "ranks.h"
 #include "standin/program.h"
 #include "tutti/test_kit.h"
 #include "tutti/tutti.h"
@@ -14,6 +22,7 @@ namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
+using standin::buffer_of;
 using standin::DeviceArray;
 using standin::Driver;
 using standin::TestStream;
@@ -40,9 +49,6 @@ Trouble make_trouble(std::mt19937& random) {
 void operate(ProcessGroup& world, std::uint32_t seed) {
   std::mt19937 random(seed);  // the same on all ranks
   const TestStream stream(world.rank() % 2);
-  const auto buffer_of = [&](const DeviceArray<float>& array) {
-    return Buffer::cuda(array.data(), array.count(), stream.device(), stream.stream().handle);
-  };
   std::vector<float> host(500, 1);
   for (int i = 0; i < 8; ++i) {
     const DeviceArray<float> x(stream.device(), random() % 3000 + 1);
@@ -50,24 +56,24 @@ void operate(ProcessGroup& world, std::uint32_t seed) {
     std::vector<Work> works;
     switch (random() % 5) {
       case 0:
-        world.all_reduce(buffer_of(x));
+        world.all_reduce(buffer_of(x, stream));
         break;
       case 1:
-        works.push_back(world.all_reduce(buffer_of(x), async));
-        works.push_back(world.all_gather(buffer_of(x), buffer_of(all), async));
+        works.push_back(world.all_reduce(buffer_of(x, stream), async));
+        works.push_back(world.all_gather(buffer_of(x, stream), buffer_of(all, stream), async));
         break;
       case 2:
-        world.broadcast(buffer_of(x), {.root = static_cast<int>(random() % kRanks)});
+        world.broadcast(buffer_of(x, stream), {.root = static_cast<int>(random() % kRanks)});
         break;
       case 3:
-        works.push_back(world.all_reduce(buffer_of(x), async));
+        works.push_back(world.all_reduce(buffer_of(x, stream), async));
         world.all_reduce(host);
         break;
       default: {
         const int next = (world.rank() + 1) % kRanks, last = (world.rank() + kRanks - 1) % kRanks;
         const Buffer received =
             Buffer::cuda(all.data(), x.count(), stream.device(), stream.stream().handle);
-        world.batch({Message::send(buffer_of(x), next), Message::recv(received, last)});
+        world.batch({Message::send(buffer_of(x, stream), next), Message::recv(received, last)});
         break;
       }
     }
@@ -144,6 +150,100 @@ TEST(DeviceFailures, EndOnAllRanksAndLeaveNothing) {
   RecordProperty("failed", failed);
   std::printf("%d of %d rounds met the failure\n", failed, rounds);
   EXPECT_GT(failed, rounds / 4);
+}
+
+// ---- a copy that hangs behind a call that has returned
+
+/// Blocking; rank 0 has its memory on the host.
+struct Call {
+  const char* name;
+  int copy_out;  // which of its copies that is
+  std::function<void(ProcessGroup&, const Buffer&)> run;
+};
+
+const Call kCalls[] = {
+    {"all_reduce", 2, [](ProcessGroup& world, const Buffer& x) { world.all_reduce(x); }},
+    {"broadcast", 1, [](ProcessGroup& world, const Buffer& x) { world.broadcast(x, {.root = 0}); }},
+    {"recv", 1,
+     [](ProcessGroup& world, const Buffer& x) {
+       world.rank() == 0 ? world.send(x, 1) : (void)world.recv(x, 0);
+     }},
+};
+
+/// What rank 1 does behind the call.
+enum class Then : std::uint8_t { nothing, calls_again };
+
+/// Returns what the group fails with.
+Error failure_behind(ProcessGroup& world, const Buffer& x, Then then) {
+  if (world.rank() == 0) return thrown_by([&] { world.barrier(); });
+  if (then == Then::calls_again) return thrown_by([&] { world.all_reduce(x); });
+  std::promise<Error> failed;
+  world.on_failure([&failed](const Error& failure) { failed.set_value(failure); });
+  return failed.get_future().get();
+}
+
+void expect_told(const Call& call, Then then) {
+  SCOPED_TRACE(call.name);
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  test_kit::RunOptions options;
+  options.deadline = 60s;
+  options.init.timeout = 600s;  // it is not the others who find it
+  options.init.settings = {
+      {"cuda_library", standin::driver_file()}, {"log", "error"}, {"stall_timeout", "300ms"}};
+  std::barrier told(2);
+  const auto outcomes = test_kit::collect_ranks(
+      2,
+      [&](const test_kit::Rank& me) -> std::string {
+        ProcessGroup world = init_process_group(me.init);
+        const TestStream stream(1);
+        const DeviceArray<float> device(1, {1, 2, 3});
+        std::vector<float> host = {1, 2, 3};
+        const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
+        world.barrier();
+        if (world.rank() == 1) control.hang("cuMemcpyAsync", call.copy_out);
+        call.run(world, x);
+        const Error failure = failure_behind(world, x, then);
+        EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
+        EXPECT_EQ(failure.context().culprits, std::vector<int>{1});
+        expect_text(failure, call.name);
+        expect_text(failure, "cuda:1 has been at a copy from the host (stream 0x");
+        expect_text(failure, ") for 0.3 s: nothing moves");
+        told.arrive_and_wait();
+        control.release();
+        return "";
+      },
+      options);
+  for (const test_kit::Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+}
+
+TEST(DeviceFailures, AWorkWhoseCopyHangsEndsAlsoWhereTheGroupHasFailedOfAnother) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  on_failing_pair([&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, {1, 2, 3});
+    std::vector<float> host = {1, 2, 3};
+    world.barrier();
+    if (world.rank() == 0) {
+      world.all_reduce(host);
+      world.abort("enough");
+      return;
+    }
+    control.hang("cuMemcpyAsync", 2);
+    Work work = world.all_reduce(buffer_of(device, stream), async);
+    expect_text(thrown_by([&] { work.wait_host(); }), "enough");
+    control.release();
+  });
+}
+
+TEST(DeviceFailures, ACopyThatHangsBehindABlockingCallIsTold) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  for (const Call& call : kCalls) {
+    expect_told(call, Then::nothing);
+    expect_told(call, Then::calls_again);
+  }
 }
 
 }  // namespace
