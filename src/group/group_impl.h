@@ -147,6 +147,8 @@ class ProcessGroup::Impl {
                            bool of_survivors) const;
   /// Refuses what is wrong with `request`, and gives it the stream of its buffers.
   void admit(Request& request, bool blocking);
+  template <class Call>
+  void at_device(const Request& request, Call&& call) const;
   const device::Cuda& cuda() const;
   /// A callback is no thread of the program's, whichever runs it.
   void note_caller() const noexcept {
@@ -175,7 +177,7 @@ class ProcessGroup::Impl {
   std::vector<Request> pieces_of(Request& request);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
-  void fail_alone(const Error& failure) noexcept;
+  void fail_alone(const Error& failure) const noexcept;
   Work start_message(const Request& request);
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;
@@ -191,7 +193,7 @@ class ProcessGroup::Impl {
   void close_in_order(Deadline deadline, const Where& where);
   /// The program gets an Error of this group.
   void told(ErrorCode code) const noexcept;
-  void fail(const Cause& cause) noexcept;
+  void fail(const Cause& cause) const noexcept;
 
   group::Parts parts_;
   control::Callers& callers_;  // of the world

@@ -171,7 +171,7 @@ int ProcessGroup::Impl::local_ranks_before(int member) const noexcept {
   return count;
 }
 
-void ProcessGroup::Impl::fail(const Cause& cause) noexcept {
+void ProcessGroup::Impl::fail(const Cause& cause) const noexcept {
   membership().fail(cause);
   parts_.backend->abort(cause);
   if (parts_.device_backend) parts_.device_backend->abort(cause);

@@ -95,6 +95,16 @@ void ProcessGroup::Impl::throw_closed(const Request& request) const {
   throw group::make_error(ErrorCode::kClosed, request, rank(), "the group has been closed");
 }
 
+/// Calls of CUDA before `request` is under way. What fails there is the end of the group: the
+/// others must not wait for this rank.
+template <class Call>
+void ProcessGroup::Impl::at_device(const Request& request, Call&& call) const try {
+  group::with_heading(request, rank(), call);
+} catch (const Error& failure) {
+  if (!is_harmless(failure.code())) fail_alone(failure);
+  throw;
+}
+
 void ProcessGroup::Impl::admit(Request& request, bool blocking) {
   // Mistakes in the arguments first: if all ranks make one, the first to die of it fails the group,
   // and the others should still read about the mistake.
@@ -112,7 +122,7 @@ void ProcessGroup::Impl::admit(Request& request, bool blocking) {
     log(LogLevel::info, fmt::format("group {}: device memory goes through the host: {}",
                                     parts_.name, parts_.why_staged));
   }
-  group::with_heading(request, rank(), [&] {
+  at_device(request, [&] {
     std::optional<device::Current> current;
     if (on_device) current.emplace(cuda(), group::device_of(request).index);
     check_place(request, request.input, "input");
@@ -147,7 +157,7 @@ void ProcessGroup::Impl::check_device_of(const Request& request, const ConstBuff
                                          const std::string& name) const {
   const bool is_for_host = buffer.device.kind == Device::Kind::cpu;
   if (is_for_host && !uses_device()) return;
-  group::with_heading(request, rank(), [&] {
+  at_device(request, [&] {
     std::optional<device::Current> current;
     if (!is_for_host) current.emplace(cuda(), buffer.device.index);
     check_place(request, buffer, name);
@@ -241,7 +251,7 @@ void ProcessGroup::Impl::after_failure(const Number& before, const Error& failur
 }
 
 /// Something that only this rank knows of (memory, limits): the others must not wait for it.
-void ProcessGroup::Impl::fail_alone(const Error& failure) noexcept {
+void ProcessGroup::Impl::fail_alone(const Error& failure) const noexcept {
   if (!failed()) fail({failure.code(), failure.what(), {rank()}, {}});
 }
 

@@ -152,7 +152,62 @@ TEST(DeviceFailures, EndOnAllRanksAndLeaveNothing) {
   EXPECT_GT(failed, rounds / 4);
 }
 
-// ---- a copy that hangs behind a call that has returned
+// ---- what rank 1 finds, and rank 0 is told of
+
+/// Two ranks of a world that fails, and not because they have waited for each other for long.
+void on_failing_pair(const std::function<void(ProcessGroup&)>& function) {
+  test_kit::RunOptions options;
+  options.deadline = 60s;
+  options.init.timeout = 600s;
+  options.init.settings = {
+      {"cuda_library", standin::driver_file()}, {"log", "error"}, {"stall_timeout", "300ms"}};
+  const auto outcomes = test_kit::collect_ranks(
+      2,
+      [&](const test_kit::Rank& me) -> std::string {
+        ProcessGroup world = init_process_group(me.init);
+        function(world);
+        return "";
+      },
+      options);
+  for (const test_kit::Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+}
+
+/// Rank 0 has its memory on the host, and waits for rank 1.
+using Program = std::function<void(ProcessGroup&, const Buffer&)>;
+
+TEST(DeviceFailures, ADeviceThatIsFoundBrokenBeforeACallIsToldToAll) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not fail when asked to";
+  const Program programs[] = {
+      [](ProcessGroup& world, const Buffer& x) { world.all_reduce(x); },
+      [](ProcessGroup& world, const Buffer& x) { world.all_reduce(x, async).wait(); },
+      [](ProcessGroup& world, const Buffer& x) { world.all_reduce(std::vector<Buffer>{x}); },
+      [](ProcessGroup& world, const Buffer& x) {
+        world.rank() == 1 ? world.send(x, 0) : (void)world.recv(x, 1);
+      },
+      [](ProcessGroup& world, const Buffer& x) {
+        world.batch({Message::send(x, 1 - world.rank())});
+        world.barrier();
+      },
+  };
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  for (const Program& program : programs) {
+    std::barrier told(2);
+    on_failing_pair([&](ProcessGroup& world) {
+      const TestStream stream(1);
+      const DeviceArray<float> device(1, {1, 2, 3});
+      std::vector<float> host = {1, 2, 3};
+      const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
+      world.barrier();
+      if (world.rank() == 1) control.fail("cuPointerGetAttributes", 1, standin::kIllegalAddress);
+      const Error failure = thrown_by([&] { program(world, x); });
+      EXPECT_EQ(failure.code(), ErrorCode::kSystem) << failure.what();
+      EXPECT_EQ(failure.context().culprits, std::vector<int>{1});
+      expect_text(failure, "CUDA's cuPointerGetAttributes failed on cuda:1: an illegal memory");
+      told.arrive_and_wait();
+    });
+  }
+}
 
 /// Blocking; rank 0 has its memory on the host.
 struct Call {
@@ -186,35 +241,24 @@ void expect_told(const Call& call, Then then) {
   SCOPED_TRACE(call.name);
   const standin::Control& control = *Driver::get().control;
   control.reset();
-  test_kit::RunOptions options;
-  options.deadline = 60s;
-  options.init.timeout = 600s;  // it is not the others who find it
-  options.init.settings = {
-      {"cuda_library", standin::driver_file()}, {"log", "error"}, {"stall_timeout", "300ms"}};
   std::barrier told(2);
-  const auto outcomes = test_kit::collect_ranks(
-      2,
-      [&](const test_kit::Rank& me) -> std::string {
-        ProcessGroup world = init_process_group(me.init);
-        const TestStream stream(1);
-        const DeviceArray<float> device(1, {1, 2, 3});
-        std::vector<float> host = {1, 2, 3};
-        const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
-        world.barrier();
-        if (world.rank() == 1) control.hang("cuMemcpyAsync", call.copy_out);
-        call.run(world, x);
-        const Error failure = failure_behind(world, x, then);
-        EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
-        EXPECT_EQ(failure.context().culprits, std::vector<int>{1});
-        expect_text(failure, call.name);
-        expect_text(failure, "cuda:1 has been at a copy from the host (stream 0x");
-        expect_text(failure, ") for 0.3 s: nothing moves");
-        told.arrive_and_wait();
-        control.release();
-        return "";
-      },
-      options);
-  for (const test_kit::Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+  on_failing_pair([&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, {1, 2, 3});
+    std::vector<float> host = {1, 2, 3};
+    const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
+    world.barrier();
+    if (world.rank() == 1) control.hang("cuMemcpyAsync", call.copy_out);
+    call.run(world, x);
+    const Error failure = failure_behind(world, x, then);
+    EXPECT_EQ(failure.code(), ErrorCode::kTimeout);
+    EXPECT_EQ(failure.context().culprits, std::vector<int>{1});
+    expect_text(failure, call.name);
+    expect_text(failure, "cuda:1 has been at a copy from the host (stream 0x");
+    expect_text(failure, ") for 0.3 s: nothing moves");
+    told.arrive_and_wait();
+    control.release();
+  });
 }
 
 TEST(DeviceFailures, AWorkWhoseCopyHangsEndsAlsoWhereTheGroupHasFailedOfAnother) {
