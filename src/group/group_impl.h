@@ -109,7 +109,7 @@ class ProcessGroup::Impl {
   /// Messages: none is started if one is wrong.
   std::vector<Work> start_all(std::span<Request> messages);
 
-  Support supports(const OpKey& key) const;
+  Support supports(const OpKey& key) const { return answer(key).support; }
   /// Refuses a buffer of `request` in device memory that cannot be used, or, once the group has
   /// used such, one that is not where it is said to be.
   void check_device_of(const Request& request, const ConstBuffer& buffer,
@@ -128,6 +128,17 @@ class ProcessGroup::Impl {
   void close(const Timeout& budget, const Where& where);
 
  private:
+  /// How an operation gets to a backend.
+  enum class Way : std::uint8_t {
+    unknown,
+    host,    ///< its memory is there
+    staged,  ///< from a device through the host
+    direct,  ///< the device backend takes it
+  };
+  struct Answer {
+    Support support;
+    Way way;
+  };
   struct Number {
     std::uint64_t seq = 0;
     std::uint64_t chain = 0;
@@ -161,7 +172,10 @@ class ProcessGroup::Impl {
   void check_stream(const Request& request, const Device& device, Stream stream) const;
   /// A message to or from kNoRank is over at once: true, and the caller's MessageInfo says so.
   static bool is_nothing(const Request& request) noexcept;
-  void check_support(const Request& request);
+  Answer answer(const OpKey& key) const;
+  Way way_of(const Request& request) const noexcept;
+  /// Refuses what nobody here does.
+  void find_way(const Request& request);
   [[noreturn]] void throw_closed(const Request& request) const;
   /// Gives `request` the next number; returns the last one, for undo.
   Number number(Request& request);
@@ -169,7 +183,7 @@ class ProcessGroup::Impl {
                                                group::Side& side);
   void dispatch(const Request& request);
   Work dispatch_async(const Request& request);
-  bool is_direct(const Request& request) const;
+  bool is_direct(const Request& request) const noexcept { return way_of(request) == Way::direct; }
   void dispatch_direct(const Request& request);
   Work start_direct(const Request& request);
   bool is_for_device_queue(const Request& request) const noexcept;
@@ -212,8 +226,8 @@ class ProcessGroup::Impl {
   std::atomic<bool> closed_{false};       // takes no more operations
   std::atomic<bool> close_ended_{false};  // and cannot be aborted any more
   std::optional<Error> close_failure_;    // what the first close threw
-  /// What `supports` has said yes to, filled in as it is asked.
-  std::array<std::atomic<bool>, kOpCount * kDTypeCount * kReduceKindCount> supported_{};
+  /// By operation and memory, each found by the first call.
+  std::array<std::atomic<Way>, 2 * kOpCount * kDTypeCount * kReduceKindCount> ways_{};
 };
 
 inline ProcessGroup::Impl& ProcessGroup::impl(const Where& where, const char* call) const {

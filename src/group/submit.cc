@@ -17,10 +17,10 @@ namespace tutti {
 
 namespace {
 
-std::size_t support_index(const Request& request) noexcept {
-  return (static_cast<std::size_t>(request.op) * kDTypeCount +
-          static_cast<std::size_t>(request.dtype)) *
-             kReduceKindCount +
+/// Of an operation and where its memory is.
+std::size_t way_index(const Request& request) noexcept {
+  const std::size_t op = (group::is_on_device(request) ? kOpCount : 0) + std::size_t(request.op);
+  return (op * kDTypeCount + static_cast<std::size_t>(request.dtype)) * kReduceKindCount +
          static_cast<std::size_t>(request.reduce.kind());
 }
 
@@ -114,9 +114,8 @@ void ProcessGroup::Impl::admit(Request& request, bool blocking) {
   request.stream = request.input.data != nullptr ? request.input.stream : request.output.stream;
   if (failed()) membership().throw_cause(request);
   if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
-  const bool known = supported_[support_index(request)].load(std::memory_order_relaxed);
+  if (way_of(request) == Way::unknown) find_way(request);
   const bool on_device = group::is_on_device(request);
-  if (!known || on_device) check_support(request);
   if (!on_device && !uses_device()) return;
   if (!uses_device_.exchange(true) && rank() == 0 && !parts_.why_staged.empty()) {
     log(LogLevel::info, fmt::format("group {}: device memory goes through the host: {}",
@@ -135,22 +134,22 @@ const device::Cuda& ProcessGroup::Impl::cuda() const {
   return device::Cuda::open(parts_.cuda_library);
 }
 
-Support ProcessGroup::Impl::supports(const OpKey& key) const {
-  if (key.device == Device::Kind::cpu) return parts_.backend->supports(key);
+ProcessGroup::Impl::Answer ProcessGroup::Impl::answer(const OpKey& key) const {
+  if (key.device == Device::Kind::cpu) return {parts_.backend->supports(key), Way::host};
   const Support direct = parts_.device_backend
                              ? parts_.device_backend->supports(key)
                              : Support{false, "the backend takes memory of the host"};
-  if (direct.yes) return {};
+  if (direct.yes) return {{}, Way::direct};
   OpKey staged = key;
   staged.device = Device::Kind::cpu;
   const Support on_host = parts_.backend->supports(staged);
-  if (!on_host.yes) return on_host;
+  if (!on_host.yes) return {on_host, Way::unknown};
   try {
-    if (cuda().device_count() > 0) return {true, "staged: " + direct.reason};
+    if (cuda().device_count() > 0) return {{true, "staged: " + direct.reason}, Way::staged};
   } catch (const Error& failure) {
-    return {false, failure.what()};
+    return {{false, failure.what()}, Way::unknown};
   }
-  return {false, "CUDA sees no device; see CUDA_VISIBLE_DEVICES and nvidia-smi"};
+  return {{false, "CUDA sees no device; see CUDA_VISIBLE_DEVICES and nvidia-smi"}, Way::unknown};
 }
 
 void ProcessGroup::Impl::check_device_of(const Request& request, const ConstBuffer& buffer,
@@ -217,19 +216,21 @@ void ProcessGroup::Impl::wait_for_device(const ConstBuffer& buffer) const {
   if (!reached.done()) throw membership().error(nullptr);
 }
 
-void ProcessGroup::Impl::check_support(const Request& request) {
-  const Device device = group::device_of(request);
-  const Support answer = supports({request.op, request.dtype, request.reduce.kind(), device.kind});
-  if (!answer.yes) {
-    const ReduceOp::Kind kind = request.reduce.kind();
+ProcessGroup::Impl::Way ProcessGroup::Impl::way_of(const Request& request) const noexcept {
+  return ways_[way_index(request)].load(std::memory_order_relaxed);
+}
+
+void ProcessGroup::Impl::find_way(const Request& request) {
+  const ReduceOp::Kind kind = request.reduce.kind();
+  const Device::Kind device = group::device_of(request).kind;
+  const auto [support, way] = answer({request.op, request.dtype, kind, device});
+  if (!support.yes) {
     const bool is_illegal = !why_illegal(request.op, request.dtype, kind).empty();
     const std::string what =
         is_illegal ? fmt::format("{} of {}: ", name_of(kind), name_of(request.dtype)) : "";
-    throw group::make_error(ErrorCode::kUnsupported, request, rank(), what + answer.reason);
+    throw group::make_error(ErrorCode::kUnsupported, request, rank(), what + support.reason);
   }
-  if (device.kind == Device::Kind::cpu) {
-    supported_[support_index(request)].store(true, std::memory_order_relaxed);
-  }
+  ways_[way_index(request)].store(way, std::memory_order_relaxed);
 }
 
 ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) {
@@ -265,13 +266,6 @@ Work ProcessGroup::Impl::dispatch_async(const Request& request) try {
   throw group::make_error(ErrorCode::kSystem, request, rank(),
                           "the system has refused memory for it; see its limits (ulimit -a) and "
                           "what else the host runs");
-}
-
-bool ProcessGroup::Impl::is_direct(const Request& request) const {
-  if (!parts_.device_backend || !group::is_on_device(request)) return false;
-  return parts_.device_backend
-      ->supports({request.op, request.dtype, request.reduce.kind(), Device::Kind::cuda})
-      .yes;
 }
 
 void ProcessGroup::Impl::dispatch_direct(const Request& request) {
