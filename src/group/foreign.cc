@@ -332,7 +332,9 @@ void Foreign::in_backend(const Request& request, Call&& call) {
 void Foreign::fail(const Error& failure, const Request& request) noexcept {
   if (failed()) return;
   if (failure.code() == ErrorCode::kTimeout) return membership_.fail_stalled(request);
-  membership_.fail({failure.code(), failure.what(), {membership_.rank()}, {}});
+  std::vector<int> culprits = failure.context().culprits;
+  if (culprits.empty()) culprits = {membership_.rank()};
+  membership_.fail({failure.code(), failure.what(), std::move(culprits), {}});
 }
 
 /// Whose programs are awaited by whoever waits for a collective, or for its turn: those that have

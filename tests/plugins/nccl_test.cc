@@ -23,6 +23,7 @@
 #include "base/half.h"
 #include "base/legality.h"
 #include "device/driver_memory.h"
+#include "ranks.h"
 #include "standin/program.h"
 #include "tutti/backend.h"
 #include "tutti/test_kit.h"
@@ -139,14 +140,11 @@ Ends collect(int ranks, const std::function<void(Rank&)>& function, const Option
   return ends;
 }
 
+/// As the other one, of backends without a group.
 void on_ranks(int ranks, const std::function<void(Rank&)>& function, const Options& options = {}) {
   for (const auto& end : collect(ranks, function, options)) {
     if (end) ADD_FAILURE() << end->what();
   }
-}
-
-void expect_text(const Error& error, const std::string& part) {
-  EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
 }
 
 class NcclBackend : public testing::Test {
@@ -635,6 +633,48 @@ TEST_F(NcclBackend, GroupsOfItEndTogether) {
   for (const test_kit::Outcome& outcome : test_kit::collect_ranks(3, body, in_groups())) {
     EXPECT_EQ(outcome.failure, "");
   }
+}
+
+/// What each rank of two ends with that goes on until the group fails.
+template <class Call>
+void expect_all_told(Call&& call, const std::vector<int>& culprits, const std::string& text) {
+  const auto body = [&](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    const Error error = call(world);
+    EXPECT_EQ(error.context().culprits, culprits);
+    expect_text(error, text);
+    return std::string();
+  };
+  for (const test_kit::Outcome& outcome : test_kit::collect_ranks(2, body, in_groups())) {
+    EXPECT_EQ(outcome.failure, "");
+  }
+}
+
+/// What a program gets that forgets to choose its device.
+TEST_F(NcclBackend, TwoRanksOfAGroupOnOneDeviceAreToldOfEachOther) {
+  expect_all_told(
+      [](ProcessGroup& world) {
+        const TestStream stream(0);
+        const DeviceArray<float> x(0, {1});
+        return thrown_by([&] { world.all_reduce(standin::buffer_of(x, stream)); });
+      },
+      {0, 1}, "ranks 0 and 1 both use the device 0000:3B:00.0");
+}
+
+TEST_F(NcclBackend, ABufferOfAnotherDeviceIsToldToAll) {
+  expect_all_told(
+      [](ProcessGroup& world) {
+        const TestStream stream(world.rank()), other(2 * world.rank());
+        const DeviceArray<float> x(stream.device(), {1}), y(other.device(), {1});
+        world.all_reduce(standin::buffer_of(x, stream));
+        const Error error = thrown_by([&] {
+          world.all_reduce(standin::buffer_of(y, other));  // of which the device is told
+          for (;;) world.barrier();
+        });
+        for (const TestStream* const each : {&stream, &other}) each->synchronize();
+        return error;
+      },
+      {1}, "the buffer is on cuda:2, and NCCL serves this group on cuda:1");
 }
 
 // ---- what it cannot do

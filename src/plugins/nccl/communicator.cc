@@ -189,7 +189,7 @@ void Communicator::free_scratch(Stream stream) { scratch_->used.record(stream); 
 void Communicator::keep(const Error& failure) noexcept {
   {
     const std::lock_guard lock(group_mutex_);
-    if (fail_group_) fail_group_({failure.code(), failure.what(), {}, {}});
+    if (fail_group_) fail_group_({failure.code(), failure.what(), failure.context().culprits, {}});
     fail_group_ = nullptr;
   }
   {

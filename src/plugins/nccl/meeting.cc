@@ -43,9 +43,10 @@ void Meeting::share_devices(const std::string& bus_id, const std::string& host,
         ErrorCode::kUnsupported,
         fmt::format(
             "ranks {} and {} both use the device {}, and NCCL {} takes one rank for each: give "
-            "each rank a device of its own (tutti run --gpus-per-rank 1, or "
-            "cuda:LOCAL_RANK), or use the backend native, which copies through host memory; NCCL "
-            "2.30.3 or later takes several where NCCL_MULTI_RANK_GPU_ENABLE=1",
+            "each rank a device of its own (the one that tutti::local_device() says; tutti run "
+            "--gpus-per-rank 1 shows it no other), or use the backend native, which copies "
+            "through host memory; NCCL 2.30.3 or later takes several where "
+            "NCCL_MULTI_RANK_GPU_ENABLE=1",
             user->second, rank, device, nccl_version),
         {.culprits = {user->second, rank}});
   }
