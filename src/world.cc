@@ -440,14 +440,13 @@ Error of_init(const Error& failure, int rank, const Where& where) {
 
 /// Without asking CUDA, which would take long and forbid to fork.
 SeenDevices see_devices(const Config& config, const Environment& environment) {
-  const auto entry = environment.find("CUDA_VISIBLE_DEVICES");
-  const std::string* const visible = entry == environment.end() ? nullptr : &entry->second;
+  const std::string* const visible = device::visible_list(environment);
   const std::string& library = config.text(Setting::cuda_library);
   SeenDevices seen;
-  if (!device::Cuda::seems_usable(library, visible == nullptr ? nullptr : visible->c_str())) {
+  if (!device::Cuda::seems_usable(library, visible)) {
     return seen;
   }
-  seen.count = std::max(1, device::count_visible(visible));
+  seen.count = std::max(1, static_cast<int>(device::visible_devices(visible).size()));
   struct utsname name = {};
   seen.host = ::uname(&name) == 0 ? name.nodename : "?";
   seen.list = visible == nullptr ? "all" : *visible;
@@ -508,9 +507,8 @@ int local_world_size() { return rendezvous::local_place(read_environment()).worl
 
 int local_device() {
   const Environment environment = read_environment();
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  const int devices =
-      device::count_visible(visible == environment.end() ? nullptr : &visible->second);
+  const std::string* const visible = device::visible_list(environment);
+  const int devices = static_cast<int>(device::visible_devices(visible).size());
   return devices < 2 ? 0 : rendezvous::local_place(environment).rank % devices;
 }
 

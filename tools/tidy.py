@@ -36,7 +36,7 @@ LAYERS = {
     "src/plugins": ["base", "device", "kernels", "group"],
     "src/checkpoint": ["base"],
     "src/ddp": ["base", "group", "checkpoint"],
-    "src/launch": ["base", "net", "store", "rendezvous", "control", "agent"],
+    "src/launch": ["base", "device", "net", "store", "rendezvous", "control", "agent"],
     "src/test_kit": ["base", "tutti"],
     "src/backends": ["base", "rendezvous", "group", "native"],
     "src/world.cc": ["base", "device", "net", "store", "rendezvous", "control", "spawn", "group", "native", "backends"],

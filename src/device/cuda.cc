@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
-#include <string_view>
 #include <utility>
 
 #include "base/wait.h"
+#include "device/visible.h"
 #include "tutti/error.h"
 
 namespace tutti::device {
@@ -113,11 +113,8 @@ const Cuda& Cuda::open(const std::string& file) {
   return *opened.load(std::memory_order_relaxed);
 }
 
-bool Cuda::seems_usable(const std::string& file, const char* visible) noexcept {
-  if (visible != nullptr) {
-    const std::string_view devices(visible);
-    if (devices.empty() || devices.starts_with("-1")) return false;
-  }
+bool Cuda::seems_usable(const std::string& file, const std::string* visible) {
+  if (visible != nullptr && visible_devices(visible).empty()) return false;
   if (!file.empty()) return true;
   for (const char* const node : kDriverNodes) {
     if (::access(node, F_OK) == 0) return true;

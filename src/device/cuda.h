@@ -42,7 +42,7 @@ class Cuda {
   static const Cuda& open(const std::string& file);
   /// Whether this host seems to have devices that this process may use: costs a look at /dev, and
   /// initialises nothing. `file`: as above. `visible`: CUDA_VISIBLE_DEVICES, or null.
-  static bool seems_usable(const std::string& file, const char* visible) noexcept;
+  static bool seems_usable(const std::string& file, const std::string* visible);
 
   Cuda(const Cuda&) = delete;
   Cuda& operator=(const Cuda&) = delete;

@@ -4,52 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <string_view>
-#include <system_error>
 
+#include "device/visible.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::string_view kDevices = "/dev", kDevice = "nvidia";
-constexpr std::string_view kOfDriver = "/proc/driver/nvidia/gpus";
-constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES";
-
-bool is_number(std::string_view text) {
-  return !text.empty() && text.size() < 6 &&
-         text.find_first_not_of("0123456789") == std::string_view::npos;
-}
-
-/// A container may have devices of fewer than the driver knows: those count where there are some.
-std::size_t count_gpus(const std::string& root) {
-  std::size_t devices = 0, known = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(root + std::string(kDevices), error)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kDevice) && is_number(std::string_view(name).substr(kDevice.size())))
-      ++devices;
-  }
-  for ([[maybe_unused]] const auto& entry :
-       fs::directory_iterator(root + std::string(kOfDriver), error))
-    ++known;
-  return devices > 0 ? devices : known;
-}
-
-std::vector<std::string> entries_of(const std::string& list) {
-  std::vector<std::string> entries;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    std::string entry = list.substr(begin, end - begin);
-    std::erase(entry, ' ');
-    entries.push_back(std::move(entry));
-    begin = end + 1;
-  }
-  return entries;
-}
 
 std::string plural(std::size_t count) {
   return fmt::format("{} GPU{}", count, count == 1 ? "" : "s");
@@ -62,25 +22,16 @@ std::string plural(std::size_t count) {
 }  // namespace
 
 Gpus visible_gpus(const Environment& environment, const std::string& root) {
-  Gpus gpus;
-  const std::size_t count = count_gpus(root);
+  const std::size_t count = device::count_devices(root);
   if (count == 0) {
-    gpus.why = fmt::format("no driver of NVIDIA has a GPU here (neither {}/{}0 nor {} is there)",
-                           kDevices, kDevice, kOfDriver);
-    return gpus;
+    return {{},
+            "no driver of NVIDIA has a GPU here (neither /dev/nvidia0 nor /proc/driver/nvidia/gpus "
+            "is there)"};
   }
-  const auto visible = environment.find(std::string(kVisible));
-  if (visible == environment.end()) {
-    for (std::size_t i = 0; i < count; ++i) gpus.names.push_back(std::to_string(i));
-    return gpus;
-  }
-  for (const std::string& entry : entries_of(visible->second)) {
-    const bool is_index = is_number(entry) && std::stoul(entry) < count;
-    if (!is_index && !entry.starts_with("GPU-") && !entry.starts_with("MIG-")) break;
-    gpus.names.push_back(entry);
-  }
+  const std::string* const list = device::visible_list(environment);
+  Gpus gpus{device::visible_devices(list, root), ""};
   if (gpus.names.empty()) {
-    gpus.why = fmt::format("{}={} hides {}", kVisible, visible->second,
+    gpus.why = fmt::format("{}={} hides {}", device::kVisible, *list,
                            count == 1 ? "the one there is" : fmt::format("all {}", count));
   }
   return gpus;

@@ -13,8 +13,7 @@ struct Gpus {
   std::string why;                 ///< where there are none: the reason
 };
 
-/// Those that a program which is given this environment sees: the driver's devices, less what
-/// CUDA_VISIBLE_DEVICES hides, which ends at the first entry that is none. No library is loaded.
+/// Those that a program which is given this environment sees (device/visible.h).
 /// `root`: in front of the paths that are looked at; for tests.
 Gpus visible_gpus(const Environment& environment, const std::string& root = "");
 

@@ -10,6 +10,7 @@
 
 #include "base/config.h"
 #include "device/cuda.h"
+#include "device/visible.h"
 #include "plugins/nccl/collectives.h"
 #include "plugins/nccl/communicator.h"
 #include "plugins/nccl/library.h"
@@ -89,9 +90,7 @@ BackendInfo about() {
     if (row.name == "cuda_library") cuda_file = row.value;
   }
   const Environment environment = read_environment();
-  const auto visible = environment.find("CUDA_VISIBLE_DEVICES");
-  const bool is_usable = device::Cuda::seems_usable(
-      cuda_file, visible == environment.end() ? nullptr : visible->second.c_str());
+  const bool is_usable = device::Cuda::seems_usable(cuda_file, device::visible_list(environment));
   BackendInfo info = info_with("");
   try {
     info.version = Nccl::open(nccl_file)->version_text();
