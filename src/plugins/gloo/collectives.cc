@@ -5,15 +5,19 @@
 
 #include "base/identity.h"
 #include "base/of_rank.h"
+#include "base/pages.h"
 #include "kernels/kernels.h"
-#include "plugins/gloo/memory.h"
 #include "plugins/gloo/slots.h"
 
 namespace tutti::gloo_backend {
 
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // a multiple of every element
+/// So that no element is cut.
+constexpr std::size_t aligned(std::size_t byte_count) noexcept {
+  constexpr std::size_t kAlignment = 64;  // a multiple of every element
+  return (byte_count + kAlignment - 1) / kAlignment * kAlignment;
+}
 
 // Why Gloo's own all_reduces are not used: f32 sums on 2026-11-21, two cores, medians of
 // interleaved rounds in microseconds (two ranks in slices from 64 Ki on), the check off, beside the
@@ -78,7 +82,7 @@ std::vector<Range> only(int rank, Range part, std::size_t ranks) {
 }
 
 std::vector<Range> even_slices(std::size_t byte_count, std::size_t ranks) {
-  const std::size_t share = round_up((byte_count + ranks - 1) / ranks, kAlignment);
+  const std::size_t share = aligned((byte_count + ranks - 1) / ranks);
   std::vector<Range> slices(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const std::size_t offset = std::min(rank * share, byte_count);
@@ -369,7 +373,7 @@ void Collectives::reduce_slices(const Request& request, const std::vector<Range>
     return reduce_by_mail(request, slices, has_slices(request));
   }
   const std::size_t piece =
-      round_up(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)), kAlignment);
+      aligned(std::min(longest, std::max(kWindowBytes / ranks(), kPageBytes)));
   Slices(mesh_, request, slices, piece, scratch(2 * piece * ranks())).run();
 }
 

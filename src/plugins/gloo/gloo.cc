@@ -7,8 +7,8 @@
 
 #include "base/legality.h"
 #include "base/log.h"
+#include "base/pages.h"
 #include "plugins/gloo/collectives.h"
-#include "plugins/gloo/memory.h"
 #include "plugins/gloo/mesh.h"
 #include "plugins/gloo/messages.h"
 

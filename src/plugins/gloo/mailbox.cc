@@ -1,6 +1,6 @@
 #include "plugins/gloo/mailbox.h"
 
-#include "plugins/gloo/memory.h"
+#include "base/pages.h"
 #include "plugins/gloo/slots.h"
 
 namespace tutti::gloo_backend {

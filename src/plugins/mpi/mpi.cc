@@ -8,10 +8,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
 
 #include "base/config.h"
 #include "base/legality.h"
+#include "base/pages.h"
 #include "kernels/kernels.h"
 #include "plugins/mpi/collectives.h"
 #include "plugins/mpi/communicators.h"
@@ -112,13 +112,7 @@ Work MpiBackend::start(Request request) {
 }
 
 Memory MpiBackend::allocate(std::size_t byte_count) {
-  constexpr std::align_val_t kPage{4096};
-  void* const data = ::operator new(byte_count, kPage, std::nothrow);
-  if (data == nullptr) {
-    throw Error(ErrorCode::kSystem, fmt::format("no memory for {} bytes", byte_count));
-  }
-  return {std::shared_ptr<void>(data, [](void* old) { ::operator delete(old, kPage); }),
-          byte_count};
+  return {allocate_pages(byte_count), byte_count};
 }
 
 /// The group has ended what was under way.

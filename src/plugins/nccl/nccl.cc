@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/config.h"
+#include "base/pages.h"
 #include "device/cuda.h"
 #include "device/visible.h"
 #include "plugins/nccl/collectives.h"
@@ -73,13 +74,7 @@ Work NcclBackend::start(Request request) {
 
 /// Of the host, where nothing of this backend needs any.
 Memory NcclBackend::allocate(std::size_t byte_count) {
-  constexpr std::align_val_t kPage{4096};
-  void* const data = ::operator new(byte_count, kPage, std::nothrow);
-  if (data == nullptr) {
-    throw Error(ErrorCode::kSystem, fmt::format("no memory for {} bytes", byte_count));
-  }
-  return {std::shared_ptr<void>(data, [](void* old) { ::operator delete(old, kPage); }),
-          byte_count};
+  return {allocate_pages(byte_count), byte_count};
 }
 
 /// Which NCCL would be used here, or why none can be. Asks the driver nothing: that takes long.
