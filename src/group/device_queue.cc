@@ -196,45 +196,61 @@ class DeviceQueue::Operation {
   Work under_way_;  // last: it ends before what it uses
 };
 
-/// An asynchronous collective. The thread does it.
-class DeviceQueue::Entry final : public WorkState, public control::ProgramAwaits {
+/// An asynchronous operation. The thread does it; once the host's part is done, what the program's
+/// stream is given next can come after it.
+class DeviceQueue::Started : public WorkState, public control::ProgramAwaits {
  public:
-  Entry(DeviceQueue& queue, Request whole, std::vector<Request> pieces)
-      : WorkState(std::move(whole)),
-        queue_(queue),
-        operation_(queue, WorkState::request(), std::move(pieces)) {}
+  Started(DeviceQueue& queue, Request request) : WorkState(std::move(request)), queue_(queue) {}
 
-  Operation& operation() noexcept { return operation_; }
   bool help(Clock::time_point until) override {
     return wait_through_aborts(
         queue_.membership_, until, [this] { return done(); }, this);
   }
   bool help_in_order(Clock::time_point until) override {
     const bool is_there = wait_through_aborts(
-        queue_.membership_, until, [this] { return is_in_order_.load() || done(); }, this);
-    if (!is_there || !is_in_order_.load()) return is_there;
-    with_heading(request(), queue_.membership_.rank(),
-                 [this] { operation_.order(request().stream); });
+        queue_.membership_, until, [this] { return is_in_order() || done(); }, this);
+    if (!is_there || !is_in_order()) return is_there;
+    with_heading(request(), queue_.membership_.rank(), [this] { order(request().stream); });
     return true;
   }
-  /// Done on the host: waits and orders may go on.
+  bool is_in_order() const noexcept { return is_in_order_.load(); }
   void set_in_order() noexcept { is_in_order_.store(true); }
+  /// Something of this rank's own, unless the group has failed of another.
   void end_failed(const Error& failure) noexcept {
     queue_.fail(failure, request());
-    end(queue_.membership_.error(&request()));
+    end_failed();
   }
+  /// With what the group has failed with.
+  void end_failed() noexcept { end(queue_.membership_.error(&request())); }
+
+ protected:
+  DeviceQueue& queue() const noexcept { return queue_; }
 
  private:
+  virtual void order(Stream stream) const = 0;
   const control::Membership& membership() const noexcept override { return queue_.membership_; }
+
+  DeviceQueue& queue_;
+  std::atomic<bool> is_in_order_{false};
+};
+
+class DeviceQueue::Entry final : public Started {
+ public:
+  Entry(DeviceQueue& queue, Request whole, std::vector<Request> pieces)
+      : Started(queue, std::move(whole)),
+        operation_(queue, WorkState::request(), std::move(pieces)) {}
+
+  Operation& operation() noexcept { return operation_; }
+
+ private:
+  void order(Stream stream) const override { operation_.order(stream); }
   bool look(std::optional<control::WaitPart>* part) override {
     // Once the host's part is done it is the device's.
-    if (!done() && !is_in_order_.load()) *part = queue_.membership_.awaits(request(), true);
+    if (!done() && !is_in_order()) *part = queue().membership_.awaits(request(), true);
     return true;
   }
 
-  DeviceQueue& queue_;
   Operation operation_;
-  std::atomic<bool> is_in_order_{false};
 };
 
 /// The memory of a message, on its way through the host.
@@ -285,51 +301,35 @@ class DeviceQueue::Carried {
 };
 
 /// An asynchronous receive into device memory: one into host memory, then a copy.
-class DeviceQueue::Received final : public WorkState, public control::ProgramAwaits {
+class DeviceQueue::Received final : public Started {
  public:
   Received(DeviceQueue& queue, const Request& message)
-      : WorkState(unwatched(message)), queue_(queue), carried_(queue, message) {}
+      : Started(queue, unwatched(message)), carried_(queue, message) {}
 
   /// Once it is shared by those who step it.
-  void start() { host_ = queue_.calls_.start(carried_.on_host()); }
-  bool help(Clock::time_point until) override {
-    return wait_through_aborts(
-        queue_.membership_, until, [this] { return done(); }, this);
-  }
-  bool help_in_order(Clock::time_point until) override {
-    const bool is_there = wait_through_aborts(
-        queue_.membership_, until, [this] { return is_in_order_.load() || done(); }, this);
-    if (!is_there || !is_in_order_.load()) return is_there;
-    with_heading(request(), queue_.membership_.rank(),
-                 [this] { carried_.order(request().stream); });
-    return true;
-  }
+  void start() { host_ = queue().calls_.start(carried_.on_host()); }
   bool cancel() override { return host_.cancel(); }
 
   /// Does what can be done now; true once it has ended.
   bool step(bool* has_moved) noexcept {
-    if (!is_in_order_.load()) {
+    if (!is_in_order()) {
       if (!host_.done()) return false;
       *has_moved = true;
       if (const std::optional<Error> failure = host_.error()) {
-        end(headed(*failure, request(), queue_.membership_.rank()));
+        end(headed(*failure, request(), queue().membership_.rank()));
         return true;
       }
     }
     try {
-      if (!is_in_order_.load()) carried_.copy_out();
-      is_in_order_.store(true);
+      if (!is_in_order()) carried_.copy_out();
+      set_in_order();
       if (!carried_.is_over()) return false;
       end();
     } catch (const Error& failure) {
-      queue_.fail(failure, request());
-      end_failed();
+      end_failed(failure);
     }
     return true;
   }
-  bool is_copying() const noexcept { return is_in_order_.load(); }
-  /// With what the group has failed with.
-  void end_failed() noexcept { end(queue_.membership_.error(&request())); }
 
  private:
   /// Its observer is told by the receive into host memory.
@@ -337,15 +337,13 @@ class DeviceQueue::Received final : public WorkState, public control::ProgramAwa
     message.observer = nullptr;
     return message;
   }
-  const control::Membership& membership() const noexcept override { return queue_.membership_; }
+  void order(Stream stream) const override { carried_.order(stream); }
   bool look(std::optional<control::WaitPart>* part) override {
-    if (!host_.done()) *part = queue_.membership_.awaits(request(), false);
+    if (!host_.done()) *part = queue().membership_.awaits(request(), false);
     return true;
   }
 
-  DeviceQueue& queue_;
   Carried carried_;
-  std::atomic<bool> is_in_order_{false};
   Work host_;
 };
 
@@ -585,7 +583,7 @@ control::Driver::Step DeviceQueue::step() noexcept {
   const bool only_awaits_peers =
       entries_.empty() && on_device_.empty() &&
       std::none_of(received_.begin(), received_.end(),
-                   [](const auto& received) { return received->is_copying(); });
+                   [](const auto& received) { return received->is_in_order(); });
   if (only_awaits_peers) return Step::waiting;
   pause_a_little();
   return Step::moved;

@@ -62,6 +62,7 @@ class DeviceQueue final : private control::Driver {
 
  private:
   class Operation;
+  class Started;
   class Entry;
   class Carried;
   class Received;
