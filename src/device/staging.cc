@@ -15,7 +15,10 @@ namespace {
 
 constexpr std::size_t kLine = 64;
 
-std::size_t whole_lines(std::size_t byte_count) { return (byte_count + kLine - 1) / kLine * kLine; }
+constexpr std::size_t round_up(std::size_t byte_count, std::size_t unit) {
+  return (byte_count + unit - 1) / unit * unit;
+}
+constexpr std::size_t whole_lines(std::size_t byte_count) { return round_up(byte_count, kLine); }
 
 /// Whether `rank` reads its input in `request`.
 bool reads_input(const Request& request, int rank) {
@@ -41,9 +44,8 @@ Lane::~Lane() {
 }
 
 std::optional<Slot> Lane::take(std::size_t byte_count, bool must) {
-  const std::size_t wanted = byte_count <= kSmallBytes   ? kSmallBytes
-                             : byte_count <= kPieceBytes ? kPieceBytes
-                                                         : byte_count;
+  const std::size_t wanted =
+      byte_count <= kSmallBytes ? kSmallBytes : round_up(byte_count, kPieceBytes);
   const std::lock_guard lock(mutex_);
   const auto found = std::find_if(free_.begin(), free_.end(),
                                   [&](const Slot& slot) { return slot.byte_count == wanted; });
@@ -52,10 +54,20 @@ std::optional<Slot> Lane::take(std::size_t byte_count, bool must) {
     free_.erase(found);
     return slot;
   }
+  make_room(wanted);
   if (!must && kept_bytes_ + wanted > limit_bytes_) return std::nullopt;
   const Slot slot = make(wanted);
   kept_bytes_ += wanted;
   return slot;
+}
+
+/// Large slots are kept only while nothing else wants their place.
+void Lane::make_room(std::size_t wanted) noexcept {
+  std::erase_if(free_, [&](const Slot& slot) {
+    const bool goes = slot.byte_count > kPieceBytes && kept_bytes_ + wanted > limit_bytes_;
+    if (goes) drop(slot);
+    return goes;
+  });
 }
 
 Slot Lane::make(std::size_t byte_count) {
@@ -80,10 +92,11 @@ Slot Lane::make(std::size_t byte_count) {
 void Lane::give(const Slot& slot) noexcept {
   if (slot.data == nullptr) return;
   const std::lock_guard lock(mutex_);
-  if (slot.byte_count <= kPieceBytes && kept_bytes_ <= limit_bytes_) {
-    free_.push_back(slot);
-    return;
-  }
+  if (kept_bytes_ > limit_bytes_) return drop(slot);
+  free_.push_back(slot);
+}
+
+void Lane::drop(const Slot& slot) noexcept {
   kept_bytes_ -= slot.byte_count;
   free(slot);
 }

@@ -52,6 +52,9 @@ class Lane {
   /// Errors  kSystem: the host has no memory; says how much was wanted.
   std::optional<Slot> take(std::size_t byte_count, bool must);
   void give(const Slot& slot) noexcept;
+  // With mutex_ held.
+  void make_room(std::size_t wanted) noexcept;
+  void drop(const Slot& slot) noexcept;
   Slot make(std::size_t byte_count);
   void free(const Slot& slot) const noexcept;
   /// Device current, as for all that follows.

@@ -363,13 +363,42 @@ TEST(DeviceMemory, IsKeptByTheWorkThatUsesIt) {
   }
 }
 
+TEST_F(DeviceTrouble, LargePinnedMemoryIsKeptWhereTheLimitAllowsIt) {
+  on_ranks(
+      2,
+      [this](ProcessGroup& world) {
+        constexpr std::size_t kCount = std::size_t{2} << 20;
+        const TestStream stream(device_of_rank(world.rank()));
+        const DeviceArray<float> x(stream.device(), Floats(kCount, 1));
+        const DeviceArray<float> all(stream.device(), 2 * kCount);  // 24 MiB in one piece
+        const auto gather = [&] {
+          world.all_gather(buffer_of(x, stream), buffer_of(all, stream));
+          stream.synchronize();
+          world.barrier();
+        };
+        gather();
+        const std::uint64_t calls = control->calls("cuMemHostAlloc");
+        for (int i = 0; i < 3; ++i) gather();
+        EXPECT_EQ(control->calls("cuMemHostAlloc"), calls);
+        // Larger ones drive it out, and go themselves.
+        const std::size_t kept = control->counts().pinned_bytes;
+        const DeviceArray<float> large(stream.device(), 3 * kCount);
+        const DeviceArray<float> larger(stream.device(), 6 * kCount);
+        world.all_gather(buffer_of(large, stream), buffer_of(larger, stream));
+        stream.synchronize();
+        world.barrier();
+        EXPECT_TRUE(becomes([&] { return control->counts().pinned_bytes < kept; }));
+      },
+      options());
+}
+
 /// What is too large to be kept is given back, whoever is the last to use it.
 TEST_F(DeviceTrouble, LargePinnedMemoryIsGivenBack) {
   const standin::Counts before = control->counts();
   on_ranks(
       2,
       [this, &before](ProcessGroup& world) {
-        constexpr std::size_t kCount = std::size_t{6} << 20;
+        constexpr std::size_t kCount = std::size_t{17} << 20;
         const TestStream stream(device_of_rank(world.rank()));
         const DeviceArray<float> x(stream.device(), Floats(kCount, 1));
         const DeviceArray<float> all(stream.device(), 2 * kCount);
