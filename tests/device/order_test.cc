@@ -16,10 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "device/driver_memory.h"
-#include "ranks.h"
-#include "tutti/test_kit.h"
-#include "tutti/tutti.h"
+#include "device/on_device.h"
 
 namespace tutti {
 namespace {
@@ -30,7 +27,6 @@ using standin::Control;
 using standin::DeviceArray;
 using standin::Driver;
 using standin::Gate;
-using standin::is_real;
 using standin::PinnedArray;
 using standin::TestStream;
 
@@ -40,28 +36,7 @@ using Pinned = PinnedArray<Number>;
 using OnDevice = DeviceArray<Number>;
 
 bool is_full() { return std::getenv("TUTTI_TEST_FULL") != nullptr; }
-int device_of_rank(int rank) { return is_real() ? 0 : rank % 2; }
-
-test_kit::RunOptions options() {
-  test_kit::RunOptions options;
-  options.deadline = 600s;
-  options.init.timeout = 60s;
-  options.init.settings["cuda_library"] = standin::driver_file();
-  return options;
-}
-
-/// Leaves the stand-in as it was.
-class Order : public testing::Test {
- protected:
-  void SetUp() override {
-    control = Driver::get().control;
-    if (control != nullptr) control->reset();
-  }
-  void TearDown() override {
-    if (control != nullptr) control->reset();
-  }
-  const Control* control = nullptr;  // null: CUDA itself
-};
+using Order = DeviceTest;
 
 // ---- operations that are told apart by what comes out
 
@@ -272,7 +247,7 @@ TEST_F(Order, WithDelaysBeforeAndBehindEveryOperation) {
         }
         EXPECT_EQ(bench.wrong_ones(), 0);
       },
-      options());
+      on_device());
 }
 
 // ---- many operations on several streams, against a model of all ranks
@@ -426,7 +401,7 @@ TEST_F(Order, OfManyOperationsOnThreeStreams) {
         }
         for (Lane& lane : lanes) EXPECT_TRUE(lane.is_right(world.rank()));
       },
-      options());
+      on_device());
   if (control != nullptr) {
     EXPECT_EQ(control->counts().freed_in_use, 0U);
   }
@@ -595,18 +570,12 @@ bool is_right(const Call& call, const LeftOut* left_out, Late late) {
         call.start(world, x, y).wait();
         if (y[0] != expected) is_right = false;
       },
-      options());
+      on_device());
   control.reset();
   return is_right;
 }
 
-class LeftOutOrder : public Order {
- protected:
-  void SetUp() override {
-    Order::SetUp();
-    if (control == nullptr) GTEST_SKIP() << "CUDA leaves nothing out";
-  }
-};
+using LeftOutOrder = StandinTest;
 
 TEST_F(LeftOutOrder, NothingLeftOutIsRight) {
   for (const Call& call : calls()) {

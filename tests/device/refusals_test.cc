@@ -16,18 +16,14 @@
 #include <thread>
 #include <vector>
 
-#include "device/driver_memory.h"
-#include "ranks.h"
+#include "device/on_device.h"
 #include "tutti/log.h"
-#include "tutti/test_kit.h"
-#include "tutti/tutti.h"
 
 namespace tutti {
 namespace {
 
 using namespace std::chrono_literals;
 using standin::buffer_of;
-using standin::Control;
 using standin::DeviceArray;
 using standin::Driver;
 using standin::Gate;
@@ -37,15 +33,6 @@ using standin::PinnedArray;
 using standin::TestStream;
 
 using Floats = std::vector<float>;
-
-test_kit::RunOptions options() {
-  test_kit::RunOptions options;
-  options.init.timeout = 20s;
-  options.init.settings["cuda_library"] = standin::driver_file();
-  return options;
-}
-
-int device_of_rank(int rank) { return is_real() ? 0 : rank % 2; }
 
 /// `array`, said to be on `device`.
 Buffer said_on(const DeviceArray<float>& array, int device, Stream stream = {}) {
@@ -73,25 +60,13 @@ void expect_refused(ProcessGroup& world, const Buffer& buffer, ErrorCode code,
   expect_text(asynchronous, text);
 }
 
-/// Leaves the stand-in as it was; skips where there is nothing to control.
-class DeviceTrouble : public testing::Test {
- protected:
-  void SetUp() override {
-    if (is_real()) GTEST_SKIP() << "CUDA does not fail when asked to";
-    control = Driver::get().control;
-    control->reset();
-  }
-  void TearDown() override {
-    if (control != nullptr) control->reset();
-  }
-  const Control* control = nullptr;
-};
+using DeviceTrouble = StandinTest;
 
 /// Of a process that has opened no other, so it is the first test of its own.
 TEST_F(DeviceTrouble, ADriverThatIsTooOld) {
   if (kNoForks || has_threads()) GTEST_SKIP() << "only processes without threads are forked";
   control->set_driver_version(11030);
-  test_kit::RunOptions with_old = options();
+  test_kit::RunOptions with_old = on_device();
   with_old.as = test_kit::As::processes;
   on_ranks(
       2,
@@ -130,7 +105,7 @@ TEST(DeviceRefusals, MemoryOfAnotherDevice) {
                     "buffer 1 of the list " + text);
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, MemoryOfTheHostOrNot) {
@@ -155,7 +130,7 @@ TEST(DeviceRefusals, MemoryOfTheHostOrNot) {
                     "buffer 0 of the list was given as memory of cuda:0, and is memory of cpu");
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, InputAndOutputOnTwoDevices) {
@@ -169,7 +144,7 @@ TEST(DeviceRefusals, InputAndOutputOnTwoDevices) {
         expect_text(error, "input is on cuda:0, output on cpu: they must be on one device");
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, InputAndOutputWithTwoStreams) {
@@ -184,7 +159,7 @@ TEST(DeviceRefusals, InputAndOutputWithTwoStreams) {
         expect_text(error, "input and output have different streams");
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, ADeviceThatIsNotThere) {
@@ -199,7 +174,7 @@ TEST(DeviceRefusals, ADeviceThatIsNotThere) {
         expect_text(empty, "CUDA_VISIBLE_DEVICES");
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, AStreamOfAnotherDevice) {
@@ -219,7 +194,7 @@ TEST(DeviceRefusals, AStreamOfAnotherDevice) {
                     text);
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 /// Those without a handle of their own belong to every device.
@@ -235,7 +210,7 @@ TEST(DeviceRefusals, DefaultStreamsAreNotRefused) {
           EXPECT_EQ(x.download(stream), Floats(3, 2)) << handle;
         }
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, ManagedMemoryIsTakenAsEither) {
@@ -254,7 +229,7 @@ TEST(DeviceRefusals, ManagedMemoryIsTakenAsEither) {
         world.all_reduce(x.host());
         EXPECT_EQ(Floats(x.host().begin(), x.host().end()), Floats(kCount, 8));
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, PinnedMemoryIsTheHosts) {
@@ -269,7 +244,7 @@ TEST(DeviceRefusals, PinnedMemoryIsTheHosts) {
                        "input was given as memory of cuda:0, and is memory of cpu");
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 TEST(DeviceRefusals, ACaptureIntoAGraph) {
@@ -291,7 +266,7 @@ TEST(DeviceRefusals, ACaptureIntoAGraph) {
         EXPECT_EQ(x.download(stream.stream()), Floats(3, 2));
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 // ---- memory
@@ -357,7 +332,7 @@ TEST(DeviceMemory, IsKeptByTheWorkThatUsesIt) {
           });
         }
       },
-      options());
+      on_device());
   if (!is_real()) {
     EXPECT_EQ(Driver::get().control->counts().freed_in_use, freed_before);
   }
@@ -389,7 +364,7 @@ TEST_F(DeviceTrouble, LargePinnedMemoryIsKeptWhereTheLimitAllowsIt) {
         world.barrier();
         EXPECT_TRUE(becomes([&] { return control->counts().pinned_bytes < kept; }));
       },
-      options());
+      on_device());
 }
 
 /// What is too large to be kept is given back, whoever is the last to use it.
@@ -415,7 +390,7 @@ TEST_F(DeviceTrouble, LargePinnedMemoryIsGivenBack) {
         })) << control->counts().pinned_bytes
             << " bytes";
       },
-      options());
+      on_device());
   EXPECT_EQ(control->counts().pinned_bytes, before.pinned_bytes);
 }
 
@@ -423,7 +398,7 @@ TEST_F(DeviceTrouble, OutOfPinnedMemory) {
   control->set_pinned_limit(std::size_t{1} << 20);
   std::vector<std::string> lines;
   set_log_callback([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
-  test_kit::RunOptions with_warnings = options();
+  test_kit::RunOptions with_warnings = on_device();
   with_warnings.init.settings["log"] = "warn";
   on_ranks(
       2,
@@ -478,7 +453,7 @@ TEST_F(DeviceTrouble, NoMemoryOnTheHost) {
     EXPECT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
     return error && error->code() == ErrorCode::kSystem ? error->what() : "no error";
   };
-  const std::string said = test_kit::collect_ranks(1, gather, options())[0].result;
+  const std::string said = test_kit::collect_ranks(1, gather, on_device())[0].result;
   EXPECT_NE(said.find("the host has no 268435456 bytes of memory to move the memory of cuda:0 "
                       "through"),
             std::string::npos)
@@ -504,7 +479,7 @@ TEST_F(DeviceTrouble, AKernelOfTheProgramThatFailed) {
         });
         return error.what();
       },
-      options());
+      on_device());
   // Both ranks are of one process, whose devices fail together: each finds its own or is told.
   for (const test_kit::Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.failure, "");
@@ -524,7 +499,7 @@ std::string said_by_child() {
   if (child == 0) {
     std::string said = "nothing";
     try {
-      InitOptions init = options().init;
+      InitOptions init = on_device().init;
       init.rank = 0;
       init.world_size = 1;
       init.store = make_memory_store();
@@ -567,7 +542,7 @@ TEST(DeviceRefusals, AChildOfAProcessWithAWorld) {
             << said;
         expect_unharmed(world);
       },
-      options());
+      on_device());
 }
 
 }  // namespace

@@ -7,10 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "device/driver_memory.h"
-#include "ranks.h"
-#include "tutti/test_kit.h"
-#include "tutti/tutti.h"
+#include "device/on_device.h"
 
 namespace tutti {
 namespace {
@@ -21,17 +18,6 @@ using standin::DeviceArray;
 using standin::is_real;
 using standin::TestStream;
 using test_kit::run_ranks;
-
-/// A rank's device: there are two of the stand-in, and at least one real one.
-int device_of_rank(int rank) { return is_real() ? 0 : rank % 2; }
-
-test_kit::RunOptions options() {
-  test_kit::RunOptions options;
-  options.deadline = 600s;
-  options.init.timeout = 60s;
-  if (!is_real()) options.init.settings["cuda_library"] = standin::driver_file();
-  return options;
-}
 
 std::string refusal(const std::function<void()>& call, ErrorCode code) {
   try {
@@ -81,7 +67,7 @@ TEST_P(Staging, EveryOperationAndDtypeHasTheBitsOfTheHost) {
         EXPECT_GT(report.cells, 100);
         for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
       },
-      options());
+      on_device());
 }
 
 TEST_P(Staging, SomeRanksMayHaveTheirsOnTheHost) {
@@ -99,7 +85,7 @@ TEST_P(Staging, SomeRanksMayHaveTheirsOnTheHost) {
                                               .memory = on_device ? &memory : nullptr});
         for (const std::string& failure : report.failures) ADD_FAILURE() << failure;
       },
-      options());
+      on_device());
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Staging, testing::Values(1, 2, 3, 4));
@@ -132,7 +118,7 @@ TEST(StagingOrder, FollowsTheStream) {
           ASSERT_EQ(sum, std::vector<float>(count, static_cast<float>(2 * round + 1))) << round;
         }
       },
-      options());
+      on_device());
 }
 
 TEST(StagingOrder, AsynchronousOnesAndThoseOfTheHostStayInOrder) {
@@ -153,7 +139,7 @@ TEST(StagingOrder, AsynchronousOnesAndThoseOfTheHostStayInOrder) {
         EXPECT_EQ(x.download(stream.stream()), std::vector<std::int64_t>(300, 6561));
         EXPECT_EQ(y, std::vector<std::int64_t>(300, 6561));
       },
-      options());
+      on_device());
 }
 
 TEST(StagingOrder, LargeOnesGoInPiecesOnAllRanks) {
@@ -175,7 +161,7 @@ TEST(StagingOrder, LargeOnesGoInPiecesOnAllRanks) {
           EXPECT_EQ(x, std::vector<float>(kCount, 6));
         }
       },
-      options());
+      on_device());
 }
 
 TEST(StagingOrder, RanksThatWaitForEachOtherAreTold) {
@@ -190,7 +176,7 @@ TEST(StagingOrder, RanksThatWaitForEachOtherAreTold) {
         first.all_reduce(buffer_of(x, stream), async).wait();
         return "";
       },
-      options());
+      on_device());
   for (const test_kit::Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kDeadlock) << outcome.failure;
@@ -217,7 +203,7 @@ TEST(StagingWork, EndsOnTheDevice) {
         EXPECT_TRUE(second.done());
         EXPECT_EQ(x.download(stream.stream()), std::vector<float>(1000, 4));
       },
-      options());
+      on_device());
 }
 
 TEST(StagingMessages, BatchesAnySourceAndCancel) {
@@ -241,7 +227,7 @@ TEST(StagingMessages, BatchesAnySourceAndCancel) {
           EXPECT_EQ(in.download(stream.stream()), std::vector<int>(500, 1));
         }
       },
-      options());
+      on_device());
 }
 
 TEST(StagingLists, GoThroughTheHost) {
@@ -267,7 +253,7 @@ TEST(StagingLists, GoThroughTheHost) {
                              buffer_of(mine, stream));
         EXPECT_EQ(mine.download(stream.stream()), (std::vector<float>{2 * own, 2 * own}));
       },
-      options());
+      on_device());
 }
 
 TEST(StagingRefusals, NameWhatWasSaidAndWhatIs) {
@@ -290,7 +276,7 @@ TEST(StagingRefusals, NameWhatWasSaidAndWhatIs) {
         world.all_reduce(buffer_of(x, stream));  // none of it has harmed the group
         EXPECT_EQ(x.download(stream.stream()), (std::vector<float>{1, 2, 3}));
       },
-      options());
+      on_device());
 }
 
 }  // namespace
