@@ -54,6 +54,10 @@ constexpr auto kGiven = 100ms;
 /// busy.
 constexpr auto kMayTake = 10s;
 
+void expect_names_ranks(const Error& error) {
+  EXPECT_FALSE(error.context().culprits.empty()) << error.what();
+}
+
 /// A program whose ranks meet in collectives, and make and close groups, until one of them fails.
 class Program {
  public:
@@ -85,8 +89,9 @@ class Program {
     const auto check = [&] { EXPECT_LT(Clock::now() - began, kMayTake); };
     try {
       call();
-    } catch (const Error&) {
+    } catch (const Error& error) {
       check();
+      expect_names_ranks(error);
       throw;
     }
     check();
@@ -164,8 +169,8 @@ void wait_in_vain(const std::function<void(const Board&)>& spoil) {
     const auto began = Clock::now();
     try {
       call();
-    } catch (const Error&) {
-      // As good as any other end.
+    } catch (const Error& error) {  // as good as any other end
+      expect_names_ranks(error);
     }
     EXPECT_LT(Clock::now() - began, kMayTake);
   };
