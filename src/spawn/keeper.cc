@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "base/of_rank.h"
+#include "net/end_order.h"
 #include "net/guard.h"
 #include "net/poller.h"
 #include "net/system_error.h"
@@ -59,7 +60,8 @@ class KeeperLoop {
  private:
   void start_all();
   [[noreturn]] void be_rank(int rank, pid_t keeper);
-  void reap() noexcept;
+  void note(pid_t pid, int wait_status) noexcept;
+  void reap(net::EndOrder& order);
   void signal_ranks(std::int32_t number) noexcept;
   void tell(const Note& note) noexcept {
     // When the spawner is gone the loop sees the end of the channel itself.
@@ -108,15 +110,20 @@ void KeeperLoop::start_all() {
   }
 }
 
-void KeeperLoop::reap() noexcept {
+void KeeperLoop::note(pid_t pid, int wait_status) noexcept {
+  const auto found = std::find(pids_.begin(), pids_.end(), pid);
+  if (found == pids_.end()) return;
+  *found = -1;
+  tell({Note::Kind::ended, static_cast<std::int32_t>(found - pids_.begin()), wait_status});
+}
+
+/// First ranks in the order in which they have ended, then what else there is to wait for.
+void KeeperLoop::reap(net::EndOrder& order) {
   int wait_status = 0;
+  for (const pid_t rank : order.ended())
+    if (::waitpid(rank, &wait_status, WNOHANG) == rank) note(rank, wait_status);
   pid_t pid = 0;
-  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) {
-    const auto found = std::find(pids_.begin(), pids_.end(), pid);
-    if (found == pids_.end()) continue;
-    *found = -1;
-    tell({Note::Kind::ended, static_cast<std::int32_t>(found - pids_.begin()), wait_status});
-  }
+  while ((pid = ::waitpid(-1, &wait_status, WNOHANG)) > 0) note(pid, wait_status);
 }
 
 void KeeperLoop::signal_ranks(std::int32_t number) noexcept {
@@ -134,6 +141,9 @@ void KeeperLoop::run() {
   ::setpgid(0, 0);                        // Ctrl-C reaches the spawner alone
   start_all();
   net::let_go_of_all_but({channel_, signals_.get()});
+  net::EndOrder order;
+  for (const pid_t pid : pids_)
+    if (pid > 0) order.watch(pid);
   for (;;) {
     net::Watch watches[] = {{.fd = channel_, .want_read = true},
                             {.fd = signals_.get(), .want_read = true}};
@@ -141,7 +151,7 @@ void KeeperLoop::run() {
     net::poll_any(watches, never);
     net::drain_signals(signals_);
     if (::getppid() != guard_) net::end_keeper(guard_);
-    reap();
+    reap(order);
     std::int32_t number = 0;
     const ssize_t got = ::recv(channel_, &number, sizeof number, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;

@@ -95,7 +95,9 @@ ErrorCode code_of(const Ended& ended, int rank) {
   const RankState& state = of_rank(ended.states, rank);
   switch (report.stage.load()) {
     case Stage::starts:
-      return state.not_started != 0 ? ErrorCode::kSystem : ErrorCode::kInvalidArgument;
+      if (state.not_started != 0) return ErrorCode::kSystem;
+      return ended.options.start == Start::exec ? ErrorCode::kInvalidArgument
+                                                : ErrorCode::kPeerLost;
     case Stage::not_executed:
       return ErrorCode::kSystem;
     case Stage::failed:
@@ -180,7 +182,8 @@ std::string fate_of(const Ended& ended, int rank) {
   if (!state.wait_status) return "does not end";
   switch (report.stage.load()) {
     case Stage::starts:
-      return early(ended, *state.wait_status);
+      if (ended.options.start == Start::exec) return early(ended, *state.wait_status);
+      return exit_text(ended, *state.wait_status);
     case Stage::not_executed:
       return fmt::format("could not execute the program again: {}", std::strerror(report.code));
     case Stage::runs:

@@ -387,6 +387,37 @@ TEST_F(Spawning, AKeeperThatIsStoppedGoesOn) {
   expect_in(error.what(), "of 3 threw: out of luck; ranks 0, 2 were ended because of that");
 }
 
+void await_state(pid_t pid, char state) {
+  Deadline deadline = Deadline::after(20s);
+  while (net::stat_of(pid).value_or(net::ProcessStat{}).state != state) {
+    ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+  }
+}
+
+TEST_F(Spawning, WhoEndedFirstIsTheCauseAlsoWhereTheKeeperLooksLate) {
+  Spawned ranks = spawn(3,
+                        [](int) {
+                          for (;;) ::pause();
+                        },
+                        {.start = Start::fork, .grace = 500ms});
+  const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+  Deadline deadline = Deadline::after(20s);
+  while (ranks.pid(2) <= 0) ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+  await_state(keeper, 'S');  // it has started all
+  stop(guard);
+  stop(keeper);
+  for (const int rank : {2, 0}) {
+    ASSERT_EQ(::kill(ranks.pid(rank), SIGKILL), 0);
+    await_state(ranks.pid(rank), 'Z');
+  }
+  ASSERT_EQ(::kill(keeper, SIGCONT), 0);
+  ASSERT_EQ(::kill(guard, SIGCONT), 0);
+  const Error error = failure_of(ranks, 20s);
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+  EXPECT_EQ(error.context().culprits, std::vector<int>{2}) << error.what();
+  expect_in(error.what(), "of 3 was killed by SIGKILL (which the kernel does");
+}
+
 TEST_F(Spawning, AKeeperThatIsFoundStoppedIsNamedAndNoRankIsBlamed) {
   const Gated gated;
   Spawned ranks = gated.spawn_ranks();
