@@ -151,6 +151,9 @@ void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_p
                              {membership_.rank()},
                              {}});
   }
+  if (end.connection->is_distrusted()) {
+    return membership_.fail({ErrorCode::kUnauthenticated, what, {end.peer}, {}});
+  }
   if (now >= end.next_look) {
     end.next_look = now + kLookAgain;
     ++end.looks;

@@ -533,6 +533,22 @@ TEST(Links, APeerWhoseDoorIsClosedIsLost) {
       &wires);
 }
 
+/// The other end may have one by then, and takes its end for ours.
+TEST(Links, WhoIsNotBelievedIsTheCulprit) {
+  Wires wires({0, 1});
+  wires.refuse(ErrorCode::kUnauthenticated);
+  on_native_ranks(
+      2,
+      [&](NativeRank& me) {
+        const Ints data(10, 1);
+        Ints got(10);
+        const Error error = thrown_by([&] { me.rank == 0 ? me.send(data, 1) : me.recv(got, 0); });
+        EXPECT_EQ(error.code(), ErrorCode::kUnauthenticated) << error.what();
+        EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+      },
+      &wires);
+}
+
 TEST(Links, AConnectionThatCannotBeMadeFailsTheGroup) {
   Wires wires({0, 1});
   wires.refuse();

@@ -55,7 +55,10 @@ class Wires {
   int board_fd() const noexcept { return memory_.get(); }
   net::Events& events() noexcept { return events_; }
   /// From now on nobody is given any.
-  void refuse() noexcept { refuses_.store(true); }
+  void refuse(ErrorCode code = ErrorCode::kSystem) noexcept {
+    refused_by_.store(code);
+    refuses_.store(true);
+  }
   /// Waits for all ranks.
   void all_have_made_it() { made_it_.arrive_and_wait(); }
   /// From now on `rank` is given none, as if it did nothing.
@@ -77,7 +80,7 @@ class Wires {
 
   net::Secured try_take(GroupId group, int rank, int peer, std::uint8_t lane) {
     EXPECT_NE(hosts_[static_cast<std::size_t>(rank)], hosts_[static_cast<std::size_t>(peer)]);
-    if (refuses_.load()) throw Error(ErrorCode::kSystem, "no route to host");
+    if (refuses_.load()) throw Error(refused_by_.load(), "no route to host");
     const std::lock_guard lock(mutex_);
     Wire& wire = wires_[key(group, rank, peer, lane)];
     const std::size_t end = rank < peer ? 0 : 1;
@@ -150,6 +153,7 @@ class Wires {
   int made_ = 0;               // mutex_
   std::atomic<int> withheld_{-1};
   std::atomic<bool> refuses_{false};
+  std::atomic<ErrorCode> refused_by_{};
   std::atomic<bool> has_ended_{false};
   std::atomic<bool> stopping_{false};
   std::thread runner_;

@@ -41,6 +41,10 @@ net::Secured DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lan
   }
   if (line.refusals >= kMostRefusals)
     throw Error(ErrorCode::kPeerLost, "its process takes no calls any more");
+  if (line.is_changed) {
+    throw Error(ErrorCode::kUnauthenticated,
+                "what its door answered was changed on its way, or comes from somebody else");
+  }
   if (!std::exchange(line.is_wanted, true)) events_.post([this, key] { call(key); });
   if (const auto error = shortage_.lasting(Clock::now())) throw *error;
   return {};
@@ -76,7 +80,9 @@ void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {
     if (!outcome.distrust.empty() && !std::exchange(line.has_told, true))
       log(LogLevel::error, outcome.distrust);
     line.refusals = outcome.error_number == ECONNREFUSED ? line.refusals + 1 : 0;
-    is_over = line.refusals == kMostRefusals;
+    // That rank has the connection by now, and takes its end for ours.
+    line.is_changed = outcome.error_number == EPROTO;
+    is_over = line.refusals == kMostRefusals || line.is_changed;
     if (outcome.answer == Answer::crossing) line.next_call = Clock::now() + kCrossing;
     if (is_there) line.socket = std::move(outcome.socket);
   }
@@ -106,7 +112,8 @@ Clock::time_point DataCalls::sweep(Clock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [key, line] : lines_) {
-      const bool waits = line.is_wanted && !line.socket && line.refusals < kMostRefusals;
+      const bool waits =
+          line.is_wanted && !line.socket && !line.is_changed && line.refusals < kMostRefusals;
       if (!waits) continue;
       if (now >= line.next_call && !line.call) due.push_back(key);
       if (line.call && line.refusals == 0) continue;  // it may take long

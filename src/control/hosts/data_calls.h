@@ -49,7 +49,8 @@ class DataCalls {
     Clock::time_point next_call = {};
     int refusals = 0;  ///< one after the other
     net::Secured socket = {};
-    bool has_told = false;  ///< that who is there is not believed
+    bool has_told = false;    ///< that who is there is not believed
+    bool is_changed = false;  ///< what that door has answered
   };
   void call(const Key& key);
   void on_outcome(const Key& key, Call::Outcome outcome);

@@ -67,7 +67,8 @@ class Door {
 class Call {
  public:
   struct Outcome {
-    int error_number = 0;   ///< ECONNREFUSED: nobody is at that door any more
+    /// ECONNREFUSED: nobody is at that door any more; EPROTO: its answer is none.
+    int error_number = 0;
     bool is_heard = false;  ///< by the other kernel, which has taken or refused the call
     std::optional<Answer> answer = {};
     net::Secured socket = {};   ///< if welcome, or nothing is answered

@@ -33,12 +33,15 @@ std::optional<Hello> hello_of(const net::Claim& claim, int world_size) noexcept 
                .lane = static_cast<std::uint8_t>(claim.lane)};
 }
 
+/// An answer stands in each byte of a word, so that one that was changed is none.
+constexpr std::uint32_t kEveryByte = 0x01010101;
+
 AnswerBytes encode(Answer answer) noexcept {
   std::string text;
   net::ByteWriter out(&text);
   out.u64(kMagic);
   out.u32(kWireVersion);
-  out.u32(static_cast<std::uint32_t>(answer));
+  out.u32(static_cast<std::uint32_t>(answer) * kEveryByte);
   AnswerBytes bytes{};
   std::ranges::copy(net::bytes_of(text), bytes.begin());
   return bytes;
@@ -47,8 +50,9 @@ AnswerBytes encode(Answer answer) noexcept {
 std::optional<Answer> decode_answer(std::span<const std::byte, kAnswerBytes> bytes) {
   net::ByteReader in({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   if (in.u64() != kMagic || in.u32() != kWireVersion) return std::nullopt;
-  const std::uint32_t answer = in.u32();
+  const std::uint32_t word = in.u32(), answer = word / kEveryByte;
   if (answer > static_cast<std::uint32_t>(Answer::refused)) return std::nullopt;
+  if (word != answer * kEveryByte) return std::nullopt;
   return static_cast<Answer>(answer);
 }
 

@@ -75,6 +75,7 @@ int TcpConnection::take(bool makes) {
   } catch (const Error& error) {
     unmade = error.what();
     is_lacking_here_.store(error.code() == ErrorCode::kSystem);
+    is_distrusted_.store(error.code() == ErrorCode::kUnauthenticated);
   }
   {
     const std::lock_guard lock(mutex_);

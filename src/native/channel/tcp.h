@@ -68,6 +68,8 @@ class TcpConnection {
   std::string how_ended() const;
   /// Whether it cannot be made because this process lacks something for it.
   bool is_lacking_here() const noexcept { return is_lacking_here_.load(); }
+  /// Whether it cannot be made because what the other end says is not to be believed.
+  bool is_distrusted() const noexcept { return is_distrusted_.load(); }
 
   /// Whether something is wanted to be sent that was not, or not whole.
   bool owes() const noexcept { return owes_.load(); }
@@ -92,7 +94,7 @@ class TcpConnection {
   std::string unmade_;    // mutex_; why there will be no socket
   std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
-  std::atomic<bool> owes_{false}, is_lacking_here_{false};
+  std::atomic<bool> owes_{false}, is_lacking_here_{false}, is_distrusted_{false};
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
 };
