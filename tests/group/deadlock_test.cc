@@ -111,9 +111,10 @@ TEST(Deadlock, IsToldInTimeUnlessSettingsSayOtherwise) {
 
 /// What a callback calls, in whichever thread, makes no second thread of the program.
 TEST(Deadlock, IsToldAfterACallbackHasCalledTheWorld) {
+  std::atomic<bool> is_set{false};
   on_stuck_ranks(
       2,
-      [](ProcessGroup& world) {
+      [&](ProcessGroup& world) {
         float x = 0, y = 0;
         if (world.rank() == 0) {
           const auto main = std::this_thread::get_id();
@@ -123,11 +124,13 @@ TEST(Deadlock, IsToldAfterACallbackHasCalledTheWorld) {
             called_by = std::this_thread::get_id();
             sent = world.send(x, 1, async);
           });
+          is_set.store(true);
           while (!called.done()) std::this_thread::sleep_for(1ms);
           called.wait();
           sent.wait();
           EXPECT_NE(called_by, main);
         } else {
+          while (!is_set.load()) std::this_thread::sleep_for(1ms);
           world.send(x, 0);
           world.recv(x, 0);
         }
