@@ -54,7 +54,7 @@ constexpr auto kGiven = 100ms;
 /// busy.
 constexpr auto kMayTake = 10s;
 
-/// As culprits, or in words: "rank 0 (pid 4711 on node-1) has failed", whose failure cannot be read.
+/// As culprits, or in words where a failure cannot be read: "rank 0 (pid 4711) has failed".
 void expect_names_ranks(const Error& error) {
   const bool is_in_words = std::string_view(error.what()).find(" (pid ") != std::string_view::npos;
   EXPECT_TRUE(!error.context().culprits.empty() || is_in_words) << error.what();
