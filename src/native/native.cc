@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/legality.h"
+#include "base/pages.h"
 #include "group/check.h"
 #include "group/native_spec.h"
 #include "group/under_way.h"
@@ -167,7 +168,6 @@ class Native final : public Backend, private control::Driver {
   std::unique_ptr<Backend> make_group(const GroupSpec& spec) override { return make_native(spec); }
 
   Memory allocate(std::size_t byte_count) override {
-    constexpr std::size_t kPageBytes = 4096;
     const std::size_t mapped =
         (std::max<std::size_t>(byte_count, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
     void* data = mapped < byte_count ? MAP_FAILED

@@ -533,38 +533,29 @@ TEST(Links, APeerWhoseDoorIsClosedIsLost) {
       &wires);
 }
 
-/// The other end may have one by then, and takes its end for ours.
-TEST(Links, WhoIsNotBelievedIsTheCulprit) {
+/// What both ranks are told where no connection is given, with an error of this code.
+void expect_refused(ErrorCode code, const std::vector<int>& culprits) {
   Wires wires({0, 1});
-  wires.refuse(ErrorCode::kUnauthenticated);
+  wires.refuse(code);
   on_native_ranks(
       2,
       [&](NativeRank& me) {
         const Ints data(10, 1);
         Ints got(10);
         const Error error = thrown_by([&] { me.rank == 0 ? me.send(data, 1) : me.recv(got, 0); });
-        EXPECT_EQ(error.code(), ErrorCode::kUnauthenticated) << error.what();
-        EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
-      },
-      &wires);
-}
-
-TEST(Links, AConnectionThatCannotBeMadeFailsTheGroup) {
-  Wires wires({0, 1});
-  wires.refuse();
-  on_native_ranks(
-      2,
-      [&](NativeRank& me) {
-        const Ints data(10, 1);
-        Ints got(10);
-        const Error error = thrown_by([&] { me.rank == 0 ? me.send(data, 1) : me.recv(got, 0); });
-        EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+        EXPECT_EQ(error.code(), code) << error.what();
+        EXPECT_EQ(error.context().culprits, culprits) << error.what();
         EXPECT_NE(std::string(error.what()).find(" cannot be made: no route to host"),
                   std::string::npos)
             << error.what();
       },
       &wires);
 }
+
+TEST(Links, AConnectionThatCannotBeMadeFailsTheGroup) { expect_refused(ErrorCode::kSystem, {0}); }
+
+/// The other end may have one by then, and takes its end for ours.
+TEST(Links, WhoIsNotBelievedIsTheCulprit) { expect_refused(ErrorCode::kUnauthenticated, {1}); }
 
 TEST(Links, WhatIsNoFrameIsBlamedOnItsSender) {
   Wires wires({0, 1});
