@@ -317,7 +317,7 @@ void show_agent(const Meeting& meeting, const Identity& identity) {
   control::Untold::of_process().show_on(*meeting.board, SlotIndex(identity.launched_rank));
   const control::Board board(*meeting.board);
   for (const SlotIndex slot : board.slots()) {
-    if (board.slot(slot).pid.load() == ::getpid()) control::outlive_failures(board, slot);
+    if (board.own_pid_of(slot) == ::getpid()) control::outlive_failures(board, slot);
   }
 }
 

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "control/board/describe.h"
-#include "control/untold.h"
+#include "control/board/notice.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
 #include "net/unix_socket.h"

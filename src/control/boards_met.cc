@@ -18,6 +18,7 @@
 #include "base/odd_ranks.h"
 #include "base/rank_list.h"
 #include "control/board/board.h"
+#include "control/board/owner.h"
 #include "control/memory/hand_over.h"
 #include "net/interfaces.h"
 #include "net/process_info.h"
@@ -307,7 +308,7 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
     memory = duplicate(options.board_fd);
     const Board board(memory);
     own.agent_board = options.world_size == board.world_size() &&
-                      board.slot(SlotIndex(options.rank)).state.load() == RankState::absent;
+                      board.state_of(SlotIndex(options.rank)) == RankState::absent;
   }
   std::vector<Introduction> all;
   for (const std::string& text : tell_all(options, "host", encode(own), deadline))
@@ -343,8 +344,7 @@ void show_elsewhere(const HostOptions& options) {
   if (options.store == nullptr || options.board_fd < 0) return;
   const Board agents(duplicate(options.board_fd));
   if (agents.world_size() != options.world_size) return;
-  RankState unused = RankState::absent;  // else it is the rank's own, of this world or an earlier
-  agents.slot(SlotIndex(options.rank)).state.compare_exchange_strong(unused, RankState::elsewhere);
+  show_elsewhere(agents, SlotIndex(options.rank));
 }
 
 Error not_gone_on(std::span<const int> ranks, const Deadline& deadline) {

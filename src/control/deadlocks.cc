@@ -188,8 +188,8 @@ WaitFacts Host::State::wait_elsewhere(WorldRank of, Asks asks) const {
 
 /// Whether it is time to ask: for long waits alone, and less often where many wait.
 Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
-  const Clock::time_point since(Clock::duration(own.slot().wait.since.load()));
-  if (others == nullptr || now < next_wait_questions || now - since < deadlock_after / 4)
+  const std::optional<Clock::time_point> since = own.waits_since();
+  if (others == nullptr || now < next_wait_questions || !since || now - *since < deadlock_after / 4)
     return Asks::no;
   const std::chrono::microseconds pause{500 * roster.world_size()};
   next_wait_questions = now + std::max<Clock::duration>(kDeadlockLook, pause);
@@ -227,7 +227,7 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   if (deadlock == Deadlock::off || now < next_deadlock_look) return;
   next_deadlock_look = now + kDeadlockLook;
   // Who does not wait is in no knot, and need not read what the others show.
-  if (own.slot().wait.version.load() == 0) return;
+  if (!own.waits_since()) return;
   std::vector<WaitFacts> facts = wait_facts(asks_elsewhere(now));
   const std::uint64_t entry = apply_log();
   // Whom the one before has freed may not have shown it yet.

@@ -34,12 +34,7 @@ void Membership::State::fail(const Finding& finding, const Request* request) noe
 }
 
 void Membership::State::fail_by(const Verdict& verdict) noexcept {
-  Cause cause{verdict.code, verdict.text, {}, {}};
-  for (const WorldRank culprit : verdict.culprits) {
-    if (const int member = members.member_of(culprit); member >= 0)
-      cause.culprits.push_back(member);
-  }
-  settle(std::move(cause));
+  settle({verdict.code, verdict.text, members.members_of(verdict.culprits), {}});
 }
 
 void Membership::State::settle(Cause cause) noexcept {
@@ -65,7 +60,7 @@ void Membership::State::settle(Cause cause) noexcept {
     std::uint64_t running = kRunning;
     abort_word.compare_exchange_strong(running, kFailed);
   }
-  ring(host->own.slot().bell);
+  ring(host->own.bell());
   host->process->post(
       [self = shared_from_this(), due = std::make_shared<PendingCallback>()] { self->announce(); });
 }
@@ -235,15 +230,13 @@ bool Membership::State::has_failed() noexcept {
 
 void Membership::State::adopt_parent(State& parent) noexcept {
   const Error failure = parent.make_error(nullptr);
-  std::vector<int> culprits;
-  for (const int of_parent : failure.context().culprits) {
-    const int member = members.member_of(parent.members.world_rank_of(of_parent));
-    if (member >= 0) culprits.push_back(member);
-  }
+  std::vector<WorldRank> culprits;
+  for (const int of_parent : failure.context().culprits)
+    culprits.push_back(parent.members.world_rank_of(of_parent));
   line.meeting_failed(Clock::now());
   fail({failure.code(),
         fmt::format("its parent failed meanwhile: {}", failure.what()),
-        std::move(culprits),
+        members.members_of(culprits),
         {}});
 }
 

@@ -18,7 +18,7 @@ MemberFacts GroupMembers::facts_of(int member) const {
   MemberFacts facts = others_->facts_of(group_, world_rank_of(member));
   if (facts.line && facts.line->failure) {
     std::vector<int>& culprits = facts.line->failure->culprits;
-    culprits = here_.members_of(culprits);
+    culprits = members_of(tutti::world_ranks(culprits));
   }
   return facts;
 }
@@ -66,7 +66,7 @@ void GroupMembers::ask(const std::vector<int>& members) const noexcept {
 
 void GroupMembers::notify(int member) const noexcept {
   if (is_here(member)) {
-    ring(here_.slot_of(member).bell);
+    here_.ring(member);
   } else {
     others_->notify(world_rank_of(member));
   }

@@ -33,6 +33,9 @@ class GroupMembers final : public FactSource {
   int size() const noexcept { return here_.size(); }
   WorldRank world_rank_of(int member) const noexcept { return here_.world_rank_of(member); }
   int member_of(WorldRank rank) const noexcept { return here_.member_of(rank); }
+  std::vector<int> members_of(const std::vector<WorldRank>& ranks) const {
+    return here_.members_of(ranks);
+  }
   bool is_here(int member) const noexcept { return roster_.is_here(world_rank_of(member)); }
   bool all_are_here() const noexcept;
   /// Of those that are here.

@@ -45,7 +45,7 @@ Host::State::State(std::shared_ptr<Process> process_in, BoardsMet met, const Hos
       policy(wait_policy(shared.slot_count(), own_cores.count())),
       own(shared, roster.slot_of(rank), std::move(met.memory)),
       callers(*process, own),
-      progress(own.slot().bell),
+      progress(own.bell()),
       log(shared, own) {
   if (others == nullptr) return;
   own.reserve_relay_area();
@@ -103,10 +103,7 @@ void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept 
 
 void Host::State::look_for_deaths(Clock::time_point now) noexcept {
   for (const SlotIndex slot : shared.slots()) {
-    Slot& other = shared.slot(slot);
-    if (slot == own.index() || ended.contains(slot)) continue;
-    if (other.state.load() != RankState::running) continue;
-    if (other.mark.look() != Mark::State::owner_died) continue;
+    if (slot == own.index() || ended.contains(slot) || !shared.has_died(slot)) continue;
     ended.insert(slot);
     const WorldRank dead = roster.rank_in(slot);
     if (has_left(shared, slot) || is_lost(dead)) continue;  // no loss: nobody needed it any more
@@ -146,7 +143,7 @@ namespace {
 std::vector<int> absent(const Host::State& host) {
   std::vector<int> ranks;
   for (const SlotIndex slot : host.shared.slots()) {
-    const RankState state = host.shared.slot(slot).state.load();
+    const RankState state = host.shared.state_of(slot);
     if (state == RankState::absent || state == RankState::starting)
       ranks.push_back(host.roster.rank_in(slot).value);
   }
@@ -184,37 +181,21 @@ class Gathering final : public Patience {
   Clock::time_point next_line_;
 };
 
-/// Takes the slot and its mark, on the control thread. False: another process has them.
-bool settle(Host::State& state) {
-  Slot& slot = state.own.slot();
-  RankState free = RankState::absent;
-  if (!slot.state.compare_exchange_strong(free, RankState::starting) || !slot.mark.take())
-    return false;
-  slot.pid.store(getpid());
-  slot.control_slot.store(state.own.index().value);
-  write_cores(slot, state.own_cores);
-  slot.state.store(RankState::running);
-  return true;
-}
-
 void leave(Host::State& state) noexcept {
-  Slot& slot = state.own.slot();
   if (state.relay) {
     state.own.show_wish({});
     state.relay->leave();
   }
-  slot.state.store(RankState::left);
-  slot.news.fetch_add(1);
-  slot.mark.let_go();
+  state.own.leave();
 }
 
 }  // namespace
 
 void Host::State::wait_for_all(Deadline& deadline, const std::function<void()>& look) {
   rouse_others();
-  for (const SlotIndex slot : shared.slots()) ring(shared.slot(slot).bell);
+  for (const SlotIndex slot : shared.slots()) ring(shared.bell(slot));
   Gathering gathering(*this, deadline, look);
-  const Waiter waiter{&loss_word, &own.slot().bell, policy};
+  const Waiter waiter{&loss_word, &own.bell(), policy};
   const WaitResult result = wait(waiter, gathering, [&] { return absent(*this).empty(); });
   if (result == WaitResult::ready) {
     cores = cores_of_all(shared).count();
@@ -260,13 +241,13 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
   }
   auto state = std::make_shared<State>(process, std::move(met), options);
   bool settled = false;
-  process->watch(*state, [&] { return settled = settle(*state); });
+  process->watch(*state, [&] { return settled = state->own.take(state->own_cores); });
   if (!settled) {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("rank {} of this world is present already (pid {}): every process needs "
                     "a rank of its own",
-                    options.rank, state->own.slot().pid.load()));
+                    options.rank, state->shared.own_pid_of(state->own.index())));
   }
   std::unique_ptr<Host> host(new Host(state));
   state->wait_for_all(deadline, options.look);

@@ -14,6 +14,7 @@
 
 #include "control/board/board.h"
 #include "control/board/log.h"
+#include "control/board/own_line.h"
 #include "control/board/owner.h"
 #include "control/boards_met.h"
 #include "control/callers.h"
@@ -45,10 +46,10 @@ struct Host::State final : Watched {
 
   // Watched, on the control thread.
   void tick(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept override;
-  Doorbell& control_bell() noexcept override { return own.slot().control_bell; }
+  Doorbell& control_bell() noexcept override { return own.control_bell(); }
   const void* board() const noexcept override { return shared.data(); }
   SlotIndex slot_index() const noexcept override { return own.index(); }
-  void sleep_at(SlotIndex slot) noexcept override { own.slot().control_slot.store(slot.value); }
+  void sleep_at(SlotIndex slot) noexcept override { own.sleeps_at(slot); }
 
   void look_for_deaths(Deadline::Clock::time_point now) noexcept;
   void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
@@ -295,8 +296,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::uint64_t times;  ///< see MembershipOptions
   const int rank;
   const GroupMembers members;
-  std::unique_ptr<Line> no_place;  ///< in place of a line of the slot, while there is none
-  OwnLine line;                    ///< mutex, while there may be none
+  std::optional<PrivateLine> no_place;
+  OwnLine line;  ///< mutex, while there may be none
   WaitAccount account;
   Waiter waiter;
   std::atomic<std::uint64_t> abort_word{kRunning};

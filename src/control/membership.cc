@@ -21,9 +21,9 @@ Membership::State::State(std::shared_ptr<Host::State> host_in, MembershipOptions
       rank(options.rank),
       members(host->shared, host->roster, host->others, options.id, std::move(options.world_ranks),
               options.rank),
-      no_place(line_in ? nullptr : std::make_unique<Line>()),
-      line(line_in ? *line_in : OwnLine(*no_place)),
-      waiter{&abort_word, &host->own.slot().bell, host->policy, &account} {
+      no_place(line_in ? std::nullopt : std::optional<PrivateLine>(std::in_place)),
+      line(line_in ? *line_in : no_place->line()),
+      waiter{&abort_word, &host->own.bell(), host->policy, &account} {
   if (no_place) line.set_state(LineState::meeting);
   host->process->guard(abort_word);
 }
@@ -162,11 +162,7 @@ std::optional<Cause> Membership::last_told() const {
   const Host::State& host = *state_->host;
   const auto told = Untold::of_process().last_told(host.number, host.rank);
   if (!told) return std::nullopt;
-  Cause cause{told->code, told->text, {}, {}};
-  for (const WorldRank culprit : told->culprits)
-    if (const int member = state_->members.member_of(culprit); member >= 0)
-      cause.culprits.push_back(member);
-  return cause;
+  return Cause{told->code, told->text, state_->members.members_of(told->culprits), {}};
 }
 
 Error Membership::error(const Request* request) const { return state_->make_error(request); }

@@ -34,11 +34,11 @@ Relay::Relay(const Board& board, const Roster& roster, SlotOwner& own, OtherHost
       seen_(static_cast<std::size_t>(board.slot_count())) {}
 
 void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
-  own_.slot().beat.fetch_add(1);
+  own_.beat();
   try {
     // Another one has taken over while this rank was stopped. It need not find out by writing: it
     // may wait for an answer that has gone to that one.
-    if (is_relay_ && place_.relay() != own_.index()) leave();
+    if (is_relay_ && VoteBytes::relay_on(board_) != own_.index()) leave();
     if (!is_relay_ && is_due(now)) take_over(now);
     if (is_relay_) *next = std::min(*next, take_part(now));
   } catch (const Error& error) {
@@ -58,7 +58,7 @@ void Relay::leave() noexcept {
 
 /// Whether this rank is the lowest that is well, and the relay is not.
 bool Relay::is_due(Clock::time_point now) {
-  const auto relay = place_.relay();
+  const auto relay = VoteBytes::relay_on(board_);
   bool is_first = true, has_relay = false;
   for (const SlotIndex slot : board_.slots()) {
     if (slot == own_.index() || !is_well(slot, now)) continue;
@@ -70,12 +70,10 @@ bool Relay::is_due(Clock::time_point now) {
 
 /// Whether the owner lives, and has not been silent for long while this rank has looked.
 bool Relay::is_well(SlotIndex slot, Clock::time_point now) {
-  const Slot& other = board_.slot(slot);
   Seen& seen = seen_[slot.index()];
-  const std::uint64_t beat = other.beat.load();
+  const std::uint64_t beat = board_.beat_of(slot);
   if (seen.beat != beat || seen.since == Clock::time_point{}) seen = {beat, now};
-  const bool lives = other.state.load() == RankState::running && !other.mark.is_known_dead();
-  return lives && now < seen.since + kVoteOvertake;
+  return board_.is_running(slot) && now < seen.since + kVoteOvertake;
 }
 
 void Relay::take_over(Clock::time_point now) {
@@ -265,7 +263,7 @@ bool Relay::goes_on_here(GroupId group) const {
   if (failed_.contains(group)) return false;
   for (const SlotIndex slot : board_.slots()) {
     const Line* const line = board_.find_line(slot, group);
-    if (line != nullptr && line->failure.load() == 0 && !has_left(line->state.load())) return true;
+    if (line != nullptr && !shows_failure(*line) && !has_left(state_of(*line))) return true;
   }
   return false;
 }

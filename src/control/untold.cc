@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "control/board/owner.h"
+#include "control/board/notice.h"
 #include "control/process.h"
 
 namespace tutti::control {
@@ -103,10 +103,9 @@ bool Untold::is_untold(GroupId group, int rank) noexcept {
 
 void Untold::show() noexcept {
   if (!board_) return;
-  UntoldNotice& notice = board_->slot(slot_).untold;
   if (failures_.empty()) {
     shown_.reset();
-    return notice.failure.store(0);
+    return write_untold(*board_, slot_, {});
   }
   const auto untold = std::find_if(failures_.begin(), failures_.end(),
                                    [](const Failure& failure) { return !failure.is_told; });
@@ -114,21 +113,12 @@ void Untold::show() noexcept {
   // The process may end at any time: what stands there is not taken away for a moment.
   if (shown_ == first) return;
   shown_ = first;
-  notice.failure.store(0);
   const bool is_of_job = first.world_size == board_->world_size();
-  write_set(notice.culprits, is_of_job ? first.culprits : std::vector<WorldRank>(),
-            board_->world_size());
-  notice.text.write(first.text);
-  notice.is_told.store(first.is_told ? 1 : 0);
-  notice.failure.store(failure_word(first.code));
-}
-
-std::optional<UntoldFailure> read_untold(const Board& board, SlotIndex slot) {
-  const UntoldNotice& notice = board.slot(slot).untold;
-  const std::uint32_t failure = notice.failure.load();
-  if (failure == 0) return std::nullopt;
-  return UntoldFailure{failure_code(failure), read_set(notice.culprits, board.world_size()),
-                       notice.text.read(), notice.is_told.load() != 0};
+  write_untold(*board_, slot_,
+               UntoldFailure{.code = first.code,
+                             .culprits = is_of_job ? first.culprits : std::vector<WorldRank>(),
+                             .text = first.text,
+                             .is_told = first.is_told});
 }
 
 }  // namespace tutti::control

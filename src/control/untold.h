@@ -20,14 +20,6 @@
 
 namespace tutti::control {
 
-/// A failure as the agent finds it.
-struct UntoldFailure {
-  ErrorCode code = ErrorCode::kInternal;
-  std::vector<WorldRank> culprits;  ///< empty where not known
-  std::string text;
-  bool is_told = false;  ///< to that program: it stays because somebody else had left
-};
-
 class Untold {
  public:
   struct Failure {
@@ -72,8 +64,5 @@ class Untold {
   SlotIndex slot_{0};              // mutex_
   std::optional<Failure> shown_;   // mutex_; on that board
 };
-
-/// What the process that owns `slot` has left untold.
-std::optional<UntoldFailure> read_untold(const Board& board, SlotIndex slot);
 
 }  // namespace tutti::control

@@ -93,8 +93,8 @@ void Host::State::show_wish() noexcept {
 void Host::State::hear_while_held_up() noexcept {
   std::set<WorldRank> told;
   for (const SlotIndex slot : shared.slots()) {
-    if (shared.slot(slot).mark.is_known_dead()) continue;
-    for (const WorldRank each : read_set(shared.slot(slot).held_up, roster.world_size()))
+    if (shared.is_known_dead(slot)) continue;
+    for (const WorldRank each : shared.held_up_by(slot))
       if (!is_lost(each)) told.insert(each);
   }
   if (told.empty()) return;
@@ -108,10 +108,10 @@ void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_poin
   static constexpr std::chrono::milliseconds kBetween{20};
   static constexpr int kLooks = static_cast<int>(kHeldUp / kBetween);
   for (const SlotIndex slot : shared.slots()) {
-    const std::uint64_t shown = shared.slot(slot).wish.load();
+    const std::uint64_t shown = shared.wish_of(slot);
     SeenWish& seen = seen_wishes[slot];
     if (std::exchange(seen.number, shown) != shown) seen.looks = 0;
-    if (shown == 0 || shared.slot(slot).mark.is_known_dead()) continue;
+    if (shown == 0 || shared.is_known_dead(slot)) continue;
     if (now >= seen.next_look) {
       seen.next_look = now + kBetween;
       ++seen.looks;
@@ -182,7 +182,7 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
   }
   own.publish_lost({all.begin(), all.end()});
   loss_word.store(kFailed);
-  ring(own.slot().bell);
+  ring(own.bell());
   for (const auto& membership : all_memberships()) membership->peers_lost(all, why);
 }
 
@@ -191,10 +191,8 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
 void Host::State::catch_up() noexcept {
   has_missed_entries.store(true);
   std::set<WorldRank> shown;
-  for (const SlotIndex slot : shared.slots()) {
-    for (const WorldRank each : read_set(shared.slot(slot).lost, roster.world_size()))
-      shown.insert(each);
-  }
+  for (const SlotIndex slot : shared.slots())
+    for (const WorldRank each : shared.lost_by(slot)) shown.insert(each);
   for (const auto& membership : all_memberships()) membership->adopt_from_lines();
   if (!shown.empty()) apply_loss({shown.begin(), shown.end()}, {});
 }

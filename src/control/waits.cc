@@ -168,7 +168,7 @@ class Membership::State::Room final : public Patience {
     const bool is_over = !is_there() && (is_full_ || deadline_.expired(now));
     return is_over ? Verdict::give_up : Verdict::keep_waiting;
   }
-  bool is_there() const noexcept { return state_.no_place == nullptr; }
+  bool is_there() const noexcept { return !state_.no_place; }
   /// What there is no room for, once the wait was given up.
   std::string why() const {
     if (!why_.empty()) return why_;
@@ -330,9 +330,7 @@ class Membership::State::Blame final : public Patience {
     const State& concerned = ends_with_ != nullptr ? *ends_with_ : state_;
     for (int member = 0; member < concerned.size(); ++member) {
       if (member == concerned.rank || !concerned.members.is_here(member)) continue;
-      Slot& other = concerned.members.here().slot_of(member);
-      if (other.state.load() == RankState::running && other.mark.look() == Mark::State::owner_died)
-        return true;
+      if (concerned.members.here().has_died(member)) return true;
     }
     return false;
   }
@@ -424,8 +422,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   State& state = *state_;
   if (state.abort_word.load() != kRunning) throw state.close_error(where);
   const std::string site = name_of(where);
-  state.host->own.publish_purpose(closing_key(state.id),
-                                  site.empty() ? "the destructor" : "close at " + site);
+  state.host->own.publish_closing(state.id, site.empty() ? "the destructor" : "close at " + site);
   state.line.say_goodbye(last_seq, chain);
   state.line.set_state(LineState::closing);
   notify_all();

@@ -8,6 +8,9 @@
 #include <thread>
 
 #include "control/board/describe.h"
+#include "control/board/layout.h"
+#include "control/board/members.h"
+#include "control/board/own_line.h"
 #include "control/board/owner.h"
 #include "control/board/waits.h"
 #include "tutti/error.h"
@@ -196,6 +199,15 @@ TEST(Board, SetsAndFailuresRoundTrip) {
   owner->publish_failure(OwnLine(*line), ErrorCode::kAborted, lost);
   EXPECT_EQ(line->failure.load(), failure_word(ErrorCode::kAborted, 1));
   EXPECT_EQ(read_set(line->ranks, board.world_size()), lost);
+}
+
+TEST(Board, MembersAmongRanksOfTheWorldAreInOrder) {
+  const net::Fd memory = Board::make(4);
+  const Board board(memory);
+  const Roster roster = Roster::of_one_host(4, "alone");
+  const BoardMembers members(board, roster, 7, world_ranks({3, 1, 0}), 0);
+  EXPECT_EQ(members.members_of(world_ranks({0, 2, 3})), (std::vector{0, 2}));
+  EXPECT_TRUE(members.members_of(world_ranks({2})).empty());
 }
 
 TEST(Board, TheFirstFailureOfASlotSaysWhoIsToBlame) {

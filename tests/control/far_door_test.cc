@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "control/board/board.h"
+#include "control/board/layout.h"
 #include "control/hosts/remote_hosts.h"
 #include "control/hosts/report.h"
 #include "net/frame.h"

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "control/board/board.h"
+#include "control/board/layout.h"
 
 namespace tutti::control {
 

@@ -13,6 +13,8 @@
 #include "control/board/board.h"
 #include "control/board/describe.h"
 #include "control/board/log.h"
+#include "control/board/notice.h"
+#include "control/board/own_line.h"
 #include "control/board/owner.h"
 #include "control/board/waits.h"
 #include "control/garbage.h"
@@ -207,7 +209,7 @@ inline void read_everything(const Board& board, SlotOwner& own) {
   cores_of_all(board);
   read_waits_of_all(board);
   read_log(board, own);
-  VotePlace(board, own, 2).relay();
+  VoteBytes::relay_on(board);
 }
 
 }  // namespace tutti::control

@@ -117,7 +117,7 @@ TEST(Host, TheAgentsBoardServesTheFirstWorldOnly) {
     EXPECT_NE(hosts[1]->board().data(), hosts[2]->board().data());
     both_in_all.arrive_and_wait();
   });
-  EXPECT_EQ(board.slot(SlotIndex(0)).state.load(), RankState::left);
+  EXPECT_EQ(board.state_of(SlotIndex(0)), RankState::left);
 }
 
 TEST(Host, OneWithoutTheAgentsBoardMakesAllDoWithout) {

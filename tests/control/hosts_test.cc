@@ -171,7 +171,7 @@ TEST(Hosts, AFailureThatAStoppedHostHoldsUpCountsHereAfterASecond) {
   EXPECT_GE(Clock::now() - began, 950ms) << "the other host might have answered";
   EXPECT_EQ(a.world->cause()->code, ErrorCode::kAborted);
   EXPECT_EQ(a.world->cause()->text, "rank 0 aborted the group");
-  EXPECT_NE(Board(a.memory).slot(SlotIndex(0)).wish.load(), 0u) << "the log has yet to say it";
+  EXPECT_NE(Board(a.memory).wish_of(SlotIndex(0)), 0u) << "the log has yet to say it";
 }
 
 TEST(Hosts, AnotherHostIsToldAndAwaitedAtTheEnd) {

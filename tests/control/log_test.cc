@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/board/layout.h"
 #include "tutti/error.h"
 
 namespace tutti::control {

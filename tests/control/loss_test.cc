@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "control/board/layout.h"
 #include "control/forked_ranks.h"
 #include "op_patience.h"
 

@@ -178,7 +178,7 @@ TEST(Manners, AForkedChildIsRefused) {
   waitpid(child, &status, 0);
   EXPECT_EQ(status, 0) << "step " << WEXITSTATUS(status);
   EXPECT_FALSE(world->cause()) << "the parent is not concerned";
-  EXPECT_EQ(host->board().slot(SlotIndex(0)).state.load(), RankState::running);
+  EXPECT_EQ(host->board().state_of(SlotIndex(0)), RankState::running);
   world->close(0, 0, Deadline::after(1s));
 }
 

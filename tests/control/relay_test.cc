@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "control/board/own_line.h"
 #include "control/garbage.h"
 #include "control/hosts/vote_frame.h"
 #include "control/hosts/vote_place.h"

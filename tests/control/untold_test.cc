@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "control/board/notice.h"
+
 namespace tutti::control {
 namespace {
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "control/board/layout.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -35,13 +36,13 @@ HostVote with_entry(HostVote vote, const std::string& text) {
 
 TEST(VotePlace, TheFirstRelayBeginsWithTheFirstVote) {
   TwoRanks ranks;
-  EXPECT_FALSE(ranks.first.place.relay());
+  EXPECT_FALSE(VoteBytes::relay_on(ranks.board));
   const auto vote = ranks.second.place.take_over(1);
   ASSERT_TRUE(vote);
   HostVote expected = first_vote(3);
   expected.term = 1;
   EXPECT_EQ(*vote, expected);
-  EXPECT_EQ(ranks.first.place.relay(), SlotIndex(1));
+  EXPECT_EQ(VoteBytes::relay_on(ranks.board), SlotIndex(1));
 }
 
 TEST(VotePlace, TheNextRelayGoesOnWithWhatWasWritten) {

@@ -91,7 +91,7 @@ class Wires {
         wire.ends = make();
         ++made_;
         wire.state = Wire::State::there;
-        for (const int each : {rank, peer}) ring(board_.slot(SlotIndex(each)).bell);
+        for (const int each : {rank, peer}) ring(board_.bell(SlotIndex(each)));
       });
     }
     if (rank == withheld_.load()) return {};

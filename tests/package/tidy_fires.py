@@ -35,6 +35,8 @@ PLANTED = {
     "src/control": [
         ('#include "native/native.h"\n', "control may not include native"),
         ('#include "control/board/layout.h"\n', "the layout of the board"),
+        ('#include "control/board/line.h"\n', "the layout of the board"),
+        ('#include "control/board/own_line.h"\nauto f(Board& b) { return b.find_line(SlotIndex(0), 1)->entered.load(); }\n', "a line of the board"),
     ],
     "src/control/judge": [
         ('#include "control/host.h"\n', "control/judge may not include control"),

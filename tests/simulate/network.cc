@@ -5,6 +5,7 @@
 
 #include "base/wait.h"
 #include "control/board/describe.h"
+#include "control/board/layout.h"
 #include "control/board/waits.h"
 
 namespace tutti::simulate {
@@ -281,7 +282,7 @@ void Network::report(int rank, int to, std::optional<int> ring) {
   if (!has_left && !ring) return;
   post(from, to, kFacts, [this, rank, to, ring, has_left] {
     if (has_left) known(to, rank).has_left = true;
-    if (ring) tutti::ring(host_at(to).board->slot(roster(to).slot_of(WorldRank(*ring))).bell);
+    if (ring) tutti::ring(host_at(to).board->bell(roster(to).slot_of(WorldRank(*ring))));
   });
 }
 
@@ -337,7 +338,7 @@ void Network::answer_wait(int rank, int to) {
   const control::Board& board = *host_at(from).board;
   const SlotIndex slot = roster(from).slot_of(WorldRank(rank));
   control::WaitFacts wait = control::read_wait(board, slot);
-  if (board.slot(slot).mark.is_known_dead()) wait.is_running = false;
+  if (board.is_known_dead(slot)) wait.is_running = false;
   for (control::WaitPart& part : wait.parts) part.words = control::describe_wait(board, slot, part);
   post(from, to, kFacts, [this, rank, to, wait = std::move(wait)] { known(to, rank).wait = wait; });
 }

@@ -4,11 +4,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "control/board/layout.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -91,6 +91,21 @@ Board::Board(const net::Fd& memory) {
   }
 }
 
+BoardHeader& Board::header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
+
+Slot& Board::slot(SlotIndex of) const noexcept {
+  return *reinterpret_cast<Slot*>(data() + kSlotBytes * (of.index() + 1));
+}
+
+std::size_t Board::more_lines_offset(SlotIndex of) const noexcept {
+  return slots_bytes(slot_count_) + kMoreLineBytes * of.index();
+}
+
+RelayArea& Board::relay_area(SlotIndex of) const noexcept {
+  const std::size_t first = more_lines_offset(SlotIndex(slot_count_));
+  return *reinterpret_cast<RelayArea*>(data() + first + sizeof(RelayArea) * of.index());
+}
+
 int Board::line_count(SlotIndex of) const noexcept {
   constexpr std::uint32_t kMost = kMaxLines - kLinesPerSlot;
   const std::uint32_t more = slot(of).more_lines.load(std::memory_order_acquire);
@@ -112,6 +127,33 @@ RankState Board::state_of(SlotIndex of) const noexcept {
   return slot(of).state.load(std::memory_order_acquire);
 }
 
+bool Board::is_known_dead(SlotIndex of) const noexcept { return slot(of).mark.is_known_dead(); }
+
+bool Board::is_running(SlotIndex of) const noexcept {
+  return slot(of).state.load() == RankState::running && !is_known_dead(of);
+}
+
+bool Board::has_died(SlotIndex of) const noexcept {
+  return slot(of).state.load() == RankState::running &&
+         slot(of).mark.look() == Mark::State::owner_died;
+}
+
+Doorbell& Board::bell(SlotIndex of) const noexcept { return slot(of).bell; }
+Doorbell& Board::control_bell(SlotIndex of) const noexcept { return slot(of).control_bell; }
+std::uint64_t Board::news_of(SlotIndex of) const noexcept { return slot(of).news.load(); }
+std::uint64_t Board::beat_of(SlotIndex of) const noexcept { return slot(of).beat.load(); }
+std::uint64_t Board::wish_of(SlotIndex of) const noexcept { return slot(of).wish.load(); }
+
+std::vector<WorldRank> Board::lost_by(SlotIndex of) const {
+  return read_set(slot(of).lost, world_size_);
+}
+
+std::vector<WorldRank> Board::held_up_by(SlotIndex of) const {
+  return read_set(slot(of).held_up, world_size_);
+}
+
+int Board::own_pid_of(SlotIndex of) const noexcept { return slot(of).pid.load(); }
+
 std::optional<int> Board::exit_of(SlotIndex slot) const noexcept {
   const BoardHeader::Exit& exit = header().exits[slot.index()];
   if (exit.known.load(std::memory_order_acquire) == 0) return std::nullopt;
@@ -120,7 +162,7 @@ std::optional<int> Board::exit_of(SlotIndex slot) const noexcept {
 
 int Board::pid_of(SlotIndex of) const noexcept {
   const int told = header().exits[of.index()].pid.load(std::memory_order_acquire);
-  return told != 0 ? told : slot(of).pid.load();
+  return told != 0 ? told : own_pid_of(of);
 }
 
 void Board::set_pid(SlotIndex slot, int pid) noexcept {
@@ -132,6 +174,12 @@ void Board::set_exit(SlotIndex slot, int wait_status) noexcept {
   exit.wait_status.store(wait_status, std::memory_order_relaxed);
   exit.known.store(1, std::memory_order_release);
 }
+
+GroupId group_of(const Line& line) noexcept { return line.group.load(std::memory_order_acquire); }
+
+LineState state_of(const Line& line) noexcept { return line.state.load(); }
+
+bool shows_failure(const Line& line) noexcept { return line.failure.load() != 0; }
 
 bool has_left(const Board& board, SlotIndex of) noexcept {
   const Slot& slot = board.slot(of);
@@ -174,19 +222,6 @@ Cores cores_of_all(const Board& board) noexcept {
     all.join(cores);
   }
   return all;
-}
-
-std::vector<WorldRank> read_set(const RankWords& words, int world_size) {
-  std::vector<WorldRank> ranks;
-  for (int first = 0; first < world_size; first += 64) {
-    std::uint64_t word =
-        words[static_cast<std::size_t>(first) / 64].load(std::memory_order_acquire);
-    for (; word != 0; word &= word - 1) {
-      const int rank = first + std::countr_zero(word);
-      if (rank < world_size) ranks.emplace_back(rank);
-    }
-  }
-  return ranks;
 }
 
 std::optional<Verdict> read_proposal(const Board& board, const Proposal& place,

@@ -12,12 +12,21 @@
 
 #include "base/cores.h"
 #include "base/roster.h"
-#include "control/board/layout.h"
+#include "base/wait.h"
+#include "control/board/limits.h"
+#include "control/judge/facts.h"
 #include "control/judge/verdict.h"
 #include "control/memory/memory.h"
 #include "net/fd.h"
 
 namespace tutti::control {
+
+// Of the layout, which is complete in control/board alone.
+struct BoardHeader;
+struct Line;
+struct Proposal;
+struct RelayArea;
+struct Slot;
 
 /// A board mapped into this process.
 class Board {
@@ -35,33 +44,44 @@ class Board {
   int world_size() const noexcept { return world_size_; }
   /// The same address for all boards of this process that are the same memory.
   std::byte* data() const noexcept { return mapping_->data(); }
-  BoardHeader& header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
-  Slot& slot(SlotIndex slot) const noexcept {
-    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (slot.index() + 1));
-  }
+  BoardHeader& header() const noexcept;
+  Slot& slot(SlotIndex slot) const noexcept;
   std::size_t byte_count() const noexcept { return mapping_->byte_count(); }
   /// Of the lines of a slot those that are reserved.
   int line_count(SlotIndex slot) const noexcept;
   Line& line(SlotIndex slot, int index) const noexcept;
   /// Where the further lines of a slot lie.
-  std::size_t more_lines_offset(SlotIndex slot) const noexcept {
-    return kSlotBytes * (static_cast<std::size_t>(slot_count_) + 1) + kMoreLineBytes * slot.index();
-  }
-  /// Where the area of a slot's owner lies for the time when it is the relay of its host.
-  std::size_t relay_area_offset(SlotIndex slot) const noexcept {
-    return more_lines_offset(SlotIndex(slot_count_)) + sizeof(RelayArea) * slot.index();
-  }
-  RelayArea& relay_area(SlotIndex slot) const noexcept {
-    return *reinterpret_cast<RelayArea*>(data() + relay_area_offset(slot));
-  }
+  std::size_t more_lines_offset(SlotIndex slot) const noexcept;
+  /// Of a slot's owner, for the time when it is the relay of its host.
+  RelayArea& relay_area(SlotIndex slot) const noexcept;
   /// The line of a slot's owner for a group, or null. Valid while its `group` stays the same.
   Line* find_line(SlotIndex slot, GroupId group) const noexcept;
 
   RankState state_of(SlotIndex slot) const noexcept;
+  /// Somebody has seen by its mark that the owner is dead.
+  bool is_known_dead(SlotIndex slot) const noexcept;
+  /// By the owner's own word, and it is not known dead.
+  bool is_running(SlotIndex slot) const noexcept;
+  /// The same looked up at its mark: it was running, and is dead.
+  bool has_died(SlotIndex slot) const noexcept;
+  /// Where the owner's threads sleep, and where control threads do: see rouse_control.
+  Doorbell& bell(SlotIndex slot) const noexcept;
+  Doorbell& control_bell(SlotIndex slot) const noexcept;
+  /// Grows with each change that other hosts are told of unasked: see Report.
+  std::uint64_t news_of(SlotIndex slot) const noexcept;
+  /// Grows while the owner's control thread runs, with other hosts.
+  std::uint64_t beat_of(SlotIndex slot) const noexcept;
+  /// The number of what read_wish finds; 0: the owner has no wish.
+  std::uint64_t wish_of(SlotIndex slot) const noexcept;
+  /// Those that are lost as far as the owner has applied the log; and those that are lost by their
+  /// mark, while the owner, a relay, is held up.
+  std::vector<WorldRank> lost_by(SlotIndex slot) const;
+  std::vector<WorldRank> held_up_by(SlotIndex slot) const;
   /// How the owner ended, as waitpid says it, once the agent has told.
   std::optional<int> exit_of(SlotIndex slot) const noexcept;
-  /// The owner's process; 0 while there is none.
+  /// The owner's process; 0 while there is none. As its agent sees it, or else as it does itself.
   int pid_of(SlotIndex slot) const noexcept;
+  int own_pid_of(SlotIndex slot) const noexcept;
   /// For the agent: how the owner ended.
   void set_pid(SlotIndex slot, int pid) noexcept;
   void set_exit(SlotIndex slot, int wait_status) noexcept;
@@ -103,6 +123,10 @@ class Lines {
   const int count_;
 };
 
+GroupId group_of(const Line& line) noexcept;  ///< 0: free
+LineState state_of(const Line& line) noexcept;
+bool shows_failure(const Line& line) noexcept;
+
 /// Wakes a control thread, also one that is just about to sleep.
 void rouse(Doorbell& control_bell) noexcept;
 /// Whether the owner has left in order. It said so; or it has ended, in whatever way, after it had
@@ -117,8 +141,6 @@ void rouse_others(const Board& board, SlotIndex own) noexcept;
 /// Of all ranks that are or were running, together.
 Cores cores_of_all(const Board& board) noexcept;
 
-/// The ranks of a world of that size in a set, ascending.
-std::vector<WorldRank> read_set(const RankWords& words, int world_size);
 /// What stands in a place for proposals; of `number` the bits of kProposalMask count. None: another
 /// one stands there, or none.
 std::optional<Verdict> read_proposal(const Board& board, const Proposal& place,

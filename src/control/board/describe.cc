@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "control/board/layout.h"
 #include "control/board/words.h"
 #include "control/judge/clock.h"
 #include "control/judge/deadlock.h"

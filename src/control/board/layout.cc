@@ -6,23 +6,6 @@
 
 namespace tutti::control {
 
-std::optional<Shown> SharedShown::read() const noexcept {
-  Shown value;
-  value.seq = words_[0].load(std::memory_order_acquire);
-  if (value.seq == 0) return std::nullopt;
-  value.chain = words_[1].load(std::memory_order_acquire);
-  value.count = words_[2].load(std::memory_order_acquire);
-  value.factor = std::bit_cast<double>(words_[3].load(std::memory_order_acquire));
-  const std::uint64_t packed = words_[4].load(std::memory_order_acquire);
-  if (words_[0].load(std::memory_order_relaxed) != value.seq) return std::nullopt;
-  value.op = static_cast<std::uint8_t>(packed);
-  value.dtype = static_cast<std::uint8_t>(packed >> 8);
-  value.reduce = static_cast<std::uint8_t>(packed >> 16);
-  value.site = static_cast<std::uint8_t>(packed >> 24);
-  value.root_or_peer = static_cast<std::int32_t>(packed >> 32);
-  return value;
-}
-
 template <std::size_t Bytes>
 void Text<Bytes>::write(std::string_view text) noexcept {
   const std::size_t used = std::min(text.size(), Bytes - 1);

@@ -1,5 +1,7 @@
 #include "control/board/log.h"
 
+#include "control/board/layout.h"
+
 namespace tutti::control {
 
 namespace {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/board/layout.h"
+
 namespace tutti::control {
 
 std::optional<LineFacts> read_line(const Board& board, SlotIndex slot, const Line& line,
@@ -87,14 +89,16 @@ std::optional<LineFacts> BoardMembers::read_line(int member) const {
   const Line* const line = line_of(member);
   if (line == nullptr) return std::nullopt;
   auto facts = control::read_line(board_, slot_index_of(member), *line, group_);
-  if (facts && facts->failure) facts->failure->culprits = members_of(facts->failure->culprits);
+  if (facts && facts->failure)
+    facts->failure->culprits = members_of(tutti::world_ranks(facts->failure->culprits));
   return facts;
 }
 
-std::vector<int> BoardMembers::members_of(const std::vector<int>& ranks) const {
+std::vector<int> BoardMembers::members_of(const std::vector<WorldRank>& ranks) const {
   std::vector<int> members;
-  for (const int rank : ranks)
-    if (const int member = member_of(WorldRank(rank)); member >= 0) members.push_back(member);
+  for (const WorldRank rank : ranks)
+    if (const int member = member_of(rank); member >= 0) members.push_back(member);
+  std::sort(members.begin(), members.end());
   return members;
 }
 
@@ -123,6 +127,8 @@ bool BoardMembers::is_on_core(int core, int member) const noexcept {
     if (each != rank_ && roster_.is_here(world_rank_of(each)) && is_there(each)) return true;
   return false;
 }
+
+void BoardMembers::ring(int member) const noexcept { tutti::ring(slot_of(member).bell); }
 
 std::string BoardMembers::site_of(int member, std::uint8_t site) const {
   return read_site(slot_of(member), site);

@@ -40,11 +40,14 @@ class BoardMembers {
   }
   /// -1: the rank of the world is no member.
   int member_of(WorldRank rank) const noexcept;
-  /// Of ranks of the world those that are members, by their ranks in the group.
-  std::vector<int> members_of(const std::vector<int>& ranks) const;
+  /// Of ranks of the world those that are members, by their ranks in the group, ascending.
+  std::vector<int> members_of(const std::vector<WorldRank>& ranks) const;
   SlotIndex slot_index_of(int member) const noexcept {
     return roster_.slot_of(world_rank_of(member));
   }
+  /// See Board.
+  bool has_died(int member) const noexcept { return board_.has_died(slot_index_of(member)); }
+  void ring(int member) const noexcept;
   Slot& slot_of(int member) const noexcept { return board_.slot(slot_index_of(member)); }
 
  private:

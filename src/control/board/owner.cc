@@ -1,30 +1,46 @@
 #include "control/board/owner.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <string>
 
+#include "control/board/layout.h"
+#include "control/board/own_line.h"
+
 namespace tutti::control {
 
-void write_cores(Slot& slot, const Cores& cores) noexcept {
-  for (std::size_t i = 0; i < cores.mask.size(); ++i) slot.cores[i].store(cores.mask[i]);
-  slot.core_quota.store(cores.quota);
-}
-
-void write_set(RankWords& words, const std::vector<WorldRank>& ranks, int world_size) noexcept {
-  for (int first = 0; first < world_size; first += 64) {
-    std::uint64_t word = 0;
-    for (const WorldRank rank : ranks) {
-      if (rank.value >= first && rank.value < std::min(first + 64, world_size))
-        word |= std::uint64_t{1} << (rank.value - first);
-    }
-    words[static_cast<std::size_t>(first) / 64].store(word, std::memory_order_release);
-  }
+void show_elsewhere(const Board& agents, SlotIndex slot) noexcept {
+  RankState unused = RankState::absent;  // else it is the rank's own, of this world or an earlier
+  agents.slot(slot).state.compare_exchange_strong(unused, RankState::elsewhere);
 }
 
 void outlive_failures(const Board& board, SlotIndex slot) noexcept {
   for (Line& line : Lines(board, slot))
     if (line.failure.load() != 0) line.failure.fetch_or(kOutlived);
 }
+
+bool SlotOwner::take(const Cores& cores) noexcept {
+  RankState free = RankState::absent;
+  if (!slot_.state.compare_exchange_strong(free, RankState::starting) || !slot_.mark.take())
+    return false;
+  slot_.pid.store(::getpid());
+  sleeps_at(index_);
+  for (std::size_t i = 0; i < cores.mask.size(); ++i) slot_.cores[i].store(cores.mask[i]);
+  slot_.core_quota.store(cores.quota);
+  slot_.state.store(RankState::running);
+  return true;
+}
+
+void SlotOwner::leave() noexcept {
+  slot_.state.store(RankState::left);
+  slot_.news.fetch_add(1);
+  slot_.mark.let_go();
+}
+
+void SlotOwner::sleeps_at(SlotIndex slot) noexcept { slot_.control_slot.store(slot.value); }
+
+void SlotOwner::beat() noexcept { slot_.beat.fetch_add(1); }
 
 std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
   const std::lock_guard lock(mutex_);
@@ -183,6 +199,29 @@ void SlotOwner::show_wait(Clock::time_point since, const std::vector<WaitPart>& 
   }
   wait.part_count.store(static_cast<std::uint32_t>(count), std::memory_order_release);
   wait.version.store(++waits_shown_, std::memory_order_release);
+}
+
+void SlotOwner::take_back_wait() noexcept { slot_.wait.version.store(0); }
+
+std::optional<Clock::time_point> SlotOwner::waits_since() const noexcept {
+  if (slot_.wait.version.load() == 0) return std::nullopt;
+  return Clock::time_point(Clock::duration(slot_.wait.since.load()));
+}
+
+void SlotOwner::add_look() noexcept { slot_.wait.looks.fetch_add(1); }
+
+void SlotOwner::say_several_threads() noexcept { slot_.wait.has_several_threads.store(1); }
+
+void SlotOwner::publish_lost(const std::vector<WorldRank>& lost) noexcept {
+  write_set(slot_.lost, lost, board_.world_size());
+}
+
+void SlotOwner::publish_held_up(const std::vector<WorldRank>& lost) noexcept {
+  write_set(slot_.held_up, lost, board_.world_size());
+}
+
+void SlotOwner::publish_closing(GroupId group, std::string_view text) noexcept {
+  publish_purpose(closing_key(group), text);
 }
 
 void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {

@@ -12,7 +12,7 @@
 
 #include "base/cores.h"
 #include "control/board/board.h"
-#include "control/board/layout.h"
+#include "control/board/limits.h"
 #include "control/judge/clock.h"
 #include "control/judge/deadlock.h"
 #include "control/judge/verdict.h"
@@ -20,77 +20,12 @@
 
 namespace tutti::control {
 
-/// Those of the owner, which writes them before it is running.
-void write_cores(Slot& slot, const Cores& cores) noexcept;
-/// Ranks of a world of that size; others are left out.
-void write_set(RankWords& words, const std::vector<WorldRank>& ranks, int world_size) noexcept;
+class OwnLine;
+
+/// For a rank whose world has another board than its agent's.
+void show_elsewhere(const Board& agents, SlotIndex slot) noexcept;
 /// For the owner, which makes a group or a world: no failure so far is why it will end.
 void outlive_failures(const Board& board, SlotIndex slot) noexcept;
-
-/// The own line of a group. Words that several threads write take one value or the other.
-class OwnLine {
- public:
-  /// `news`: of the slot, or null.
-  explicit OwnLine(Line& line, std::atomic<std::uint64_t>* news = nullptr) noexcept
-      : line_(&line), news_(news) {}
-
-  LineState state() const noexcept { return line_->state.load(); }
-  void set_state(LineState state) noexcept {
-    line_->state.store(state);
-    if (news_ != nullptr) news_->fetch_add(1);
-  }
-  void set_site(std::uint8_t site) noexcept { line_->site.store(site, std::memory_order_release); }
-  void set_times(std::uint32_t times) noexcept {
-    line_->times.store(times, std::memory_order_release);
-  }
-  void set_core(int core) noexcept { line_->core.store(core + 1, std::memory_order_relaxed); }
-  /// Collectives, by one thread at a time.
-  void enter(const Shown& shown) noexcept {
-    line_->history[shown.seq % kHistory].write(shown);
-    line_->entered.store(shown.seq, std::memory_order_release);
-  }
-  void leave(std::uint64_t seq) noexcept { line_->completed.store(seq, std::memory_order_release); }
-  /// Messages, by one thread at a time.
-  void enter_message(const Shown& shown) noexcept { line_->message.write(shown); }
-  void leave_message() noexcept { line_->message.clear(); }
-  void progressed() noexcept {
-    line_->progress.store(line_->progress.load(std::memory_order_relaxed) + 1,
-                          std::memory_order_relaxed);
-  }
-  /// A meeting has begun another look.
-  void looks() noexcept { line_->progress.fetch_add(1); }
-  void meeting_failed(Clock::time_point now) noexcept {
-    line_->since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  }
-  /// An asynchronous collective was called; by one thread at a time.
-  void queue(std::uint64_t seq) noexcept { line_->queued.store(seq, std::memory_order_release); }
-  /// Grows with whatever the rank does in the group; 0 while that is made.
-  std::uint64_t activity() const noexcept {
-    if (state() == LineState::meeting) return 0;
-    return line_->entered.load() + line_->completed.load() + line_->queued.load() +
-           line_->progress.load();
-  }
-  /// The operation of `awaited` has been waiting since then.
-  void waits(const Awaited& awaited, Clock::time_point since) noexcept {
-    line_->since.store(since.time_since_epoch().count(), std::memory_order_relaxed);
-    line_->waiting.store(awaited.pack(), std::memory_order_release);
-  }
-  void say_goodbye(std::uint64_t seq, std::uint64_t chain) noexcept {
-    line_->goodbye_seq.store(seq);
-    line_->goodbye_chain.store(chain);
-  }
-  /// The same for the last collective that has ended.
-  void say_goodbye() noexcept {
-    const std::uint64_t last = line_->completed.load();
-    const auto shown = line_->history[last % kHistory].read();
-    say_goodbye(last, shown && shown->seq == last ? shown->chain : 0);
-  }
-
- private:
-  friend class SlotOwner;
-  Line* line_;
-  std::atomic<std::uint64_t>* news_;
-};
 
 /// What a process keeps beside a slot it owns: several of its threads write there.
 class SlotOwner {
@@ -100,6 +35,18 @@ class SlotOwner {
       : board_(board), index_(index), slot_(board.slot(index)), memory_(std::move(memory)) {}
   Slot& slot() const noexcept { return slot_; }
   SlotIndex index() const noexcept { return index_; }
+  /// See Board.
+  Doorbell& bell() const noexcept { return board_.bell(index_); }
+  Doorbell& control_bell() const noexcept { return board_.control_bell(index_); }
+
+  /// Takes the slot and its mark for the calling thread, and is running. False: another process has
+  /// them.
+  bool take(const Cores& cores) noexcept;
+  void leave() noexcept;
+  /// The control thread sleeps at the control bell of `slot`.
+  void sleeps_at(SlotIndex slot) noexcept;
+  /// The control thread runs; with other hosts.
+  void beat() noexcept;
 
   /// Index of a call site in the slot's table; the first call copies the text. A few nanoseconds.
   std::uint8_t site(const Where& where) noexcept;
@@ -127,20 +74,20 @@ class SlotOwner {
   std::uint32_t write_chosen(const Verdict& verdict) noexcept;
   /// What the program waits for, from now on; by one thread at a time.
   void show_wait(Clock::time_point since, const std::vector<WaitPart>& parts) noexcept;
-  void take_back_wait() noexcept { slot_.wait.version.store(0); }
+  void take_back_wait() noexcept;
+  /// Since when it has waited for what it shows; none: it shows nothing.
+  std::optional<Clock::time_point> waits_since() const noexcept;
   /// It has looked again, and waits as before.
-  void add_look() noexcept { slot_.wait.looks.fetch_add(1); }
-  void say_several_threads() noexcept { slot_.wait.has_several_threads.store(1); }
+  void add_look() noexcept;
+  void say_several_threads() noexcept;
   /// All that the log has declared lost so far.
-  void publish_lost(const std::vector<WorldRank>& lost) noexcept {
-    write_set(slot_.lost, lost, board_.world_size());
-  }
+  void publish_lost(const std::vector<WorldRank>& lost) noexcept;
   /// As the relay: those that are lost by their mark, while no entry says so; none: it is over.
-  void publish_held_up(const std::vector<WorldRank>& lost) noexcept {
-    write_set(slot_.held_up, lost, board_.world_size());
-  }
-  /// Writes what the operation with this chain is for; the last kPurposes of them can be read.
+  void publish_held_up(const std::vector<WorldRank>& lost) noexcept;
+  /// Writes what the operation with this chain is for; only the last few can be read.
   void publish_purpose(std::uint64_t chain, std::string_view text) noexcept;
+  /// The same for the call that closes a group: "close at train.cc:90".
+  void publish_closing(GroupId group, std::string_view text) noexcept;
 
  private:
   struct Known {

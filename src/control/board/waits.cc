@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "control/board/layout.h"
+
 namespace tutti::control {
 
 namespace {

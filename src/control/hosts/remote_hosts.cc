@@ -53,7 +53,7 @@ RemoteHosts::RemoteHosts(RemoteOptions options)
           [this](const Hello& hello, Call::OnOutcome on_outcome) {
             return begin_call(hello, milliseconds(0), std::move(on_outcome));
           },
-          [this] { ring(board_.slot(slot_).bell); }),
+          [this] { ring(board_.bell(slot_)); }),
       notes_(
           events_,
           [this](WorldRank to, Call::OnOutcome on_outcome) {
@@ -123,10 +123,10 @@ void RemoteHosts::put(const Question& question) {
 
 /// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
 void RemoteHosts::notify(WorldRank) noexcept {
-  const std::uint64_t news = board_.slot(slot_).news.load();
+  const std::uint64_t news = board_.news_of(slot_);
   if (told_news_.load(std::memory_order_relaxed) == news || told_news_.exchange(news) == news)
     return;
-  const auto relay = VotePlace::relay_on(board_);
+  const auto relay = VoteBytes::relay_on(board_);
   rouse_control(board_, relay.value_or(slot_));
 }
 
@@ -228,10 +228,8 @@ void RemoteHosts::send(int host, std::string frame) {
 
 void RemoteHosts::report() {
   std::uint64_t news = 0;
-  for (const SlotIndex slot : board_.slots()) {
-    const Slot& each = board_.slot(slot);
-    news += each.news.load() + (each.mark.is_known_dead() ? 1 : 0);
-  }
+  for (const SlotIndex slot : board_.slots())
+    news += board_.news_of(slot) + (board_.is_known_dead(slot) ? 1 : 0);
   if (std::exchange(reported_news_, news) != news) events_.post([this] { tell_news(); });
 }
 
@@ -242,11 +240,8 @@ void RemoteHosts::part_from(const HostSet& hosts) {
 // ---- leaving -----------------------------------------------------------------------------------
 
 bool RemoteHosts::is_last_of_host() const noexcept {
-  for (const SlotIndex slot : board_.slots()) {
-    const Slot& other = board_.slot(slot);
-    const bool runs = other.state.load() == RankState::running && !other.mark.is_known_dead();
-    if (slot != slot_ && runs) return false;
-  }
+  for (const SlotIndex slot : board_.slots())
+    if (slot != slot_ && board_.is_running(slot)) return false;
   return true;
 }
 
@@ -478,7 +473,7 @@ void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
                                     roster_.host(host).name + " sent what is no report: dropped");
   }
   view_.take(*std::move(report));
-  ring(board_.slot(slot_).bell);
+  ring(board_.bell(slot_));
 }
 
 void RemoteHosts::hear_question(WorldRank rank, const net::Frame& frame) {

@@ -44,9 +44,9 @@ std::vector<Report> Reporter::news() {
   for (const SlotIndex slot : board_.slots()) {
     Place& place = places_[slot.index()];
     // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
-    const std::uint64_t news = board_.slot(slot).news.load();
+    const std::uint64_t news = board_.news_of(slot);
     bool is_new = std::exchange(place.news, news) != news;
-    if (board_.slot(slot).mark.is_known_dead() && !std::exchange(place.is_dead, true)) {
+    if (board_.is_known_dead(slot) && !std::exchange(place.is_dead, true)) {
       is_new = true;
       for (auto& [group, told] : place.lines) told = {};  // what it did last is told as well
     }
@@ -61,9 +61,9 @@ std::vector<Report> Reporter::news() {
 void Reporter::add_news(SlotIndex slot, Place& place, std::vector<Report>& reports) {
   std::map<GroupId, Told> lines;
   for (const Line& line : Lines(board_, slot)) {
-    const GroupId group = line.group.load(std::memory_order_acquire);
+    const GroupId group = group_of(line);
     if (group == 0) continue;
-    const Told now{.state = line.state.load(), .fails = line.failure.load() != 0};
+    const Told now{.state = state_of(line), .fails = shows_failure(line)};
     const auto told = place.lines.find(group);
     lines.emplace(group, now);
     if (told == place.lines.end() || told->second != now)
@@ -81,7 +81,7 @@ std::vector<Report> Reporter::all() const {
   std::vector<Report> reports;
   for (const SlotIndex slot : board_.slots()) {
     for (const Line& line : Lines(board_, slot)) {
-      const GroupId group = line.group.load(std::memory_order_acquire);
+      const GroupId group = group_of(line);
       if (group != 0) reports.push_back(report_of(slot, line, group));
     }
     if (has_left(board_, slot)) reports.push_back(that_it_has_left(slot));
@@ -91,7 +91,7 @@ std::vector<Report> Reporter::all() const {
 
 WaitFacts Reporter::wait_of(SlotIndex slot) const {
   WaitFacts wait = read_wait(board_, slot);
-  if (board_.slot(slot).mark.is_known_dead()) wait.is_running = false;
+  if (board_.is_known_dead(slot)) wait.is_running = false;
   if (wait.version == 0) wait.parts.clear();
   for (WaitPart& part : wait.parts) part.words = describe_wait(board_, slot, part);
   return wait;

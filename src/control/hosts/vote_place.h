@@ -1,16 +1,10 @@
-// A host's vote on its board, where it outlives the relay that wrote it.
-//
-// It lies in one of two places in the area of the relay's slot; a word in the header names term,
-// slot and version. The relay writes the other place and then moves the word by one
-// compare-and-swap, and so does who takes over: whoever was overtaken, and perhaps stopped between
-// looking and writing, changes nothing any more.
+// A host's vote on its board, for a rank that is its relay or becomes it; see board/vote_bytes.h.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
-#include "control/board/board.h"
-#include "control/board/owner.h"
+#include "control/board/vote_bytes.h"
 #include "control/vote/vote.h"
 
 namespace tutti::control {
@@ -23,12 +17,8 @@ inline constexpr std::uint64_t kMostBehind = std::uint64_t{1} << 20;
 class VotePlace {
  public:
   VotePlace(const Board& board, SlotOwner& own, int host_count) noexcept
-      : board_(board), own_(own), host_count_(host_count) {}
+      : place_(board, own), host_count_(host_count) {}
 
-  /// The relay; none: there was none yet.
-  std::optional<SlotIndex> relay() const noexcept { return relay_on(board_); }
-  /// The same for anybody.
-  static std::optional<SlotIndex> relay_on(const Board& board) noexcept;
   /// Makes this rank the relay, under the next term, and returns the vote as it stands. None:
   /// another rank was faster, or the board does not hold a vote that may stand beside a log without
   /// entry `next_entry`. Throws kSystem: an unusually large one, and there is no memory.
@@ -37,14 +27,10 @@ class VotePlace {
   bool write(const HostVote& vote);
 
  private:
-  struct Word;
-  std::optional<HostVote> read(const Word& word) const;
-  bool move(const HostVote& vote, const Word& next);
+  bool put(std::uint64_t term, const HostVote& vote);
 
-  const Board& board_;
-  SlotOwner& own_;
+  VoteBytes place_;
   const int host_count_;
-  std::uint64_t word_ = 0;  ///< as this rank has read or written it last
 };
 
 }  // namespace tutti::control
