@@ -172,6 +172,17 @@ void on_failing_pair(const std::function<void(ProcessGroup&)>& function) {
   for (const test_kit::Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
 }
 
+/// The same; rank 0 has its memory on the host, rank 1 on its device.
+void on_mixed_pair(const std::function<void(ProcessGroup&, const Buffer&)>& function) {
+  on_failing_pair([&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, {1, 2, 3});
+    std::vector<float> host = {1, 2, 3};
+    world.barrier();
+    function(world, world.rank() == 0 ? Buffer(host) : buffer_of(device, stream));
+  });
+}
+
 /// Rank 0 has its memory on the host, and waits for rank 1.
 using Program = std::function<void(ProcessGroup&, const Buffer&)>;
 
@@ -193,12 +204,7 @@ TEST(DeviceFailures, ADeviceThatIsFoundBrokenBeforeACallIsToldToAll) {
   control.reset();
   for (const Program& program : programs) {
     std::barrier told(2);
-    on_failing_pair([&](ProcessGroup& world) {
-      const TestStream stream(1);
-      const DeviceArray<float> device(1, {1, 2, 3});
-      std::vector<float> host = {1, 2, 3};
-      const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
-      world.barrier();
+    on_mixed_pair([&](ProcessGroup& world, const Buffer& x) {
       if (world.rank() == 1) control.fail("cuPointerGetAttributes", 1, standin::kIllegalAddress);
       const Error failure = thrown_by([&] { program(world, x); });
       EXPECT_EQ(failure.code(), ErrorCode::kSystem) << failure.what();
@@ -242,12 +248,7 @@ void expect_told(const Call& call, Then then) {
   const standin::Control& control = *Driver::get().control;
   control.reset();
   std::barrier told(2);
-  on_failing_pair([&](ProcessGroup& world) {
-    const TestStream stream(1);
-    const DeviceArray<float> device(1, {1, 2, 3});
-    std::vector<float> host = {1, 2, 3};
-    const Buffer x = world.rank() == 0 ? Buffer(host) : buffer_of(device, stream);
-    world.barrier();
+  on_mixed_pair([&](ProcessGroup& world, const Buffer& x) {
     if (world.rank() == 1) control.hang("cuMemcpyAsync", call.copy_out);
     call.run(world, x);
     const Error failure = failure_behind(world, x, then);
