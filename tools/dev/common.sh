@@ -14,7 +14,8 @@ packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-1
 packages_backends="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 packages_launchers="munge slurmctld slurmd slurm-client"
 packages_bench="$packages_backends libbenchmark-dev"
-packages_net="iproute2 iperf3"
+packages_hosts="iproute2 python3"
+packages_net="$packages_hosts iperf3"
 
 as_root() {
   if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi

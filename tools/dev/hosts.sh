@@ -1,3 +1,6 @@
 # ./dev hosts N [--ranks M] [--rate R] [--cut WHAT@AT[+FOR]]... [--bytes] [--port P] [--grace S] -- CMD
-if ! command -v ip >/dev/null || ! command -v tc >/dev/null; then install_packages iproute2; fi
+for program in ip tc python3; do
+  # shellcheck disable=SC2086
+  command -v "$program" >/dev/null || install_packages $packages_hosts
+done
 exec python3 tools/hosts.py "$@"

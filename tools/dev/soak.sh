@@ -42,7 +42,7 @@ esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_torch $packages_backends libgtest-dev libboost-context-dev
-[ -z "$hosts" ] || command -v ip >/dev/null || install_packages iproute2
+[ -z "$hosts" ] || command -v ip >/dev/null || install_packages $packages_hosts
 use_libtorch
 build release
 hold_lock

@@ -15,7 +15,7 @@ results=$root/build/results
 rm -rf "$results"
 mkdir -p "$results"
 # shellcheck disable=SC2086
-install_packages $packages_build $packages_torch $packages_data $packages_test $packages_backends $packages_launchers
+install_packages $packages_build $packages_torch $packages_data $packages_test $packages_backends $packages_launchers $packages_hosts
 use_libtorch --keep
 tools/python_torch.sh "$root/third_party" || say "Python's torch could not be had: the tests with it are skipped"
 [ -n "$full" ] && export TUTTI_TEST_FULL=1
