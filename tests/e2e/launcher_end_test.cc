@@ -238,7 +238,8 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
   LaunchedJob job(run(3, {kRank, "leave-world", "5", "1"}));
   EXPECT_EQ(job.wait_exit(), 5);
   const std::vector<std::string> lines = lines_of(job.err());
-  ASSERT_EQ(lines.size(), 6u) << job.err();
+  // One of the others may not have waited yet when it is told: it has a line of its own then.
+  ASSERT_TRUE(lines.size() == 6 || lines.size() == 7) << job.err();
   // How it ended the launcher may learn later than the others find out that it has.
   EXPECT_TRUE(std::regex_search(lines[0], std::regex(" on .*(, exit code 5)?\\) was lost: ")))
       << job.err();
@@ -250,8 +251,11 @@ TEST_F(Launcher, OneCauseIsReadOnce) {
   EXPECT_TRUE(has(lines[2], "ROOT CAUSE: rank 1 on ")) << job.err();
   EXPECT_TRUE(lines[2].ends_with("): exit code 5")) << job.err();
   EXPECT_TRUE(lines[3].starts_with("  rank 1 last completed all_reduce #1")) << job.err();
-  EXPECT_TRUE(lines[4].starts_with("  others: ranks 0, 2: ")) << job.err();
-  EXPECT_EQ(lines[5], "tutti: exit code 5");
+  const bool is_one = lines.size() == 6;
+  EXPECT_TRUE(lines[4].starts_with(is_one ? "  others: ranks 0, 2: " : "  others: rank "))
+      << job.err();
+  EXPECT_TRUE(is_one || lines[5].starts_with("  others: rank ")) << job.err();
+  EXPECT_EQ(lines.back(), "tutti: exit code 5");
 }
 
 TEST_F(Launcher, TheLastLinesOfTheRootCauseAreWhole) {
