@@ -128,9 +128,10 @@ using FailureCallback = std::function<void(const Error&)>;
 ///           groups they wait in. Not taken for stuck is a rank in a call with a timeout of its
 ///           own, in `Work::wait_for`, in a `wait_any` of more than eight Works, in `close`, which
 ///           has a deadline of its own, in a backend's library, or in which a callback of
-///           `Work::then` is yet to run, or one of `on_failure` of a group that has failed. Nor is
-///           one in which two threads have called the world, at any time; the thread that made it
-///           is one. What cannot be seen is a thread that is about to help with the first call it
+///           `Work::then` is yet to run, or one of `on_failure` of a group that has failed; nor
+///           one whose other operations, asynchronous ones, still move now and then. Nor is one in
+///           which two threads have called the world, at any time; the thread that made it is one.
+///           What cannot be seen is a thread that is about to help with the first call it
 ///           makes: let it call something before (`error`, `rank` and `Work::done` do not count),
 ///           give the waiting call a timeout, or set TUTTI_DEADLOCK=warn or off, on all ranks.
 class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessages {
@@ -210,7 +211,9 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
 
   /// A group of some of this group's ranks, in the order given. Local: only members need to call
   /// it, all of them with the same ranks; anybody else gets the empty group. Returns when all
-  /// members have called it; survivors of a failed group may.
+  /// members have called it; survivors of a failed group may. A group makes one group at a time,
+  /// and its members the same ones in the same order: threads that make groups do so of a group of
+  /// their own each.
   ///
   /// Errors  Culprits are ranks of this group. kPeerLost, kClosed: a member died or left before it
   ///         came, or has closed this group. kTimeout after the group's timeout: who did not come.

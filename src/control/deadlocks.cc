@@ -223,15 +223,29 @@ bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
   });
 }
 
+bool Host::State::concerns(const EndedGroups& groups, const DeadlockClock& clock) const noexcept {
+  if (groups.all) return true;
+  return std::any_of(clock.seen.begin(), clock.seen.end(), [&](const DeadlockClock::Seen& seen) {
+    return std::any_of(groups.ids.begin(), groups.ids.end(), [&](GroupId group) {
+      return roster.is_here(seen.rank) ? shared.has_line(roster.slot_of(seen.rank), group)
+                                       : others->state_of(group, seen.rank).has_value();
+    });
+  });
+}
+
 void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   if (deadlock == Deadlock::off || now < next_deadlock_look) return;
   next_deadlock_look = now + kDeadlockLook;
   // Who does not wait is in no knot, and need not read what the others show.
-  if (!own.waits_since()) return;
-  std::vector<WaitFacts> facts = wait_facts(asks_elsewhere(now));
-  const std::uint64_t entry = apply_log();
-  // Whom the one before has freed may not have shown it yet.
-  if (std::exchange(deadlock_entry, entry) != entry) deadlock_clock.seen.clear();
+  const bool waits = own.waits_since().has_value();
+  const std::vector<WaitFacts> facts =
+      waits ? wait_facts(asks_elsewhere(now)) : std::vector<WaitFacts>();
+  {
+    const std::lock_guard lock(log_mutex);
+    apply_new_entries();
+    if (concerns(std::exchange(ended_groups, {}), deadlock_clock)) deadlock_clock.seen.clear();
+  }
+  if (!waits) return;
   const std::optional<Knot> knot =
       look_for_deadlock(rank, facts, deadlock_clock, now, deadlock_after);
   if (!knot) return;
@@ -246,11 +260,13 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
   // then is a knot of its own.
   constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
   if (verdict.groups.size() > kMost) verdict.groups.resize(kMost);
+  bool stands = true;
   const bool entered = enter([&]() -> std::optional<Verdict> {
-    const bool has_moved = next_entry != entry || has_failed_since(verdict);
-    if (has_moved || !still_stands(deadlock_clock, wait_facts(Asks::no))) return std::nullopt;
-    return part_of(verdict, 0);
+    stands = !concerns(ended_groups, deadlock_clock) && !has_failed_since(verdict) &&
+             still_stands(deadlock_clock, wait_facts(Asks::no));
+    return stands ? std::optional(part_of(verdict, 0)) : std::nullopt;
   });
+  if (!stands) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on
   if (!entered) return;
   rouse_others();
   for (std::size_t first = kVerdictGroups; first < verdict.groups.size(); first += kVerdictGroups)

@@ -58,9 +58,8 @@ struct Host::State final : Watched {
   std::vector<std::shared_ptr<Membership::State>> all_memberships() const;
 
   // ---- verdicts.cc
-  /// Applies those entries of the log that are new, and returns the number of the next one. Any
-  /// thread.
-  std::uint64_t apply_log() noexcept;
+  /// Applies those entries of the log that are new. Any thread.
+  void apply_log() noexcept;
   /// Enters what `verdict()` returns into the log and applies it. It is asked whenever all entries
   /// so far are applied; nothing: they have settled it. False: they have.
   /// With other hosts: it becomes a wish of this rank, and false is returned.
@@ -92,7 +91,14 @@ struct Host::State final : Watched {
                  Deadline::Clock::time_point now);
   void take_back_wait() noexcept;
   void look_for_deadlocks(Deadline::Clock::time_point now) noexcept;  // control thread
-  bool has_failed_since(const Verdict& verdict) const noexcept;       // log_mutex
+  /// What entries of the log have ended: members that waited there, or whose handlers of that
+  /// failure run, may go on, and may not have shown it yet.
+  struct EndedGroups {
+    bool all = false;  ///< a loss, or it is not known which
+    std::set<GroupId> ids = {};
+  };
+  bool concerns(const EndedGroups& groups, const DeadlockClock& clock) const noexcept;
+  bool has_failed_since(const Verdict& verdict) const noexcept;  // log_mutex
   bool has_sent() const;
   enum class Asks : std::uint8_t { no, yes };
   /// By rank. Control thread; so are the next three.
@@ -157,6 +163,7 @@ struct Host::State final : Watched {
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
   std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
+  EndedGroups ended_groups;                     // log_mutex; since the last look for deadlocks
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
   std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
   std::set<GroupId> ahead_of_log;  // log_mutex; groups that have failed here, and have no entry yet
@@ -184,12 +191,16 @@ struct Host::State final : Watched {
   Deadline::Clock::time_point next_deadlock_look = {};
   Deadline::Clock::time_point next_wait_questions = {};
   DeadlockClock deadlock_clock;
-  std::uint64_t deadlock_entry = 0;  ///< next_entry, when they were looked for last
 };
 
 struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// `line`: nothing if there is none; then the rank has not come to the group yet.
   State(std::shared_ptr<Host::State> host, MembershipOptions options, std::optional<OwnLine> line);
+  /// Whether a failure of `parent` is one of this group, which is being made: not where that was
+  /// asked for it after it had failed, of the survivors.
+  bool ends_with(const State* parent) const noexcept {
+    return parent != nullptr && asked_of == parent->id;
+  }
   ~State();
   class Meeting;
   class Room;

@@ -45,18 +45,19 @@ class Membership {
   /// What this rank does in the group, as the others can read it: "is in recv from rank 1 at ...".
   std::string doing() const;
 
-  /// Waits until all members have made this group; the first thing to do with it. Fails when
-  /// `ends_with` (or null) does.
-  /// Errors  kPeerLost, kClosed: a member died or left before it came, or has closed `ends_with`.
+  /// Waits until all members have made this group; the first thing to do with it. `parent`: the
+  /// group that was asked for it, or null; where that has not failed before, this one fails when it
+  /// does.
+  /// Errors  kPeerLost, kClosed: a member died or left before it came, or has closed `parent`.
   ///         kTimeout: who did not come. kSystem: this rank has no room for a group more.
   ///         kCollectiveMismatch: a member asked the same group for another one that awaits this
-  ///         rank, so that neither can go on. What `ends_with` fails with.
-  void meet(const Membership* ends_with, const Where& where, Deadline deadline);
+  ///         rank, so that neither can go on. What `parent` fails with.
+  void meet(const Membership* parent, const Where& where, Deadline deadline);
 
   /// For all who make a group, whatever the backend: fails it after `error`, an error of this rank,
   /// and returns what counts. An own error waits for a death or a failure under way elsewhere, of
-  /// which it may be a consequence; `ends_with` as in meet.
-  Error blame(const Error& error, const Membership* ends_with);
+  /// which it may be a consequence; `parent` as in meet.
+  Error blame(const Error& error, const Membership* parent);
 
   /// Publishes the operation on the own line (under 20 ns; no system call).
   void enter(const Request& request) noexcept;
@@ -140,6 +141,8 @@ class Membership {
   Error error(const Request* request) const;
   /// The same of a call of `close`.
   Error close_error(const Where& where) const;
+  /// The group has failed, and this rank asks it for no other one any more.
+  void give_up() noexcept;
   /// Throws the cause, as `error` does.
   [[noreturn]] void throw_cause(const Request& request) const;
   /// Called once with the cause, by the control thread; soon, if the group has failed already. The

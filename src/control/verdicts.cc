@@ -2,22 +2,23 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/board/words.h"
 #include "control/host_state.h"
 
 namespace tutti::control {
 
-std::uint64_t Host::State::apply_log() noexcept {
+void Host::State::apply_log() noexcept {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();
-  return next_entry;
 }
 
 bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) noexcept {
   const std::lock_guard lock(log_mutex);
   for (;;) {
     apply_new_entries();
-    const std::optional<Verdict> wanted = verdict();
+    std::optional<Verdict> wanted = verdict();
     if (!wanted) return false;
+    wanted->text = as_shown(std::move(wanted->text), kVerdictBytes);
     if (others != nullptr) {
       wish(*wanted);
       return false;
@@ -150,6 +151,10 @@ void Host::State::apply_new_entries() noexcept {
 }
 
 void Host::State::apply(const Verdict& verdict) noexcept {
+  if (deadlock != Deadlock::off) {
+    ended_groups.all = ended_groups.all || verdict.is_loss();
+    ended_groups.ids.insert(verdict.groups.begin(), verdict.groups.end());
+  }
   if (verdict.is_loss()) {
     remember(verdict);
     return apply_loss(verdict.culprits, verdict.text);
@@ -190,6 +195,7 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
 // groups have failed.
 void Host::State::catch_up() noexcept {
   has_missed_entries.store(true);
+  ended_groups.all = true;
   std::set<WorldRank> shown;
   for (const SlotIndex slot : shared.slots())
     for (const WorldRank each : shared.lost_by(slot)) shown.insert(each);

@@ -208,10 +208,10 @@ class Membership::State::Room final : public Patience {
 
 class Membership::State::Meeting final : public Patience {
  public:
-  Meeting(const Membership& membership, State* ends_with, Deadline deadline) noexcept
+  Meeting(const Membership& membership, State* parent, Deadline deadline) noexcept
       : membership_(membership),
         state_(*membership.state_),
-        ends_with_(ends_with),
+        parent_(parent),
         clock_{.deadline = deadline} {
     clock_.began = Clock::now();
     clock_.next_line = after(clock_.began, state_.host->first_line_after);
@@ -232,12 +232,12 @@ class Membership::State::Meeting final : public Patience {
                                 .world_rank = state_.host->rank,
                                 .left_parent = left_parent()};
     GroupFacts facts = state_.members.read_meetings();
-    question.parent_failed = ends_with_ != nullptr && ends_with_->has_failed();
+    question.parent_failed = state_.ends_with(parent_) && parent_->has_failed();
     if (question.parent_failed) facts = state_.members.read_meetings();
     const MeetingLook found = look_at_meeting(question, facts, clock_, now);
     *next = found.next;
     state_.members.ask(found.ask);
-    if (found.ends_with_parent) state_.adopt_parent(*ends_with_);
+    if (found.ends_with_parent) state_.adopt_parent(*parent_);
     if (found.finding) {
       state_.line.meeting_failed(now);
       state_.fail(*found.finding, nullptr);
@@ -255,8 +255,8 @@ class Membership::State::Meeting final : public Patience {
  private:
   std::vector<int> left_parent() const {
     std::vector<int> left;
-    for (int member = 0; ends_with_ != nullptr && member < state_.size(); ++member) {
-      const GroupMembers& parent = ends_with_->members;
+    for (int member = 0; parent_ != nullptr && member < state_.size(); ++member) {
+      const GroupMembers& parent = parent_->members;
       const auto there = parent.state_of(parent.member_of(state_.members.world_rank_of(member)));
       if (there && has_left(*there)) left.push_back(member);
     }
@@ -274,18 +274,18 @@ class Membership::State::Meeting final : public Patience {
 
   const Membership& membership_;
   State& state_;
-  State* const ends_with_;
+  State* const parent_;
   int missing_ = 0;  ///< member that had not come
   MeetingClock clock_;
   ProgramWait program_;
 };
 
-void Membership::meet(const Membership* ends_with, const Where& where, Deadline deadline) {
+void Membership::meet(const Membership* parent_in, const Where& where, Deadline deadline) {
   State& state = *state_;
-  State* const parent = ends_with != nullptr ? ends_with->state_.get() : nullptr;
+  State* const parent = parent_in != nullptr ? parent_in->state_.get() : nullptr;
   deadline.start(Clock::now());
   if (state.no_place) {
-    State::Room room(state, parent, deadline);
+    State::Room room(state, state.ends_with(parent) ? parent : nullptr, deadline);
     if (wait(state.waiter, room, [&] { return room.is_there(); }) == WaitResult::gave_up)
       fail({ErrorCode::kSystem, room.why(), {state.rank}, {}});
     if (!room.is_there()) throw state.make_error(nullptr);
@@ -342,10 +342,11 @@ class Membership::State::Blame final : public Patience {
   bool has_seen_death_ = false;  ///< at the last look
 };
 
-Error Membership::blame(const Error& error, const Membership* ends_with) {
+Error Membership::blame(const Error& error, const Membership* parent_in) {
   State& state = *state_;
   state.host->process->rouse_self();
-  State::Blame blame(state, ends_with != nullptr ? ends_with->state_.get() : nullptr, error.code());
+  State* const parent = parent_in != nullptr ? parent_in->state_.get() : nullptr;
+  State::Blame blame(state, state.ends_with(parent) ? parent : nullptr, error.code());
   wait(state.waiter, blame, [] { return false; });
   // Nobody waits for a rank that could not make the group; what failed first counts.
   std::vector<int> culprits = error.context().culprits;
@@ -417,10 +418,21 @@ class Membership::State::Farewell final : public Patience {
   std::optional<Clock::time_point> shown_;  ///< since when somebody shows a failure
 };
 
+void Membership::give_up() noexcept {
+  OwnLine& line = state_->line;
+  if (has_left(line.state())) return;
+  line.say_goodbye();
+  line.set_state(LineState::closed);
+  notify_all();
+}
+
 void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
                        const Where& where) {
   State& state = *state_;
-  if (state.abort_word.load() != kRunning) throw state.close_error(where);
+  if (state.abort_word.load() != kRunning) {
+    give_up();
+    throw state.close_error(where);
+  }
   const std::string site = name_of(where);
   state.host->own.publish_closing(state.id, site.empty() ? "the destructor" : "close at " + site);
   state.line.say_goodbye(last_seq, chain);

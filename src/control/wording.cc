@@ -329,8 +329,11 @@ class KnotWords {
  private:
   static constexpr std::size_t kRest = 64;
 
-  /// Of two ranks, one of which sends to the other, which receives with another tag; else "".
+  /// Of two ranks, one of which sends to the other, which receives with another tag; where all
+  /// send, what they receive is not shown. Else "".
   std::string unequal_tags() const {
+    if (all_send())
+      return ". Where they receive as well (batch, sendrecv, async), compare the tags of both ends";
     for (const Knot::Link& link : knot_.links) {
       for (const WaitPart& send : facts_[link.rank.index()].parts) {
         if (op_index(send.what.op) != static_cast<std::size_t>(Op::send)) continue;
@@ -345,6 +348,15 @@ class KnotWords {
       }
     }
     return {};
+  }
+
+  bool all_send() const {
+    return std::all_of(knot_.links.begin(), knot_.links.end(), [&](const Knot::Link& link) {
+      const auto& parts = facts_[link.rank.index()].parts;
+      return std::all_of(parts.begin(), parts.end(), [](const WaitPart& part) {
+        return op_index(part.what.op) == static_cast<std::size_t>(Op::send);
+      });
+    });
   }
 
   static bool misses(const WaitPart& receive, const WaitPart& send, WorldRank from) {

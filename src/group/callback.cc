@@ -35,20 +35,19 @@ Request request_after(const WorkState* before) noexcept {
   return request;
 }
 
-/// " behind all_reduce #7 at train.cc:30"; "" behind another callback.
-std::string place_of(const WorkState* before) {
-  if (before == nullptr || dynamic_cast<const Callback*>(before) != nullptr) return "";
+/// The operation that it stands behind; empty behind another callback.
+ErrorContext context_of(const WorkState* before) {
+  if (before == nullptr || dynamic_cast<const Callback*>(before) != nullptr) return {};
   const Request& request = before->request();
-  std::string text = " behind " + call_name(request);
-  if (request.seq != 0) text += fmt::format(" #{}", request.seq);
-  const std::string line = name_of(request.where);
-  return line.empty() ? text : text + " at " + line;
+  return {.op = call_name(request), .seq = request.seq, .call_site = name_of(request.where)};
 }
 
 Error failure_of_callback(const WorkState* before, std::string_view thrown) {
-  return Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format("the callback given to Work::then{} threw: {}", place_of(before), thrown));
+  ErrorContext context = context_of(before);
+  const std::string behind = context.op.empty() ? "" : " behind " + place_of(before->request());
+  const std::string text =
+      fmt::format("the callback given to Work::then{} threw: {}", behind, thrown);
+  return Error(ErrorCode::kInvalidArgument, text, std::move(context));
 }
 
 }  // namespace
@@ -57,12 +56,21 @@ bool inside_callback() noexcept { return inside; }
 
 bool inside_callback_of(GroupId group) noexcept { return inside && inside_group == group; }
 
-void refuse_in_callback(std::string_view what) {
+std::string place_of(const Request& request) {
+  std::string text = call_name(request);
+  if (request.seq != 0) text += fmt::format(" #{}", request.seq);
+  const std::string line = name_of(request.where);
+  return line.empty() ? text : text + " at " + line;
+}
+
+void refuse_in_callback(const ErrorContext& call) {
   if (!inside) return;
+  const std::string who = call.rank < 0 ? "" : heading(call) + ": ";
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} blocks, and a callback given to Work::then or on_failure must not: "
+              fmt::format("{}{} blocks, and a callback given to Work::then or on_failure must not: "
                           "start an asynchronous operation there, or wait elsewhere",
-                          what));
+                          who, call.op),
+              call);
 }
 
 void run_callback(const std::function<void()>& callback) {

@@ -11,8 +11,10 @@ namespace tutti::group {
 bool inside_callback() noexcept;
 /// Whether it is inside one of an operation of `group`.
 bool inside_callback_of(GroupId group) noexcept;
-/// Throws kInvalidArgument about `what`, a call that blocks, if it is.
-void refuse_in_callback(std::string_view what);
+/// "all_reduce #7 at train.cc:30"
+std::string place_of(const Request& request);
+/// Throws kInvalidArgument about `call`, which blocks, if it is.
+void refuse_in_callback(const ErrorContext& call);
 /// Runs one that is of no operation.
 void run_callback(const std::function<void()>& callback);
 

@@ -72,10 +72,10 @@ struct Parts : WorldParts {
 /// device memory, but for its side.
 using AddBackends = std::function<void(Parts& parts, const GroupSpec& spec)>;
 
-/// Makes `parts.membership`, waits for the other members, adds the backends. `ends_with`: the group
-/// whose failure meanwhile ends it, or null.
+/// Makes `parts.membership`, waits for the other members, adds the backends. `parent`: the group
+/// that was asked for it, or null: see Membership::meet.
 /// Errors  Of Membership::meet and of `add_backends`; one rank's failure ends it on all.
-ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
+ProcessGroup make_group(Parts parts, const control::Membership* parent, const Where& where,
                         const AddBackends& add_backends);
 
 }  // namespace tutti::group
@@ -197,6 +197,8 @@ class ProcessGroup::Impl {
   void end() noexcept;
   /// What close does, and the destructor (which has no line), which tells nobody of a failure.
   void close_once(const Timeout& budget, const Where& where);
+  /// For a further close, of what the first one failed with.
+  Error closed_before(const Where& where) const;
   /// For a destructor that runs inside an operation of the group, which would wait for itself: the
   /// group is aborted, and what the operation goes on to use stays as long as the process does.
   void leave_behind() noexcept;

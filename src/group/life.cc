@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kDestructorBudget{2};
 
 namespace group {
 
-ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const Where& where,
+ProcessGroup make_group(Parts parts, const control::Membership* parent, const Where& where,
                         const AddBackends& add_backends) {
   parts.membership =
       parts.host->make_membership({parts.id, parts.name, world_ranks(parts.world_ranks), parts.rank,
@@ -61,12 +61,12 @@ ProcessGroup make_group(Parts parts, const control::Membership* ends_with, const
   for (int member = 0; member < membership.group_size(); ++member)
     spec.hosts.push_back(spec.sockets != nullptr ? membership.host_of(member) : 0);
   const auto blame = [&](const Error& error) {
-    const Error cause = membership.blame(error, ends_with);
+    const Error cause = membership.blame(error, parent);
     control::Untold::of_process().told(parts.id, parts.rank, cause.code());
     return cause;
   };
   try {
-    membership.meet(ends_with, where, Deadline::after(parts.arrive));
+    membership.meet(parent, where, Deadline::after(parts.arrive));
     add_backends(parts, spec);
   } catch (const Error& error) {
     throw blame(error);
@@ -255,12 +255,12 @@ void ProcessGroup::Impl::close(const Timeout& budget, const Where& where) try {
 }
 
 void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
-  group::refuse_in_callback("close");
+  group::refuse_in_callback({.op = "close", .rank = rank(), .call_site = name_of(where)});
   note_caller();
   const Request closing = request(Op::barrier, {}, where);
   const group::Turn turn(turnstile_, closing, rank());
   if (closed_.exchange(true)) {
-    if (close_failure_) throw *close_failure_;
+    if (close_failure_) throw closed_before(where);
     return;
   }
   Deadline deadline = Deadline::after(budget.value_or(parts_.close_timeout));
@@ -269,11 +269,22 @@ void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
     if (!failed()) close_in_order(deadline, where);
   } catch (const Error& failure) {
     close_failure_ = failure;
+    if (failed()) membership().give_up();
     close_ended_.store(true, std::memory_order_relaxed);
     throw;
   }
   close_ended_.store(true, std::memory_order_relaxed);
-  if (failed()) throw *(close_failure_ = membership().close_error(where));
+  if (!failed()) return;
+  membership().give_up();
+  throw *(close_failure_ = membership().close_error(where));
+}
+
+Error ProcessGroup::Impl::closed_before(const Where& where) const {
+  ErrorContext context = close_failure_->context();
+  context.call_site = name_of(where);
+  const std::string text = fmt::format("{}: closed before, which failed: {}",
+                                       heading(context, parts_.name), close_failure_->what());
+  return Error(close_failure_->code(), text, std::move(context));
 }
 
 namespace {
@@ -322,7 +333,7 @@ std::vector<int> ProcessGroup::Impl::lost_rank_0() const {
 }
 
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
-  group::refuse_in_callback("new_group");
+  group::refuse_in_callback({.op = "new_group", .rank = rank(), .call_site = name_of(where)});
   note_caller();
   const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
     return new_group_error(code, ranks, rank(), where, text, std::move(context));
@@ -348,7 +359,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   group::Parts child = child_parts(ranks, times, of_survivors);
   if (child.rank < 0) return {};
   try {
-    return group::make_group(std::move(child), of_survivors ? nullptr : &membership(), where,
+    return group::make_group(std::move(child), &membership(), where,
                              [&](group::Parts& made, const GroupSpec& spec) {
                                made.backend = parts_.backend->make_group(spec);
                                if (parts_.side) made.side = parts_.side->make_group(spec);

@@ -150,7 +150,8 @@ std::vector<Work> ProcessGroup::batch(List<Message> list, Async, Where where) {
   return impl(where).start_all(requests);
 }
 void ProcessGroup::batch(List<Message> messages, Where where) {
-  group::refuse_in_callback("batch");  // before anything is posted
+  // Before anything is posted.
+  group::refuse_in_callback({.op = "batch", .rank = rank(), .call_site = name_of(where)});
   std::vector<Work> works = batch(messages, async, where);
   wait_all(works);
 }

@@ -62,6 +62,24 @@ void tell(WorkState& state, const Error& failure) noexcept {
 
 }  // namespace
 
+namespace {
+
+/// For the destructor: until the operation has ended. What unwinds past it is not seen meanwhile,
+/// and the operation may have to wait for a call that this rank does not come to.
+void wait_dropped(WorkState& state) {
+  constexpr std::chrono::milliseconds kSoon{500};
+  const bool unwinds = std::uncaught_exceptions() > 0;
+  if (unwinds && !state.help(Clock::now() + kSoon)) {
+    log(LogLevel::warn,
+        fmt::format("an exception unwinds past a Work, whose destructor waits for {}: catch it "
+                    "inside, or abort the group first",
+                    group::place_of(state.request())));
+  }
+  state.help(Clock::time_point::max());
+}
+
+}  // namespace
+
 Work::Work() noexcept = default;
 Work::Work(std::shared_ptr<WorkState> state) noexcept : state_(std::move(state)) {}
 Work::Work(Work&&) noexcept = default;
@@ -84,7 +102,7 @@ Work::~Work() {
       log(LogLevel::warn, "a Work was dropped inside a callback while its operation was under way");
       return;
     }
-    if (!state_->done()) state_->help(Clock::time_point::max());
+    if (!state_->done()) wait_dropped(*state_);
     const std::optional<Error> failure = state_->error();
     if (failure && !state_->seen()) {
       log(LogLevel::warn, fmt::format("nobody waited for a Work that failed: {}", failure->what()));
@@ -100,7 +118,7 @@ void Work::wait_host() {
   if (!state_) return;
   if (!state_->done()) {
     control::Process::refuse_in_child();
-    group::refuse_in_callback("Work::wait_host");
+    group::refuse_in_callback({.op = "Work::wait_host"});
     state_->help(Clock::time_point::max());
   }
   throw_failure();
@@ -117,7 +135,7 @@ bool Work::wait_for(std::chrono::nanoseconds duration) {
   if (!state_) return true;
   if (!state_->done()) {
     control::Process::refuse_in_child();
-    group::refuse_in_callback("Work::wait");
+    group::refuse_in_callback({.op = "Work::wait"});
     if (!state_->help_in_order(Deadline::after(duration).end(Clock::now()))) return false;
   }
   throw_failure();
@@ -137,7 +155,7 @@ std::optional<Error> Work::error() const {
 bool Work::cancel() {
   if (!state_ || state_->done()) return false;
   control::Process::refuse_in_child();
-  group::refuse_in_callback("Work::cancel");  // which may hold what it would wait for
+  group::refuse_in_callback({.op = "Work::cancel"});  // which may hold what it would wait for
   if (!state_->cancel()) return false;
   state_->mark_seen();
   return true;
@@ -229,7 +247,7 @@ std::size_t wait_any(std::span<Work> works) {
     throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no Work to wait for");
   }
   if (std::none_of(works.begin(), works.end(), [](const Work& work) { return work.done(); })) {
-    group::refuse_in_callback("wait_any");
+    group::refuse_in_callback({.op = "wait_any"});
   }
   // They may belong to several groups, each driven by whoever waits for it: a little of each in
   // turn.

@@ -13,6 +13,7 @@
 #include "control/board/own_line.h"
 #include "control/board/owner.h"
 #include "control/board/waits.h"
+#include "control/board/words.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -149,6 +150,10 @@ TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
   EXPECT_NE(index, 0);
   EXPECT_EQ(owner->site(where), index);
   EXPECT_EQ(board.slot(SlotIndex(0)).sites[index].read(), "train.cc:88");
+  const std::uint8_t of_long_name =
+      owner->site({"src/distributed_gradient_accumulation_trainer.cc", 1234});
+  EXPECT_EQ(read_site(board.slot(SlotIndex(0)), of_long_name),
+            "...ibuted_gradient_accumulation_trainer.cc:1234");
   for (int line = 0; line < 1000; ++line) EXPECT_LT(owner->site({"other.cc", line}), kSites);
   EXPECT_EQ(owner->site({"one_too_many.cc", 1}), 0);
   EXPECT_EQ(owner->site(where), index);
@@ -208,6 +213,13 @@ TEST(Board, MembersAmongRanksOfTheWorldAreInOrder) {
   const BoardMembers members(board, roster, 7, world_ranks({3, 1, 0}), 0);
   EXPECT_EQ(members.members_of(world_ranks({0, 2, 3})), (std::vector{0, 2}));
   EXPECT_TRUE(members.members_of(world_ranks({2})).empty());
+}
+
+TEST(Board, ATextIsShownOnOneLineAndSaysWhatIsCutOff) {
+  EXPECT_EQ(as_shown("it has\nno\033 room", 16), "it has no? room");
+  EXPECT_EQ(as_shown("it has\nno\033 rooms", 16), "it has no? r...");
+  EXPECT_EQ(as_shown("\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9", 7), "\xc3\xa9...")
+      << "no half of a letter";
 }
 
 TEST(Board, TheFirstFailureOfASlotSaysWhoIsToBlame) {
@@ -423,6 +435,11 @@ TEST(Board, SaysWhatARankIsDoing) {
             "has completed no collective yet and was in all_reduce #41(f32 x 1000, sum) at "
             "train.cc:88 of the group made at train.cc:12, waiting for world rank 5, when that "
             "failed");
+  // Its program may have gone on since: nothing says for how long.
+  line->since.store((Clock::now() - std::chrono::hours(1)).time_since_epoch().count());
+  EXPECT_EQ(describe_doing(board, SlotIndex(0), 7),
+            "was in all_reduce #41(f32 x 1000, sum) at train.cc:88, waiting for rank 2, when that "
+            "failed, last completed all_reduce #40(f32 x 1000, sum) at train.cc:88");
 
   // Ranks in brackets are those of the group, and a text that speaks of the world says so.
   Shown message = all_reduce_at(1);
@@ -438,6 +455,9 @@ TEST(Board, SaysWhatARankIsDoing) {
   message.root_or_peer = kAnyRank;
   EXPECT_EQ(describe_wait(board, SlotIndex(0), {.group = 8, .what = message}),
             "recv(f32 x 5, from any rank, tag 0) of another group");
+  message.op = static_cast<std::uint8_t>(Op::recv) | kUnevenBit;
+  EXPECT_EQ(describe_wait(board, SlotIndex(0), {.group = 8, .what = message}),
+            "recv(f32, any count, from any rank, tag 0) of another group");
   message.op = static_cast<std::uint8_t>(Op::send);
   message.root_or_peer = 2;
   other->message.write(message);

@@ -158,6 +158,53 @@ TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
       options());
 }
 
+// Each is found by a rank of its own, while the others' entries come into the log.
+TEST(Deadlock, ManyAtATimeAreAllTold) {
+  on_free_ranks(
+      8,
+      [](ProcessGroup& world) {
+        const int first = world.rank() / 2 * 2;
+        for (int round = 0; round < 8; ++round) {
+          ProcessGroup pair = world.new_group({first, first + 1});
+          world.barrier();
+          int x = 0;
+          const Error error = thrown_by([&] { pair.recv(x, 1 - pair.rank()); });
+          EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
+          world.barrier({.timeout = 60s});
+        }
+      },
+      options());
+}
+
+TEST(Deadlock, IsToldWhileGroupsOfOthersFail) {
+  std::atomic<int> told{0};
+  on_free_ranks(
+      4,
+      [&told](ProcessGroup& world) {
+        ProcessGroup stuck = world.new_group({0, 1});
+        world.barrier();
+        if (stuck.is_member()) {
+          int x = 0;
+          const Error error = thrown_by([&] { stuck.recv(x, 1 - stuck.rank()); });
+          EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
+          ++told;
+          return;
+        }
+        for (;;) {
+          int more = told.load() < 2 ? 1 : 0;
+          world.rank() == 2 ? world.send(more, 3) : (void)world.recv(more, 2);
+          if (more == 0) return;
+          ProcessGroup pair = world.new_group({2, 3});
+          const Error error = thrown_by([&] {
+            if (pair.rank() == 0) pair.abort("on purpose");
+            pair.barrier();
+          });
+          EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+        }
+      },
+      options());
+}
+
 TEST(Deadlock, GroupsMadeByOneLineAreToldApart) {
   on_stuck_ranks(
       2,

@@ -439,8 +439,13 @@ TEST(Life, ACloseThatFailedSaysSoAgain) {
   on_ranks(2, [](ProcessGroup& world) {
     ProcessGroup group = world.new_group({0, 1});
     if (group.rank() == 0) {
-      EXPECT_EQ(thrown_by([&] { group.close(50ms); }).code(), ErrorCode::kTimeout);
-      EXPECT_EQ(thrown_by([&] { group.close(); }).code(), ErrorCode::kTimeout);
+      const Error first = thrown_by([&] { group.close(50ms); });
+      const Error second = thrown_by([&] { group.close(); });
+      EXPECT_EQ(first.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(second.code(), ErrorCode::kTimeout);
+      EXPECT_EQ(second.context().culprits, first.context().culprits);
+      EXPECT_NE(second.context().call_site, first.context().call_site) << "each has its own line";
+      expect_text(second, "closed before, which failed: close of group world/0-1 (rank 0) at ");
     }
     world.barrier();
   });

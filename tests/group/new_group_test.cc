@@ -268,6 +268,26 @@ TEST(NewGroup, AMemberThatClosesItsParentEndsIt) {
   });
 }
 
+/// Where the parent has failed before, it waits for nobody in close.
+TEST(NewGroup, AMemberThatIsDoneWithAFailedParentEndsIt) {
+  for (const bool is_closed : {true, false}) {
+    on_ranks(2, [is_closed](ProcessGroup& world) {
+      ProcessGroup parent = world.new_group({1, 0});
+      if (world.rank() == 1) parent.abort("enough");
+      (void)thrown_by([&] { parent.barrier(); });
+      if (world.rank() == 1) {
+        if (is_closed) (void)thrown_by([&] { parent.close(); });
+        parent = {};
+        return;
+      }
+      const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
+      EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
+      EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+      expect_text(error, "has closed the group that was asked for this one");
+    });
+  }
+}
+
 TEST(NewGroup, AMemberThatLeavesEndsIt) {
   const auto outcomes = outcomes_of(2,
                                     [](ProcessGroup& world) {

@@ -109,6 +109,8 @@ TEST(Then, WhatBlocksIsRefusedAndTheGroupStaysUsable) {
     const auto refused = [&](auto&& call) {
       const Error error = thrown_by(call);
       EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      EXPECT_EQ(error.context().rank, world.rank()) << error.what();
+      EXPECT_TRUE(error.context().call_site.starts_with("then_test.cc:")) << error.what();
       ++calls;
     };
     int other = 0;

@@ -176,15 +176,26 @@ std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint6
 void add_soak_options(CLI::App& app, SoakOptions& options, const char* script) {
   options.seed = std::random_device{}();
   options.script = script;
-  app.add_option("--rounds", options.rounds, "how many rounds");
-  app.add_option("--seed", options.seed, "of the first round; the others follow");
-  app.add_option("--jobs", options.jobs, "processes that work at a time");
+  // Together they are seeds, too. A negative number comes as a large one.
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  app.add_option("--rounds", options.rounds, "how many rounds")
+      ->check(CLI::Range(std::uint64_t{1}, kMost));
+  app.add_option("--seed", options.seed, "of the first round; the others follow")
+      ->check(CLI::Range(std::uint64_t{0}, kMost));
+  app.add_option("--jobs", options.jobs, "processes that work at a time")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--out", options.out, "a JSON file with the figures");
   app.add_option("--script", options.script, "where the plan of a violation is written, shrunk");
   app.add_option("--replay", options.replay, "run the plan in this file, and no other");
 }
 
 int soak(const SoakOptions& options, Rounds rounds, const More& more) {
+  std::ofstream out;
+  if (!options.out.empty()) out.open(options.out, std::ios::app);  // before hours are spent
+  if (!out) {
+    fmt::print(stderr, "--out: cannot write {}\n", options.out);
+    return 2;
+  }
   const auto began = std::chrono::steady_clock::now();
   json sum = json::object();
   std::string violation;
@@ -202,7 +213,12 @@ int soak(const SoakOptions& options, Rounds rounds, const More& more) {
     sum["seed"] = options.seed;
     sum["seconds"] = took.count();
     sum["violations"] = violation.empty() ? 0 : 1;
-    std::ofstream(options.out) << sum.dump(1) << "\n";
+    out.close();
+    out.open(options.out);
+    if (!(out << sum.dump(1) << std::endl)) {
+      fmt::print(stderr, "--out: cannot write {}\n", options.out);
+      return 2;
+    }
   }
   if (violation.empty()) return 0;
   fmt::print("VIOLATED: {}\n", violation);
@@ -215,7 +231,7 @@ int replay(const std::string& path, const std::function<std::string(const std::s
   const std::string violation = run(std::string(std::istreambuf_iterator<char>(file), {}));
   fmt::print("{}\n", violation.empty() ? "all held" : "VIOLATED: " + violation);
   return violation.empty() ? 0 : 1;
-} catch (const std::runtime_error& error) {
+} catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
   return 2;
 }

@@ -66,8 +66,18 @@ CASES = [
     (changed(lambda s: s["faults"][0].update(kind="flood")), 2, "'flood' is none of none, die"),
 ]
 
+ARGUMENTS = [
+    ["--rounds", "-1"], ["--rounds", "0"], ["--rounds", "99999999999999999999999"], ["--seed", "18446744073709551615"], ["--seed", "-1"],
+    ["--jobs", "0"], ["--jobs", "-1"], ["--ranks", "-5"], ["--ranks", "5000"], ["--hosts", "99"], ["--out", "/nonexistent/figures.json"],
+]
+
 
 def main(simulator):
+    for arguments in ARGUMENTS:
+        done = subprocess.run([simulator, "--rounds", "1", *arguments] if arguments[0] != "--rounds" else [simulator, *arguments],
+                              capture_output=True, text=True)
+        if done.returncode <= 0 or arguments[0] not in done.stdout + done.stderr:
+            sys.exit(f"{arguments} were taken ({done.returncode}): {done.stdout}{done.stderr}")
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder) / "script.json"
         for text, code, words in CASES:
@@ -76,6 +86,10 @@ def main(simulator):
             said = done.stdout + done.stderr
             if done.returncode != code or words not in said:
                 sys.exit(f"expected {code} and '{words}', got {done.returncode} and:\n{said}\nfor {text}")
+        path.write_text("{")
+        done = subprocess.run([simulator, "--expect", "--replay", path], capture_output=True, text=True)
+        if done.returncode != 2 or "parse error" not in done.stderr:
+            sys.exit(f"expected 2 and a parse error, got {done.returncode} and:\n{done.stdout}{done.stderr}")
     print(f"{len(CASES)} scripts")
 
 

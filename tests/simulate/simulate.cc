@@ -121,7 +121,8 @@ int main(int argc, char** argv) {
   SoakOptions options;
   int ranks = 0, hosts = 0;
   add_soak_options(app, options, "simulate-violation.json");
-  app.add_option("--ranks", ranks, "of every world; 0: 2 to 64, most often few");
+  app.add_option("--ranks", ranks, "of every world; 0: 2 to 64, most often few")
+      ->check(CLI::Range(0, 4096));
   app.add_option("--hosts", hosts, "of every world; 0: half of the worlds one, else 2 to 8")
       ->check(CLI::Range(0, 64));
   bool expects = false;

@@ -56,6 +56,9 @@ class Board {
   RelayArea& relay_area(SlotIndex slot) const noexcept;
   /// The line of a slot's owner for a group, or null. Valid while its `group` stays the same.
   Line* find_line(SlotIndex slot, GroupId group) const noexcept;
+  bool has_line(SlotIndex slot, GroupId group) const noexcept {
+    return find_line(slot, group) != nullptr;
+  }
 
   RankState state_of(SlotIndex slot) const noexcept;
   /// Somebody has seen by its mark that the owner is dead.

@@ -28,7 +28,7 @@ namespace {
 std::string name_of_call(const Shown& shown) {
   Request request;
   request.op = static_cast<Op>(op_index(shown.op));
-  request.uneven = (shown.op & kUnevenBit) != 0;
+  request.uneven = (shown.op & kUnevenBit) != 0 && !is_message(request.op);
   request.monitored = (shown.op & kMonitoredBit) != 0;
   return call_name(request);
 }
@@ -36,6 +36,15 @@ std::string name_of_call(const Shown& shown) {
 /// " at train.cc:88"; "" if the site is not known.
 std::string at(const std::string& site) { return site.empty() ? site : " at " + site; }
 std::string at_site(const Slot& slot, std::uint32_t site) { return at(read_site(slot, site)); }
+
+/// "f32 x 1000"; "" if it has none.
+std::string elements_of(const Shown& shown, Op op) {
+  if (op == Op::barrier) return {};
+  const std::string_view dtype = name_of(static_cast<DType>(shown.dtype));
+  const bool is_of_any_count = is_message(op) && (shown.op & kUnevenBit) != 0;
+  return is_of_any_count ? fmt::format("{}, any count", dtype)
+                         : fmt::format("{} x {}", dtype, shown.count);
+}
 
 }  // namespace
 
@@ -45,9 +54,7 @@ std::string describe(const Shown& shown, std::string_view whose) {
     return "unknown operation";
   const Op op = static_cast<Op>(op_index(shown.op));
   const std::string text = name_of_call(shown);
-  std::string details;
-  if (op != Op::barrier)
-    details = fmt::format("{} x {}", name_of(static_cast<DType>(shown.dtype)), shown.count);
+  std::string details = elements_of(shown, op);
   switch (op) {
     case Op::all_reduce:
     case Op::reduce:
@@ -163,14 +170,17 @@ std::string group_text(const Slot& slot, const Line& line, Names names) {
                      times > 1 ? fmt::format(" (#{})", times) : "");
 }
 
-/// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet.
+bool has_failed(const Line& line) { return line.failure.load(std::memory_order_acquire) != 0; }
+
+/// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet. Of a group that
+/// has failed without the time: nobody waits there any more.
 std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
   const Awaited awaited = Awaited::unpack(line.waiting.load(std::memory_order_acquire));
   if (awaited.seq != static_cast<std::uint32_t>(seq)) return {};
   // Garbage may lie so far back that no difference says how far.
   const auto since = std::max<std::int64_t>(line.since.load(std::memory_order_relaxed), 0);
   const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
-  std::string text = since != 0 && waited > std::chrono::seconds(1)
+  std::string text = since != 0 && waited > std::chrono::seconds(1) && !has_failed(line)
                          ? ", waiting " + seconds(waited) + " for "
                          : ", waiting for ";
   if (awaited.member < 0) return text + "others";
@@ -185,23 +195,31 @@ std::string describe_closing(const Slot& slot, const Line& line, Names names) {
   return (call.empty() ? "close" : call) + group_text(slot, line, names);
 }
 
-/// What the owner does in the line's group at this moment; "" if nothing.
-std::string doing_now(const Slot& slot, const Line& line, Names names) {
+/// In which calls the owner is in the line's group, or was when that failed: "barrier #1 at
+/// role.cc:9, waiting for rank 0"; "" if in none.
+std::string calls_in(const Slot& slot, const Line& line, Names names) {
   const LineState state = line.state.load(std::memory_order_acquire);
-  if (state == LineState::meeting) return "is in " + describe_making(slot, line);
-  if (state == LineState::closing) return "is in " + describe_closing(slot, line, names);
+  if (state == LineState::meeting) return describe_making(slot, line);
+  if (state == LineState::closing) return describe_closing(slot, line, names);
   const std::uint64_t completed = line.completed.load(std::memory_order_acquire);
   const std::uint64_t entered = line.entered.load(std::memory_order_acquire);
   std::string text;
   const std::string_view whose = whose_ranks(line, names);
   if (const auto message = line.message.read())
-    text = "is in " + describe(slot, *message, whose) + group_text(slot, line, names);
+    text = describe(slot, *message, whose) + group_text(slot, line, names);
   if (entered <= completed) return text;
   const auto current = line.history[entered % kHistory].read();
-  if (!text.empty()) text += " and ";
-  text += current ? "is in " + describe_numbered(slot, *current, whose)
-                  : fmt::format("is in #{}", entered);
+  if (!text.empty()) text += " and in ";
+  text += current ? describe_numbered(slot, *current, whose) : fmt::format("#{}", entered);
   return text + group_text(slot, line, names) + waiting_text(line, entered, names);
+}
+
+/// "is in barrier #1 ...", or "was in barrier #1 ..., when that failed": the program may have gone
+/// on since; "" if in nothing.
+std::string doing_now(const Slot& slot, const Line& line, Names names) {
+  const std::string calls = calls_in(slot, line, names);
+  if (calls.empty()) return calls;
+  return has_failed(line) ? "was in " + calls + ", when that failed" : "is in " + calls;
 }
 
 std::string doing(const Slot& slot, const Line& line, Names names) {
@@ -229,8 +247,7 @@ bool is_busy(const Line& line) {
 /// none.
 const Line* busy_line(const Board& board, SlotIndex owner) {
   for (const Line& line : Lines(board, owner)) {
-    const bool is_running = line.group.load(std::memory_order_acquire) != 0 &&
-                            line.failure.load(std::memory_order_acquire) == 0;
+    const bool is_running = line.group.load(std::memory_order_acquire) != 0 && !has_failed(line);
     if (is_running && is_busy(line)) return &line;
   }
   return nullptr;
@@ -242,8 +259,7 @@ std::string failed_in(const Slot& slot, const Line& line) {
   const LineState state = line.state.load(std::memory_order_acquire);
   if (state == LineState::unmade) return "was in " + describe_making(slot, line) + ", which failed";
   if (gave_up(state)) return "gave up " + describe_closing(slot, line, Names::of_world);
-  const std::string now = is_busy(line) ? doing_now(slot, line, Names::of_world) : "";
-  return now.starts_with("is ") ? "was " + now.substr(3) + ", when that failed" : "";
+  return is_busy(line) ? doing_now(slot, line, Names::of_world) : "";
 }
 
 /// The first failure that shows such a thing, unless the owner has outlived it; else what it gave
@@ -316,7 +332,9 @@ std::string describe_doing(const Board& board, SlotIndex owner, GroupId group) {
   const Line* line = board.find_line(owner, group);
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
-  if (line != nullptr && !doing_now(slot, *line, Names::of_group).empty()) return text;
+  const bool is_there =
+      line != nullptr && !has_failed(*line) && !doing_now(slot, *line, Names::of_group).empty();
+  if (is_there) return text;
   const Line* const elsewhere = busy_line(board, owner);
   if (elsewhere != nullptr && elsewhere != line)
     return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);

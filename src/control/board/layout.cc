@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "control/board/words.h"
+
 namespace tutti::control {
 
 template <std::size_t Bytes>
@@ -27,13 +29,7 @@ std::string Text<Bytes>::read() const {
     std::memcpy(bytes.data(), &word, 8);
     text.append(bytes.data(), strnlen(bytes.data(), 8));
   }
-  // Another process wrote it: nothing in it may steer a terminal. Bytes of UTF-8 stay, but for the
-  // controls that it has as well (C2 80 to C2 9F).
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto code = static_cast<unsigned char>(text[i]);
-    const bool after_c2 = i > 0 && static_cast<unsigned char>(text[i - 1]) == 0xc2;
-    if (code < 0x20 || code == 0x7f || (after_c2 && code < 0xa0)) text[i] = '?';
-  }
+  make_printable(text);  // another process wrote it
   return text;
 }
 

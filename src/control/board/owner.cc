@@ -42,6 +42,19 @@ void SlotOwner::sleeps_at(SlotIndex slot) noexcept { slot_.control_slot.store(sl
 
 void SlotOwner::beat() noexcept { slot_.beat.fetch_add(1); }
 
+namespace {
+
+/// Of a long name of a file the end: the line must be seen.
+std::string site_text(const Where& where) {
+  constexpr std::size_t kMost = kSiteBytes - 1;
+  constexpr std::string_view kCut = "...";
+  const std::string text = name_of(where);
+  if (text.size() <= kMost) return text;
+  return std::string(kCut) + text.substr(text.size() - (kMost - kCut.size()));
+}
+
+}  // namespace
+
 std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
   const std::lock_guard lock(mutex_);
   const std::size_t first = bucket_of(where);
@@ -52,9 +65,7 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
       // Index 0 means unknown; so do all further sites of a program with more than kSites - 1.
       if (sites_used_ + 1 >= kSites) return 0;
       ++sites_used_;
-      const std::string text = name_of(where);
-      slot_.sites[static_cast<std::size_t>(sites_used_)].write(
-          {text.data(), std::min<std::size_t>(text.size(), kSiteBytes - 1)});
+      slot_.sites[static_cast<std::size_t>(sites_used_)].write(site_text(where));
       known.file.store(where.file, std::memory_order_relaxed);
       known.line.store(where.line, std::memory_order_relaxed);
       known.index.store(static_cast<std::uint8_t>(sites_used_), std::memory_order_release);

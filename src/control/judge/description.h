@@ -10,13 +10,16 @@
 
 namespace tutti::control {
 
-/// In Description::op, beside the Op: a v-variant, a monitored_barrier.
+/// In Description::op, beside the Op: a v-variant, or a recv of any count; a monitored_barrier.
 inline constexpr std::uint8_t kUnevenBit = 0x80;
 inline constexpr std::uint8_t kMonitoredBit = 0x40;
 static_assert(kOpCount <= kMonitoredBit);
+constexpr bool is_uneven(const Request& request) noexcept {
+  return request.uneven || request.message.make_room != nullptr;
+}
 constexpr std::uint8_t op_byte(const Request& request) noexcept {
   return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
-                                   (request.uneven ? kUnevenBit : 0) |
+                                   (is_uneven(request) ? kUnevenBit : 0) |
                                    (request.monitored ? kMonitoredBit : 0));
 }
 /// The Op of such a byte; kOpCount and more where it is none.
