@@ -22,7 +22,7 @@ FAULTS = [
     ("two entries k", "control/board/log.cc", "if (place.compare_exchange_strong(seen, entry.pack())) {",
      "if ((place.store(entry.pack()), true)) {", None),
     ("proposes before it has applied", "control/verdicts.cc",
-     "    apply_new_entries();\n    const std::optional<Verdict> wanted", "    const std::optional<Verdict> wanted", None),
+     "    apply_new_entries();\n    std::optional<Verdict> wanted", "    std::optional<Verdict> wanted", None),
     ("a failure settles beside the log", "control/failing.cc", "  const bool entered = host->enter(",
      "  settle(cause);\n  const bool entered = host->enter(", None),
     ("nobody hears what others failed with before they left", "control/relay.cc",
