@@ -65,8 +65,8 @@ void GroupMembers::ask(const std::vector<int>& members) const noexcept {
 }
 
 void GroupMembers::notify(int member) const noexcept {
-  if (is_here(member)) {
-    here_.ring(member);
+  if (Doorbell* const bell = here_.bell_of(member)) {
+    ring(*bell);
   } else {
     others_->notify(world_rank_of(member));
   }

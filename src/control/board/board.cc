@@ -93,10 +93,6 @@ Board::Board(const net::Fd& memory) {
 
 BoardHeader& Board::header() const noexcept { return *reinterpret_cast<BoardHeader*>(data()); }
 
-Slot& Board::slot(SlotIndex of) const noexcept {
-  return *reinterpret_cast<Slot*>(data() + kSlotBytes * (of.index() + 1));
-}
-
 std::size_t Board::more_lines_offset(SlotIndex of) const noexcept {
   return slots_bytes(slot_count_) + kMoreLineBytes * of.index();
 }

@@ -45,7 +45,9 @@ class Board {
   /// The same address for all boards of this process that are the same memory.
   std::byte* data() const noexcept { return mapping_->data(); }
   BoardHeader& header() const noexcept;
-  Slot& slot(SlotIndex slot) const noexcept;
+  Slot& slot(SlotIndex slot) const noexcept {
+    return *reinterpret_cast<Slot*>(data() + kSlotBytes * (slot.index() + 1));
+  }
   std::size_t byte_count() const noexcept { return mapping_->byte_count(); }
   /// Of the lines of a slot those that are reserved.
   int line_count(SlotIndex slot) const noexcept;

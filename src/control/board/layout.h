@@ -31,7 +31,6 @@
 
 namespace tutti::control {
 
-inline constexpr std::size_t kSlotBytes = 64 * 1024;
 /// Lines in the slot; further ones lie behind the slots and are reserved as many at a time.
 inline constexpr int kLinesPerSlot = 32;
 inline constexpr int kSites = 64;

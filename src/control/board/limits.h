@@ -9,6 +9,7 @@ namespace tutti::control {
 /// Ranks of one host, and of a world.
 inline constexpr int kMaxLocalRanks = 256;
 inline constexpr int kMaxWorldRanks = 4096;
+inline constexpr std::size_t kSlotBytes = 64 * 1024;
 /// Groups of a rank at a time, closed ones that others may still read included.
 inline constexpr int kMaxLines = 1024;
 /// Verdicts that a rank shows at a time, and how long the text of one is.

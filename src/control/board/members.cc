@@ -61,7 +61,10 @@ BoardMembers::BoardMembers(const Board& board, const Roster& roster, GroupId gro
       group_(group),
       world_ranks_(std::move(world_ranks)),
       rank_(rank),
-      lines_(world_ranks_.size()) {}
+      lines_(world_ranks_.size()) {
+  for (const WorldRank each : world_ranks_)
+    bells_.push_back(roster.is_here(each) ? &board.bell(roster.slot_of(each)) : nullptr);
+}
 
 int BoardMembers::member_of(WorldRank rank) const noexcept {
   const auto place = std::find(world_ranks_.begin(), world_ranks_.end(), rank);
@@ -127,8 +130,6 @@ bool BoardMembers::is_on_core(int core, int member) const noexcept {
     if (each != rank_ && roster_.is_here(world_rank_of(each)) && is_there(each)) return true;
   return false;
 }
-
-void BoardMembers::ring(int member) const noexcept { tutti::ring(slot_of(member).bell); }
 
 std::string BoardMembers::site_of(int member, std::uint8_t site) const {
   return read_site(slot_of(member), site);

@@ -47,7 +47,8 @@ class BoardMembers {
   }
   /// See Board.
   bool has_died(int member) const noexcept { return board_.has_died(slot_index_of(member)); }
-  void ring(int member) const noexcept;
+  /// Null: it is on another host.
+  Doorbell* bell_of(int member) const noexcept { return bells_[static_cast<std::size_t>(member)]; }
   Slot& slot_of(int member) const noexcept { return board_.slot(slot_index_of(member)); }
 
  private:
@@ -59,6 +60,7 @@ class BoardMembers {
   const GroupId group_;
   const std::vector<WorldRank> world_ranks_;
   const int rank_;
+  std::vector<Doorbell*> bells_;                         ///< by member
   mutable std::vector<std::atomic<const Line*>> lines_;  ///< by member, once found
 };
 
