@@ -35,7 +35,7 @@ NOBODY = "02:77:00:00:00:00"  # a hardware address that no host has
 
 
 # What `ip` says where there is no right to namespaces, or a kernel without them, bridges or veth.
-REFUSED = re.compile(r"not permitted|permission denied|not supported|unknown device type", re.I)
+REFUSED = re.compile(r"not permitted|permission denied|not supported|unknown device type|read-only file system", re.I)
 
 
 class Failed(Exception):
