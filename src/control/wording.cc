@@ -83,9 +83,12 @@ std::string Membership::State::doing_elsewhere(int member) const {
                            : was_asked ? fmt::format(" (as it was {} ago)", seconds(age))
                                        : " (as it was some time ago)";
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
-  return fmt::format(
-      "{} {}{}", theirs->entered > theirs->completed ? "is in" : "last completed",
-      shown != nullptr ? describe_numbered(*shown) : fmt::format("#{}", theirs->entered), when);
+  const std::string what =
+      shown != nullptr ? describe_numbered(*shown) : fmt::format("#{}", theirs->entered);
+  if (theirs->entered <= theirs->completed) return fmt::format("last completed {}{}", what, when);
+  // Its program may have gone on since the group failed.
+  return theirs->failure ? fmt::format("was in {}, when that failed", what)
+                         : fmt::format("is in {}{}", what, when);
 }
 
 std::string Membership::State::doings(const std::vector<int>& awaited, std::string_view link,

@@ -170,8 +170,6 @@ std::string group_text(const Slot& slot, const Line& line, Names names) {
                      times > 1 ? fmt::format(" (#{})", times) : "");
 }
 
-bool has_failed(const Line& line) { return line.failure.load(std::memory_order_acquire) != 0; }
-
 /// ", waiting 3 s for rank 2", of the operation `seq`; "" if nobody is awaited yet. Of a group that
 /// has failed without the time: nobody waits there any more.
 std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
@@ -180,7 +178,7 @@ std::string waiting_text(const Line& line, std::uint64_t seq, Names names) {
   // Garbage may lie so far back that no difference says how far.
   const auto since = std::max<std::int64_t>(line.since.load(std::memory_order_relaxed), 0);
   const auto waited = Clock::now().time_since_epoch() - Clock::duration(since);
-  std::string text = since != 0 && waited > std::chrono::seconds(1) && !has_failed(line)
+  std::string text = since != 0 && waited > std::chrono::seconds(1) && !shows_failure(line)
                          ? ", waiting " + seconds(waited) + " for "
                          : ", waiting for ";
   if (awaited.member < 0) return text + "others";
@@ -219,7 +217,7 @@ std::string calls_in(const Slot& slot, const Line& line, Names names) {
 std::string doing_now(const Slot& slot, const Line& line, Names names) {
   const std::string calls = calls_in(slot, line, names);
   if (calls.empty()) return calls;
-  return has_failed(line) ? "was in " + calls + ", when that failed" : "is in " + calls;
+  return shows_failure(line) ? "was in " + calls + ", when that failed" : "is in " + calls;
 }
 
 std::string doing(const Slot& slot, const Line& line, Names names) {
@@ -247,7 +245,7 @@ bool is_busy(const Line& line) {
 /// none.
 const Line* busy_line(const Board& board, SlotIndex owner) {
   for (const Line& line : Lines(board, owner)) {
-    const bool is_running = line.group.load(std::memory_order_acquire) != 0 && !has_failed(line);
+    const bool is_running = line.group.load(std::memory_order_acquire) != 0 && !shows_failure(line);
     if (is_running && is_busy(line)) return &line;
   }
   return nullptr;
@@ -333,7 +331,7 @@ std::string describe_doing(const Board& board, SlotIndex owner, GroupId group) {
   std::string text =
       line != nullptr ? doing(slot, *line, Names::of_group) : "has not made this group";
   const bool is_there =
-      line != nullptr && !has_failed(*line) && !doing_now(slot, *line, Names::of_group).empty();
+      line != nullptr && !shows_failure(*line) && !doing_now(slot, *line, Names::of_group).empty();
   if (is_there) return text;
   const Line* const elsewhere = busy_line(board, owner);
   if (elsewhere != nullptr && elsewhere != line)
