@@ -353,10 +353,14 @@ TEST_F(DeviceTrouble, LargePinnedMemoryIsKeptWhereTheLimitAllowsIt) {
         };
         gather();
         const std::uint64_t calls = control->calls("cuMemHostAlloc");
-        for (int i = 0; i < 3; ++i) gather();
-        EXPECT_EQ(control->calls("cuMemHostAlloc"), calls);
+        constexpr std::uint64_t kRounds = 10;
+        for (std::uint64_t i = 0; i < kRounds; ++i) gather();
+        // Two ranks that keep nothing allocate 20 times. One that a thread is just giving back
+        // may be missed once.
+        EXPECT_LT(control->calls("cuMemHostAlloc") - calls, kRounds);
         // Larger ones drive it out, and go themselves.
         const std::size_t kept = control->counts().pinned_bytes;
+        world.barrier();  // both have counted before one allocates more
         const DeviceArray<float> large(stream.device(), 3 * kCount);
         const DeviceArray<float> larger(stream.device(), 6 * kCount);
         world.all_gather(buffer_of(large, stream), buffer_of(larger, stream));
