@@ -229,7 +229,7 @@ class Membership::State::Meeting final : public Patience {
     if (state_.adopt_failure()) return Verdict::keep_waiting;
     MeetingQuestion question = {.group = state_.id,
                                 .asked_of = state_.asked_of,
-                                .world_rank = state_.host->rank,
+                                .world_ranks = state_.members.world_ranks(),
                                 .left_parent = left_parent()};
     GroupFacts facts = state_.members.read_meetings();
     question.parent_failed = state_.ends_with(parent_) && parent_->has_failed();

@@ -124,8 +124,10 @@ inline void judge(const GroupFacts& facts) {
     look(request, 1, facts, clock, arrive, now);
   }
   MeetingClock clock{.deadline = Deadline::after(std::chrono::nanoseconds(0))};
-  look_at_meeting({.group = kOpen, .asked_of = 3}, facts, clock, now);
-  look_at_meeting({.group = kOpen, .asked_of = 3}, facts, clock, now + std::chrono::seconds(1));
+  const MeetingQuestion question = {
+      .group = kOpen, .asked_of = 3, .world_ranks = world_ranks({0, 1})};
+  look_at_meeting(question, facts, clock, now);
+  look_at_meeting(question, facts, clock, now + std::chrono::seconds(1));
 }
 
 /// What `rank` reads of a group.

@@ -65,7 +65,8 @@ struct alignas(64) Line {
   std::atomic<std::uint32_t> times;   ///< so often its ranks have been asked for; 0: a world
   std::atomic<std::int32_t> core;     ///< on which the latest operation was entered, + 1
   std::atomic<std::uint64_t> queued;  ///< seq of the latest collective that awaits its turn
-  RankWords ranks;                    ///< members; of one that has failed the culprits
+  RankWords ranks;  ///< members; of one that has failed the culprits, but for a mismatch while it
+                    ///< was made
 };
 static_assert(sizeof(Line) == 832);
 

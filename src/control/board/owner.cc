@@ -50,7 +50,9 @@ std::string site_text(const Where& where) {
   constexpr std::string_view kCut = "...";
   const std::string text = name_of(where);
   if (text.size() <= kMost) return text;
-  return std::string(kCut) + text.substr(text.size() - (kMost - kCut.size()));
+  std::size_t at = text.size() - (kMost - kCut.size());
+  while ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;  // inside a letter
+  return std::string(kCut) + text.substr(at);
 }
 
 }  // namespace
@@ -126,7 +128,10 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
                                 const std::vector<WorldRank>& culprits) noexcept {
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
-  write_set(line.ranks, culprits, board_.world_size());
+  // Who asks for another group finds this one by its members.
+  const bool was_asked_otherwise = code == ErrorCode::kCollectiveMismatch &&
+                                   line.state.load(std::memory_order_relaxed) == LineState::meeting;
+  if (!was_asked_otherwise) write_set(line.ranks, culprits, board_.world_size());
   failures_ = std::min(failures_ + 1, kLastFailure);
   line.failure.store(failure_word(code, failures_));
   slot_.news.fetch_add(1);

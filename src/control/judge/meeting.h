@@ -2,8 +2,9 @@
 //
 // Two members that ask the same group for different ones, each of which holds both, would wait for
 // each other for ever: a group makes one group at a time. They find each other's line by the group
-// that was asked and the members it awaits. One that has given up for this reason leaves that
-// line behind, with the time, so that the other finds the same.
+// that was asked and its members. One that has given up for this reason leaves that line behind,
+// with the time, so that the other finds the same: each counts which of the members of both groups
+// have asked for which, and names the smaller side.
 //
 // One that is slow may still stand in a meeting that a failure has ended for everybody else. So a
 // member has asked for another group only if it goes on waiting there after it has looked at what
@@ -37,9 +38,9 @@ struct MeetingClock {
 /// Which group is being made, and how its parent fares.
 struct MeetingQuestion {
   GroupId group = 0;
-  GroupId asked_of = 0;               ///< 0: a world
-  WorldRank world_rank{0};            ///< of this rank
-  std::vector<int> left_parent = {};  ///< members that have said goodbye to it, ascending
+  GroupId asked_of = 0;                     ///< 0: a world
+  std::vector<WorldRank> world_ranks = {};  ///< by rank of the group
+  std::vector<int> left_parent = {};        ///< members that have said goodbye to it, ascending
   bool parent_failed = false;
 };
 
