@@ -318,7 +318,7 @@ class KnotWords {
   std::string operator()() const {
     const bool is_circle = knot_.is_circle();
     std::string text = "deadlock: ";
-    const std::string end = unequal_tags() + std::string(kOfDeadlocks);
+    const std::string end = full_buffers() + unequal_tags() + std::string(kOfDeadlocks);
     for (std::size_t link = 0; link < knot_.links.size(); ++link) {
       const std::string more = text_of(link, is_circle && link > 0);
       const std::string_view between = link == 0 ? "" : is_circle ? ", which " : "; ";
@@ -351,6 +351,19 @@ class KnotWords {
       }
     }
     return {};
+  }
+
+  std::string full_buffers() const {
+    const auto is_buffered = [](const WaitPart& part) {
+      return (part.what.op & kBufferedBit) != 0;
+    };
+    const bool waits = std::any_of(knot_.links.begin(), knot_.links.end(), [&](const auto& link) {
+      const auto& parts = facts_[link.rank.index()].parts;
+      return std::any_of(parts.begin(), parts.end(), is_buffered);
+    });
+    return waits ? ". A buffered send waits, too, where it and what its receiver has not received "
+                   "yet are more than 64 MiB"
+                 : "";
   }
 
   bool all_send() const {

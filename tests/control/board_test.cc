@@ -154,6 +154,9 @@ TEST(Board, CallSitesAreCopiedOnceAndMayRunOut) {
       owner->site({"src/distributed_gradient_accumulation_trainer.cc", 1234});
   EXPECT_EQ(read_site(board.slot(SlotIndex(0)), of_long_name),
             "...ibuted_gradient_accumulation_trainer.cc:1234");
+  // Not from within a letter.
+  const std::uint8_t of_greek_name = owner->site({"src/α_κατανεμημένες_εκπαιδευτής_δικτύων.cc", 1});
+  EXPECT_EQ(read_site(board.slot(SlotIndex(0)), of_greek_name), "..._εκπαιδευτής_δικτύων.cc:1");
   for (int line = 0; line < 1000; ++line) EXPECT_LT(owner->site({"other.cc", line}), kSites);
   EXPECT_EQ(owner->site({"one_too_many.cc", 1}), 0);
   EXPECT_EQ(owner->site(where), index);

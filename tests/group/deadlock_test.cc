@@ -96,6 +96,19 @@ TEST(Deadlock, SendsInARingThatAreLargerThanAnyBuffer) {
   }
 }
 
+TEST(Deadlock, BufferedSendsThatAreLargerThanTheBufferSaySo) {
+  on_stuck_ranks(
+      2,
+      [](ProcessGroup& world) {
+        const std::vector<float> data((std::size_t{64} << 20) / sizeof(float) + 1);
+        const Error error =
+            deadlock_of(world, [&] { world.send(data, 1 - world.rank(), {.buffered = true}); });
+        expect_text(error, "rank 0 waits in send(f32 x 16777217, to 1, tag 0, buffered) at ");
+        expect_text(error, "are more than 64 MiB");
+      },
+      options());
+}
+
 TEST(Deadlock, IsToldInTimeUnlessSettingsSayOtherwise) {
   on_stuck_ranks(2,
                  [](ProcessGroup& world) {

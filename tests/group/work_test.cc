@@ -6,10 +6,13 @@
 #include <array>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "ranks.h"
 #include "tutti/backend.h"
+#include "tutti/log.h"
 #include "tutti/observer.h"
 
 namespace tutti {
@@ -55,6 +58,32 @@ class CountingObserver final : public Observer {
 };
 
 const Error kLost(ErrorCode::kPeerLost, "rank 2 is lost");
+
+/// What the destructor of a Work under way logs where an exception unwinds past it, or none does.
+std::string logged_by_destructor(bool unwinds) {
+  std::string logged;
+  set_log_callback([&](LogLevel, std::string_view line) { logged += line; });
+  Request request;
+  request.op = Op::all_reduce;
+  request.seq = 3;
+  const auto state = std::make_shared<ScriptedState>(request);
+  try {
+    const Work work(state);
+    if (unwinds) throw std::runtime_error("of the program");
+  } catch (const std::runtime_error&) {
+  }
+  set_log_callback({});
+  EXPECT_TRUE(state->done());
+  return logged;
+}
+
+TEST(Work, AnExceptionThatItHoldsUpIsSaid) {
+  EXPECT_NE(logged_by_destructor(true).find("an exception unwinds past a Work, whose destructor "
+                                            "waits for all_reduce #3"),
+            std::string::npos)
+      << logged_by_destructor(true);
+  EXPECT_EQ(logged_by_destructor(false), "");
+}
 
 TEST(Work, EmptyIsDone) {
   Work work;

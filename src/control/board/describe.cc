@@ -78,8 +78,9 @@ std::string describe(const Shown& shown, std::string_view whose) {
   }
   switch (op) {
     case Op::send:
-      details += fmt::format(", to {}{}, tag {}", shown.root_or_peer, whose,
-                             static_cast<std::int64_t>(shown.chain));
+      details += fmt::format(", to {}{}, tag {}{}", shown.root_or_peer, whose,
+                             static_cast<std::int64_t>(shown.chain),
+                             (shown.op & kBufferedBit) != 0 ? ", buffered" : "");
       break;
     case Op::recv:
       details += fmt::format(

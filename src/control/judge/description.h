@@ -10,21 +10,23 @@
 
 namespace tutti::control {
 
-/// In Description::op, beside the Op: a v-variant, or a recv of any count; a monitored_barrier.
+/// In Description::op, beside the Op: a v-variant, or a recv of any count; a monitored_barrier; a
+/// buffered send.
 inline constexpr std::uint8_t kUnevenBit = 0x80;
 inline constexpr std::uint8_t kMonitoredBit = 0x40;
-static_assert(kOpCount <= kMonitoredBit);
+inline constexpr std::uint8_t kBufferedBit = 0x20;
+static_assert(kOpCount <= kBufferedBit);
 constexpr bool is_uneven(const Request& request) noexcept {
   return request.uneven || request.message.make_room != nullptr;
 }
 constexpr std::uint8_t op_byte(const Request& request) noexcept {
-  return static_cast<std::uint8_t>(static_cast<std::uint8_t>(request.op) |
-                                   (is_uneven(request) ? kUnevenBit : 0) |
-                                   (request.monitored ? kMonitoredBit : 0));
+  return static_cast<std::uint8_t>(
+      static_cast<std::uint8_t>(request.op) | (is_uneven(request) ? kUnevenBit : 0) |
+      (request.monitored ? kMonitoredBit : 0) | (request.message.buffered ? kBufferedBit : 0));
 }
 /// The Op of such a byte; kOpCount and more where it is none.
 constexpr std::size_t op_index(std::uint8_t op) noexcept {
-  return op & ~(kUnevenBit | kMonitoredBit);
+  return op & ~(kUnevenBit | kMonitoredBit | kBufferedBit);
 }
 
 /// What an operation is, as its rank sees it: enough to compare and to print.
