@@ -78,6 +78,33 @@ bool add_circles(Plan& plan, Random& random) {
   return true;
 }
 
+/// The same in groups of their own, of which others are members too: the verdict on one circle ends
+/// a group of ranks of another one, which is found at about the same time.
+bool add_circles_apart(Plan& plan, Random& random) {
+  if (plan.ranks() < 4) return false;
+  plan.timeout = std::max(plan.timeout, kPatient);
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  const std::size_t circles = std::min<std::size_t>(ranks.size() / 2, 4);
+  for (std::size_t circle = 0; circle < circles; ++circle) {
+    std::vector<int> members = {ranks[2 * circle], ranks[2 * circle + 1]};
+    for (std::size_t i = 0; i < ranks.size(); ++i)
+      if (i / 2 != circle && random.chance(0.5)) members.push_back(ranks[i]);
+    plan.groups.push_back({members, 0});
+    plan.steps.push_back({.kind = StepKind::make, .group = static_cast<int>(circle) + 1});
+  }
+  for (std::size_t circle = 0; circle < circles; ++circle) {
+    plan.faults.push_back(
+        {.kind = FaultKind::swap, .who = ranks[2 * circle], .at = plan.steps.size()});
+    for (const int from : {0, 1}) {
+      plan.steps.push_back(message(from, 1 - from, false, from));
+      plan.steps.back().group = static_cast<int>(circle) + 1;
+    }
+  }
+  plan.put_aside = std::max(plan.put_aside, 0.05);  // between a look and its entry, too
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  return true;
+}
+
 /// Two groups in opposite order: one verdict fails both, and each of their ranks goes on with the
 /// other.
 bool add_opposites(Plan& plan, Random& random) {
@@ -360,11 +387,10 @@ bool add_moment(Plan& plan, Random& random) {
   std::sort(all.begin(), all.end());
   plan.groups.push_back({std::move(all), -1});
   constexpr std::array kMoments = {
-      add_chain,           add_any,         add_circles,     add_opposites,
-      add_unawares,        add_unawares,    add_orphan,      add_late_look,
-      add_half_heard,      add_short_rings, add_withdrawals, add_latecomers,
-      add_quiet,           add_buffered,    add_alone,       add_last_goodbye,
-      add_missed_verdicts, add_departures};
+      add_chain,      add_any,         add_circles,      add_circles_apart,   add_circles_apart,
+      add_opposites,  add_unawares,    add_unawares,     add_orphan,          add_late_look,
+      add_half_heard, add_short_rings, add_withdrawals,  add_latecomers,      add_quiet,
+      add_buffered,   add_alone,       add_last_goodbye, add_missed_verdicts, add_departures};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

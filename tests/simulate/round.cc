@@ -490,6 +490,7 @@ bool Round::has_circles_only() const {
   const bool is_seen = plan_.hosts() == 1 && !plan_.warns && plan_.timeout >= 2s;
   return swaps && is_seen &&
          std::all_of(plan_.steps.begin(), plan_.steps.end(), [](const PlanStep& step) {
+           if (step.kind == StepKind::make) return true;
            return step.kind == StepKind::message && !step.buffered && step.how == How::waits &&
                   step.how_to == How::waits;
          });

@@ -207,8 +207,9 @@ std::string why_unequal(const Happened::Group& group) {
 }
 
 std::string why_unseen(const Happened& happened) {
-  // Two looks of the slowest kind, beside the time itself.
-  const auto seen_within = happened.plan.timeout / 4 + 500ms;
+  // Four looks of the slowest kind, beside the time itself: they begin anew where a group of the
+  // circle's ranks ends.
+  const auto seen_within = happened.plan.timeout / 4 + 1s;
   for (const Happened::InVain& one : happened.in_vain)
     for (const Happened::InVain& other : happened.in_vain) {
       const auto both = std::min(one.ended, other.ended) - std::max(one.began, other.began);

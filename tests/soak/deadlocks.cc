@@ -67,28 +67,40 @@ class Dice {
 
 // ---- knots -------------------------------------------------------------------------------------
 
-enum class Do { look_on, send, recv, recv_any, wait_any, collective };
+/// `churn`: makes groups with `peer` and aborts them, for a while: its entries of the log come
+/// between the looks of the others.
+enum class Do { look_on, send, recv, recv_any, wait_any, collective, churn };
 enum class Form { blocking, work };
 
 /// The one call of a rank. Every rank has a tag of its own, so that no messages ever match.
 struct Call {
   Do what = Do::look_on;
   Form form = Form::blocking;
-  int peer = -1, other = -1;  ///< `other`: of wait_any the second from whom it receives
-  int group = 0;              ///< 0: the world; 1 and 2: made of all ranks
+  int peer = -1, other = -1;  ///< of the world. `other`: of wait_any the second one
+  int group = 0;
   Op op = Op::barrier;
   std::size_t count = 1;
 };
 
-using Knot = std::vector<Call>;  // by rank
+struct Knot {
+  std::vector<Call> calls = {};               ///< by rank
+  std::vector<std::vector<int>> groups = {};  ///< ranks of the world, by rank: the world first
 
-enum class Kind { sends, receives, crossed, groups, any_source, mixed };
-constexpr std::array<const char*, 6> kKinds = {"sends in a ring",
+  int size() const { return static_cast<int>(calls.size()); }
+  const Call& of(int rank) const { return calls[static_cast<std::size_t>(rank)]; }
+  const std::vector<int>& members(int group) const {
+    return groups[static_cast<std::size_t>(group)];
+  }
+};
+
+enum class Kind { sends, receives, crossed, groups, any_source, mixed, apart };
+constexpr std::array<const char*, 7> kKinds = {"sends in a ring",
                                                "receives in a ring",
                                                "a collective crossed with a receive",
                                                "two groups in opposite order",
                                                "any-source",
-                                               "mixed"};
+                                               "mixed",
+                                               "circles in groups of their own"};
 
 Call random_message(Dice& dice, int rank, int size) {
   Call call;
@@ -112,10 +124,52 @@ Call random_collective(Dice& dice, int group, Op op) {
           .op = op};
 }
 
+/// The world, and two more groups of all ranks.
+Knot among(int size) {
+  Knot knot{std::vector<Call>(static_cast<std::size_t>(size)), {}};
+  std::vector<int> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), 0);
+  knot.groups = {all, all, {all.rbegin(), all.rend()}};
+  return knot;
+}
+
+/// Circles that know nothing of each other, each in a group of its members; and perhaps two ranks
+/// whose groups fail meanwhile.
+Knot circles_apart(Dice& dice) {
+  const int size = dice.from_to(4, 8);
+  Knot knot = among(size);
+  const std::vector<int> order = dice.shuffled(size);
+  for (int first = 0; first < size;) {
+    const bool is_last = size - first < 4;
+    const int in_ring = is_last ? size - first : dice.from_to(2, size - first - 2);
+    const std::vector<int> ring(order.begin() + first, order.begin() + first + in_ring);
+    const bool churns = first > 0 && in_ring == 2 && dice.chance(2);
+    const bool is_crossed = !churns && dice.chance(3), sends = dice.chance(2);
+    if (!churns) knot.groups.push_back(ring);
+    const int group = churns ? 0 : static_cast<int>(knot.groups.size()) - 1;
+    for (int i = 0; i < in_ring; ++i) {
+      Call& call = knot.calls[static_cast<std::size_t>(ring[static_cast<std::size_t>(i)])];
+      if (is_crossed && i > 0) {
+        call = random_collective(dice, group, Op::all_reduce);
+        continue;
+      }
+      call = {.what = churns                 ? Do::churn
+                      : sends && !is_crossed ? Do::send
+                                             : Do::recv,
+              .peer = ring[static_cast<std::size_t>((i + 1) % in_ring)],
+              .group = group,
+              .count = dice.chance(3) ? kLarge : 1};
+    }
+    first += in_ring;
+  }
+  return knot;
+}
+
 Knot random_knot(Dice& dice, Kind kind) {
+  if (kind == Kind::apart) return circles_apart(dice);
   const int size = dice.from_to(kind == Kind::any_source ? 3 : 2, 8);
-  Knot knot(static_cast<std::size_t>(size));
-  const auto of = [&](int rank) -> Call& { return knot[static_cast<std::size_t>(rank)]; };
+  Knot knot = among(size);
+  const auto of = [&](int rank) -> Call& { return knot.calls[static_cast<std::size_t>(rank)]; };
   const std::vector<int> order = dice.shuffled(size);
   const int in_ring = dice.from_to(2, size);
   const Op op = kCollectives[static_cast<std::size_t>(dice.below(kCollectives.size()))];
@@ -153,15 +207,16 @@ struct Part {
 };
 
 std::vector<Part> awaited(const Knot& knot, int rank) {
-  const Call& own = knot[static_cast<std::size_t>(rank)];
+  const Call& own = knot.of(rank);
   std::set<int> others;
-  for (int each = 0; each < static_cast<int>(knot.size()); ++each) {
-    const Call& call = knot[static_cast<std::size_t>(each)];
+  for (const int each : knot.members(own.group)) {
+    const Call& call = knot.of(each);
     const bool is_in_it = call.what == Do::collective && call.group == own.group;
     if (each != rank && !(own.what == Do::collective && is_in_it)) others.insert(each);
   }
   switch (own.what) {
     case Do::look_on:
+    case Do::churn:
       return {};
     case Do::send:
     case Do::recv:
@@ -178,7 +233,7 @@ std::vector<Part> awaited(const Knot& knot, int rank) {
 
 std::set<int> stuck_in(const Knot& knot) {
   std::set<int> stuck;
-  for (int rank = 0; rank < static_cast<int>(knot.size()); ++rank)
+  for (int rank = 0; rank < knot.size(); ++rank)
     if (!awaited(knot, rank).empty()) stuck.insert(rank);
   const auto can_end = [&](int rank) {
     const std::vector<Part> parts = awaited(knot, rank);
@@ -229,8 +284,8 @@ std::map<int, std::set<int>> links_in(const std::string& text) {
 /// Who leaves once those have been told who are stuck at first: they, and who only looks on.
 std::set<int> first_to_leave(const Knot& knot) {
   std::set<int> first = stuck_in(knot);
-  for (int rank = 0; rank < static_cast<int>(knot.size()); ++rank)
-    if (knot[static_cast<std::size_t>(rank)].what == Do::look_on) first.insert(rank);
+  for (int rank = 0; rank < knot.size(); ++rank)
+    if (knot.of(rank).what == Do::look_on) first.insert(rank);
   return first;
 }
 
@@ -242,7 +297,7 @@ std::string judge_links(const Knot& knot, const std::map<int, std::set<int>>& li
   for (const auto& [rank, to] : links) ranks.push_back(rank);
   if (ranks.empty()) return "no circle";
   for (const auto& [rank, to] : links) {
-    if (rank < 0 || rank >= static_cast<int>(knot.size())) return "a rank that is not there";
+    if (rank < 0 || rank >= knot.size()) return "a rank that is not there";
     for (const Part& part : awaited(knot, rank)) {
       const auto is_told = [&, &to = to](int each) {
         return to.contains(each) || have_left.contains(each);
@@ -277,53 +332,78 @@ std::string judge_links(const Knot& knot, const std::string& text,
 /// Does its call, or looks on, until the group of it fails. Throws that.
 class KnotRank {
  public:
-  explicit KnotRank(ProcessGroup& world) : world_(world) {
-    std::vector<int> all(static_cast<std::size_t>(world.world_size()));
-    std::iota(all.begin(), all.end(), 0);
-    one_ = world.new_group(all);
-    std::reverse(all.begin(), all.end());
-    two_ = world.new_group(all);
+  KnotRank(ProcessGroup& world, const Knot& knot) : world_(world) {
+    for (std::size_t group = 1; group < knot.groups.size(); ++group)
+      further_.push_back(world.new_group(knot.groups[group]));
     data_.resize(kLarge);
     all_.resize(static_cast<std::size_t>(world.world_size()));
   }
 
   void operator()(const Knot& knot) {
-    const Call& call = knot[static_cast<std::size_t>(world_.rank())];
-    if (call.what == Do::look_on) {
-      const auto end = Clock::now() + 20s;
-      while (Clock::now() < end) {
-        for (ProcessGroup* group : {&world_, &one_, &two_})
-          if (const auto failure = group->error()) throw *failure;
-        std::this_thread::sleep_for(2ms);
-      }
-      return;
-    }
-    begin(call);
+    const Call& call = knot.of(world_.rank());
+    if (call.what == Do::look_on) return look_on();
+    if (call.what == Do::churn) return churn(call.peer);
+    begin(call, knot.members(call.group));
   }
 
  private:
-  void begin(const Call& call) {
-    ProcessGroup& group = call.group == 0 ? world_ : call.group == 1 ? one_ : two_;
+  void look_on() {
+    const auto end = Clock::now() + 20s;
+    while (Clock::now() < end) {
+      if (const auto failure = world_.error()) throw *failure;
+      for (ProcessGroup& group : further_)
+        if (const auto failure = group.error()) throw *failure;
+      std::this_thread::sleep_for(2ms);
+    }
+  }
+
+  /// Longer than it takes until the others are told.
+  void churn(int peer) {
+    const auto end = Clock::now() + 2s;
+    std::uint8_t goes_on = 1;
+    while (goes_on != 0) {
+      ProcessGroup pair =
+          world_.new_group({std::min(world_.rank(), peer), std::max(world_.rank(), peer)});
+      if (pair.rank() == 0) goes_on = Clock::now() < end ? 1 : 0;
+      pair.broadcast(goes_on, {.root = 0});
+      pair.barrier();
+      if (pair.rank() == 0) pair.abort("churn");
+      while (!pair.error()) std::this_thread::sleep_for(1ms);
+      std::this_thread::sleep_for(20ms);
+    }
+  }
+
+  /// `members`: of its group, by rank.
+  void begin(const Call& in_world, const std::vector<int>& members) {
+    ProcessGroup& group =
+        in_world.group == 0 ? world_ : further_[static_cast<std::size_t>(in_world.group - 1)];
+    const auto rank_of = [&](int rank) {
+      return static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
+    };
+    Call call = in_world;
+    call.peer = rank_of(in_world.peer);
+    call.other = rank_of(in_world.other);
     const int tag = 100 + world_.rank();
     const std::span<float> data(data_.data(), call.count);
     const bool is_work = call.form == Form::work;
     switch (call.what) {
       case Do::look_on:
+      case Do::churn:
         return;
       case Do::send:
-        if (is_work) return world_.send(data, call.peer, {.tag = tag}, async).wait();
-        return world_.send(data, call.peer, {.tag = tag});
+        if (is_work) return group.send(data, call.peer, {.tag = tag}, async).wait();
+        return group.send(data, call.peer, {.tag = tag});
       case Do::recv:
-        if (is_work) return world_.recv(data, call.peer, {.tag = tag}, async).wait();
-        world_.recv(data, call.peer, {.tag = tag});
+        if (is_work) return group.recv(data, call.peer, {.tag = tag}, async).wait();
+        group.recv(data, call.peer, {.tag = tag});
         return;
       case Do::recv_any:
-        world_.recv(data, kAnyRank, {.tag = tag});
+        group.recv(data, kAnyRank, {.tag = tag});
         return;
       case Do::wait_any: {
         std::vector<Work> works;
-        works.push_back(world_.recv(x_, call.peer, {.tag = tag}, async));
-        works.push_back(world_.recv(y_, call.other, {.tag = tag + 100}, async));
+        works.push_back(group.recv(x_, call.peer, {.tag = tag}, async));
+        works.push_back(group.recv(y_, call.other, {.tag = tag + 100}, async));
         return works[wait_any(works)].wait();
       }
       case Do::collective:
@@ -339,7 +419,7 @@ class KnotRank {
   }
 
   ProcessGroup& world_;
-  ProcessGroup one_, two_;
+  std::vector<ProcessGroup> further_;
   std::vector<float> data_, all_;
   float x_ = 0, y_ = 0;
 };
@@ -352,14 +432,14 @@ std::string told_by(const std::string& text) {
 
 /// The culprits of an error that `rank` was told, as ranks of the world.
 std::vector<int> world_culprits(const Knot& knot, int rank, const Error& error) {
-  const Call& call = knot[static_cast<std::size_t>(rank)];
-  std::vector<int> culprits = error.context().culprits;
+  const Call& call = knot.of(rank);
+  std::vector<int> culprits;
   if (call.what == Do::look_on) {  // of whichever group it was
-    culprits.clear();
     for (const auto& [link, to] : links_in(error.what())) culprits.push_back(link);
+    return culprits;
   }
-  if (call.group == 2)
-    for (int& culprit : culprits) culprit = static_cast<int>(knot.size()) - 1 - culprit;
+  for (const int culprit : error.context().culprits)
+    culprits.push_back(knot.members(call.group)[static_cast<std::size_t>(culprit)]);
   std::sort(culprits.begin(), culprits.end());
   return culprits;
 }
@@ -367,7 +447,7 @@ std::vector<int> world_culprits(const Knot& knot, int rank, const Error& error) 
 /// Returns what it was told, what was wrong with that, and after how many milliseconds.
 std::string run_knot(const test_kit::Rank& me, const Knot& knot) {
   ProcessGroup world = init_process_group(me.init);
-  KnotRank rank(world);
+  KnotRank rank(world, knot);
   world.barrier();
   const auto begin = Clock::now();
   std::string text = "nothing", wrong;
@@ -387,6 +467,7 @@ std::string run_knot(const test_kit::Rank& me, const Knot& knot) {
 
 /// The groups whose failure a rank is sure to see: all of them if it looks on, else its call's.
 std::set<int> groups_of(const Call& call) {
+  if (call.what == Do::churn) return {};
   return call.what == Do::look_on ? std::set<int>{0, 1, 2} : std::set<int>{call.group};
 }
 
@@ -397,17 +478,25 @@ struct Line {
 };
 
 /// All who are in a group that a circle goes through are told of it, with the same words. Who is in
-/// another one may be told that the first ones left.
+/// another one may be told that the first ones left; but nobody leaves a circle that knows no
+/// other.
 std::string judge_told(const Knot& knot, const std::vector<std::string>& texts,
                        const std::vector<double>& milliseconds, double scale, Line& line) {
   std::map<int, std::string> by_group;
   for (const std::string& text : texts)
     for (const auto& [rank, to] : links_in(told_by(text)))
-      by_group.try_emplace(knot[static_cast<std::size_t>(rank)].group, told_by(text));
+      by_group.try_emplace(knot.of(rank).group, told_by(text));
   if (by_group.empty()) return fmt::format("nobody was told; rank 0: {}", texts.at(0));
+  for (int group = static_cast<int>(among(2).groups.size()); group < std::ssize(knot.groups);
+       ++group) {
+    if (!by_group.contains(group))
+      return fmt::format("nobody of [{}] was told; one of them: {}",
+                         fmt::join(knot.members(group), " "),
+                         texts[static_cast<std::size_t>(knot.members(group)[0])]);
+  }
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     bool must_know = false, is_told = false;
-    for (const int group : groups_of(knot[rank])) {
+    for (const int group : groups_of(knot.calls[rank])) {
       must_know |= by_group.contains(group);
       is_told |= by_group.contains(group) && by_group[group] == told_by(texts[rank]);
     }
@@ -636,9 +725,9 @@ Line do_knot(const Words& words, int round) {
   Dice dice(words.seed * 1'000'003 + static_cast<std::uint64_t>(round));
   const auto kind = static_cast<Kind>(round % static_cast<int>(kKinds.size()));
   const Knot knot = make_knot(dice, kind);
-  const test_kit::RunOptions options = options_for(dice, knot.size(), words.hosts);
+  const test_kit::RunOptions options = options_for(dice, knot.calls.size(), words.hosts);
   const auto outcomes = test_kit::collect_ranks(
-      static_cast<int>(knot.size()),
+      knot.size(),
       [&](const test_kit::Rank& me) {
         silence();
         return run_knot(me, knot);
