@@ -44,6 +44,11 @@ PostedLine& Matcher::post(Posted& receive) {
 }
 
 void Matcher::offer(int from, const Offer& offer) {
+  if (offer.send == nullptr && offer.header.payload_bytes > max_payload_) {
+    throw_broken(from, fmt::format("announced message {} with {} bytes beside it, and at most {} "
+                                   "may come",
+                                   offer.header.id, offer.header.payload_bytes, max_payload_));
+  }
   Tag& tag = peer(from).tags.get(offer.header.tag);
   Posted* const receive = find_receive(tag);
   if (receive != nullptr && tag.first_kept == nullptr && taker_.take(from, *receive, offer)) return;
@@ -156,8 +161,7 @@ bool Matcher::take_back(int from, std::int32_t tag_number, std::uint64_t id) {
 void Matcher::keep(int from, Tag& tag, const Offer& offer) {
   const std::size_t byte_count = offer.send != nullptr ? 0 : offer.header.payload_bytes;
   Peer& each = peer(from);
-  if (byte_count > max_payload_ ||
-      (offer.send == nullptr && each.kept_bytes + cost_of(offer.header) > kMaxKeptBytes)) {
+  if (offer.send == nullptr && each.kept_bytes + cost_of(offer.header) > kMaxKeptBytes) {
     throw_broken(from, fmt::format("announced message {} of {} bytes where {} bytes are unmatched, "
                                    "which is more than it may",
                                    offer.header.id, byte_count, each.kept_bytes));

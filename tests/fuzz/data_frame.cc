@@ -45,6 +45,9 @@ void receive(Input& input, native::TcpReceiver& receiver, std::vector<std::byte>
   const Frame* const frame = receiver.peek();
   if (frame == nullptr) return;
   const std::size_t byte_count = frame->header.payload_bytes;
+  const bool is_content = frame->header.type == native::FrameType::segment ||
+                          frame->header.type == native::FrameType::content;
+  require(is_content || byte_count <= native::kWholeBytes);
   require(byte_count <= native::kMaxTcpPayload && frame->taken <= byte_count);
   require(frame->payload.size() <= byte_count - frame->taken);
   require(byte_count > native::kWholeBytes || frame->payload.size() == byte_count - frame->taken);

@@ -580,6 +580,36 @@ TEST(Links, WhatIsNoFrameIsBlamedOnItsSender) {
       &wires);
 }
 
+/// More than is shown whole: not even to a receive that waits for so much.
+TEST(Links, WhatIsAnnouncedWithMoreThanMayComeIsBlamedOnItsSender) {
+  for (const std::uint32_t payload_bytes : {4100u, 8192u, 1u << 20}) {
+    Wires wires({0, 1});
+    on_native_ranks(
+        2,
+        [&](NativeRank& me) {
+          Ints data(10), large(payload_bytes / sizeof(int));
+          me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
+          me.run(me.barrier());
+          if (me.rank == 0) {
+            FrameHeader header;
+            header.type = FrameType::announce;
+            header.payload_bytes = payload_bytes;
+            header.id = 2;
+            header.what.count = large.size();
+            header.what.op = static_cast<std::uint8_t>(Op::send);
+            header.what.dtype = static_cast<std::uint8_t>(dtype_of<int>);
+            const WireHeader bytes = encode(header);
+            const int socket = wires.end_of(kTestGroup, 0, 1, kMessages);
+            EXPECT_EQ(::send(socket, bytes.data(), bytes.size(), 0), 64);
+          }
+          const Error error = thrown_by([&] { me.recv(large, 1 - me.rank); });
+          EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
+          EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+        },
+        &wires);
+  }
+}
+
 TEST(Links, WhoHasLeftInOrderMayEndItsConnections) {
   std::atomic<bool> first_has_gone{false};
   Wires wires({0, 1});

@@ -210,7 +210,7 @@ TEST(Matcher, WhatIsKeptHasABound) {
   expect_text(thrown_by([&] {
                 matcher.offer(1, {header, payload.data()});
               }),
-              "rank 1 announced message 0 of 4097 bytes");
+              "rank 1 announced message 0 with 4097 bytes beside it, and at most 4096 may come");
   header.payload_bytes = kMaxPayload;
   const std::size_t most = Matcher::kMaxKeptBytes / Matcher::cost_of(header);
   for (std::size_t i = 0; i < most; ++i) matcher.offer(1, {header, payload.data()});

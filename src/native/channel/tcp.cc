@@ -23,6 +23,12 @@ constexpr std::size_t kHeadBytes = kWireHeaderBytes + kWireHeaderBytes + kWholeB
 
 constexpr WireHeader kZeros{};
 
+/// Content alone comes in parts; all else is shown whole.
+constexpr std::size_t max_payload(FrameType type) noexcept {
+  const bool is_content = type == FrameType::segment || type == FrameType::content;
+  return is_content ? kMaxTcpPayload : kWholeBytes;
+}
+
 /// What follows a payload where the connection is protected.
 constexpr std::size_t kTagLine = kWireHeaderBytes;
 /// So much of a frame in the buffer can be shown in part, whatever is held back of its end.
@@ -189,11 +195,10 @@ bool TcpReceiver::begin_frame() {
   skip(padding);
   const std::span<const std::byte, kWireHeaderBytes> encoded(buffer() + begin_, kWireHeaderBytes);
   const std::optional<FrameHeader> header = decode(encoded);
-  if (!header || header->payload_bytes > kMaxTcpPayload) {
-    throw_broken(header ? fmt::format(": a payload of {} bytes, at most {} may come",
-                                      header->payload_bytes, kMaxTcpPayload)
-                        : "");
-  }
+  if (!header) throw_broken("");
+  if (const std::size_t most = max_payload(header->type); header->payload_bytes > most)
+    throw_broken(
+        fmt::format(": a payload of {} bytes, at most {} may come", header->payload_bytes, most));
   if (header->payload_bytes <= kWholeBytes) {
     const std::size_t whole = kWireHeaderBytes + header->payload_bytes +
                               (mac_ ? padding_after(header->payload_bytes) + kTagLine : 0);
@@ -210,6 +215,7 @@ bool TcpReceiver::begin_frame() {
 }
 
 void TcpReceiver::throw_broken(const std::string& what) const {
+  if (mac_) throw_changed();
   const int peer = connection_->peer();
   throw Error(ErrorCode::kInternal,
               fmt::format("what came over a connection{} is no frame at byte {}{}",
