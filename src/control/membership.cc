@@ -165,6 +165,10 @@ std::optional<Cause> Membership::last_told() const {
   return Cause{told->code, told->text, state_->members.members_of(told->culprits), {}};
 }
 
+bool Membership::is_untold() const noexcept {
+  return Untold::of_process().is_untold(state_->host->number, id(), rank());
+}
+
 Error Membership::error(const Request* request) const { return state_->make_error(request); }
 Error Membership::close_error(const Where& where) const { return state_->close_error(where); }
 

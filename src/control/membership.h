@@ -137,6 +137,8 @@ class Membership {
   /// The last failure of a group of its world that the program of this rank has got and is no
   /// culprit of, with those of its culprits that are members here.
   std::optional<Cause> last_told() const;
+  /// It has failed, and the program of this rank has not got that yet.
+  bool is_untold() const noexcept;
   /// The cause as an Error that names this operation, or the group alone.
   Error error(const Request* request) const;
   /// The same of a call of `close`.

@@ -68,15 +68,18 @@ void Untold::keep(GroupId group, int rank) noexcept {
 void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
   if (Process::forked()) return;  // what a child hears its parent has not heard
   const std::lock_guard lock(mutex_);
-  const auto found = std::find_if(failures_.begin(), failures_.end(), [&](const Failure& failure) {
-    return failure.group == group && failure.rank == rank && failure.code == code;
-  });
-  if (found == failures_.end()) return;
+  // The latest: a world that has ended may have had the same name, and what stays for ever is told.
+  const auto found =
+      std::find_if(failures_.rbegin(), failures_.rend(), [&](const Failure& failure) {
+        return failure.group == group && failure.rank == rank && failure.code == code &&
+               !failure.is_told;
+      });
+  if (found == failures_.rend()) return;
   found->is_told = true;
   told_.push_back(*found);
   if (told_.size() > kTold) told_.pop_front();
   for (Failure& failure : failures_)
-    if (tells_of(*found, failure)) failure.is_told = true;
+    if (tells_of(told_.back(), failure)) failure.is_told = true;
   std::erase_if(failures_,
                 [](const Failure& failure) { return failure.is_told && !failure.for_ever; });
   show();
@@ -93,11 +96,12 @@ std::optional<Untold::Failure> Untold::last_told(std::uint64_t world, WorldRank 
   return last != told_.rend() ? std::optional(*last) : std::nullopt;
 }
 
-bool Untold::is_untold(GroupId group, int rank) noexcept {
+bool Untold::is_untold(std::uint64_t world, GroupId group, int rank) noexcept {
   if (Process::forked()) return false;
   const std::lock_guard lock(mutex_);
   return std::any_of(failures_.begin(), failures_.end(), [&](const Failure& failure) {
-    return failure.group == group && failure.rank == rank && !failure.is_told;
+    return failure.world == world && failure.group == group && failure.rank == rank &&
+           !failure.is_told;
   });
 }
 

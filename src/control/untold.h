@@ -52,7 +52,7 @@ class Untold {
   /// The last one that the program has got as that rank of that world, and is no culprit of.
   std::optional<Failure> last_told(std::uint64_t world, WorldRank of);
   /// Whether the program has yet to get the group's failure.
-  bool is_untold(GroupId group, int rank) noexcept;
+  bool is_untold(std::uint64_t world, GroupId group, int rank) noexcept;
 
  private:
   void show() noexcept;

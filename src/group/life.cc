@@ -349,7 +349,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   // After a failure ranks may differ in what they asked for before it: counting starts anew.
   const bool of_survivors = failed();
   // Others may be making a group of survivors of the same ranks: this rank does not mean that one.
-  if (of_survivors && control::Untold::of_process().is_untold(parts_.id, rank())) {
+  if (of_survivors && membership().is_untold()) {
     const Error cause = *error();
     throw wrong(cause.code(), cause.what(), cause.context());
   }

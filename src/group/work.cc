@@ -247,6 +247,7 @@ std::size_t wait_any(std::span<Work> works) {
     throw Error(ErrorCode::kInvalidArgument, "wait_any: there is no Work to wait for");
   }
   if (std::none_of(works.begin(), works.end(), [](const Work& work) { return work.done(); })) {
+    control::Process::refuse_in_child();
     group::refuse_in_callback({.op = "wait_any"});
   }
   // They may belong to several groups, each driven by whoever waits for it: a little of each in

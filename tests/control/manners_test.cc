@@ -16,6 +16,7 @@
 #include <set>
 #include <string>
 
+#include "control/board/line.h"
 #include "control/thread_ranks.h"
 #include "op_patience.h"
 #include "tutti/error.h"
@@ -157,6 +158,7 @@ int misuse(Host& host, Membership& world) {
   if (!refuses([] { join_alone(); })) return 1;
   if (!refuses([&] { host.make_membership({3, "x", world_ranks({0}), 0}); })) return 2;
   if (!refuses([&] { world.close(0, 0, Deadline::after(1s)); })) return 3;
+  world.give_up();
   const Request request = collective(Op::barrier, 1);
   OpPatience patience(world, request, -1);
   if (wait(world.waiter(), patience, [] { return false; }) != WaitResult::aborted) return 4;
@@ -179,6 +181,9 @@ TEST(Manners, AForkedChildIsRefused) {
   EXPECT_EQ(status, 0) << "step " << WEXITSTATUS(status);
   EXPECT_FALSE(world->cause()) << "the parent is not concerned";
   EXPECT_EQ(host->board().state_of(SlotIndex(0)), RankState::running);
+  const Line* const line = host->board().find_line(SlotIndex(0), kWorld);
+  ASSERT_NE(line, nullptr);
+  EXPECT_FALSE(has_left(line->state.load())) << "the child's close is not its parent's";
   world->close(0, 0, Deadline::after(1s));
 }
 

@@ -53,6 +53,17 @@ TEST(Untold, OneThatConcernsWhoHasGoneStays) {
   EXPECT_TRUE(read_untold(board, SlotIndex(0))->culprits.empty()) << "a world of another size";
 }
 
+TEST(Untold, WhatStaysOfAnEarlierWorldIsNotTakenForThatOfALaterOne) {
+  Untold untold;
+  untold.add(failure(7, 0, 0, ErrorCode::kAborted, {}, 4, "rank 1 aborted"));
+  untold.keep(7, 0);
+  untold.told(7, 0, ErrorCode::kAborted);
+  untold.add(failure(7, 0, 0, ErrorCode::kAborted, {}, 4, "rank 2 aborted"));
+  EXPECT_TRUE(untold.is_untold(0, 7, 0));
+  untold.told(7, 0, ErrorCode::kAborted);
+  EXPECT_FALSE(untold.is_untold(0, 7, 0));
+}
+
 TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);
@@ -86,15 +97,15 @@ TEST(Untold, ALossIsToldByAnyGroupThatNamesAllOfIt) {
   add(9, {WorldRank(2), WorldRank(3)}, 1);
   add(10, {WorldRank(3)}, 2);
   untold.told(7, 0, ErrorCode::kPeerLost);
-  EXPECT_FALSE(untold.is_untold(7, 0));
-  EXPECT_FALSE(untold.is_untold(8, 0));
-  EXPECT_TRUE(untold.is_untold(9, 0)) << "nobody has said that rank 2 is lost";
-  EXPECT_TRUE(untold.is_untold(10, 0));
-  EXPECT_FALSE(untold.is_untold(11, 0)) << "has not failed";
+  EXPECT_FALSE(untold.is_untold(1, 7, 0));
+  EXPECT_FALSE(untold.is_untold(1, 8, 0));
+  EXPECT_TRUE(untold.is_untold(1, 9, 0)) << "nobody has said that rank 2 is lost";
+  EXPECT_TRUE(untold.is_untold(2, 10, 0));
+  EXPECT_FALSE(untold.is_untold(1, 11, 0)) << "has not failed";
   add(11, {WorldRank(3)}, 1);
-  EXPECT_FALSE(untold.is_untold(11, 0)) << "it fails later than the program was told";
+  EXPECT_FALSE(untold.is_untold(1, 11, 0)) << "it fails later than the program was told";
   add(12, {}, 1);
-  EXPECT_TRUE(untold.is_untold(12, 0)) << "nobody knows whom it has lost";
+  EXPECT_TRUE(untold.is_untold(1, 12, 0)) << "nobody knows whom it has lost";
 }
 
 }  // namespace

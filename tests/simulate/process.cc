@@ -93,7 +93,7 @@ void Untold::show_on(const net::Fd&, SlotIndex) {}
 void Untold::add(Failure) {}
 void Untold::keep(GroupId, int) noexcept {}
 void Untold::told(GroupId, int, ErrorCode) noexcept {}
-bool Untold::is_untold(GroupId, int) noexcept { return false; }
+bool Untold::is_untold(std::uint64_t, GroupId, int) noexcept { return false; }
 std::optional<Untold::Failure> Untold::last_told(std::uint64_t, WorldRank) { return std::nullopt; }
 
 }  // namespace tutti::control
