@@ -11,11 +11,13 @@
 
 namespace tutti::control {
 
-void Membership::State::fail(Cause cause) noexcept {
+void Membership::State::fail(Cause cause, const std::vector<GroupId>& with) noexcept {
   if (Process::forked()) return;
   const auto self = shared_from_this();  // a callback may destroy the group and its world at once
   Verdict verdict{
       .code = cause.code, .groups = {id}, .text = std::move(cause.text), .finder = host->rank};
+  for (const GroupId other : with)
+    if (verdict.groups.size() < kVerdictGroups) verdict.groups.push_back(other);
   for (const int member : cause.culprits)
     if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
   const bool entered = host->enter([&]() -> std::optional<Verdict> {
@@ -23,6 +25,7 @@ void Membership::State::fail(Cause cause) noexcept {
     return verdict;
   });
   if (!entered) return;
+  if (!with.empty()) return host->rouse_others();
   for (int member = 0; member < size(); ++member) {
     if (member != rank && members.is_here(member))
       rouse_control(host->shared, members.here().slot_index_of(member));
@@ -30,7 +33,9 @@ void Membership::State::fail(Cause cause) noexcept {
 }
 
 void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
-  fail({finding.code, words_of(finding, request), finding.culprits, {}});
+  const auto* const otherwise = std::get_if<AskedOtherwise>(&finding.what);
+  fail({finding.code, words_of(finding, request), finding.culprits, {}},
+       otherwise != nullptr ? otherwise->groups : std::vector<GroupId>());
 }
 
 void Membership::State::fail_by(const Verdict& verdict) noexcept {
@@ -233,7 +238,6 @@ void Membership::State::adopt_parent(State& parent) noexcept {
   std::vector<WorldRank> culprits;
   for (const int of_parent : failure.context().culprits)
     culprits.push_back(parent.members.world_rank_of(of_parent));
-  line.meeting_failed(Clock::now());
   fail({failure.code(),
         fmt::format("its parent failed meanwhile: {}", failure.what()),
         members.members_of(culprits),

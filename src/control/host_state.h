@@ -215,8 +215,8 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
 
   // ---- failing.cc
   /// Enters the cause into the log, unless the group has failed by then: the first verdict counts,
-  /// on all members.
-  void fail(Cause cause) noexcept;
+  /// on all members. `with`: other groups that fail of it.
+  void fail(Cause cause, const std::vector<GroupId>& with = {}) noexcept;
   /// The same for a judge's finding; `request`: the operation it is about, or null.
   void fail(const Finding& finding, const Request* request) noexcept;
   /// The verdict on this group is in the log.

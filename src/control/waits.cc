@@ -231,24 +231,20 @@ class Membership::State::Meeting final : public Patience {
                                 .asked_of = state_.asked_of,
                                 .world_ranks = state_.members.world_ranks(),
                                 .left_parent = left_parent()};
-    GroupFacts facts = state_.members.read_meetings();
+    const GroupFacts facts = state_.members.read_meetings();
     question.parent_failed = state_.ends_with(parent_) && parent_->has_failed();
-    if (question.parent_failed) facts = state_.members.read_meetings();
     const MeetingLook found = look_at_meeting(question, facts, clock_, now);
     *next = found.next;
     state_.members.ask(found.ask);
     if (found.ends_with_parent) state_.adopt_parent(*parent_);
-    if (found.finding) {
-      state_.line.meeting_failed(now);
-      state_.fail(*found.finding, nullptr);
-    }
+    if (found.finding) state_.fail(*found.finding, nullptr);
     if (!found.awaited.empty()) {
       log(LogLevel::warn,
           fmt::format("making group {} (rank {}): waiting {} for {}", state_.name, state_.rank,
                       seconds(now - clock_.began), state_.doings_anywhere(found.awaited)));
     }
-    if (!found.finding && state_.asked_of != 0 && membership_.note_caller())
-      program_.look(membership_, {awaits(facts)}, now);
+    const bool may_be_stuck = !found.finding && !found.is_disputed && state_.asked_of != 0;
+    if (may_be_stuck && membership_.note_caller()) program_.look(membership_, {awaits(facts)}, now);
     return Verdict::keep_waiting;
   }
 
@@ -419,6 +415,7 @@ class Membership::State::Farewell final : public Patience {
 };
 
 void Membership::give_up() noexcept {
+  if (Process::forked()) return;
   OwnLine& line = state_->line;
   if (has_left(line.state())) return;
   line.say_goodbye();

@@ -379,6 +379,7 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
       named.empty() ||
       std::is_permutation(named.begin(), named.end(), left_of_parent.begin(), left_of_parent.end());
   if (ends_with_parent && !of_parent.empty()) named.assign(of_parent.begin(), of_parent.end());
+  std::sort(named.begin(), named.end());
   return named;
 }
 

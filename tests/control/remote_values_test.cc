@@ -46,8 +46,6 @@ Report full_report() {
           .meetings = {{.group = 5,
                         .asked_of = 6,
                         .members = world_ranks({0, 7}),
-                        .has_disagreed = true,
-                        .failed = Clock::time_point(40s),
                         .looks = 3,
                         .words = "new_group({0, 7}) at train.cc:9"}},
           .asked = std::chrono::nanoseconds(100s).count()};
@@ -86,10 +84,8 @@ TEST(RemoteValues, AReportComesAsItWent) {
   EXPECT_EQ(line.failure->text, "why");
   ASSERT_EQ(come->meetings.size(), 1u);
   EXPECT_EQ(come->meetings[0].members, world_ranks({0, 7}));
-  EXPECT_TRUE(come->meetings[0].has_disagreed);
   EXPECT_EQ(come->meetings[0].words, "new_group({0, 7}) at train.cc:9");
-  // Ten seconds old there, so no older here than when the question was put.
-  EXPECT_EQ(come->meetings[0].failed, Clock::time_point(90s));
+  EXPECT_EQ(come->meetings[0].looks, 3u);
 }
 
 /// Of a rank that waits for ranks 0 and 7, or for any of two.

@@ -78,6 +78,29 @@ void one_asks_for_another(const std::vector<int>& hosts) {
 TEST(NewGroup, TheOneThatAsksForAnotherIsNamedByAll) { one_asks_for_another({}); }
 TEST(NewGroup, TheOneThatAsksForAnotherIsNamedByAllHosts) { one_asks_for_another({0, 1, 0, 1}); }
 
+void within(std::chrono::milliseconds timeout, const std::string& deadlock_after) {
+  test_kit::RunOptions options;
+  options.init.timeout = timeout;
+  options.init.settings = {{"deadlock_after", deadlock_after}};
+  const auto outcomes = outcomes_of(
+      3,
+      [](ProcessGroup& world) {  // rank 2 asks for nothing
+        if (world.rank() == 0) (void)world.new_group({0, 1, 2});
+        if (world.rank() == 1) (void)world.new_group({2, 1, 0});
+        if (world.rank() == 2) std::this_thread::sleep_for(1s);
+      },
+      options);
+  for (const int rank : {0, 1}) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+    EXPECT_EQ(outcome.error->context().culprits, (std::vector<int>{0, 1}));
+  }
+}
+
+TEST(NewGroup, AskingForOthersIsNotTakenForBeingLate) { within(300ms, "1s"); }
+TEST(NewGroup, AskingForOthersIsNotTakenForADeadlock) { within(20s, "50ms"); }
+
 void ask_for_another_order(const std::vector<int>& hosts) {
   test_kit::RunOptions options;
   options.hosts = hosts;

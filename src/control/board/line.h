@@ -56,8 +56,7 @@ struct alignas(64) Line {
   std::atomic<std::uint32_t> failure;   ///< 0, or a failure_word with its order; and kOutlived
   std::atomic<std::uint64_t> progress;  ///< grows with the bytes moved; meeting: with looks
   std::atomic<std::uint64_t> waiting;   ///< an Awaited
-  std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long;
-                                        ///< meeting: when it failed
+  std::atomic<std::int64_t> since;      ///< steady clock, when that wait was found to be long
   SharedShown message;                  ///< the latest send or recv under way, best effort
   std::array<SharedShown, kHistory> history;  ///< collective seq is at seq % kHistory
   std::atomic<GroupId> asked_of;              ///< see MembershipOptions
@@ -65,8 +64,7 @@ struct alignas(64) Line {
   std::atomic<std::uint32_t> times;   ///< so often its ranks have been asked for; 0: a world
   std::atomic<std::int32_t> core;     ///< on which the latest operation was entered, + 1
   std::atomic<std::uint64_t> queued;  ///< seq of the latest collective that awaits its turn
-  RankWords ranks;  ///< members; of one that has failed the culprits, but for a mismatch while it
-                    ///< was made
+  RankWords ranks;                    ///< members; of one that has failed the culprits
 };
 static_assert(sizeof(Line) == 832);
 

@@ -38,18 +38,15 @@ std::vector<MeetingFacts> read_meetings(const Board& board, SlotIndex slot, Grou
   for (const Line& line : Lines(board, slot)) {
     const GroupId group = line.group.load(std::memory_order_acquire);
     if (group == 0 || group == except || line.entered.load() != 0) continue;
-    const std::uint32_t failure = line.failure.load(std::memory_order_acquire);
-    const bool meets = failure == 0 && line.state.load() == LineState::meeting;
-    const bool has_disagreed =
-        failure != 0 && failure_code(failure) == ErrorCode::kCollectiveMismatch;
-    if (!meets && !has_disagreed) continue;
+    if (line.state.load() != LineState::meeting) continue;
     MeetingFacts facts{.group = group,
                        .asked_of = line.asked_of.load(std::memory_order_relaxed),
                        .members = read_set(line.ranks, board.world_size()),
-                       .has_disagreed = !meets,
-                       .failed = Clock::time_point(Clock::duration(line.since.load())),
                        .looks = line.progress.load(std::memory_order_acquire)};
-    if (line.group.load(std::memory_order_acquire) == group) meetings.push_back(std::move(facts));
+    // Of one that has failed the ranks may be the culprits.
+    const bool stands = line.failure.load(std::memory_order_acquire) == 0;
+    if (stands && line.group.load(std::memory_order_acquire) == group)
+      meetings.push_back(std::move(facts));
   }
   return meetings;
 }

@@ -42,9 +42,6 @@ class OwnLine {
   }
   /// A meeting has begun another look.
   void looks() noexcept { line_->progress.fetch_add(1); }
-  void meeting_failed(Clock::time_point now) noexcept {
-    line_->since.store(now.time_since_epoch().count(), std::memory_order_relaxed);
-  }
   /// An asynchronous collective was called; by one thread at a time.
   void queue(std::uint64_t seq) noexcept { line_->queued.store(seq, std::memory_order_release); }
   /// Grows with whatever the rank does in the group; 0 while that is made.

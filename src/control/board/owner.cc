@@ -128,10 +128,7 @@ void SlotOwner::publish_failure(OwnLine own, ErrorCode code,
                                 const std::vector<WorldRank>& culprits) noexcept {
   Line& line = *own.line_;
   const std::lock_guard lock(mutex_);
-  // Who asks for another group finds this one by its members.
-  const bool was_asked_otherwise = code == ErrorCode::kCollectiveMismatch &&
-                                   line.state.load(std::memory_order_relaxed) == LineState::meeting;
-  if (!was_asked_otherwise) write_set(line.ranks, culprits, board_.world_size());
+  write_set(line.ranks, culprits, board_.world_size());
   failures_ = std::min(failures_ + 1, kLastFailure);
   line.failure.store(failure_word(code, failures_));
   slot_.news.fetch_add(1);

@@ -62,14 +62,12 @@ class Writer {
     ranks(failure.culprits);
     out_.bytes(std::string_view(failure.text).substr(0, kMostText));
   }
-  void meeting(const MeetingFacts& meeting, Clock::time_point now) {
+  void meeting(const MeetingFacts& meeting) {
     out_.u64(meeting.group);
     out_.u64(meeting.asked_of);
     std::vector<int> members;
     for (const WorldRank rank : meeting.members) members.push_back(rank.value);
     ranks(members);
-    out_.u32(meeting.has_disagreed ? 1 : 0);
-    out_.i64((now - meeting.failed).count());
     out_.u64(meeting.looks);
     out_.bytes(std::string_view(meeting.words).substr(0, kMostCallText));
   }
@@ -167,18 +165,11 @@ class Reader {
     failure.text = in_.bytes(kMostText);
     return failure;
   }
-  MeetingFacts meeting(std::int64_t asked) {
+  MeetingFacts meeting() {
     MeetingFacts meeting;
     meeting.group = in_.u64();
     meeting.asked_of = in_.u64();
     meeting.members = world_ranks(ranks());
-    const std::uint32_t disagreed = in_.u32();
-    need(disagreed <= 1);
-    meeting.has_disagreed = disagreed == 1;
-    const std::int64_t age = in_.i64();
-    // It had that age when it was read, which was after the question.
-    if (asked != 0 && age >= 0 && age < asked)
-      meeting.failed = Clock::time_point(Clock::duration(asked - age));
     meeting.looks = in_.u64();
     meeting.words = in_.bytes(kMostCallText);
     return meeting;
@@ -234,7 +225,7 @@ std::string encode(const Report& report, Clock::time_point now) {
   if (report.line) writer.line(*report.line);
   const auto count = std::min<std::size_t>(report.meetings.size(), kMostMeetings);
   out.u32(static_cast<std::uint32_t>(count));
-  for (std::size_t i = 0; i < count; ++i) writer.meeting(report.meetings[i], now);
+  for (std::size_t i = 0; i < count; ++i) writer.meeting(report.meetings[i]);
   if (report.wait) writer.wait(*report.wait, now);
   return bytes;
 }
@@ -266,7 +257,7 @@ std::optional<Report> decode_report(std::string_view bytes, int world_size) {
   const std::uint32_t meetings = reader.in().u32();
   reader.need(meetings <= kMostMeetings);
   for (std::uint32_t i = 0; reader.is_good() && i < meetings; ++i)
-    report.meetings.push_back(reader.meeting(report.asked));
+    report.meetings.push_back(reader.meeting());
   if (reader.is_good() && has_wait) report.wait = reader.wait(&report.wait_age);
   if (!reader.is_good() || !reader.in().at_end()) return std::nullopt;
   return report;

@@ -71,13 +71,11 @@ struct LineFacts {
   std::optional<FailureFacts> failure = {};
 };
 
-/// Another group that a member makes, or has failed to make.
+/// Another group that a member makes.
 struct MeetingFacts {
   GroupId group = 0;
   GroupId asked_of = 0;  ///< the group that was asked for it
   std::vector<WorldRank> members;
-  bool has_disagreed = false;  ///< it has failed because a member asked for another one
-  Clock::time_point failed = {};
   std::uint64_t looks = 0;  ///< begun since it meets there
   std::string words = {};   ///< the call and its line, where a host says it to others
 };

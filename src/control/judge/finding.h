@@ -61,6 +61,7 @@ struct Stalled {
 struct AskedOtherwise {
   int member = 0;
   GroupId group = 0;
+  std::vector<GroupId> groups = {};  ///< that fail of it, beside this one: all that await who came
 };
 
 /// The culprits have not come to make the group within the time they were given.

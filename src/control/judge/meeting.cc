@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 
 #include "control/judge/standing.h"
 
@@ -14,7 +15,7 @@ constexpr std::chrono::milliseconds kLook{20};
 /// Within which members that ask for different groups find each other.
 constexpr std::chrono::milliseconds kOthersLook{100};
 /// How long members that have asked for neither group yet are awaited, to see who is alone.
-constexpr std::chrono::seconds kOthersAsk{1};
+constexpr std::chrono::milliseconds kOthersAsk{500};
 
 std::vector<int> absent(const GroupFacts& facts) {
   std::vector<int> members;
@@ -23,23 +24,8 @@ std::vector<int> absent(const GroupFacts& facts) {
   return members;
 }
 
-WorldRank world_rank_of(const MeetingQuestion& question, int member) {
-  return question.world_ranks[static_cast<std::size_t>(member)];
-}
-
 bool holds(const std::vector<WorldRank>& ranks, WorldRank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
-}
-
-/// Another group that `member` makes with this rank, of the same parent; null if there is none.
-const MeetingFacts* find_other(const MeetingQuestion& question, const GroupFacts& facts, int member,
-                               Clock::time_point began) {
-  for (const MeetingFacts& other : facts.of(member).meetings) {
-    if (other.group == question.group || other.asked_of != question.asked_of) continue;
-    if (other.has_disagreed && other.failed < began) continue;
-    if (holds(other.members, world_rank_of(question, facts.rank))) return &other;
-  }
-  return nullptr;
 }
 
 /// Whether `member` has begun and ended a look since its other meeting was first seen here.
@@ -51,53 +37,75 @@ bool has_looked(int member, const MeetingFacts& other, MeetingClock& clock) {
   return now.looks > first.looks + kUnderWay;
 }
 
-/// The members of both groups, by the group for which they have asked.
-struct Askers {
-  std::vector<int> here = {}, there = {};
-  bool are_all = true;
+/// Who has come here, and who makes another group of the same parent that awaits one of them.
+class Askers {
+ public:
+  Askers(const MeetingQuestion& question, const GroupFacts& facts) : question_(question) {
+    for (int member = 0; member < facts.size(); ++member)
+      if (member == facts.rank || facts.line_of(member)) here_.push_back(member);
+    for (const int member : here_)
+      come_.insert(question.world_ranks[static_cast<std::size_t>(member)]);
+    for (int member = 0; member < facts.size(); ++member)
+      if (member != facts.rank && !facts.line_of(member)) add(member, facts.of(member).meetings);
+  }
 
-  /// The smaller side; of equals nobody can say which of them is wrong. A member of one group only
-  /// is not seen by the judges of the other one, and does not count.
+  std::vector<GroupId> groups() const { return {groups_.begin(), groups_.end()}; }
+  bool are_all(const GroupFacts& facts) const noexcept {
+    return static_cast<int>(here_.size() + there_.size()) == facts.size();
+  }
+  /// The smaller side; of equals nobody can say which of them is wrong.
   std::vector<int> culprits() const {
-    if (here.size() != there.size()) return here.size() < there.size() ? here : there;
+    if (here_.size() != there_.size()) return here_.size() < there_.size() ? here_ : there_;
     std::vector<int> both;
-    std::merge(here.begin(), here.end(), there.begin(), there.end(), std::back_inserter(both));
+    std::merge(here_.begin(), here_.end(), there_.begin(), there_.end(), std::back_inserter(both));
     return both;
   }
+
+ private:
+  void add(int member, const std::vector<MeetingFacts>& meetings) {
+    bool is_there = false;
+    for (const MeetingFacts& other : meetings) {
+      if (other.group == question_.group || other.asked_of != question_.asked_of) continue;
+      const auto has_come = [this](WorldRank rank) { return come_.contains(rank); };
+      if (std::none_of(other.members.begin(), other.members.end(), has_come)) continue;
+      groups_.insert(other.group);
+      is_there = true;
+    }
+    if (is_there) there_.push_back(member);
+  }
+
+  const MeetingQuestion& question_;
+  std::vector<int> here_, there_;
+  std::set<WorldRank> come_;
+  std::set<GroupId> groups_;  // that those who are there make
 };
 
-Askers askers_of(const MeetingQuestion& question, const GroupFacts& facts,
-                 const MeetingFacts& other) {
-  Askers askers;
-  for (int member = 0; member < facts.size(); ++member) {
-    if (!holds(other.members, world_rank_of(question, member))) continue;
-    const auto& meetings = facts.of(member).meetings;
-    const bool is_there = std::any_of(meetings.begin(), meetings.end(), [&](const auto& meeting) {
-      return meeting.group == other.group;
-    });
-    if (member == facts.rank || facts.line_of(member)) {
-      askers.here.push_back(member);
-    } else if (is_there) {
-      askers.there.push_back(member);
-    } else {
-      askers.are_all = false;
-    }
+/// Another group that `member` makes with this rank, of the same parent; null if there is none.
+const MeetingFacts* find_other(const MeetingQuestion& question, const GroupFacts& facts,
+                               int member) {
+  const WorldRank own = question.world_ranks[static_cast<std::size_t>(facts.rank)];
+  for (const MeetingFacts& other : facts.of(member).meetings) {
+    if (other.group == question.group || other.asked_of != question.asked_of) continue;
+    if (holds(other.members, own)) return &other;
   }
-  return askers;
+  return nullptr;
 }
 
+/// The finding fails all of these groups: their ranks are told the same.
 std::optional<Finding> asked_otherwise(const MeetingQuestion& question, const GroupFacts& facts,
                                        const std::vector<int>& awaited, MeetingClock& clock,
-                                       Clock::time_point now) {
+                                       Clock::time_point now, bool* is_disputed) {
   if (question.asked_of == 0) return std::nullopt;
   for (const int member : awaited) {
-    const MeetingFacts* const other = find_other(question, facts, member, clock.began);
-    if (other == nullptr || (!other->has_disagreed && !has_looked(member, *other, clock))) continue;
-    const Askers askers = askers_of(question, facts, *other);
-    const bool may_ask = now < after(clock.began, kOthersAsk) && !question.parent_failed;
-    if (!askers.are_all && may_ask) continue;
+    const MeetingFacts* const other = find_other(question, facts, member);
+    if (other == nullptr) continue;
+    *is_disputed = true;
+    if (!has_looked(member, *other, clock)) continue;
+    const Askers askers(question, facts);
+    const bool may_ask = now < after(clock.began, kOthersAsk) && !clock.deadline.expired(now);
+    if (!askers.are_all(facts) && may_ask) continue;
     return Finding{ErrorCode::kCollectiveMismatch, askers.culprits(),
-                   AskedOtherwise{member, other->group}};
+                   AskedOtherwise{member, other->group, askers.groups()}};
   }
   return std::nullopt;
 }
@@ -129,10 +137,10 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
     look.next = std::min(look.next, after(now, clock.deadline.left(now)));
   const std::vector<int> awaited = absent(facts);
   if (awaited.empty()) return look;
-  // A member that asked for another group may have failed the parent on its way out.
-  look.finding = asked_otherwise(question, facts, awaited, clock, now);
-  look.ends_with_parent = !look.finding && question.parent_failed;
-  if (look.finding || look.ends_with_parent) return look;
+  look.ends_with_parent = question.parent_failed;
+  if (look.ends_with_parent) return look;
+  look.finding = asked_otherwise(question, facts, awaited, clock, now, &look.is_disputed);
+  if (look.finding) return look;
   look.finding = left_world(facts, awaited);
   // Who asks for another group shows so in its next looks, and says more.
   if (!look.finding && now >= after(clock.began, kOthersLook))

@@ -2,9 +2,8 @@
 //
 // Two members that ask the same group for different ones, each of which holds both, would wait for
 // each other for ever: a group makes one group at a time. They find each other's line by the group
-// that was asked and its members. One that has given up for this reason leaves that line behind,
-// with the time, so that the other finds the same: each counts which of the members of both groups
-// have asked for which, and names the smaller side.
+// that was asked and its members. Who finds it first counts which of the members of both groups have
+// asked for which, and names the smaller side; its verdict fails both groups.
 //
 // One that is slow may still stand in a meeting that a failure has ended for everybody else. So a
 // member has asked for another group only if it goes on waiting there after it has looked at what
@@ -48,14 +47,14 @@ struct MeetingLook {
   Clock::time_point next = {};
   std::optional<Finding> finding = {};
   bool ends_with_parent = false;
+  bool is_disputed = false;       ///< a member makes another group that awaits this rank, too
   std::vector<int> awaited = {};  ///< time for a line that says who is awaited
   std::vector<int> ask = {};      ///< members whose facts may be older than the question
 };
 
 /// `left_parent` is read before the facts: who has said goodbye has come before, or never will.
 /// The facts are read before `parent_failed`: a member that left because the parent failed is no
-/// cause. If the parent has failed they are read again: a member that failed it because another
-/// group was asked has shown so by then.
+/// cause.
 MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& facts,
                             MeetingClock& clock, Clock::time_point now);
 
