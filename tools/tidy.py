@@ -76,6 +76,9 @@ LONGEST, LONGEST_BUT_1_PERCENT = 60, 40  # lines of a function
 # What a document or a comment may name: `native/engine` or docs/wire.md, from the root or from any folder below.
 PATH_QUOTED = re.compile(r"`(?:\./)?([\w.-]+(?:/[\w.-]+)+)/?`")
 PATH_PLAIN = re.compile(r"(?<![\w/.<\"@-])((?:[\w-]+/)+[\w-]+\.(?:h|cc|py|md|sh|cmake|txt|json))\b(?!/)")
+# Section of docs/wire.md -> the constant that its version is.
+WIRE_VERSIONS = {"The handshake": ("src/net/handshake.h", "kHandshakeVersion"), "Between hosts": ("src/control/hosts/hello.h", "kWireVersion"),
+                 "The store": ("src/store/session.h", "kProtocolVersion")}
 WORK_LEFT = re.compile(r"\bTBD\b|\bFIXME\b|\bXXX\b|\bTODO\b(?!\((?:perf|hosts|cuda|backend|docs)\))")
 
 
@@ -314,6 +317,15 @@ def check_paths(name, text, known, folders, report):
                 report(name, number, f"{path} does not exist")
 
 
+def check_versions(texts, report):
+    """docs/wire.md names the versions that the code speaks."""
+    for number, line in enumerate(texts["docs/wire.md"].splitlines(), 1):
+        match = re.match(r"## (.*) \(version (\d+)\)", line)
+        header, constant = WIRE_VERSIONS.get(match.group(1), (None, None)) if match else (None, None)
+        if header and f" {constant} = {match.group(2)};" not in texts[header]:
+            report("docs/wire.md", number, f"{constant} in {header} is another version")
+
+
 def check_tree(names, report):
     for name in names:
         top = name.split("/")[0]
@@ -358,6 +370,7 @@ def main():
     check_board(code, report)
     check_permits(code, report)
     check_functions(code, report)
+    check_versions(texts, report)
     check_tree(names, report)
     print("\n".join(complaints), end="\n" if complaints else "")
     return 1 if complaints else 0

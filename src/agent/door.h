@@ -1,8 +1,8 @@
 // The door of a host: where its ranks are let in to meet.
 //
 // It is an abstract socket with a random name, which is all that the environment of a rank holds.
-// Who connects must be the same user (or root) and descend from this process; the welcome carries
-// the status board. A rank has *joined* once it was welcomed. The store behind the door is the
+// Who connects must descend from this process, as whatever user; the welcome carries the status
+// board. A rank has *joined* once it was welcomed. The store behind the door is the
 // job's, and so is its thread, which asks here about each who comes. Door and board are the
 // launcher's, not the keeper's, which must be able to fork at any time and to survive what goes
 // wrong here.

@@ -153,6 +153,12 @@ FrameKeys Handshake::frame_keys() const {
   return is_caller_ ? FrameKeys{from_caller, from_called} : FrameKeys{from_called, from_caller};
 }
 
+Handshake::Nonce Handshake::nonce() const noexcept {
+  Nonce nonce;
+  std::ranges::copy(std::span(said_).first(kHelloBytes).last(nonce.size()), nonce.begin());
+  return nonce;
+}
+
 // ---- one end -----------------------------------------------------------------------------------
 
 void Handshake::hear_hello() {

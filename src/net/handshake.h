@@ -6,7 +6,8 @@
 //     caller -> called   confirm  its proof
 //
 // Who leaves a *note* waits for no reply: the confirm follows the hello at once. It proves who has
-// said it, not when, and may be heard again.
+// said it, not when, and may be heard again: whoever hears notes remembers their nonces. Its frames
+// bear tags at every level, so that nobody says more on it who has merely heard one.
 //
 // The *claim* says what the connection is for, from whom and to whom. A *proof* is made with a key
 // of its own for each direction, over all that both have said: it counts for this connection only,
@@ -40,6 +41,10 @@ enum class Purpose : std::uint32_t {
 };
 /// Whether the called end says nothing, and the proof is over the hello alone.
 constexpr bool is_one_way(Purpose purpose) noexcept { return purpose == Purpose::note; }
+/// Whether what follows the handshake of a connection between ranks is frames with tags.
+constexpr bool has_frame_tags(Level level, Purpose purpose) noexcept {
+  return level == Level::integrity || is_one_way(purpose);
+}
 
 /// Ranks are of the world; -1: none, or not known.
 struct Claim {
@@ -52,6 +57,7 @@ struct Claim {
 
 class Handshake {
  public:
+  using Nonce = std::array<std::byte, 32>;
   enum class Outcome : std::uint8_t {
     going_on,
     proved,
@@ -83,9 +89,10 @@ class Handshake {
   std::uint32_t other_version() const noexcept { return other_version_; }
   /// Once it is proved.
   FrameKeys frame_keys() const;
+  /// Once it is proved: the caller's, which no caller chooses twice.
+  Nonce nonce() const noexcept;
 
  private:
-  using Nonce = std::array<std::byte, 32>;
   struct Greeting;
 
   Handshake(bool is_caller, Level level) noexcept : is_caller_(is_caller), level_(level) {}

@@ -1,14 +1,23 @@
-// The relay of a host calls at a door that breaks what comes: the test is the rank behind it.
+// The relay of a host calls at a door that breaks what comes, and is called by whom it must not
+// believe: the test is the rank behind that door, and whoever has recorded what it said.
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,8 +27,11 @@
 #include "control/board/layout.h"
 #include "control/hosts/remote_hosts.h"
 #include "control/hosts/report.h"
+#include "control/hosts/vote_frame.h"
 #include "net/frame.h"
+#include "net/frame_mac.h"
 #include "net/poller.h"
+#include "net/shake_hands.h"
 
 namespace tutti::control {
 namespace {
@@ -35,17 +47,20 @@ void reset(net::Fd socket) {
 
 /// Rank 0, alone on its host and its relay; rank 1 on another host is a listener.
 struct Hosts {
-  Hosts() : near(options()) { near.links().open(); }
+  explicit Hosts(net::Level level = net::Level::none)
+      : security{.level = level, .secret = net::Key(net::digest_of(net::bytes_of("a secret")))},
+        near(options()) {
+    near.links().open();
+  }
 
   RemoteOptions options() {
-    const net::Security security;
-    const net::KeyPair keys = net::KeyPair::make();
-    net::Fd own_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+    near_door = net::TcpAddress::local(own_door.get());
     std::vector<DoorPlate> plates;
     std::vector<std::string> texts;
     for (const net::Fd* listener : {&own_door, &far_door}) {
-      plates.push_back(
-          {.address = net::TcpAddress::local(listener->get()), .level = security.level});
+      plates.push_back({.address = net::TcpAddress::local(listener->get()),
+                        .level = security.level,
+                        .public_key = keys.public_key()});
       texts.push_back(
           encode(plates.back(), WorldRank(static_cast<int>(plates.size()) - 1), security));
     }
@@ -58,6 +73,23 @@ struct Hosts {
             .keys = DoorKeys(security, keys, texts)};
   }
   HostFacts::State state() { return near.links().facts()[1].state; }
+  /// How long until the other host is dead, of which nobody is left from now on.
+  Clock::duration time_until_dead() {
+    far_door = {};
+    const auto begin = Clock::now();
+    while (state() != HostFacts::State::dead && Clock::now() < begin + 10s)
+      std::this_thread::sleep_for(1ms);
+    return Clock::now() - begin;
+  }
+  /// As rank 1 at the door of rank 0.
+  net::Handshake calling(net::Purpose purpose) {
+    return net::Handshake::calling({.purpose = purpose, .from = 1, .to = 0}, security.level,
+                                   far_keys->with(kNear, keys.public_key()));
+  }
+  net::Fd call_near() {
+    Deadline deadline = Deadline::after(10s);
+    return net::connect_tcp(near_door, deadline);
+  }
   net::Fd next_call() {
     for (const auto end = Clock::now() + 10s; Clock::now() < end;) {
       net::Fd caller = net::accept_tcp(far_door.get());
@@ -71,6 +103,10 @@ struct Hosts {
   Board board{memory};
   const Roster roster{{{"host-a", world_ranks({0})}, {"host-b", world_ranks({1})}}, 0};
   net::Fd far_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  net::Fd own_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  net::TcpAddress near_door;
+  const net::Security security;
+  const net::KeyPair keys = net::KeyPair::make();  // both ranks' own
   std::optional<DoorKeys> far_keys;
   RemoteHosts near;
 };
@@ -89,11 +125,7 @@ TEST(FarDoor, WhoIsResetCallsAgainSoonAndHasHeardTheOtherHost) {
     ASSERT_EQ(hosts.state(), HostFacts::State::reachable) << "after " << calls << " calls";
   }
   EXPECT_GT(calls, 10) << "beats go every 500 ms";
-  hosts.far_door = {};
-  const auto end = Clock::now() + 10s;
-  while (hosts.state() != HostFacts::State::dead && Clock::now() < end)
-    std::this_thread::sleep_for(1ms);
-  EXPECT_EQ(hosts.state(), HostFacts::State::dead);
+  EXPECT_LT(hosts.time_until_dead(), 10s);
 }
 
 /// How long a rank takes to see that the other host is dead, whose kernel has dropped its last call
@@ -107,11 +139,7 @@ Clock::duration time_to_see_death_after_a_dropped_call() {
   const net::Fd in_queue = net::connect_tcp(net::TcpAddress::local(hosts.far_door.get()), deadline);
   reset(std::move(caller));
   std::this_thread::sleep_for(50ms);  // it has called again
-  hosts.far_door = {};
-  const auto begin = Clock::now();
-  while (hosts.state() != HostFacts::State::dead && Clock::now() < begin + 10s)
-    std::this_thread::sleep_for(1ms);
-  return Clock::now() - begin;
+  return hosts.time_until_dead();
 }
 
 // The kernel would repeat the call after a second. The best of three: this machine may be busy.
@@ -204,6 +232,197 @@ TEST(FarDoor, AResetAfterAStopPartsNobody) {
   look.wakeup.signal();
   while (!is_over) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(found, HostFacts::State::reachable);
+}
+
+// ---- notes -------------------------------------------------------------------------------------
+
+/// What stands in a frame on a line or in a note: see remote_hosts.cc.
+constexpr std::uint32_t kReport = 1, kVote = 2;
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+/// A note of rank 1, of which nothing has gone out yet.
+struct Note {
+  explicit Note(Hosts& hosts)
+      : handshake(hosts.calling(net::Purpose::note)), mac(handshake.frame_keys().send) {}
+  std::string proof() const { return text_of(handshake.unsent()); }
+  std::string tagged(std::uint32_t kind, const std::string& body) {
+    std::string bytes;
+    net::append_frame(&bytes, {.type = kind, .id = 0, .body = body}, &mac);
+    return bytes;
+  }
+  net::Handshake handshake;
+  net::FrameMac mac;
+};
+
+std::string untagged(std::uint32_t kind, const std::string& body) {
+  std::string bytes;
+  net::append_frame(&bytes, {.type = kind, .id = 0, .body = body});
+  return bytes;
+}
+
+/// That rank 0 is out of reach.
+std::string a_vote() {
+  VoteFrame frame{.term = 1 << 20, .vote = {}};
+  frame.vote.cut_off.insert(0);
+  return encode(frame);
+}
+std::string that_it_has_left() {
+  const Report report{.rank = WorldRank(1), .stamp = 1, .has_left = true};
+  return encode(report, Clock::now());
+}
+
+void say(const net::Fd& socket, const std::string& words) {
+  Deadline deadline = Deadline::after(10s);
+  net::send_all(socket.get(), net::bytes_of(words), deadline);
+}
+
+/// Whether the other end closes, whatever it says before that.
+bool is_closed(const net::Fd& socket, Deadline deadline = Deadline::after(10s)) {
+  std::array<std::byte, 256> bytes;
+  while (net::poll_readable(socket.get(), deadline) == net::PollResult::ready)
+    if (::recv(socket.get(), bytes.data(), bytes.size(), 0) <= 0) return true;
+  return false;
+}
+
+/// Says all of it at the door of rank 0, and returns once that has read it.
+void leave(Hosts& hosts, const std::string& words) {
+  const net::Fd socket = hosts.call_near();
+  say(socket, words);
+  ::shutdown(socket.get(), SHUT_WR);
+  EXPECT_TRUE(is_closed(socket));
+}
+
+const std::array kLevels = {net::Level::none, net::Level::opportunistic, net::Level::auth,
+                            net::Level::integrity};
+
+TEST(FarNote, IsRead) {
+  for (const net::Level level : kLevels) {
+    Hosts hosts(level);
+    Note note(hosts);
+    leave(hosts, note.proof() + note.tagged(kReport, that_it_has_left()));
+    EXPECT_TRUE(hosts.near.has_left(WorldRank(1)));
+  }
+}
+
+// A probe is a note without words, so there is something to record in every world.
+TEST(FarNote, WhoHasRecordedOneSaysNothingMore) {
+  for (const net::Level level : kLevels) {
+    Hosts hosts(level);
+    Note recorded(hosts), kept_back(hosts);
+    leave(hosts, recorded.proof());
+    for (const Note* note : {&recorded, &kept_back}) {
+      leave(hosts, note->proof() + untagged(kVote, a_vote()));
+      leave(hosts, note->proof() + untagged(kReport, that_it_has_left()));
+    }
+    EXPECT_FALSE(hosts.near.links().receive()) << "level " << static_cast<int>(level);
+    EXPECT_FALSE(hosts.near.has_left(WorldRank(1))) << "level " << static_cast<int>(level);
+  }
+}
+
+TEST(FarNote, HoldsNoVotes) {
+  Hosts hosts(net::Level::auth);
+  Note note(hosts);
+  leave(hosts, note.proof() + note.tagged(kVote, a_vote()));
+  EXPECT_FALSE(hosts.near.links().receive());
+}
+
+// The words of a note may not all be here when somebody repeats how it began.
+TEST(FarNote, IsNotReplacedByARecordOfIt) {
+  Hosts hosts(net::Level::auth);
+  Note note(hosts);
+  const net::Fd socket = hosts.call_near();
+  say(socket, note.proof());
+  std::this_thread::sleep_for(50ms);
+  leave(hosts, note.proof());
+  say(socket, note.tagged(kReport, that_it_has_left()));
+  ::shutdown(socket.get(), SHUT_WR);
+  EXPECT_TRUE(is_closed(socket));
+  EXPECT_TRUE(hosts.near.has_left(WorldRank(1)));
+}
+
+TEST(FarNote, ThatIsKeptOpenHidesNoDeath) {
+  Hosts hosts(net::Level::auth);
+  Note note(hosts);
+  const net::Fd kept_back = hosts.call_near();
+  say(kept_back, note.proof());
+  const net::Fd replayed = hosts.call_near();
+  say(replayed, note.proof());
+  EXPECT_LT(hosts.time_until_dead(), 6s);
+}
+
+// ---- the door ----------------------------------------------------------------------------------
+
+TEST(NearDoor, WhoHasSaidHelloIsWelcomedBetweenTheSilent) {
+  Hosts hosts;
+  std::vector<net::Fd> silent;
+  const auto crowd = [&] {
+    for (std::size_t i = 0; i < kMostCallers; ++i) silent.push_back(hosts.call_near());
+  };
+  crowd();
+  const net::Fd socket = hosts.call_near();
+  net::Handshake handshake = hosts.calling(net::Purpose::line);
+  ASSERT_EQ(net::advance(handshake, socket.get()), EAGAIN);  // it waits for the reply
+  crowd();
+  Deadline deadline = Deadline::after(10s);
+  EXPECT_TRUE(net::shake_hands(handshake, socket.get(), deadline));
+  EXPECT_EQ(handshake.outcome(), net::Handshake::Outcome::proved);
+  AnswerBytes answer{};
+  ASSERT_EQ(net::poll_readable(socket.get(), deadline), net::PollResult::ready);
+  ASSERT_EQ(::recv(socket.get(), answer.data(), answer.size(), 0),
+            static_cast<ssize_t>(answer.size()));
+  EXPECT_EQ(decode_answer(answer), Answer::welcome);
+}
+
+/// From now on this thread can watch no further socket. False: that is not allowed here.
+bool forbid_watching() {
+  std::array program{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/// On the thread for other hosts, which has run all that was posted before.
+bool run_there(Hosts& hosts, const std::function<bool()>& call) {
+  std::atomic<bool> has_run{false}, result{false};
+  static_cast<PeerSockets&>(hosts.near).events().post([&] {
+    result = call();
+    has_run = true;
+  });
+  while (!has_run) std::this_thread::sleep_for(1ms);
+  return result;
+}
+
+TEST(NearDoor, ACallerThatCannotBeWatchedIsNone) {
+  Hosts hosts;
+  if (!run_there(hosts, forbid_watching)) GTEST_SKIP() << "not allowed here";
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(is_closed(hosts.call_near())) << i;
+    std::this_thread::sleep_for(600ms);  // it looks who waits at its door
+  }
+}
+
+TEST(NearDoor, ARelayThatCannotBeWatchedIsNone) {
+  Hosts hosts;
+  const net::Fd socket = hosts.call_near();
+  net::Handshake handshake = hosts.calling(net::Purpose::line);
+  ASSERT_EQ(net::advance(handshake, socket.get()), EAGAIN);
+  Deadline deadline = Deadline::after(10s);
+  ASSERT_EQ(net::poll_readable(socket.get(), deadline), net::PollResult::ready);
+  if (!run_there(hosts, forbid_watching)) GTEST_SKIP() << "not allowed here";
+  EXPECT_TRUE(net::shake_hands(handshake, socket.get(), deadline));
+  EXPECT_TRUE(is_closed(socket));
+  hosts.near.ask_wait(WorldRank(1));  // there is nobody to ask
+  EXPECT_TRUE(run_there(hosts, [] { return true; }));
 }
 
 }  // namespace

@@ -315,7 +315,9 @@ TEST(Handshake, ANoteIsProvedWithoutAnAnswer) {
   hear(other, said_by(one));
   EXPECT_EQ(other.outcome(), Outcome::proved);
   EXPECT_EQ(copy(one.frame_keys().send.bytes()), copy(other.frame_keys().receive.bytes()));
+  EXPECT_EQ(one.nonce(), other.nonce());
   Handshake again = writer(3, 5);  // each has keys of its own
+  EXPECT_NE(one.nonce(), again.nonce());
   EXPECT_NE(copy(one.frame_keys().send.bytes()), copy(again.frame_keys().send.bytes()));
 }
 

@@ -59,6 +59,7 @@ PLANTED = {
         ("`native/nowhere` does it, in `src/native`\n", "native/nowhere does not exist"),
         ("See tests/base/nowhere_test.cc.\n", "does not exist"),
     ],
+    "docs/wire.md": [("## Between hosts (version 1)\n", "kWireVersion in src/control/hosts/hello.h is another version")],
 }
 
 
@@ -69,7 +70,7 @@ def main(source):
         expected = []
         for place, cases in PLANTED.items():
             for number, (text, complaint) in enumerate(cases):
-                name = place if place.endswith((".cc", ".txt")) else f"{place}/planted{number}.{'md' if place == 'docs' else 'cc'}"
+                name = place if place.endswith((".cc", ".txt", ".md")) else f"{place}/planted{number}.{'md' if place == 'docs' else 'cc'}"
                 (tree / name).parent.mkdir(exist_ok=True)
                 (tree / name).write_text(text)
                 expected.append((name, complaint, text))

@@ -1,5 +1,6 @@
 #include "control/hosts/door.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <span>
 #include <utility>
@@ -86,15 +87,27 @@ void Door::accept(int at_most) try {
     net::Fd socket = net::accept_tcp(listener_.get());
     if (!socket) break;
     shortage_.is_over();
-    if (callers_.size() == kMostCallers) callers_.pop_front();
-    const auto caller = callers_.emplace(callers_.end(), std::move(socket),
-                                         net::Handshake::called(level_, key_for));
+    make_room();
+    std::list<Caller> come;  // not a caller before it is watched
+    come.emplace_back(std::move(socket), net::Handshake::called(level_, key_for));
+    const auto caller = come.begin();
     caller->watched = events_.watch(caller->socket.get(), [this, caller] { hear(caller); });
+    callers_.splice(callers_.end(), come);
     hear(caller);
   }
   watched_->arm(net::Events::Want::read);
 } catch (const Error& error) {
   shortage_.note(error, Clock::now());  // of descriptors, say: the next sweep tries again
+}
+
+/// The first that has said nothing goes, after a last look; else the oldest.
+void Door::make_room() {
+  const auto is_silent = [](const Caller& caller) { return !caller.handshake.has_claim(); };
+  while (callers_.size() >= kMostCallers) {
+    const auto silent = std::find_if(callers_.begin(), callers_.end(), is_silent);
+    if (silent == callers_.end()) return callers_.pop_front();
+    if (hear(silent) && is_silent(*silent)) callers_.erase(silent);
+  }
 }
 
 void Door::hear_waiting() {
@@ -107,28 +120,33 @@ void Door::sweep(Clock::time_point now) {
   while (!callers_.empty() && now >= callers_.front().came + kHelloTime) callers_.pop_front();
 }
 
-void Door::hear(std::list<Caller>::iterator caller) {
+/// Whether it is a caller still.
+bool Door::hear(std::list<Caller>::iterator caller) {
   const int error_number = net::advance(caller->handshake, caller->socket.get());
   if (error_number == EAGAIN) {
     caller->watched->arm(net::Events::Want::read);
-    return;
+    return true;
   }
   std::list<Caller> heard;  // gone from here, whatever becomes of it
   heard.splice(heard.begin(), callers_, caller);
-  if (error_number != 0) return;
+  if (error_number != 0) return false;
   const bool has_proved = caller->handshake.outcome() == net::Handshake::Outcome::proved;
   has_proved ? answer(*caller) : tell_of(*caller);
+  return false;
 }
 
 void Door::answer(Caller& caller) {
   const Hello hello = *hello_of(caller.handshake.claim(), world_size_);
-  if (hello.role != Role::note) {
+  if (hello.role == Role::note) {
+    if (!notes_.insert(caller.handshake.nonce()).second) return;  // somebody has recorded it
+  } else {
     const Answer answer = on_hello_(hello);
     if (!say(caller.socket.get(), encode(answer)) || answer != Answer::welcome) return;
   }
   caller.watched.reset();
   net::Secured guest(std::move(caller.socket));
-  if (level_ == net::Level::integrity) guest.keys = caller.handshake.frame_keys();
+  if (net::has_frame_tags(level_, caller.handshake.claim().purpose))
+    guest.keys = caller.handshake.frame_keys();
   on_guest_(hello, std::move(guest));
 }
 
@@ -207,7 +225,8 @@ void Call::hear() {
 
 void Call::welcome(Outcome outcome) {
   outcome.socket.socket = std::move(socket_);
-  if (level_ == net::Level::integrity) outcome.socket.keys = handshake_.frame_keys();
+  if (net::has_frame_tags(level_, handshake_.claim().purpose))
+    outcome.socket.keys = handshake_.frame_keys();
   end(std::move(outcome));
 }
 

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "control/hosts/hello.h"
@@ -46,7 +47,8 @@ class Door {
  private:
   struct Caller;
   void accept(int at_most);
-  void hear(std::list<Caller>::iterator caller);
+  void make_room();
+  bool hear(std::list<Caller>::iterator caller);
   void answer(Caller& caller);
   void tell_of(const Caller& caller);
 
@@ -59,6 +61,8 @@ class Door {
   const OnHello on_hello_;
   const OnGuest on_guest_;
   std::list<Caller> callers_;  ///< the oldest first
+  /// Of the notes that were heard: each counts once. Only who knows a key adds to them.
+  std::set<net::Handshake::Nonce> notes_;
   int lines_ = 0;
   const std::unique_ptr<net::Events::Watched> watched_;
 };

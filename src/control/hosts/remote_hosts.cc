@@ -27,6 +27,8 @@ constexpr milliseconds kBetweenBeats{500};
 constexpr milliseconds kSweep{20}, kBetweenCalls{100};
 /// Hosts that do not reach each other for so long have parted.
 constexpr std::chrono::seconds kLeaving{3};
+/// A note that says nothing for so long is dropped: all of it is said at once.
+constexpr std::chrono::seconds kNoteSilence{3};
 constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
 
 /// How long a call may be without an answer until it is made anew, after `unanswered` such calls. A
@@ -291,6 +293,7 @@ void RemoteHosts::sweep(Clock::time_point now) {
   auto next = std::min(next_beat_, next_call);
   visit_far([&](WorldRank rank, Far& other) {
     listen_for(other, now);
+    if (other.note && now >= other.note_heard + kNoteSilence) drop(std::move(other.note));
     if (other.line && beats) {
       other.line->send({.type = kBeat, .id = 0, .body = {}});
       other.hearing.ask(now);
@@ -373,11 +376,11 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   // A process that ends closes its lines first and its door last: whoever calls between is reset.
   if (outcome.error_number == ECONNRESET) other.next_call = Clock::now() + kSweep;
   if (outcome.socket && is_relay_) {
-    other.line_id = ++last_line_id_;
     other.line = std::make_unique<Connection>(
         events_, std::move(outcome.socket), kMostFrameBytes,
         [this, rank](const net::Frame& frame) { hear_question(rank, frame); },
         [this, rank](int error_number) { on_line_end(rank, error_number); });
+    other.line_id = ++last_line_id_;
     if (!has_parted(rank))
       for (const net::Frame& report : all_reports()) other.line->send(report);
   }
@@ -425,13 +428,14 @@ void RemoteHosts::on_guest(const Hello& hello, net::Secured socket) {
   const WorldRank rank = hello.from;
   Far& other = far(rank);
   net::end_if_silent(socket.socket.get(), Hearing::kSilence);
-  if (other.from) drop(std::move(other.from));
-  const int host = roster_.host_of(rank);
-  relay_of_[static_cast<std::size_t>(host)] = rank.value;
-  other.from = std::make_unique<Connection>(
+  auto from = std::make_unique<Connection>(
       events_, std::move(socket), kMostFrameBytes,
       [this, rank](const net::Frame& frame) { hear_relay(rank, frame); },
       [this, rank](int) { on_relay_end(rank); });
+  std::swap(other.from, from);
+  const int host = roster_.host_of(rank);
+  relay_of_[static_cast<std::size_t>(host)] = rank.value;
+  if (from) drop(std::move(from));
   ask_again(host);
   update_facts();
 }
@@ -444,15 +448,20 @@ void RemoteHosts::on_relay_end(WorldRank rank) {
 }
 
 void RemoteHosts::hear_note(WorldRank rank, net::Secured socket) {
-  std::unique_ptr<Connection>& words = far(rank).note;
-  if (words) drop(std::move(words));  // who says them again says all of them
-  words = std::make_unique<Connection>(
+  Far& other = far(rank);
+  auto note = std::make_unique<Connection>(
       events_, std::move(socket), kMostFrameBytes,
-      [this, rank](const net::Frame& frame) { hear_relay(rank, frame); },
+      [this, rank](const net::Frame& frame) {
+        far(rank).note_heard = Clock::now();
+        if (frame.type == kReport) hear_report(rank, frame);  // and nothing else
+      },
       [this, rank](int) {
         drop(std::move(far(rank).note));
         update_facts();
       });
+  other.note_heard = Clock::now();
+  std::swap(other.note, note);
+  if (note) drop(std::move(note));  // who says it again says all of it
 }
 
 /// What the relay of a host was asked that is no more is asked of the next one.
@@ -461,12 +470,14 @@ void RemoteHosts::ask_again(int host) {
 }
 
 void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
+  if (frame.type == kReport) return hear_report(rank, frame);
+  if (frame.type != kVote) return;
+  take_vote(roster_.host_of(rank), frame.body);
+  rouse();
+}
+
+void RemoteHosts::hear_report(WorldRank rank, const net::Frame& frame) {
   const int host = roster_.host_of(rank);
-  if (frame.type == kVote) {
-    take_vote(host, frame.body);
-    return rouse();
-  }
-  if (frame.type != kReport) return;
   std::optional<Report> report = decode_report(frame.body, roster_.world_size());
   if (!report || roster_.host_of(report->rank) != host) {
     return log(LogLevel::error, "rank " + std::to_string(rank.value) + " on " +

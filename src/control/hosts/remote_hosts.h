@@ -102,6 +102,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
     std::unique_ptr<Connection> note = {};
+    Clock::time_point note_heard = {};  ///< when it last said something
     // Of any rank: whether somebody is at its door.
     std::unique_ptr<Call> probe = {};
   };
@@ -141,6 +142,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void probe(WorldRank rank);
   void note_gone(Far& other);
   void hear_relay(WorldRank rank, const net::Frame& frame);
+  void hear_report(WorldRank rank, const net::Frame& frame);
   void hear_question(WorldRank rank, const net::Frame& frame);
   void take_vote(int host, const std::string& bytes);
   void ask_again(int host);
