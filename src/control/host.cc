@@ -11,6 +11,7 @@
 #include "control/board/describe.h"
 #include "control/board/words.h"
 #include "control/host_state.h"
+#include "control/hosts/peer_sockets.h"
 #include "control/judge/decider.h"
 #include "control/judge/standing.h"
 #include "net/process_info.h"
@@ -327,6 +328,7 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   State& state = *state_;
   Process::refuse_in_child();
   std::shared_ptr<Membership::State> membership;
+  if (state.sockets != nullptr) state.sockets->expect(options.id);
   {
     const std::lock_guard lock(state.mutex);
     // Without memory for further lines there is none: `meet` tries again, and tells the others.

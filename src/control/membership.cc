@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "control/host_state.h"
+#include "control/hosts/peer_sockets.h"
 #include "control/untold.h"
 #include "tutti/error.h"
 
@@ -56,6 +57,7 @@ Membership::~Membership() {
   if (!has_left(state.line.state())) state.line.say_goodbye();
   state.line.set_state(gone_after(state.line.state()));
   notify_all();
+  if (state.host->sockets != nullptr) state.host->sockets->forget(state.id);
   // Either a member that finds a failure now sees that this one has gone, or this one sees it.
   if (state.abort_word.load() == kRunning) state.adopt_failure();
   {

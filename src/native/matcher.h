@@ -61,6 +61,10 @@ class Matcher {
   void settle(int from);
   void settle_any();
   bool has_unsettled_any() const noexcept { return !unsettled_any_.empty(); }
+  /// Whether a message of this peer has its receive, and could not be taken yet.
+  bool has_unsettled(int from) const noexcept {
+    return !peer(from).unsettled.empty() || (has_unsettled_any() && kept_bytes(from) > 0);
+  }
   /// Whether a message that `receive` may take has come, and could not be taken yet.
   bool keeps_for(const Posted& receive) const noexcept;
   /// A kept message is no more. False: it is not here.

@@ -269,6 +269,7 @@ class Messages final : private Taker {
   bool is_announced(const Transfer& transfer) const noexcept;
   void take_back_announced(Peer& peer, Transfer& send);
   void forget(Transfer& transfer) noexcept;
+  bool has_to_send(const Peer& peer) const noexcept;
   void look_at_all(Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
   Error gave_up(const Transfer& transfer) const;
   bool give_up_announced(Peer& peer, Deadline::Clock::time_point now);

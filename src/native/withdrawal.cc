@@ -20,6 +20,7 @@
 #include <thread>
 #include <utility>
 
+#include "native/channel/tcp.h"
 #include "native/helping.h"
 #include "native/messages.h"
 
@@ -197,6 +198,18 @@ void Messages::forget(Transfer& transfer) noexcept {
   }
   transfer.line_->remove(transfer);
   stand_out(transfer);
+  if (!transfer.is_send() || transfer.line_ == &unplaced_) return;
+  const Peer& to = peer(transfer.awaited());
+  // It may be what has found no room, and the next frame, which would say so, may never be.
+  if (to.connection != nullptr && !has_to_send(to)) to.connection->set_owes(false);
+}
+
+/// Whether something waits for room on its way to the peer, or may.
+bool Messages::has_to_send(const Peer& to) const noexcept {
+  const bool has_words = !to.notes.empty() || to.owes[kTaken] || to.owes[kLast];
+  const bool has_queued = to.plain_heads > 0 || to.held > 0 || to.uncopied.first != nullptr;
+  return to.has_begun || has_words || has_queued || to.sending.first != nullptr ||
+         matcher_.has_unsettled(to.rank);
 }
 
 /// Why a message that is not matched may be waiting for others; empty where it is not.

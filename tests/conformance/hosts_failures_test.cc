@@ -8,7 +8,9 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -291,6 +293,42 @@ TEST(HostsFailures, WhoReceivesFromAnyIsToldThatNobodyIsLeft) {
       EXPECT_LT(std::chrono::steady_clock::now() - began, 10s) << "not for want of a connection";
     });
   }
+}
+
+int open_descriptors() {
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  return static_cast<int>(std::distance(begin(all), end(all)));
+}
+
+/// A receive that takes longer than a few milliseconds asks for its connection: here as its group
+/// fails.
+TEST(HostsFailures, GroupsThatFailAsTheyConnectLeaveNoDescriptors) {
+  constexpr int kGroups = 60;
+  std::vector<int> counts;
+  on_ranks(2,
+           [&](ProcessGroup& world) {
+             for (int i = 0; i < kGroups; ++i) {
+               {
+                 ProcessGroup pair = world.new_group({0, 1});
+                 std::vector<int> data(10);
+                 if (world.rank() == 1) {
+                   std::this_thread::sleep_for(std::chrono::microseconds(4000 + i * 50));
+                   pair.abort("enough");
+                 } else {
+                   EXPECT_EQ(thrown_by([&] { pair.recv(data, 1); }).code(), ErrorCode::kAborted);
+                 }
+               }
+               world.barrier();
+               if (world.rank() == 0 && (i == 0 || i == kGroups - 1)) {
+                 std::this_thread::sleep_for(200ms);  // calls that were given up are over
+                 counts.push_back(open_descriptors());
+               }
+               world.barrier();
+             }
+           },
+           {.deadline = 60s, .hosts = {0, 1}});
+  ASSERT_EQ(counts.size(), 2u);
+  EXPECT_LE(counts[1], counts[0] + 4);
 }
 
 }  // namespace

@@ -363,5 +363,71 @@ TEST(HandOver, AnAbortEndsIt) {
   EXPECT_EQ(other.code(), ErrorCode::kAborted);
 }
 
+/// Rank 0 as it is when it was stopped before it answered.
+struct Stopped {
+  Stopped() { store->set("g/hand-over", address); }
+  /// As rank 1.
+  void hand_over_to(const net::Interrupt& interrupt) const {
+    hand_over(*store, "g", 1, 2, -1, soon(), interrupt);
+  }
+  const std::string address = net::random_address("tutti-test");
+  const net::Fd listener = net::listen(address);
+  const std::shared_ptr<Store> store = make_memory_store();
+};
+
+TEST(HandOver, AnAbortEndsTheWaitForRank0) {
+  const Stopped host;
+  std::atomic<std::uint64_t> abort_word{0};
+  Deadline::Clock::time_point began;
+  std::thread aborter([&] {
+    Deadline deadline = soon();
+    EXPECT_EQ(net::poll_readable(host.listener.get(), deadline), net::PollResult::ready);
+    const net::Accepted guest = net::accept(host.listener.get());
+    EXPECT_EQ(net::poll_readable(guest.socket.get(), deadline), net::PollResult::ready);
+    began = Deadline::Clock::now();
+    abort_word = 1;
+    while (abort_word != 2) std::this_thread::sleep_for(1ms);
+  });
+  const Error error = thrown_by([&] { host.hand_over_to({.abort_word = &abort_word}); });
+  EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+  EXPECT_LT(Deadline::Clock::now() - began, 10s);
+  abort_word = 2;
+  aborter.join();
+}
+
+TEST(HandOver, WhoWaitsForRank0LooksWhetherItIsStillThere) {
+  const Stopped host;
+  int looks = 0;
+  const std::function<void()> look = [&] {
+    // Long after the guest has connected.
+    if (++looks == 5) throw Error(ErrorCode::kPeerLost, "rank 2 has died");
+  };
+  const Error error = thrown_by([&] { host.hand_over_to({.look = &look}); });
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost);
+  expect_text(error, "rank 2 has died");
+}
+
+TEST(HandOver, WhatIsUnderWayIsWaitedForAfterAnAbort) {
+  const auto store = make_memory_store();
+  const std::string address = net::random_address("tutti-test");
+  const net::Fd listener = net::listen(address);
+  store->set("g/hand-over", address);
+  std::atomic<std::uint64_t> abort_word{0};
+  std::thread host([&] {
+    Deadline deadline = soon();
+    EXPECT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
+    const net::Accepted guest = net::accept(listener.get());
+    EXPECT_EQ(net::poll_readable(guest.socket.get(), deadline), net::PollResult::ready);
+    abort_word = 1;  // by a rank that has its memories
+    std::this_thread::sleep_for(100ms);
+    const std::string batch("TBo1\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    net::send_all(guest.socket.get(), std::as_bytes(std::span(batch)), deadline);
+    while (abort_word != 2) std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_EQ(hand_over(*store, "g", 1, 2, -1, soon(), {.abort_word = &abort_word}).size(), 2u);
+  abort_word = 2;
+  host.join();
+}
+
 }  // namespace
 }  // namespace tutti::control

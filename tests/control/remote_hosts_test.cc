@@ -1,9 +1,11 @@
 // Ranks on several hosts, which know of each other by what their relays say over TCP: threads of
 // one process that take themselves for hosts of their own.
+#include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -200,6 +202,57 @@ TEST(RemoteHosts, ALaneIsOneConnectionWhoeverCallsFirst) {
       ASSERT_EQ(::recv(socket.get(), &theirs, 1, 0), 1);
       EXPECT_EQ(theirs, lane);
     }
+    world.close(0, 0, Deadline::after(20s), Where::current());
+  });
+}
+
+int open_descriptors() {
+  int count = 0;
+  DIR* folder = ::opendir("/proc/self/fd");
+  while (::readdir(folder) != nullptr) ++count;
+  ::closedir(folder);
+  return count;
+}
+
+TEST(RemoteHosts, GroupsThatEndBeforeTheyTookAConnectionLeaveNone) {
+  constexpr int kGroups = 20;
+  std::barrier both(2);
+  on_hosts({0, 1}, [&](Host& host, Membership& world) {
+    const int rank = world.rank();
+    PeerSockets& sockets = *host.sockets();
+    const auto live = [&](GroupId id) {
+      auto group = host.make_membership({id, "group", all_ranks(2), rank});
+      group->meet(nullptr, Where::current(), Deadline::after(20s));
+      if (rank == 0) {
+        EXPECT_FALSE(sockets.try_take(id, WorldRank(1), 0));
+        const auto end = Clock::now() + 10s;
+        while (!sockets.has_come(id, WorldRank(1), 0) && Clock::now() < end)
+          std::this_thread::sleep_for(1ms);
+        EXPECT_TRUE(sockets.has_come(id, WorldRank(1), 0));
+      }
+      both.arrive_and_wait();
+      group.reset();
+      // Rank 1 has left the next one when it is called.
+      both.arrive_and_wait();
+      group = host.make_membership({id + 1, "group", all_ranks(2), rank});
+      group->meet(nullptr, Where::current(), Deadline::after(20s));
+      both.arrive_and_wait();
+      if (rank == 1) group.reset();
+      both.arrive_and_wait();
+      EXPECT_FALSE(rank == 0 && sockets.try_take(id + 1, WorldRank(1), 0));
+      std::this_thread::sleep_for(10ms);
+      group.reset();
+    };
+    live(2);
+    both.arrive_and_wait();
+    const int before = open_descriptors();
+    both.arrive_and_wait();
+    for (GroupId id = 4; id < 2 * kGroups; id += 2) live(id);
+    both.arrive_and_wait();
+    const auto end = Clock::now() + 10s;
+    while (open_descriptors() > before + 4 && Clock::now() < end) std::this_thread::sleep_for(5ms);
+    EXPECT_LE(open_descriptors(), before + 4) << "each group had two or more";
+    both.arrive_and_wait();
     world.close(0, 0, Deadline::after(20s), Where::current());
   });
 }

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "native/messages.h"
 #include "native/tcp_links.h"
 #include "native_ranks.h"
 
@@ -257,6 +258,49 @@ TEST(Links, WhoWaitsForAnAnswerHearsOfTheFailureOfTheGroup) {
         EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kAborted);
       },
       &wires);
+}
+
+/// What is still to be sent keeps a rank from being found in a deadlock: Membership::watch_sent.
+TEST(Links, ASendThatWasGivenUpBeforeItWentIsOwedNoMore) {
+  Wires wires({0, 1});
+  wires.withhold(0);
+  std::barrier both(2);
+  const auto live = [&](const group::NativeSpec& spec) {
+    TcpLinks links(*spec.sockets, *spec.membership, spec.world_ranks);
+    const auto link = [&](int peer) { return links.link(peer, Lane::message); };
+    Channels channels(2, spec.rank, kMaxTcpPayload, link, &links.alarm(Lane::message));
+    Messages messages(channels, *spec.membership);
+    const auto run = [&](Op op, int tag, std::chrono::nanoseconds time) {
+      Ints data(10, tag);
+      Request request;
+      request.op = op;
+      request.dtype = dtype_of<int>;
+      request.count = data.size();
+      request.group = kTestGroup;
+      request.input = request.output = {data.data(), data.size(), dtype_of<int>};
+      request.message.peer = 1 - spec.rank;
+      request.message.tag = tag;
+      request.arrive = request.stall = Deadline::after(time);
+      messages.run(request);
+    };
+    if (spec.rank == 0) {
+      EXPECT_EQ(thrown_by([&] { run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
+      EXPECT_FALSE(links.has_sent()) << "nothing is left of it";
+      std::thread other([&] { run(Op::send, 2, 20s); });
+      while (!links.has_sent()) std::this_thread::yield();
+      EXPECT_EQ(thrown_by([&] { run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
+      EXPECT_TRUE(links.has_sent()) << "the other one is to be sent";
+      wires.withhold(-1);
+      other.join();
+    } else {
+      run(Op::recv, 2, 20s);
+    }
+    both.arrive_and_wait();
+  };
+  const std::shared_ptr<Store> store = make_memory_store();
+  std::thread other([&] { on_native_member(1, 2, wires.board_fd(), store, live, &wires); });
+  on_native_member(0, 2, wires.board_fd(), store, live, &wires);
+  other.join();
 }
 
 // ---- buffered sends -----------------------------------------------------------------------------

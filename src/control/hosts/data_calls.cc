@@ -29,6 +29,19 @@ DataCalls::DataCalls(net::Events& events, WorldRank rank, const Shortage& shorta
       begin_(std::move(begin)),
       on_there_(std::move(on_there)) {}
 
+void DataCalls::expect(GroupId group) {
+  const std::lock_guard lock(mutex_);
+  expected_.insert(group);
+}
+
+void DataCalls::forget(GroupId group) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    expected_.erase(group);
+  }
+  events_.post([this, group] { drop_lines(group); });
+}
+
 net::Secured DataCalls::try_take(GroupId group, WorldRank peer, std::uint8_t lane) {
   const Key key{group, peer, lane};
   const std::lock_guard lock(mutex_);
@@ -91,6 +104,8 @@ void DataCalls::on_outcome(const Key& key, Call::Outcome outcome) {
 
 Answer DataCalls::on_hello(const Hello& hello) {
   const std::lock_guard lock(mutex_);
+  // It would call again and again. It is given a connection that ends, as if it had come before.
+  if (!expected_.contains(hello.group)) return Answer::welcome;
   Line& line = lines_[{hello.group, hello.from, hello.lane}];
   if (line.socket) return Answer::refused;
   if (line.call && rank_ < hello.from) return Answer::crossing;
@@ -101,6 +116,7 @@ Answer DataCalls::on_hello(const Hello& hello) {
 void DataCalls::on_guest(const Hello& hello, net::Secured socket) {
   {
     const std::lock_guard lock(mutex_);
+    if (!expected_.contains(hello.group)) return;
     lines_[{hello.group, hello.from, hello.lane}].socket = std::move(socket);
   }
   on_there_();
@@ -122,6 +138,15 @@ Clock::time_point DataCalls::sweep(Clock::time_point now) {
   }
   for (const Key& key : due) call(key);
   return next;
+}
+
+void DataCalls::drop_lines(GroupId group) {
+  const std::lock_guard lock(mutex_);
+  auto line = lines_.lower_bound({group, WorldRank(0), 0});
+  while (line != lines_.end() && line->first.group == group) {
+    drop(std::move(line->second.call));
+    line = lines_.erase(line);
+  }
 }
 
 void DataCalls::drop(std::unique_ptr<Call> call) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 
 #include "control/hosts/door.h"
 #include "control/hosts/shortage.h"
@@ -27,6 +28,8 @@ class DataCalls {
             OnThere on_there);
 
   /// As PeerSockets says it. Any thread.
+  void expect(GroupId group);
+  void forget(GroupId group) noexcept;
   net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane);
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane);
 
@@ -55,6 +58,7 @@ class DataCalls {
   void call(const Key& key);
   void on_outcome(const Key& key, Call::Outcome outcome);
   void drop(std::unique_ptr<Call> call);
+  void drop_lines(GroupId group);
 
   net::Events& events_;
   const WorldRank rank_;
@@ -62,7 +66,8 @@ class DataCalls {
   const Begin begin_;
   const OnThere on_there_;
   std::mutex mutex_;
-  std::map<Key, Line> lines_;  // mutex_; those that were taken are no more
+  std::map<Key, Line> lines_;   // mutex_; those that were taken are no more
+  std::set<GroupId> expected_;  // mutex_; others may call for these alone
 };
 
 }  // namespace tutti::control

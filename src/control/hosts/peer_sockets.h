@@ -14,6 +14,12 @@ namespace tutti::control {
 class PeerSockets {
  public:
   virtual ~PeerSockets() = default;
+  /// This rank is about to be in the group. Called before any other rank can see it there, and so
+  /// before any calls for a connection of that group.
+  virtual void expect(GroupId group) = 0;
+  /// It is in the group no more, which is never made again: what was made for it and not taken is
+  /// dropped, and nothing is made any more. Who calls for it still finds that this end has ended.
+  virtual void forget(GroupId group) noexcept = 0;
   /// The connection to `peer` for one lane of a group: connected, not blocking, proved at both ends
   /// to be that one. Empty until it is there; it is made from the first call on, by whichever end
   /// calls first, and the bell of this rank's slot rings when there is something to take. Given

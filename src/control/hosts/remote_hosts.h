@@ -81,6 +81,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   RelayLinks& links() noexcept override { return *this; }
 
   // PeerSockets
+  void expect(GroupId group) override { data_.expect(group); }
+  void forget(GroupId group) noexcept override { data_.forget(group); }
   net::Secured try_take(GroupId group, WorldRank peer, std::uint8_t lane) override;
   bool has_come(GroupId group, WorldRank peer, std::uint8_t lane) override;
   bool has_ended(WorldRank peer) override;

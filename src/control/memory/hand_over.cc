@@ -55,13 +55,19 @@ int name_in(std::span<const int> names, std::size_t rank) {
   return names.empty() ? static_cast<int>(rank) : names[rank];
 }
 
+bool is_aborted(const net::Interrupt& interrupt) noexcept {
+  return interrupt.abort_word != nullptr &&
+         interrupt.abort_word->load(std::memory_order_acquire) != 0;
+}
+
+Error aborted() {
+  return Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
+}
+
 std::string get_address(Store& store, const std::string& key, Deadline& deadline,
                         const net::Interrupt& interrupt, int host) {
   const auto look = [&] {
-    if (interrupt.abort_word != nullptr &&
-        interrupt.abort_word->load(std::memory_order_acquire) != 0) {
-      throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
-    }
+    if (is_aborted(interrupt)) throw aborted();
     if (interrupt.look != nullptr && *interrupt.look) (*interrupt.look)();
   };
   const auto late = [&](std::span<const std::size_t>) {
@@ -73,6 +79,34 @@ std::string get_address(Store& store, const std::string& key, Deadline& deadline
   };
   return store::get_watching(store, std::span(&key, 1), deadline, look, late).front();
 }
+
+/// The interrupt of a wait for what may be under way. Once all have come a fast rank may have its
+/// memories, go on, and fail the group, before the slower ones have theirs: that must not disturb
+/// them. So an abort ends such a wait only where nothing has come for a while since.
+class UnderWay {
+ public:
+  explicit UnderWay(const net::Interrupt& interrupt) noexcept : interrupt_(interrupt) {}
+  net::Interrupt get() const noexcept { return {.wakeup = interrupt_.wakeup, .look = &look_}; }
+
+ private:
+  /// Time is counted in looks: this process may have been stopped meanwhile.
+  static constexpr std::chrono::milliseconds kLookAgain{20};
+  static constexpr int kLooks = 40;
+
+  void look() {
+    if (interrupt_.look != nullptr && *interrupt_.look) (*interrupt_.look)();
+    if (!is_aborted(interrupt_)) return;
+    const Clock::time_point now = Clock::now();
+    if (now < next_look_) return;
+    next_look_ = now + kLookAgain;
+    if (++looks_ > kLooks) throw aborted();
+  }
+
+  const net::Interrupt& interrupt_;
+  const std::function<void()> look_ = [this] { look(); };
+  Clock::time_point next_look_ = {};
+  int looks_ = 0;
+};
 
 /// A rank's connection to rank 0 and what it gave.
 struct Member {
@@ -168,9 +202,7 @@ void HandOverHost::meet(net::Fd listener, Deadline& deadline) {
     const bool is_last = deadline.left(now) <= entrance.next_look(now) - now;
     Deadline next = is_last ? deadline : Deadline::at(entrance.next_look(now));
     const net::PollResult result = net::poll_any(watches, next, interrupt_);
-    if (result == net::PollResult::aborted) {
-      throw Error(ErrorCode::kAborted, "handing over memory was interrupted by an abort");
-    }
+    if (result == net::PollResult::aborted) throw aborted();
     if (result == net::PollResult::expired && is_last) {
       throw Error(
           ErrorCode::kTimeout,
@@ -195,6 +227,7 @@ void HandOverHost::meet(net::Fd listener, Deadline& deadline) {
 }
 
 void HandOverHost::send_all(Deadline& deadline) {
+  const UnderWay under_way(interrupt_);
   const std::size_t group_size = members_.size();
   for (std::size_t first = 0; first < group_size; first += net::kMaxDescriptors) {
     const std::size_t batch = std::min(net::kMaxDescriptors, group_size - first);
@@ -210,7 +243,7 @@ void HandOverHost::send_all(Deadline& deadline) {
     for (std::size_t r = 1; r < group_size; ++r) {
       if (!members_[r].socket) continue;
       try {
-        net::send_all(members_[r].socket.get(), message, deadline, memories);
+        net::send_all(members_[r].socket.get(), message, deadline, memories, under_way.get());
       } catch (const Error& error) {
         // A rank that died meanwhile is not our affair: its mark tells everybody.
         if (error.code() != ErrorCode::kSystem) throw;
@@ -223,8 +256,9 @@ void HandOverHost::send_all(Deadline& deadline) {
 /// The other ranks' side.
 class HandOverGuest {
  public:
-  HandOverGuest(net::Fd socket, std::size_t group_size, std::span<const int> names)
-      : socket_(std::move(socket)), group_size_(group_size), names_(names) {}
+  HandOverGuest(net::Fd socket, std::size_t group_size, const net::Interrupt& interrupt,
+                std::span<const int> names)
+      : socket_(std::move(socket)), group_size_(group_size), interrupt_(interrupt), names_(names) {}
 
   /// Another user's rank is refused by rank 0 in silence, as everybody else is.
   void check_user(int rank) const {
@@ -244,14 +278,17 @@ class HandOverGuest {
                                     static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
     const std::array<int, 1> memory{own_memory};
     net::send_all(socket_.get(), message, deadline,
-                  std::span(memory).first(own_memory >= 0 ? 1 : 0));
+                  std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
   }
 
+  /// Waits for all to come as well: rank 0 sends nothing before.
   void take(const TakeMemory& take, Deadline& deadline) {
+    const UnderWay under_way(interrupt_);
     for (std::size_t first = 0; first < group_size_; first += net::kMaxDescriptors) {
       Message message;
       std::vector<net::Fd> memories;
-      if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors)) {
+      if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors,
+                            under_way.get())) {
         ErrorContext context;
         const int host = name_in(names_, 0);
         context.culprits = {host};
@@ -281,6 +318,7 @@ class HandOverGuest {
  private:
   net::Fd socket_;
   std::size_t group_size_;
+  const net::Interrupt& interrupt_;
   std::span<const int> names_;
 };
 
@@ -306,7 +344,7 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   }
   const std::string address = get_address(store, key, deadline, interrupt, name_in(names, 0));
   HandOverGuest guest(net::connect(address, deadline, interrupt),
-                      static_cast<std::size_t>(group_size), names);
+                      static_cast<std::size_t>(group_size), interrupt, names);
   guest.check_user(rank);
   guest.give(rank, own_memory, deadline);
   guest.take(take, deadline);

@@ -20,8 +20,9 @@ using TakeMemory = std::function<void(int rank, net::Fd memory)>;
 /// Every rank gives one descriptor (or -1: nothing) and gets those of all ranks, its own included.
 /// Rank 0 listens on an abstract socket with a random name, published in `store` below `prefix`,
 /// which serves for one hand-over. Both ends check that the other is the same user. `interrupt`
-/// ends the wait for all to come; from then on a rank that gives up shows by the end of its socket,
-/// and what a faster rank does with the memories disturbs nobody.
+/// ends the wait for all to come. From then on a rank that gives up shows by the end of its socket,
+/// and what a faster rank does with the memories disturbs nobody: an abort ends the wait for what
+/// may be under way only if nothing comes for most of a second.
 ///
 /// Errors  kTimeout naming the ranks that did not come; kPeerLost if rank 0 went away. They are
 ///         named as in `names`, by rank; empty: by these numbers.

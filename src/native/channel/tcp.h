@@ -71,7 +71,8 @@ class TcpConnection {
   /// Whether it cannot be made because what the other end says is not to be believed.
   bool is_distrusted() const noexcept { return is_distrusted_.load(); }
 
-  /// Whether something is wanted to be sent that was not, or not whole.
+  /// Whether something is wanted to be sent that was not, or not whole. Who wants that no more, and
+  /// nothing else, says so.
   bool owes() const noexcept { return owes_.load(); }
   void set_owes(bool owes) noexcept { owes_.store(owes); }
 
