@@ -41,9 +41,10 @@ enum class Purpose : std::uint32_t {
 };
 /// Whether the called end says nothing, and the proof is over the hello alone.
 constexpr bool is_one_way(Purpose purpose) noexcept { return purpose == Purpose::note; }
-/// Whether what follows the handshake of a connection between ranks is frames with tags.
+/// Whether what follows the handshake of a connection between ranks is frames with tags. What hosts
+/// tell each other always is: a changed report would be waited on, and a changed vote obeyed.
 constexpr bool has_frame_tags(Level level, Purpose purpose) noexcept {
-  return level == Level::integrity || is_one_way(purpose);
+  return level == Level::integrity || purpose != Purpose::data;
 }
 
 /// Ranks are of the world; -1: none, or not known.
