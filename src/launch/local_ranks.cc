@@ -120,7 +120,7 @@ void LocalRanks::take(const Order& order) {
   } else if (const auto* hold = std::get_if<Hold>(&order)) {
     is_held_ = hold->is_on;
   } else if (const auto* closed = std::get_if<CloseStream>(&order)) {
-    close_stream(closed->stream);
+    close_stream(*closed);
   } else if (std::holds_alternative<Start>(order)) {
     to_keeper(order);
   } else if (ending_ == Ending::none) {  // End
@@ -211,8 +211,10 @@ void LocalRanks::signal(const Signal& order) {
   }
 }
 
-void LocalRanks::close_stream(Stream stream) {
-  for (Rank& rank : ranks_) rank.pipes[index(stream)].reset();
+void LocalRanks::close_stream(const CloseStream& order) {
+  for (const int number : order.ranks) {
+    if (Rank* const rank = find(number)) rank->pipes[index(order.stream)].reset();
+  }
 }
 
 void LocalRanks::to_keeper(const Order& order) noexcept {
