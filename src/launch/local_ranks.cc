@@ -157,6 +157,14 @@ void LocalRanks::prepare(const Prepare& order) {
 /// For programs that have a server of their own there, as torch's TCPStore in rank 0.
 void LocalRanks::take_master_port(int wanted) {
   master_port_ = net::hold_port(wanted);
+  if (master_port_.is_shared) {
+    const std::string holder = net::sharer_of(master_port_.port);
+    tell(
+        Complaint{std::nullopt,
+                  fmt::format("MASTER_PORT={}: another job has it, too{}; only one of the programs "
+                              "that listen there can; give each job its own, or none",
+                              master_port_.port, holder.empty() ? "" : " (" + holder + ")")});
+  }
   if (master_port_.error_number == 0) return;
   master_port_.port = wanted;
   const auto address = net::TcpAddress::parse(fmt::format("0.0.0.0:{}", wanted));

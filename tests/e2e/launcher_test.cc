@@ -810,9 +810,13 @@ TEST_F(Launcher, DryRunStartsNothing) {
   EXPECT_FALSE(has(job.out(), "[0] started"));
 }
 
+/// No other job has it, of those that hold theirs.
+std::string free_port() { return std::to_string(net::hold_port(0).port); }
+
 // The original command lines, hosts replaced by this one.
 TEST_F(Launcher, TakesMpirunsWords) {
   const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $NCCL_DEBUG";
+  const std::string port = free_port();
   LaunchedJob job({"run",
                    "-np",
                    "4",
@@ -821,7 +825,7 @@ TEST_F(Launcher, TakesMpirunsWords) {
                    "-x",
                    "MASTER_ADDR=localhost",
                    "-x",
-                   "MASTER_PORT=1234",
+                   "MASTER_PORT=" + port,
                    "-x",
                    "PATH",
                    "-x",
@@ -836,7 +840,7 @@ TEST_F(Launcher, TakesMpirunsWords) {
                    "-c",
                    show});
   EXPECT_EQ(job.wait_exit(), 0) << job.err();
-  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost 1234 INFO")) << job.out();
+  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost " + port + " INFO")) << job.out();
   EXPECT_EQ(job.err(),
             "tutti run: without meaning here: --mca (Tutti has no components to choose from)\n");
 }
@@ -852,11 +856,12 @@ TEST_F(Launcher, TakesTheSlotsOfAHostfile) {
 
 TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
   const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $ROLE_NAME";
+  const std::string port = free_port();
   LaunchedJob words({"run", "--nproc_per_node=2", "--nnodes=1", "--node_rank=0",
-                     "--master_addr=127.0.0.1", "--master_port=1234", "--role=trainer",
+                     "--master_addr=127.0.0.1", "--master_port=" + port, "--role=trainer",
                      "--no-python", "sh", "-c", show});
   EXPECT_EQ(words.wait_exit(), 0) << words.err();
-  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234 trainer")) << words.out();
+  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 " + port + " trainer")) << words.out();
   EXPECT_EQ(words.err(), "");
 
   LaunchedJob variables(LaunchedJob::Command{
@@ -984,6 +989,23 @@ TEST_F(Launcher, MasterPortIsKeptForTheJob) {
   EXPECT_TRUE(has(late.err(), fmt::format("tutti: MASTER_PORT={}: Address already in use (pid {} (",
                                           held.port, ::getpid())))
       << late.err();
+}
+
+TEST_F(Launcher, AMasterPortThatAnotherJobHoldsIsSaid) {
+  const net::HeldPort held = net::hold_port(0);
+  LaunchedJob late({"run", "--master-port", std::to_string(held.port), "true"});
+  EXPECT_EQ(late.wait_exit(), 0);
+  EXPECT_TRUE(
+      has(late.err(), fmt::format("tutti: MASTER_PORT={}: another job has it, too (pid {} (",
+                                  held.port, ::getpid())))
+      << late.err();
+  const std::string own = free_port();
+  for (int round = 0; round < 2; ++round) {  // it goes with the job, and its attempts share it
+    LaunchedJob job({"run", "--master-port", own, "--max-restarts", "1", "sh", "-c",
+                     "exit $((1 - TORCHELASTIC_RESTART_COUNT))"});
+    EXPECT_EQ(job.wait_exit(), 0) << job.err();
+    EXPECT_FALSE(has(job.err(), "MASTER_PORT")) << job.err();
+  }
 }
 
 TEST_F(Launcher, BindsRanksToCores) {
