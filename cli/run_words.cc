@@ -463,17 +463,18 @@ int RunWords::gpus_per_rank() const {
   return number_of(name_of("--gpus-per-rank"), gpus_per_rank_, 1, 1024);
 }
 
-/// As the word says; `gpu` counts what this environment shows of them.
-std::optional<int> RunWords::asked_ranks(const Environment& environment) const {
+/// As the word says; `gpu` counts what the environment of the ranks shows of them.
+std::optional<int> RunWords::asked_ranks(const Environment& of_ranks) const {
   if (!is_given("-n")) return std::nullopt;
   if (count_ == "gpu")
-    return launch::ranks_by_gpus(launch::visible_gpus(environment), gpus_per_rank());
+    return launch::ranks_by_gpus(launch::visible_gpus(of_ranks), gpus_per_rank());
   return launch::parse_rank_count(count_, usable_cores());
 }
 
-int RunWords::rank_count(const Environment& environment, std::vector<std::string>* notes) const {
+int RunWords::rank_count(const Environment& own, const Environment& of_ranks,
+                         std::vector<std::string>* notes) const {
   if (!names_ranks()) {
-    if (const auto allocation = launch::find_allocation(environment)) {
+    if (const auto allocation = launch::find_allocation(own)) {
       notes->push_back(fmt::format("tutti run: {} rank{}: {}", allocation->ranks,
                                    allocation->ranks == 1 ? "" : "s", allocation->source));
       return allocation->ranks;
@@ -486,7 +487,7 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
   if (!hosts_.empty()) hosts = launch::parse_host_list("-H", hosts_);
   if (!hostfile_.empty())
     hosts = launch::parse_hostfile(hostfile_, launch::read_hostfile(hostfile_));
-  std::optional<int> asked = asked_ranks(environment);
+  std::optional<int> asked = asked_ranks(of_ranks);
   if (one_a_host_) {
     if (asked.value_or(1) != 1) {
       refuse(fmt::format("--pernode means one rank here, and {} {} more: give one of them",
@@ -554,8 +555,12 @@ std::string RunWords::what_means_nothing() const {
 launch::JobOptions RunWords::job(std::vector<std::string> command, Environment environment,
                                  std::vector<std::string>* notes) const {
   check_hosts();
+  const Environment own = environment;
+  for (std::string& note : launch::export_variables(exports_, environment)) {
+    notes->push_back(std::move(note));
+  }
   launch::JobOptions options;
-  options.rank_count = rank_count(environment, notes);
+  options.rank_count = rank_count(own, environment, notes);
   options.command = launch::command_of(std::move(command), module_, no_python_);
   options.run_id =
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
@@ -567,9 +572,6 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.master_address = master_address_.empty() ? exported_master() : master_address_;
   if (!master_port_.empty()) {
     options.master_port = number_of(name_of("--master-port"), master_port_, 0, 65'535);
-  }
-  for (std::string& note : launch::export_variables(exports_, environment)) {
-    notes->push_back(std::move(note));
   }
   options.max_restarts = number_of(name_of("--max-restarts"), max_restarts_, 0, 100'000);
   options.grace = duration_of("--grace", grace_);

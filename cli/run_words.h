@@ -59,9 +59,11 @@ class RunWords {
   bool is_given(const std::string& option) const;
   /// As it was given: "--nnodes", or "PET_NNODES".
   std::string name_of(const std::string& option) const;
-  std::optional<int> asked_ranks(const Environment& environment) const;
+  std::optional<int> asked_ranks(const Environment& of_ranks) const;
   int gpus_per_rank() const;
-  int rank_count(const Environment& environment, std::vector<std::string>* notes) const;
+  /// Variables of -x are those of the ranks, and say nothing of where `tutti run` itself is.
+  int rank_count(const Environment& own, const Environment& of_ranks,
+                 std::vector<std::string>* notes) const;
   void set_output(launch::JobOptions& options) const;
   void check_hosts() const;
   std::string exported_master() const;
