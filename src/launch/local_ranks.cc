@@ -40,6 +40,13 @@ bool is_childless() noexcept {
   return found < 0 && errno == ECHILD;
 }
 
+/// What ranks read that have no input.
+net::Fd open_nothing() {
+  net::Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!nothing) throw net::system_error("cannot open /dev/null", errno);
+  return nothing;
+}
+
 }  // namespace
 
 RankPlan plan_ranks(const Prepare& order) {
@@ -196,8 +203,7 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
          rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
       command.variables.push_back(fmt::format("{}={}", name, value));
     }
-    rank_ends.push_back(index == 0 && input_ ? std::move(input_)
-                                             : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    rank_ends.push_back(index == 0 && input_ ? std::move(input_) : open_nothing());
     command.stdin_fd = rank_ends.back().get();
     for (const Stream stream : {Stream::out, Stream::err}) {
       const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;

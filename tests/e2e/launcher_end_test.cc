@@ -198,6 +198,18 @@ TEST_F(Launcher, ATerminalHoldsNobodyUpWhenTheKeeperDies) {
   EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
 }
 
+TEST_F(Launcher, ATerminalThatControlsNobodyIsRead) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  LaunchedJob job(
+      shell("exec {} run -n 2 sh -c 'test $RANK != 0 || read line; echo got $line' < " + terminal));
+  ASSERT_EQ(::write(master.get(), "hello\n", 6), 6);
+  EXPECT_TRUE(job.wait_for("[0] got hello\n", 1, 5s)) << job.err();
+  job.signal(SIGTERM);
+  job.wait_exit();
+}
+
 /// As in a pipeline: tee hears the same Ctrl-C, and ends at once.
 TEST_F(Launcher, ARankWhoseReaderWentWithTheInterruptMaySave) {
   const std::string file = ::testing::TempDir() + fmt::format("tutti_saved_{}", ::getpid());
