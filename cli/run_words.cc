@@ -473,7 +473,10 @@ std::optional<int> RunWords::asked_ranks(const Environment& of_ranks) const {
 
 int RunWords::rank_count(const Environment& own, const Environment& of_ranks,
                          std::vector<std::string>* notes) const {
-  if (!names_ranks()) {
+  if (names_ranks()) {
+    const std::string several = launch::explain_several_starts(own);
+    if (!several.empty()) notes->push_back("tutti run: " + several);
+  } else {
     if (const auto allocation = launch::find_allocation(own)) {
       notes->push_back(fmt::format("tutti run: {} rank{}: {}", allocation->ranks,
                                    allocation->ranks == 1 ? "" : "s", allocation->source));

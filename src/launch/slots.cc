@@ -128,7 +128,7 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
     const std::string_view entry = without_spaces(line.substr(0, line.find('#')));
     if (entry.empty()) continue;
     std::string name;
-    int slots = 1;
+    std::optional<int> slots, limit;
     for (const std::string_view word : split(entry, " \t")) {
       if (word.empty()) continue;
       if (name.empty()) {
@@ -142,10 +142,10 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
         refuse(fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number,
                            excerpt(word)));
       }
-      if (key == "slots") slots = *value;
+      (key == "slots" ? slots : limit) = value;
     }
     if (name.empty()) refuse(fmt::format("{}:{}: no name of a host", file, number));
-    add(hosts, name, slots);
+    add(hosts, name, slots.value_or(limit.value_or(1)));  // Open MPI counts the limit, too
   }
   if (hosts.empty()) refuse(fmt::format("{}: names no host", file));
   return hosts;

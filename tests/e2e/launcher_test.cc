@@ -900,6 +900,11 @@ TEST_F(Launcher, TakesTheNumberOfRanksFromSlurmsAllocation) {
   LaunchedJob told(salloc("2", {"-n", "1", "sh", "-c", "echo $RANK of $WORLD_SIZE"}));
   EXPECT_EQ(told.wait_exit(), 0) << told.err();
   EXPECT_EQ(told.out(), "0 of 1\n") << "-n comes first, also in several nodes";
+  LaunchedJob four(LaunchedJob::Command{{"env", "SLURM_JOB_ID=7", "SLURM_STEP_NUM_TASKS=4",
+                                         TUTTI_COMMAND, "run", "-n", "1", "true"}});
+  EXPECT_EQ(four.wait_exit(), 0) << four.err();
+  EXPECT_TRUE(four.err().starts_with("tutti run: srun has started this command 4 times"))
+      << four.err();
   LaunchedJob several(salloc("2", {"true"}));
   EXPECT_EQ(several.wait_exit(), 2);
   EXPECT_TRUE(has(several.err(), "Slurm's job 7 has 2 nodes (n1)")) << several.err();

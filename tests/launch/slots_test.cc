@@ -40,6 +40,7 @@ TEST(Hostfile, IsMpiruns) {
                                    "# two nodes\n\na slots=8  # fast\r\nme@b\tslots=4 "
                                    "max_slots=6\nb slots=1\nc\n")),
             "a=8 b=5 c=1 ");
+  EXPECT_EQ(text_of(parse_hostfile("hosts", "a max_slots=4\nb max-slots=3 slots=2\n")), "a=4 b=2 ");
 }
 
 TEST(Hostfile, NamesTheLineThatIsNone) {
