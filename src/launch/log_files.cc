@@ -123,10 +123,13 @@ LogFiles::LogFiles(const LogPlan& plan, int attempt) : paths_(2 * plan.streams.s
       std::string path = path_of(plan, attempt, static_cast<int>(rank), stream);
       std::error_code error;
       std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-      if (error) refuse(fmt::format("cannot make the folder of {}: {}", path, error.message()));
+      if (error) {
+        refuse(fmt::format("cannot make the folder of {}: {}; {}", path, error.message(),
+                           plan.way_out));
+      }
       std::string why;
       if (!open_file(path, O_TRUNC, &why)) {
-        refuse(fmt::format("cannot write {}: {}; name another folder", path, why));
+        refuse(fmt::format("cannot write {}: {}; {}", path, why, plan.way_out));
       }
       paths_[2 * rank + index(stream)] = std::move(path);
     }

@@ -30,7 +30,8 @@ struct LogPlan {
   };
   std::string folder;  ///< of this job alone; empty: nothing is kept
   Names names = Names::torchrun;
-  std::vector<StreamSet> streams = {};  ///< by rank
+  std::vector<StreamSet> streams = {};          ///< by rank
+  std::string way_out = "name another folder";  ///< where nothing can be kept there
 };
 
 class LogFiles {

@@ -99,7 +99,7 @@ std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view t
   return hosts;
 }
 
-std::string read_hostfile(const std::string& path) {
+std::string read_hostfile(std::string_view word, const std::string& path) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
   const net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text(kMost + 1, '\0');
@@ -109,12 +109,12 @@ std::string read_hostfile(const std::string& path) {
     got = ::read(file.get(), text.data() + size, text.size() - size);
     if (got > 0) size += static_cast<std::size_t>(got);
   }
-  if (got < 0) refuse(fmt::format("--hostfile {}: cannot be read: {}", path, std::strerror(errno)));
+  if (got < 0) refuse(fmt::format("{} {}: cannot be read: {}", word, path, std::strerror(errno)));
   if (size > kMost) {
-    refuse(fmt::format(
-        "--hostfile {}: is longer than {} bytes; give a file with a line for each host, "
-        "as in: name slots=8",
-        path, kMost));
+    refuse(
+        fmt::format("{} {}: is longer than {} bytes; give a file with a line for each host, "
+                    "as in: name slots=8",
+                    word, path, kMost));
   }
   text.resize(size);
   return text;

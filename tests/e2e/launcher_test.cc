@@ -585,11 +585,17 @@ std::vector<Misuse> misuses() {
       {{"run", "--grace", "soon", "true"},
        "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
        "1h30min or never"},
+      {{"run", "--shutdown-timeout", "soon", "true"}, "--shutdown-timeout: cannot read \"soon\""},
+      {{"run", "--nproc_per_node=four", "true"}, "--nproc-per-node four: not a number of ranks"},
       {{"run", "-z", "3", "true"}, "unknown option -z; tutti run --help lists them"},
-      {{"run", "-n", "2", "-r", "5", "true"}, "--redirects 5: cannot read \"5\""},
-      {{"run", "-n", "2", "-t", "2:1", "true"}, "--tee 2:1: there is no rank 2"},
+      {{"run", "-n", "2", "-r", "5", "true"}, "-r 5: cannot read \"5\""},
+      {{"run", "-n", "2", "-t", "2:1", "true"}, "-t 2:1: there is no rank 2"},
       {{"run", "-r", "3", "--log-dir", "/proc/none", "true"},
        "cannot make the folder of /proc/none"},
+      {{"run", "--output-filename", "/tmp/x:nocopy", "true"},
+       "--output-filename /tmp/x:nocopy: leave \":nocopy\" out: "},
+      {{"run", "--output-filename", "/tmp/x:nojobid,nocopy", "true"},
+       "to keep all in files alone give --redirects 3 --log-dir /tmp/x"},
       {{"run", "-t", "3", "--output-filename", "/tmp/x", "true"}, "give one or the other"},
       {{"run", "-H", "192.0.2.7:2", "true"}, "host 192.0.2.7 is not this one"},
       {{"run", "-n", "3", "-H", "localhost:2", "true"},
@@ -664,6 +670,24 @@ TEST_F(Launcher, MisuseIsTwoAndOneClearLine) {
     EXPECT_TRUE(has(job.err(), misuse.says)) << job.err();
     EXPECT_FALSE(has(job.err(), "is kept in")) << job.err();
     EXPECT_EQ(job.out(), "");
+  }
+}
+
+TEST_F(Launcher, AVariableThatIsWrongIsNamedItself) {
+  for (const auto& [variable, words, says] :
+       {std::tuple{"PET_NPROC_PER_NODE=x", Words{}, "PET_NPROC_PER_NODE x: not a number of ranks"},
+        {"PET_NPROC_PER_NODE=1000", {}, "PET_NPROC_PER_NODE 1000: a job has 1 to "},
+        {"PET_SHUTDOWN_TIMEOUT=x", {}, "PET_SHUTDOWN_TIMEOUT: cannot read \"x\""},
+        {"PET_REDIRECTS=5", {}, "PET_REDIRECTS 5: cannot read \"5\""},
+        {"TMPDIR=/proc/none",
+         {"-r", "3"},
+         "; TMPDIR is /proc/none; name another folder by --log-dir\n"}}) {
+    LaunchedJob::Command command{{"env", variable, TUTTI_COMMAND, "run"}};
+    command.words.insert(command.words.end(), words.begin(), words.end());
+    command.words.push_back("true");
+    LaunchedJob job(command);
+    EXPECT_EQ(job.wait_exit(), 2) << variable;
+    EXPECT_TRUE(has(job.err(), says)) << job.err();
   }
 }
 
