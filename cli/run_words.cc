@@ -86,15 +86,15 @@ std::chrono::milliseconds milliseconds_of(std::chrono::nanoseconds span) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::min(span, kLongest));
 }
 
-std::chrono::milliseconds duration_of(const char* option, const std::string& text) {
+std::chrono::milliseconds duration_of(const std::string& option, const std::string& text) {
   return milliseconds_of(parse_duration(option, text));
 }
 
 /// The setting of that name, which the ranks get as well.
-std::chrono::milliseconds failure_grace_of(const std::string& option, Environment& environment) {
-  if (!option.empty()) {
-    environment["TUTTI_FAILURE_GRACE"] =
-        fmt::format("{}ms", duration_of("--failure-grace", option).count());
+std::chrono::milliseconds failure_grace_of(const std::string& option, const std::string& text,
+                                           Environment& environment) {
+  if (!text.empty()) {
+    environment["TUTTI_FAILURE_GRACE"] = fmt::format("{}ms", duration_of(option, text).count());
   }
   return milliseconds_of(Config({}, environment).duration(Setting::failure_grace));
 }
@@ -341,11 +341,6 @@ bool RunWords::is_given(const std::string& option) const {
   return app_->get_option(option)->count() > 0;
 }
 
-std::string RunWords::name_of(const std::string& option) const {
-  if (!from_pet_.contains(option)) return option;
-  return pet_name(option.substr(2));
-}
-
 namespace {
 
 /// Whether `word`, made uniform, is that option, by whichever of its names.
@@ -358,6 +353,17 @@ bool is_of(const CLI::Option& option, const std::string& word) {
 }
 
 }  // namespace
+
+std::string RunWords::name_of(const std::string& option) const {
+  const CLI::Option& meant = *app_->get_option(option);
+  for (const std::string& name : meant.get_lnames())
+    if (from_pet_.contains("--" + name)) return pet_name(name);
+  for (const std::string& word : typed_) {
+    if (!is_of(meant, word)) continue;
+    return word.starts_with("--") ? word.substr(0, word.find('=')) : word.substr(0, 2);
+  }
+  return option;
+}
 
 void RunWords::take_pet(const Environment& environment, std::vector<std::string>& options) {
   for (const CLI::Option* option : app_->get_options()) {
@@ -377,6 +383,7 @@ void RunWords::take_pet(const Environment& environment, std::vector<std::string>
 }
 
 bool RunWords::parse(const std::vector<std::string>& options, const Environment& environment) {
+  typed_ = options;
   std::vector<std::string> words = options;
   take_pet(environment, words);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
@@ -463,17 +470,21 @@ int RunWords::gpus_per_rank() const {
   return number_of(name_of("--gpus-per-rank"), gpus_per_rank_, 1, 1024);
 }
 
-/// As the word says; `gpu` counts what this environment shows of them.
-std::optional<int> RunWords::asked_ranks(const Environment& environment) const {
+/// As the word says; `gpu` counts what the environment of the ranks shows of them.
+std::optional<int> RunWords::asked_ranks(const Environment& of_ranks) const {
   if (!is_given("-n")) return std::nullopt;
   if (count_ == "gpu")
-    return launch::ranks_by_gpus(launch::visible_gpus(environment), gpus_per_rank());
-  return launch::parse_rank_count(count_, usable_cores());
+    return launch::ranks_by_gpus(name_of("-n"), launch::visible_gpus(of_ranks), gpus_per_rank());
+  return launch::parse_rank_count(name_of("-n"), count_, usable_cores());
 }
 
-int RunWords::rank_count(const Environment& environment, std::vector<std::string>* notes) const {
-  if (!names_ranks()) {
-    if (const auto allocation = launch::find_allocation(environment)) {
+int RunWords::rank_count(const Environment& own, const Environment& of_ranks,
+                         std::vector<std::string>* notes) const {
+  if (names_ranks()) {
+    const std::string several = launch::explain_several_starts(own);
+    if (!several.empty()) notes->push_back("tutti run: " + several);
+  } else {
+    if (const auto allocation = launch::find_allocation(own)) {
       notes->push_back(fmt::format("tutti run: {} rank{}: {}", allocation->ranks,
                                    allocation->ranks == 1 ? "" : "s", allocation->source));
       return allocation->ranks;
@@ -483,10 +494,12 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
   if (!hosts_.empty() && !hostfile_.empty()) {
     refuse("-H and --hostfile both name hosts: give one of them");
   }
-  if (!hosts_.empty()) hosts = launch::parse_host_list("-H", hosts_);
-  if (!hostfile_.empty())
-    hosts = launch::parse_hostfile(hostfile_, launch::read_hostfile(hostfile_));
-  std::optional<int> asked = asked_ranks(environment);
+  if (!hosts_.empty()) hosts = launch::parse_host_list(name_of("-H"), hosts_);
+  if (!hostfile_.empty()) {
+    const std::string text = launch::read_hostfile(name_of("--hostfile"), hostfile_);
+    hosts = launch::parse_hostfile(hostfile_, text);
+  }
+  std::optional<int> asked = asked_ranks(of_ranks);
   if (one_a_host_) {
     if (asked.value_or(1) != 1) {
       refuse(fmt::format("--pernode means one rank here, and {} {} more: give one of them",
@@ -495,7 +508,8 @@ int RunWords::rank_count(const Environment& environment, std::vector<std::string
     asked = 1;
   }
   const int ranks = launch::ranks_on(hosts, asked, oversubscribe_);
-  return launch::parse_rank_count(std::to_string(ranks),
+  const char* const counts = is_given("-n") ? "-n" : hosts_.empty() ? "--hostfile" : "-H";
+  return launch::parse_rank_count(name_of(counts), std::to_string(ranks),
                                   usable_cores());  // within what there may be
 }
 
@@ -526,18 +540,38 @@ void RunWords::set_output(launch::JobOptions& options) const {
           "--output-filename keeps all that ranks print, and so do --redirects, --tee and "
           "--log-dir: give one or the other");
     }
-    options.logs = {output_folder_, launch::LogPlan::Names::mpirun,
-                    std::vector<launch::StreamSet>(redirects.size(), launch::kBothStreams)};
+    check_output_folder();
+    options.logs.folder = output_folder_;
+    options.logs.names = launch::LogPlan::Names::mpirun;
+    options.logs.streams.assign(redirects.size(), launch::kBothStreams);
   } else if (keeps) {
     const auto temporary = options.environment.find("TMPDIR");
     const bool has_temporary = temporary != options.environment.end() && !temporary->second.empty();
     const std::string parent = !log_folder_.empty() ? log_folder_
                                : has_temporary      ? temporary->second
                                                     : "/tmp";
+    options.logs.way_out = fmt::format(
+        "{}name another folder by --log-dir",
+        log_folder_.empty() && has_temporary ? fmt::format("TMPDIR is {}; ", parent) : "");
     std::string name = options.run_id;
     std::replace(name.begin(), name.end(), '/', '_');  // one folder, and inside of `parent`
     options.logs.folder = parent + "/" + name;
     if (!rdzv_id_.empty()) options.logs.folder += fmt::format("_{:08x}", std::random_device{}());
+  }
+}
+
+/// By mpirun words may follow a folder's name.
+void RunWords::check_output_folder() const {
+  const std::size_t colon = output_folder_.rfind(':');
+  if (colon == output_folder_.npos) return;
+  const std::string words = output_folder_.substr(colon + 1),
+                    folder = output_folder_.substr(0, colon);
+  for (const char* const known : {"nocopy", "nojobid", "nocopy,nojobid", "nojobid,nocopy"}) {
+    if (words != known) continue;
+    refuse(fmt::format(
+        "{} {}: leave \":{}\" out: no name of the job stands in the path of a file; to keep all in "
+        "files alone give --redirects 3 --log-dir {}",
+        name_of("--output-filename"), output_folder_, words, folder));
   }
 }
 
@@ -554,8 +588,12 @@ std::string RunWords::what_means_nothing() const {
 launch::JobOptions RunWords::job(std::vector<std::string> command, Environment environment,
                                  std::vector<std::string>* notes) const {
   check_hosts();
+  const Environment own = environment;
+  for (std::string& note : launch::export_variables(exports_, environment)) {
+    notes->push_back(std::move(note));
+  }
   launch::JobOptions options;
-  options.rank_count = rank_count(environment, notes);
+  options.rank_count = rank_count(own, environment, notes);
   options.command = launch::command_of(std::move(command), module_, no_python_);
   options.run_id =
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
@@ -568,13 +606,10 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   if (!master_port_.empty()) {
     options.master_port = number_of(name_of("--master-port"), master_port_, 0, 65'535);
   }
-  for (std::string& note : launch::export_variables(exports_, environment)) {
-    notes->push_back(std::move(note));
-  }
   options.max_restarts = number_of(name_of("--max-restarts"), max_restarts_, 0, 100'000);
-  options.grace = duration_of("--grace", grace_);
-  options.failure_grace = failure_grace_of(failure_grace_, environment);
-  if (timeout_ != "never") options.timeout = duration_of("--timeout", timeout_);
+  options.grace = duration_of(name_of("--grace"), grace_);
+  options.failure_grace = failure_grace_of(name_of("--failure-grace"), failure_grace_, environment);
+  if (timeout_ != "never") options.timeout = duration_of(name_of("--timeout"), timeout_);
   if (!role_.empty()) options.role = role_;
   options.environment = std::move(environment);
   set_output(options);

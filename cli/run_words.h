@@ -57,17 +57,21 @@ class RunWords {
   void declare_others();
   void take_pet(const Environment& environment, std::vector<std::string>& options);
   bool is_given(const std::string& option) const;
-  /// As it was given: "--nnodes", or "PET_NNODES".
+  /// As it was given: "--nnodes", or "PET_NNODES"; of several names the one that was typed.
   std::string name_of(const std::string& option) const;
-  std::optional<int> asked_ranks(const Environment& environment) const;
+  std::optional<int> asked_ranks(const Environment& of_ranks) const;
   int gpus_per_rank() const;
-  int rank_count(const Environment& environment, std::vector<std::string>* notes) const;
+  /// Variables of -x are those of the ranks, and say nothing of where `tutti run` itself is.
+  int rank_count(const Environment& own, const Environment& of_ranks,
+                 std::vector<std::string>* notes) const;
   void set_output(launch::JobOptions& options) const;
+  void check_output_folder() const;
   void check_hosts() const;
   std::string exported_master() const;
   std::string what_means_nothing() const;
 
   const std::unique_ptr<CLI::App> app_;
+  std::vector<std::string> typed_;  // options, made uniform
   std::set<std::string> from_pet_;  // names of options
   std::string count_ = "1", hosts_, hostfile_, nnodes_ = "1", node_rank_ = "0";
   std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, role_,

@@ -22,13 +22,19 @@ std::string text_of(const Environment& variables, const std::string& name) {
   return found == variables.end() ? "" : found->second;
 }
 
+std::optional<int> parse_count(const std::string& text) {
+  int count = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_count = problem == std::errc() && end == text.data() + text.size() && count >= 1;
+  return is_count ? std::optional(count) : std::nullopt;
+}
+
 /// A count in a variable; empty where it is not set.
 std::optional<int> count_in(const Environment& variables, const std::string& name) {
   const std::string text = text_of(variables, name);
   if (text.empty()) return std::nullopt;
-  int count = 0;
-  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (problem != std::errc() || end != text.data() + text.size() || count < 1) {
+  const auto count = parse_count(text);
+  if (!count) {
     refuse(fmt::format("{}={} is no number of at least 1: give the number of ranks, -n N", name,
                        text.substr(0, 80)));
   }
@@ -86,6 +92,17 @@ std::optional<Allocation> find_allocation(const Environment& variables) {
                        allocation.source, rendezvous::kMaxRanksOfHost));
   }
   return allocation;
+}
+
+std::string explain_several_starts(const Environment& variables) {
+  if (text_of(variables, "SLURM_JOB_ID").empty() || is_rank_of_another(variables)) return {};
+  const int tasks = parse_count(text_of(variables, "SLURM_STEP_NUM_TASKS")).value_or(1);
+  const std::string task = text_of(variables, "SLURM_PROCID");
+  if (tasks == 1 || (!task.empty() && task != "0")) return {};
+  return fmt::format(
+      "srun has started this command {0} times (SLURM_STEP_NUM_TASKS), and each is a job of its "
+      "own; for one job `srun -n 1 tutti run -n N PROGRAM`, or `srun -n {0} PROGRAM`",
+      tasks);
 }
 
 }  // namespace tutti::launch

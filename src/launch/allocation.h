@@ -20,4 +20,8 @@ struct Allocation {
 ///         step; a number that is none, or more than a host holds. Each with what will do.
 std::optional<Allocation> find_allocation(const Environment& variables);
 
+/// For who gives the number of ranks: the sentence that says so when srun has started this command
+/// several times, of which each is a job. In the first of them alone; else empty.
+std::string explain_several_starts(const Environment& variables);
+
 }  // namespace tutti::launch

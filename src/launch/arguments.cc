@@ -99,19 +99,19 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
   return cut;
 }
 
-int parse_rank_count(std::string_view text, int cores) {
+int parse_rank_count(std::string_view word, std::string_view text, int cores) {
   if (text == "auto" || text == "cpu") return cores;
   int count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   if (error != std::errc() || end != text.data() + text.size()) {
     refuse(
-        fmt::format("-n {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here), or "
+        fmt::format("{} {}: not a number of ranks; give a number, 'auto' or 'cpu' ({} here), or "
                     "'gpu'",
-                    text, cores));
+                    word, text, cores));
   }
   if (count < 1 || count > rendezvous::kMaxRanksOfHost) {
-    refuse(
-        fmt::format("-n {}: a job has 1 to {} ranks on a host", text, rendezvous::kMaxRanksOfHost));
+    refuse(fmt::format("{} {}: a job has 1 to {} ranks on a host", word, text,
+                       rendezvous::kMaxRanksOfHost));
   }
   return count;
 }

@@ -31,8 +31,8 @@ struct CutArguments {
 CutArguments cut_arguments(std::span<const std::string> words, std::span<const OptionWord> known);
 
 /// "4", "auto", "cpu" -> number of ranks; "gpu" is ranks_by_gpus's. Throws Error(kInvalidArgument)
-/// naming the value.
-int parse_rank_count(std::string_view text, int cores);
+/// naming the value. `word`: for messages.
+int parse_rank_count(std::string_view word, std::string_view text, int cores);
 
 /// The sentence that says so when a number of ranks may be meant that stands behind the program,
 /// which gets it; else empty, also for a program behind `--`: its words are its own. Ask where

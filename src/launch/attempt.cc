@@ -330,13 +330,26 @@ Attempt::Clock::time_point Attempt::next_event() const {
   return next;
 }
 
-/// Where what ranks print goes nowhere, or not now, they learn it.
+/// Those of whom this stream is shown, and nothing else becomes of it.
+std::vector<int> Attempt::who_is_only_shown(Stream stream) const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    if (console_.output().is_shown(rank, stream) && !logs_->keeps(rank, stream)) {
+      ranks.push_back(rank);
+    }
+  }
+  return ranks;
+}
+
+/// Where what ranks print goes nowhere, or not now, they learn it. Who was asked to end, or is
+/// given time after a failure, may save and say so: SIGPIPE would end it first.
 void Attempt::steer_output() {
   if (is_held_ != console_.output().is_long()) order(Hold{is_held_ = !is_held_});
+  if (phase_ != Phase::running) return;
   for (const Stream stream : kStreams) {
     if (is_closed_[index(stream)] || !console_.output().is_closed(stream)) continue;
     is_closed_[index(stream)] = true;
-    order(CloseStream{stream});
+    order(CloseStream{stream, who_is_only_shown(stream)});
   }
 }
 

@@ -97,6 +97,7 @@ class Attempt {
   void on(Host& host, const Done& done);
 
   Rank& rank_of(int rank) { return of_rank(ranks_, rank); }
+  std::vector<int> who_is_only_shown(Stream stream) const;
   void steer_output();
   void watch_rendezvous(Clock::time_point now);
   void say_who_is_stopped(Clock::time_point now);

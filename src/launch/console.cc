@@ -49,7 +49,9 @@ void Console::step(std::span<const net::Watch> watched,
   }
   const net::Watch& input = watched[kInput];
   if (input.readable || input.writable) stdin_.pump(input);
-  if (watched[kSignals].readable) read_signals(on_signal);
+  // One that has come since the wait may be what has made a reader go away just now.
+  const bool is_left = output_.is_closed(Stream::out) || output_.is_closed(Stream::err);
+  if (watched[kSignals].readable || is_left) read_signals(on_signal);
 }
 
 void Console::read_signals(const std::function<void(int number)>& on_signal) {

@@ -37,14 +37,15 @@ Gpus visible_gpus(const Environment& environment, const std::string& root) {
   return gpus;
 }
 
-int ranks_by_gpus(const Gpus& gpus, int gpus_per_rank) {
+int ranks_by_gpus(std::string_view word, const Gpus& gpus, int gpus_per_rank) {
   if (gpus.names.empty()) {
-    refuse(fmt::format("-n gpu: there is no GPU: {}; give a number, 'auto' or 'cpu'", gpus.why));
+    refuse(
+        fmt::format("{} gpu: there is no GPU: {}; give a number, 'auto' or 'cpu'", word, gpus.why));
   }
   const auto each = static_cast<std::size_t>(std::max(gpus_per_rank, 1));
   if (gpus.names.size() % each != 0) {
-    refuse(fmt::format("-n gpu --gpus-per-rank {}: {} cannot be dealt out so; give -n {}", each,
-                       plural(gpus.names.size()),
+    refuse(fmt::format("{0} gpu --gpus-per-rank {1}: {2} cannot be dealt out so; give {0} {3}",
+                       word, each, plural(gpus.names.size()),
                        std::max<std::size_t>(gpus.names.size() / each, 1)));
   }
   return static_cast<int>(gpus.names.size() / each);

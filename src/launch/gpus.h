@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -17,10 +18,10 @@ struct Gpus {
 /// `root`: in front of the paths that are looked at; for tests.
 Gpus visible_gpus(const Environment& environment, const std::string& root = "");
 
-/// How many ranks `-n gpu` means.
+/// How many ranks `-n gpu` means. `word`: "-n", for messages.
 ///
 /// Errors  kInvalidArgument: there is no GPU, with the reason, or they cannot be dealt out evenly.
-int ranks_by_gpus(const Gpus& gpus, int gpus_per_rank);
+int ranks_by_gpus(std::string_view word, const Gpus& gpus, int gpus_per_rank);
 
 /// CUDA_VISIBLE_DEVICES of each rank of the host: `gpus_per_rank` neighbours.
 ///

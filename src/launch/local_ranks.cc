@@ -40,6 +40,13 @@ bool is_childless() noexcept {
   return found < 0 && errno == ECHILD;
 }
 
+/// What ranks read that have no input.
+net::Fd open_nothing() {
+  net::Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!nothing) throw net::system_error("cannot open /dev/null", errno);
+  return nothing;
+}
+
 }  // namespace
 
 RankPlan plan_ranks(const Prepare& order) {
@@ -120,7 +127,7 @@ void LocalRanks::take(const Order& order) {
   } else if (const auto* hold = std::get_if<Hold>(&order)) {
     is_held_ = hold->is_on;
   } else if (const auto* closed = std::get_if<CloseStream>(&order)) {
-    close_stream(closed->stream);
+    close_stream(*closed);
   } else if (std::holds_alternative<Start>(order)) {
     to_keeper(order);
   } else if (ending_ == Ending::none) {  // End
@@ -157,6 +164,14 @@ void LocalRanks::prepare(const Prepare& order) {
 /// For programs that have a server of their own there, as torch's TCPStore in rank 0.
 void LocalRanks::take_master_port(int wanted) {
   master_port_ = net::hold_port(wanted);
+  if (master_port_.is_shared) {
+    const std::string holder = net::sharer_of(master_port_.port);
+    tell(
+        Complaint{std::nullopt,
+                  fmt::format("MASTER_PORT={}: another job has it, too{}; only one of the programs "
+                              "that listen there can; give each job its own, or none",
+                              master_port_.port, holder.empty() ? "" : " (" + holder + ")")});
+  }
   if (master_port_.error_number == 0) return;
   master_port_.port = wanted;
   const auto address = net::TcpAddress::parse(fmt::format("0.0.0.0:{}", wanted));
@@ -188,8 +203,7 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
          rank_variables(variables, plan.placement, static_cast<int>(index), job)) {
       command.variables.push_back(fmt::format("{}={}", name, value));
     }
-    rank_ends.push_back(index == 0 && input_ ? std::move(input_)
-                                             : net::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+    rank_ends.push_back(index == 0 && input_ ? std::move(input_) : open_nothing());
     command.stdin_fd = rank_ends.back().get();
     for (const Stream stream : {Stream::out, Stream::err}) {
       const int own = stream == Stream::out ? STDOUT_FILENO : STDERR_FILENO;
@@ -211,8 +225,10 @@ void LocalRanks::signal(const Signal& order) {
   }
 }
 
-void LocalRanks::close_stream(Stream stream) {
-  for (Rank& rank : ranks_) rank.pipes[index(stream)].reset();
+void LocalRanks::close_stream(const CloseStream& order) {
+  for (const int number : order.ranks) {
+    if (Rank* const rank = find(number)) rank->pipes[index(order.stream)].reset();
+  }
 }
 
 void LocalRanks::to_keeper(const Order& order) noexcept {

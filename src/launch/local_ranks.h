@@ -84,7 +84,7 @@ class LocalRanks {
                                     std::vector<net::Fd>& rank_ends);
   void take_master_port(int wanted);
   void signal(const Signal& order);
-  void close_stream(Stream stream);
+  void close_stream(const CloseStream& order);
   void to_keeper(const Order& order) noexcept;
 
   void read_notes();

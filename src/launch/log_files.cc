@@ -64,6 +64,10 @@ net::Fd open_file(const std::string& path, int how, std::string* why) {
   return {};
 }
 
+std::size_t place_of(int rank, Stream stream) noexcept {
+  return 2 * static_cast<std::size_t>(rank) + index(stream);
+}
+
 std::string path_of(const LogPlan& plan, int attempt, int rank, Stream stream) {
   const char* const name = stream == Stream::out ? "stdout" : "stderr";
   if (plan.names == LogPlan::Names::torchrun) {
@@ -119,20 +123,27 @@ LogFiles::LogFiles(const LogPlan& plan, int attempt) : paths_(2 * plan.streams.s
       std::string path = path_of(plan, attempt, static_cast<int>(rank), stream);
       std::error_code error;
       std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-      if (error) refuse(fmt::format("cannot make the folder of {}: {}", path, error.message()));
+      if (error) {
+        refuse(fmt::format("cannot make the folder of {}: {}; {}", path, error.message(),
+                           plan.way_out));
+      }
       std::string why;
       if (!open_file(path, O_TRUNC, &why)) {
-        refuse(fmt::format("cannot write {}: {}; name another folder", path, why));
+        refuse(fmt::format("cannot write {}: {}; {}", path, why, plan.way_out));
       }
       paths_[2 * rank + index(stream)] = std::move(path);
     }
   }
 }
 
+bool LogFiles::keeps(int rank, Stream stream) const noexcept {
+  const std::size_t place = place_of(rank, stream);
+  return place < paths_.size() && !paths_[place].empty();
+}
+
 std::string LogFiles::write(int rank, Stream stream, std::string_view bytes) {
-  const std::size_t place = 2 * static_cast<std::size_t>(rank) + index(stream);
-  if (place >= paths_.size() || paths_[place].empty()) return {};
-  std::string& path = paths_[place];
+  if (!keeps(rank, stream)) return {};
+  std::string& path = paths_[place_of(rank, stream)];
   std::string why;
   const net::Fd file = open_file(path, O_APPEND, &why);
   while (why.empty() && !bytes.empty()) {

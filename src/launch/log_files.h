@@ -30,7 +30,8 @@ struct LogPlan {
   };
   std::string folder;  ///< of this job alone; empty: nothing is kept
   Names names = Names::torchrun;
-  std::vector<StreamSet> streams = {};  ///< by rank
+  std::vector<StreamSet> streams = {};          ///< by rank
+  std::string way_out = "name another folder";  ///< where nothing can be kept there
 };
 
 class LogFiles {
@@ -43,6 +44,8 @@ class LogFiles {
   /// Keeps a piece. What is wrong the first time with each file is a line for people; what comes
   /// for that file from then on is dropped.
   std::string write(int rank, Stream stream, std::string_view bytes);
+  /// Whether it has a file that could be written so far.
+  bool keeps(int rank, Stream stream) const noexcept;
 
  private:
   std::vector<std::string> paths_;  ///< by 2 * rank + stream; empty: not kept

@@ -78,11 +78,12 @@ struct Hold {
   static constexpr auto fields() { return std::tuple(&Hold::is_on); }
 };
 
-/// Nobody reads it any more: the ranks learn it the usual way, by SIGPIPE.
+/// Nobody reads it any more: these ranks learn it the usual way, by SIGPIPE.
 struct CloseStream {
   Stream stream = Stream::out;
+  std::vector<int> ranks;  ///< those of other hosts are no matter
 
-  static constexpr auto fields() { return std::tuple(&CloseStream::stream); }
+  static constexpr auto fields() { return std::tuple(&CloseStream::stream, &CloseStream::ranks); }
 };
 
 /// All ranks have ended: nothing of the job may stay. Is answered by Done.

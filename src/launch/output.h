@@ -51,7 +51,8 @@ class Output {
   /// not read. Says how much that was, on stderr if that is another.
   void drop_awaited(Stream queue);
   bool is_written() const noexcept { return queued_bytes_ == 0; }
-  /// The reader of this stream went away (EPIPE): ranks should learn it as well.
+  bool is_shown(int rank, Stream stream) const noexcept;
+  /// The reader of this stream went away (EPIPE): ranks of whom it is shown learn it as well.
   bool is_closed(Stream stream) const noexcept { return ends_[index(stream)].closed; }
   /// Some of it could not be written (ENOSPC), as was said.
   bool has_lost(Stream stream) const noexcept { return ends_[index(stream)].complained; }
@@ -91,7 +92,6 @@ class Output {
     std::deque<Piece> pieces;
     std::size_t written = 0;  ///< of the first
   };
-  bool is_shown(int rank, Stream stream) const noexcept;
   /// What stands before a line of these ranks.
   std::string prefix(std::string_view ranks, Stream stream) const;
   void show_folded(Repeats::Clock::time_point now);

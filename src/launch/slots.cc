@@ -99,7 +99,7 @@ std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view t
   return hosts;
 }
 
-std::string read_hostfile(const std::string& path) {
+std::string read_hostfile(std::string_view word, const std::string& path) {
   constexpr std::size_t kMost = std::size_t{1} << 20;
   const net::Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text(kMost + 1, '\0');
@@ -109,12 +109,12 @@ std::string read_hostfile(const std::string& path) {
     got = ::read(file.get(), text.data() + size, text.size() - size);
     if (got > 0) size += static_cast<std::size_t>(got);
   }
-  if (got < 0) refuse(fmt::format("--hostfile {}: cannot be read: {}", path, std::strerror(errno)));
+  if (got < 0) refuse(fmt::format("{} {}: cannot be read: {}", word, path, std::strerror(errno)));
   if (size > kMost) {
-    refuse(fmt::format(
-        "--hostfile {}: is longer than {} bytes; give a file with a line for each host, "
-        "as in: name slots=8",
-        path, kMost));
+    refuse(
+        fmt::format("{} {}: is longer than {} bytes; give a file with a line for each host, "
+                    "as in: name slots=8",
+                    word, path, kMost));
   }
   text.resize(size);
   return text;
@@ -128,7 +128,7 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
     const std::string_view entry = without_spaces(line.substr(0, line.find('#')));
     if (entry.empty()) continue;
     std::string name;
-    int slots = 1;
+    std::optional<int> slots, limit;
     for (const std::string_view word : split(entry, " \t")) {
       if (word.empty()) continue;
       if (name.empty()) {
@@ -142,10 +142,10 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
         refuse(fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number,
                            excerpt(word)));
       }
-      if (key == "slots") slots = *value;
+      (key == "slots" ? slots : limit) = value;
     }
     if (name.empty()) refuse(fmt::format("{}:{}: no name of a host", file, number));
-    add(hosts, name, slots);
+    add(hosts, name, slots.value_or(limit.value_or(1)));  // Open MPI counts the limit, too
   }
   if (hosts.empty()) refuse(fmt::format("{}: names no host", file));
   return hosts;

@@ -27,7 +27,8 @@ net::Fd StdinPump::open(int source) {
 net::Watch StdinPump::watch() const {
   if (!pipe_) return {};
   if (!pending_.empty()) return {.fd = pipe_.get(), .want_write = true};
-  const bool in_foreground = ::tcgetpgrp(terminal_) == ::getpgrp();
+  const pid_t foreground = ::tcgetpgrp(terminal_);  // none: it is not the controlling terminal
+  const bool in_foreground = foreground < 0 || foreground == ::getpgrp();
   return in_foreground ? net::Watch{.fd = terminal_, .want_read = true} : net::Watch{};
 }
 

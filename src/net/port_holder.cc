@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "net/process_info.h"
+#include "net/unix_socket.h"
 
 namespace tutti::net {
 namespace {
@@ -95,10 +96,7 @@ bool has_open(pid_t pid, const std::string& link) {
   return false;
 }
 
-}  // namespace
-
-std::string holder_of(const TcpAddress& address) {
-  const std::string inode = find_inode(address);
+std::string holder_of_socket(const std::string& inode) {
   if (inode.empty()) return {};
   const std::string link = fmt::format("socket:[{}]", inode);
   const Folder processes(::opendir("/proc"));
@@ -114,6 +112,26 @@ std::string holder_of(const TcpAddress& address) {
   return {};
 }
 
+/// Of the network namespace, as ports are. Sockets that share a port and do not listen (yet) do not
+/// see each other in any other way.
+std::string mark_of(int port) { return fmt::format("@tutti-port-{}", port); }
+
+}  // namespace
+
+std::string holder_of(const TcpAddress& address) { return holder_of_socket(find_inode(address)); }
+
+std::string sharer_of(int port) {
+  const std::string mark = mark_of(port);
+  std::ifstream file("/proc/net/unix");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string number, references, protocol, flags, type, state, inode, path;
+    words >> number >> references >> protocol >> flags >> type >> state >> inode >> path;
+    if (path == mark) return holder_of_socket(inode);
+  }
+  return {};
+}
+
 HeldPort hold_port(int port) {
   HeldPort held{.socket = Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   sockaddr_in address = {};
@@ -124,6 +142,9 @@ HeldPort hold_port(int port) {
       ::setsockopt(held.socket.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
       ::bind(held.socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
     held.port = TcpAddress::local(held.socket.get()).port();
+    std::optional<Fd> mark = try_listen(mark_of(held.port));
+    held.is_shared = !mark;
+    if (mark) held.mark = *std::move(mark);
   } else {
     held.error_number = errno;
     held.socket.reset();

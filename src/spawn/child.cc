@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <iostream>
 #include <map>
 #include <mutex>
 #include <system_error>
@@ -100,11 +101,28 @@ bool is_on_its_way(const State& here) {
   return here.executed && !here.is_rank.load() && here.pid == ::getpid();
 }
 
+/// A program may have asked it to throw where it cannot write.
+template <class OutputStream>
+void flush(OutputStream& stream) noexcept try {
+  stream.flush();
+} catch (const std::exception&) {  // as its state says now
+}
+
+}  // namespace
+
+void flush_output() noexcept {
+  for (std::ostream* stream : {&std::cout, &std::cerr, &std::clog}) flush(*stream);
+  for (std::wostream* stream : {&std::wcout, &std::wcerr, &std::wclog}) flush(*stream);
+  std::fflush(nullptr);
+}
+
+namespace {
+
 /// The process ends here, whatever the function does to its thread: the frames below are main's.
 int exit_code_of(const std::function<int(int rank)>& function, int rank, Report& report) try {
   return run_and_report(function, rank, report);
 } catch (abi::__forced_unwind&) {
-  std::fflush(nullptr);
+  flush_output();
   ::_exit(1);
 }
 
@@ -211,7 +229,7 @@ void be_forked_rank(const std::function<int(int rank)>& function, int rank,
   }
   for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
   const int code = exit_code_of(function, rank, report);
-  std::fflush(nullptr);
+  flush_output();
   ::_exit(code);
 }
 

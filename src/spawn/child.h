@@ -36,6 +36,10 @@ class Command {
   std::vector<char*> arguments_, variables_;
 };
 
+/// Writes what is in the buffers of C's and C++'s output: those of std::cout and the like are their
+/// own after sync_with_stdio(false).
+void flush_output() noexcept;
+
 /// In a forked child: runs `function` as that rank, and ends the process. Nothing of the program's
 /// runs at its end but what `function` has printed.
 [[noreturn]] void be_forked_rank(const std::function<int(int rank)>& function, int rank,

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 
 #include "base/of_rank.h"
 #include "net/poller.h"
@@ -131,7 +130,7 @@ Keeper execute(const RanksOptions& options) {
 
 std::unique_ptr<Ranks> start_processes(const RanksOptions& options, Start start) {
   if (start == Start::exec) return std::make_unique<Processes>(execute(options));
-  std::fflush(nullptr);  // or each copy would print what is in the buffers
+  flush_output();  // or each copy would print what is in the buffers
   return std::make_unique<Processes>(fork_copies(options));
 }
 

@@ -204,6 +204,8 @@ def in_an_allocation(tutti, programs, environment):
     check_says("tutti run in two nodes", err, "has 2 nodes", slurm.NODES[0], slurm.NODES[1], "srun PROGRAM", "-n N")
     _, err = run(["srun", *THIS_NODE, "-n2", tutti, "run", program], environment, code=2)
     check_says("srun -n2 tutti run", err, "srun has started this command 2 times", "srun -n 1 tutti run -n 2")
+    _, err = run(["srun", *THIS_NODE, "-n2", tutti, "run", "-n", "1", "true"], environment)
+    check("srun -n2 tutti run -n 1", err.count("srun has started this command 2 times"), 1)
 
 
 def under_slurm(options, programs):

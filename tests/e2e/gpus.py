@@ -77,6 +77,7 @@ def check_devices(tutti):
         said = ["sh", "-c", "echo $LOCAL_RANK of $LOCAL_WORLD_SIZE sees $CUDA_VISIBLE_DEVICES"]
         for words, variables, seen in ((["-n", "gpu"], {}, ["", "", "", ""]),
                                        (["-n", "gpu"], {"CUDA_VISIBLE_DEVICES": "3,1"}, ["3,1", "3,1"]),
+                                       (["-n", "gpu", "-x", "CUDA_VISIBLE_DEVICES=3,1"], {"CUDA_VISIBLE_DEVICES": "0"}, ["3,1", "3,1"]),
                                        (["-n", "gpu", "--gpus-per-rank", "2"], {}, ["0,1", "2,3"]),
                                        (["-n", "2", "--gpus-per-rank", "1"], {"CUDA_VISIBLE_DEVICES": "3,1,0"}, ["3", "1"])):
             job = among(tutti, "run", *words, *said, **variables)

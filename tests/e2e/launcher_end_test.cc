@@ -198,6 +198,63 @@ TEST_F(Launcher, ATerminalHoldsNobodyUpWhenTheKeeperDies) {
   EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
 }
 
+TEST_F(Launcher, ATerminalThatControlsNobodyIsRead) {
+  net::Fd master(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
+  ASSERT_TRUE(master && ::grantpt(master.get()) == 0 && ::unlockpt(master.get()) == 0);
+  const std::string terminal = ::ptsname(master.get());
+  LaunchedJob job(
+      shell("exec {} run -n 2 sh -c 'test $RANK != 0 || read line; echo got $line' < " + terminal));
+  ASSERT_EQ(::write(master.get(), "hello\n", 6), 6);
+  EXPECT_TRUE(job.wait_for("[0] got hello\n", 1, 5s)) << job.err();
+  job.signal(SIGTERM);
+  job.wait_exit();
+}
+
+/// As in a pipeline: tee hears the same Ctrl-C, and ends at once.
+TEST_F(Launcher, ARankWhoseReaderWentWithTheInterruptMaySave) {
+  const std::string file = ::testing::TempDir() + fmt::format("tutti_saved_{}", ::getpid());
+  const std::string rank =
+      "trap \"sleep 0.3; for i in 1 2 3 4 5; do echo saving; sleep 0.05; done; echo $RANK >> " +
+      file + "; exit 0\" INT; echo ready >&2; while :; do sleep 0.01; done";
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  net::Fd reader(ends[0]), writer(ends[1]);
+  LaunchedJob job(shell(fmt::format("exec {{}} run -n 2 sh -c '{}' > /proc/{}/fd/{}", rank,
+                                    ::getpid(), writer.get())));
+  ASSERT_TRUE(job.wait_for_error("[0] ready") && job.wait_for_error("[1] ready")) << job.err();
+  writer.reset();
+  reader.reset();
+  job.signal(SIGINT);
+  EXPECT_EQ(job.wait_exit(10s), 0) << job.err();
+  EXPECT_FALSE(has(job.err(), "SIGPIPE")) << job.err();
+  std::ifstream saved(file);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(saved), {}).size(), 4u) << job.err();
+  std::filesystem::remove(file);
+}
+
+TEST_F(Launcher, ARankThatPrintsToAClosedPipeEndsLikeAnyProgram) {
+  LaunchedJob job(shell("{{ {} run -n 2 yes; echo code $? >&2; }} | head -n 1"));
+  EXPECT_TRUE(job.wait_for_error("code 141")) << job.err();
+  EXPECT_EQ(job.wait_exit(10s), 0);
+}
+
+/// Where a part of the output is in files, or not shown at all, its ranks need no reader.
+TEST_F(Launcher, RanksOfWhomNothingIsShownOutliveTheReader) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_logs_{}", ::getpid());
+  for (const std::string& words :
+       {"-r 0:1 --log-dir " + folder, "-r 0:1 -t 0:1 --log-dir " + folder,
+        std::string("--local-ranks-filter 1")}) {
+    LaunchedJob job(shell(
+        "{{ {} run -n 2 " + words +
+        " sh -c 'if [ $RANK = 1 ]; then trap \"\" PIPE; for i in 1 2 3 4 5 6; do echo shown "
+        "2>/dev/null; sleep 0.05; done; exit 0; fi; for i in 1 2 3 4 5 6 7 8 9; do echo kept; "
+        "sleep 0.05; done'; echo code $? >&2; }} | head -n 1"));
+    EXPECT_TRUE(job.wait_for_error("code 0")) << words << ": " << job.err();
+    EXPECT_EQ(job.wait_exit(10s), 0);
+  }
+  std::filesystem::remove_all(folder);
+}
+
 // ---- what it says while it waits --------------------------------------------------------------
 
 TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {

@@ -44,6 +44,16 @@ TEST_F(Launcher, AHardLimitOfDescriptorsIsSaidInFull) {
   EXPECT_EQ(lines_of(job.err()).size(), 1u) << job.err();
 }
 
+TEST_F(Launcher, AMissingDevNullIsNamed) {
+  LaunchedJob job(LaunchedJob::Command{
+      {"unshare", "-m", "sh", "-c",
+       fmt::format("mount -t tmpfs none /dev || exit 77; exec {} run -n 2 true", TUTTI_COMMAND)}});
+  const int code = job.wait_exit();
+  if (code == 77 || has(job.err(), "unshare")) GTEST_SKIP() << "no right to hide it";
+  EXPECT_EQ(code, 1);
+  EXPECT_EQ(job.err(), "tutti run: cannot open /dev/null: No such file or directory (errno 2)\n");
+}
+
 /// A job of a user who has so many processes and threads beside the caller, and no other. Whether
 /// the keeper or a thread of the launcher gets the last one is open.
 [[noreturn]] void run_with_processes(rlim_t processes) {

@@ -585,11 +585,17 @@ std::vector<Misuse> misuses() {
       {{"run", "--grace", "soon", "true"},
        "--grace: cannot read \"soon\": give a duration like 30 (seconds), 30s, 500ms, 30min, "
        "1h30min or never"},
+      {{"run", "--shutdown-timeout", "soon", "true"}, "--shutdown-timeout: cannot read \"soon\""},
+      {{"run", "--nproc_per_node=four", "true"}, "--nproc-per-node four: not a number of ranks"},
       {{"run", "-z", "3", "true"}, "unknown option -z; tutti run --help lists them"},
-      {{"run", "-n", "2", "-r", "5", "true"}, "--redirects 5: cannot read \"5\""},
-      {{"run", "-n", "2", "-t", "2:1", "true"}, "--tee 2:1: there is no rank 2"},
+      {{"run", "-n", "2", "-r", "5", "true"}, "-r 5: cannot read \"5\""},
+      {{"run", "-n", "2", "-t", "2:1", "true"}, "-t 2:1: there is no rank 2"},
       {{"run", "-r", "3", "--log-dir", "/proc/none", "true"},
        "cannot make the folder of /proc/none"},
+      {{"run", "--output-filename", "/tmp/x:nocopy", "true"},
+       "--output-filename /tmp/x:nocopy: leave \":nocopy\" out: "},
+      {{"run", "--output-filename", "/tmp/x:nojobid,nocopy", "true"},
+       "to keep all in files alone give --redirects 3 --log-dir /tmp/x"},
       {{"run", "-t", "3", "--output-filename", "/tmp/x", "true"}, "give one or the other"},
       {{"run", "-H", "192.0.2.7:2", "true"}, "host 192.0.2.7 is not this one"},
       {{"run", "-n", "3", "-H", "localhost:2", "true"},
@@ -664,6 +670,24 @@ TEST_F(Launcher, MisuseIsTwoAndOneClearLine) {
     EXPECT_TRUE(has(job.err(), misuse.says)) << job.err();
     EXPECT_FALSE(has(job.err(), "is kept in")) << job.err();
     EXPECT_EQ(job.out(), "");
+  }
+}
+
+TEST_F(Launcher, AVariableThatIsWrongIsNamedItself) {
+  for (const auto& [variable, words, says] :
+       {std::tuple{"PET_NPROC_PER_NODE=x", Words{}, "PET_NPROC_PER_NODE x: not a number of ranks"},
+        {"PET_NPROC_PER_NODE=1000", {}, "PET_NPROC_PER_NODE 1000: a job has 1 to "},
+        {"PET_SHUTDOWN_TIMEOUT=x", {}, "PET_SHUTDOWN_TIMEOUT: cannot read \"x\""},
+        {"PET_REDIRECTS=5", {}, "PET_REDIRECTS 5: cannot read \"5\""},
+        {"TMPDIR=/proc/none",
+         {"-r", "3"},
+         "; TMPDIR is /proc/none; name another folder by --log-dir\n"}}) {
+    LaunchedJob::Command command{{"env", variable, TUTTI_COMMAND, "run"}};
+    command.words.insert(command.words.end(), words.begin(), words.end());
+    command.words.push_back("true");
+    LaunchedJob job(command);
+    EXPECT_EQ(job.wait_exit(), 2) << variable;
+    EXPECT_TRUE(has(job.err(), says)) << job.err();
   }
 }
 
@@ -810,9 +834,13 @@ TEST_F(Launcher, DryRunStartsNothing) {
   EXPECT_FALSE(has(job.out(), "[0] started"));
 }
 
+/// No other job has it, of those that hold theirs.
+std::string free_port() { return std::to_string(net::hold_port(0).port); }
+
 // The original command lines, hosts replaced by this one.
 TEST_F(Launcher, TakesMpirunsWords) {
   const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $NCCL_DEBUG";
+  const std::string port = free_port();
   LaunchedJob job({"run",
                    "-np",
                    "4",
@@ -821,7 +849,7 @@ TEST_F(Launcher, TakesMpirunsWords) {
                    "-x",
                    "MASTER_ADDR=localhost",
                    "-x",
-                   "MASTER_PORT=1234",
+                   "MASTER_PORT=" + port,
                    "-x",
                    "PATH",
                    "-x",
@@ -836,7 +864,7 @@ TEST_F(Launcher, TakesMpirunsWords) {
                    "-c",
                    show});
   EXPECT_EQ(job.wait_exit(), 0) << job.err();
-  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost 1234 INFO")) << job.out();
+  EXPECT_TRUE(has(job.out(), "[3] 3 of 4, localhost " + port + " INFO")) << job.out();
   EXPECT_EQ(job.err(),
             "tutti run: without meaning here: --mca (Tutti has no components to choose from)\n");
 }
@@ -852,11 +880,12 @@ TEST_F(Launcher, TakesTheSlotsOfAHostfile) {
 
 TEST_F(Launcher, TakesTorchrunsWordsAndVariables) {
   const std::string show = "echo $RANK of $WORLD_SIZE, $MASTER_ADDR $MASTER_PORT $ROLE_NAME";
+  const std::string port = free_port();
   LaunchedJob words({"run", "--nproc_per_node=2", "--nnodes=1", "--node_rank=0",
-                     "--master_addr=127.0.0.1", "--master_port=1234", "--role=trainer",
+                     "--master_addr=127.0.0.1", "--master_port=" + port, "--role=trainer",
                      "--no-python", "sh", "-c", show});
   EXPECT_EQ(words.wait_exit(), 0) << words.err();
-  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 1234 trainer")) << words.out();
+  EXPECT_TRUE(has(words.out(), "[1] 1 of 2, 127.0.0.1 " + port + " trainer")) << words.out();
   EXPECT_EQ(words.err(), "");
 
   LaunchedJob variables(LaunchedJob::Command{
@@ -895,6 +924,11 @@ TEST_F(Launcher, TakesTheNumberOfRanksFromSlurmsAllocation) {
   LaunchedJob told(salloc("2", {"-n", "1", "sh", "-c", "echo $RANK of $WORLD_SIZE"}));
   EXPECT_EQ(told.wait_exit(), 0) << told.err();
   EXPECT_EQ(told.out(), "0 of 1\n") << "-n comes first, also in several nodes";
+  LaunchedJob four(LaunchedJob::Command{{"env", "SLURM_JOB_ID=7", "SLURM_STEP_NUM_TASKS=4",
+                                         TUTTI_COMMAND, "run", "-n", "1", "true"}});
+  EXPECT_EQ(four.wait_exit(), 0) << four.err();
+  EXPECT_TRUE(four.err().starts_with("tutti run: srun has started this command 4 times"))
+      << four.err();
   LaunchedJob several(salloc("2", {"true"}));
   EXPECT_EQ(several.wait_exit(), 2);
   EXPECT_TRUE(has(several.err(), "Slurm's job 7 has 2 nodes (n1)")) << several.err();
@@ -984,6 +1018,23 @@ TEST_F(Launcher, MasterPortIsKeptForTheJob) {
   EXPECT_TRUE(has(late.err(), fmt::format("tutti: MASTER_PORT={}: Address already in use (pid {} (",
                                           held.port, ::getpid())))
       << late.err();
+}
+
+TEST_F(Launcher, AMasterPortThatAnotherJobHoldsIsSaid) {
+  const net::HeldPort held = net::hold_port(0);
+  LaunchedJob late({"run", "--master-port", std::to_string(held.port), "true"});
+  EXPECT_EQ(late.wait_exit(), 0);
+  EXPECT_TRUE(
+      has(late.err(), fmt::format("tutti: MASTER_PORT={}: another job has it, too (pid {} (",
+                                  held.port, ::getpid())))
+      << late.err();
+  const std::string own = free_port();
+  for (int round = 0; round < 2; ++round) {  // it goes with the job, and its attempts share it
+    LaunchedJob job({"run", "--master-port", own, "--max-restarts", "1", "sh", "-c",
+                     "exit $((1 - TORCHELASTIC_RESTART_COUNT))"});
+    EXPECT_EQ(job.wait_exit(), 0) << job.err();
+    EXPECT_FALSE(has(job.err(), "MASTER_PORT")) << job.err();
+  }
 }
 
 TEST_F(Launcher, BindsRanksToCores) {

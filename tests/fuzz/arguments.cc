@@ -18,7 +18,7 @@ using namespace tutti;
 
 /// What stands behind a word, on its own.
 void take_value(const std::string& text) {
-  fuzz::take_or_refuse([&] { fuzz::require(launch::parse_rank_count(text, 8) >= 1); });
+  fuzz::take_or_refuse([&] { fuzz::require(launch::parse_rank_count("-n", text, 8) >= 1); });
   fuzz::take_or_refuse([&] {
     for (const launch::HostSlots& host : launch::parse_host_list("-H", text))
       fuzz::require(!host.name.empty() && host.slots >= 1);

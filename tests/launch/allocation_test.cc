@@ -65,6 +65,20 @@ TEST(Allocation, OneOfSeveralTasksIsRefused) {
   EXPECT_NE(why.find("srun -n 1 tutti run -n 4 PROGRAM"), std::string::npos) << why;
 }
 
+TEST(Allocation, SeveralStartsAreSaidOnce) {
+  const auto said = [](const Environment& more) {
+    return explain_several_starts(salloc_and(more));
+  };
+  EXPECT_EQ(said({}), "");
+  EXPECT_EQ(said({{"SLURM_STEP_NUM_TASKS", "1"}}), "");
+  EXPECT_EQ(said({{"SLURM_STEP_NUM_TASKS", "x"}}), "");
+  EXPECT_EQ(said({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "2"}}), "");
+  EXPECT_EQ(said({{"SLURM_STEP_NUM_TASKS", "4"}, {"TUTTI_AGENT", "@a"}}), "");
+  EXPECT_EQ(said({{"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_PROCID", "0"}}),
+            "srun has started this command 4 times (SLURM_STEP_NUM_TASKS), and each is a job of "
+            "its own; for one job `srun -n 1 tutti run -n N PROGRAM`, or `srun -n 4 PROGRAM`");
+}
+
 TEST(Allocation, NumbersThatAreNoneAreNamed) {
   for (const char* const value : {"x", "0", "-1", "3x", "99999999999"}) {
     EXPECT_NE(refused({{"SLURM_NTASKS", value}}).find("SLURM_NTASKS=" + std::string(value)),

@@ -118,14 +118,14 @@ TEST(CutArguments, GuessesUnknownOptions) {
 }
 
 TEST(ParseRankCount, NumbersAndWords) {
-  EXPECT_EQ(parse_rank_count("3", 8), 3);
-  EXPECT_EQ(parse_rank_count("auto", 8), 8);
-  EXPECT_EQ(parse_rank_count("cpu", 8), 8);
+  EXPECT_EQ(parse_rank_count("-n", "3", 8), 3);
+  EXPECT_EQ(parse_rank_count("-n", "auto", 8), 8);
+  EXPECT_EQ(parse_rank_count("-n", "cpu", 8), 8);
 }
 
 TEST(ParseRankCount, RefusesWithTheValue) {
   for (const char* text : {"0", "-1", "257", "99999999999", "4x", "", "gpu", "0x4"}) {
-    const std::string message = refusal_of([&] { parse_rank_count(text, 8); });
+    const std::string message = refusal_of([&] { parse_rank_count("-n", text, 8); });
     EXPECT_NE(message.find(text), std::string::npos) << message;
   }
 }

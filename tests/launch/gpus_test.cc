@@ -60,10 +60,10 @@ TEST(VisibleGpus, EndAtTheFirstEntryThatIsNone) {
 }
 
 TEST(VisibleGpus, SayWhyThereAreNone) {
-  EXPECT_EQ(refusal_of([] { ranks_by_gpus(FakeHost(0, 0).gpus(), 0); }),
+  EXPECT_EQ(refusal_of([] { ranks_by_gpus("-n", FakeHost(0, 0).gpus(), 0); }),
             "-n gpu: there is no GPU: no driver of NVIDIA has a GPU here (neither /dev/nvidia0 nor "
             "/proc/driver/nvidia/gpus is there); give a number, 'auto' or 'cpu'");
-  EXPECT_EQ(refusal_of([] { ranks_by_gpus(FakeHost(2, 2).gpus_with("-1"), 0); }),
+  EXPECT_EQ(refusal_of([] { ranks_by_gpus("-n", FakeHost(2, 2).gpus_with("-1"), 0); }),
             "-n gpu: there is no GPU: CUDA_VISIBLE_DEVICES=-1 hides all 2; give a number, 'auto' "
             "or 'cpu'");
   EXPECT_EQ(FakeHost(0, 0).gpus_with("GPU-1a2b").names, Names{}) << "a name makes no GPU";
@@ -71,9 +71,9 @@ TEST(VisibleGpus, SayWhyThereAreNone) {
 
 TEST(RanksByGpus, AreAsManyAsThereAre) {
   const Gpus six = {{"0", "1", "2", "3", "4", "5"}, ""};
-  EXPECT_EQ(ranks_by_gpus(six, 0), 6);
-  EXPECT_EQ(ranks_by_gpus(six, 3), 2);
-  EXPECT_EQ(refusal_of([&] { ranks_by_gpus(six, 4); }),
+  EXPECT_EQ(ranks_by_gpus("-n", six, 0), 6);
+  EXPECT_EQ(ranks_by_gpus("-n", six, 3), 2);
+  EXPECT_EQ(refusal_of([&] { ranks_by_gpus("-n", six, 4); }),
             "-n gpu --gpus-per-rank 4: 6 GPUs cannot be dealt out so; give -n 1");
 }
 

@@ -56,7 +56,7 @@ agent::RankExit an_exit() {
 }
 
 const std::vector<Order> kOrders = {
-    a_prepare(), Start{}, Signal{-1, SIGTERM}, Hold{true}, CloseStream{Stream::err}, End{}};
+    a_prepare(), Start{}, Signal{-1, SIGTERM}, Hold{true}, CloseStream{Stream::err, {0, 3}}, End{}};
 const std::vector<Note> kNotes = {KeeperIs{7},         Started{1, 8}, ExecFailed{1, ENOENT, false},
                                   Stopped{1, SIGTSTP}, Continued{1},  Exited{1, 256},
                                   NoKeeper{EAGAIN}};

@@ -40,6 +40,7 @@ TEST(Hostfile, IsMpiruns) {
                                    "# two nodes\n\na slots=8  # fast\r\nme@b\tslots=4 "
                                    "max_slots=6\nb slots=1\nc\n")),
             "a=8 b=5 c=1 ");
+  EXPECT_EQ(text_of(parse_hostfile("hosts", "a max_slots=4\nb max-slots=3 slots=2\n")), "a=4 b=2 ");
 }
 
 TEST(Hostfile, NamesTheLineThatIsNone) {
@@ -55,14 +56,17 @@ TEST(Hostfile, IsReadWholeOrRefused) {
   const std::string file = testing::TempDir() + "tutti_hosts_" + std::to_string(::getpid());
   const auto write = [&](const std::string& text) { std::ofstream(file) << text; };
   write("a\nb");
-  EXPECT_EQ(read_hostfile(file), "a\nb");
+  EXPECT_EQ(read_hostfile("--hostfile", file), "a\nb");
   write(std::string(std::size_t{1} << 20, '#'));
-  EXPECT_EQ(read_hostfile(file).size(), std::size_t{1} << 20);
-  EXPECT_NE(refusal_of([] { read_hostfile("/dev/zero"); }).find("is longer than 1048576 bytes"),
+  EXPECT_EQ(read_hostfile("--hostfile", file).size(), std::size_t{1} << 20);
+  EXPECT_NE(refusal_of([] {
+              read_hostfile("--hostfile", "/dev/zero");
+            }).find("is longer than 1048576 bytes"),
             std::string::npos);
-  EXPECT_EQ(refusal_of([] { read_hostfile("/"); }), "--hostfile /: cannot be read: Is a directory");
+  EXPECT_EQ(refusal_of([] { read_hostfile("--hostfile", "/"); }),
+            "--hostfile /: cannot be read: Is a directory");
   std::filesystem::remove(file);
-  EXPECT_EQ(refusal_of([&] { read_hostfile(file); }),
+  EXPECT_EQ(refusal_of([&] { read_hostfile("--hostfile", file); }),
             "--hostfile " + file + ": cannot be read: No such file or directory");
 }
 

@@ -17,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -98,6 +99,22 @@ void print_environment(Start start) {
       .join(20s);
 }
 
+/// Each of them once, though nobody flushes what C++ keeps in buffers of its own.
+void print_unflushed(Start start) {
+  std::ios::sync_with_stdio(false);
+  std::cout << "main ";
+  std::clog << "log ";
+  tutti::spawn(2,
+               [](int) {
+                 std::cout << "rank ";
+                 std::clog << "its log ";
+                 std::wcout << L"wide ";
+               },
+               {.start = start})
+      .join(20s);
+  std::cout << "end\n";
+}
+
 /// A rank that saves when it is asked to end.
 void save_when_asked(int rank) {
   static std::atomic<bool> asked = false;
@@ -139,6 +156,10 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
   }
   if (way == "environment") {
     print_environment(start);
+    return 0;
+  }
+  if (way == "unflushed") {
+    print_unflushed(start);
     return 0;
   }
   if (way == "name") {

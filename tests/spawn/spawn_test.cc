@@ -317,6 +317,20 @@ TEST_F(Spawning, AStoppedRankIsNamedAndACutTextSaysSo) {
   EXPECT_TRUE(cut.ends_with("zzz... (cut)")) << cut.size();
 }
 
+TEST_F(Spawning, WhatIsInBuffersOfCppIsPrintedOnce) {
+  const Ended ended = run({"fork", "unflushed"});
+  std::string out = ended.out;
+  for (const char* const word : {"rank ", "wide "}) {
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::size_t at = out.find(word);
+      ASSERT_NE(at, std::string::npos) << ended.out;
+      out.erase(at, std::string(word).size());
+    }
+  }
+  EXPECT_EQ(out, "main end\n") << ended.out;
+  EXPECT_EQ(ended.err, "log its log its log ");
+}
+
 TEST_F(Spawning, RanksByExecHaveTheProgramsName) {
   const Ended ended = run({"exec", "name"});
   EXPECT_EQ(ended.out, "spawn_program\n") << ended.err;
