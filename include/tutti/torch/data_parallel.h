@@ -32,6 +32,8 @@ struct DataParallelOptions {
   /// torch. Clone a gradient that is to outlive zero_grad(): the next step writes into the view.
   bool gradients_as_views = true;
   /// Copy rank 0's buffers (BatchNorm's running statistics) to all before each training forward.
+  /// Autograd does not see it: several forwards may go before a backward. One of your own that
+  /// backward reads must not differ between ranks then.
   bool broadcast_buffers = true;
   /// Copy rank 0's parameters and buffers to all when the model is wrapped. Without it they must be
   /// equal already (loaded from one file): nothing compares them.

@@ -80,6 +80,7 @@ struct DataParallel::Impl {
   // ---- one step ----
   void set_synchronise(bool on);
   void forward_begins(Where where);
+  void copy_buffers();
   void forward_ended(const std::vector<at::Tensor>& outputs);
   void backward_began(const ddp::TrainedPtr& from);
   void backward_reached(const ddp::TrainedPtr& from);

@@ -97,8 +97,7 @@ void DataParallel::Impl::shadow(const std::function<void()>& after_backward) {
     const ddp::Word others = take_turn({ddp::Turn::left, false, 0});
     if (attendance->is_over()) return;
     if (others.turn == ddp::Turn::forward) {
-      ProcessGroup ranks = group();
-      ddp::broadcast_tensors(ranks, tensors.buffers, root(), at(for_buffers));
+      copy_buffers();
     } else {
       shadow_backward(others);
       if (after_backward) after_backward();

@@ -23,9 +23,17 @@ void DataParallel::Impl::forward_begins(Where where) {
   if (!synchronise || !options.broadcast_buffers || !module->is_training()) return;
   if (tensors.buffers.empty()) return;
   if (attendance) take_turn({ddp::Turn::forward, false, agreed_digest()});
-  ProcessGroup ranks = group();
-  ddp::broadcast_tensors(ranks, tensors.buffers, root(), at(for_buffers));
+  copy_buffers();
   stats.exposed += Clock::now() - step_began;
+}
+
+/// The graphs of earlier forwards have saved BatchNorm's running statistics; no backward uses them.
+/// So buffers are written past their version counters, as BatchNorm itself does it.
+void DataParallel::Impl::copy_buffers() {
+  std::vector<at::Tensor> buffers;
+  for (const at::Tensor& buffer : tensors.buffers) buffers.push_back(ddp::without_history(buffer));
+  ProcessGroup ranks = group();
+  ddp::broadcast_tensors(ranks, buffers, root(), at(for_buffers));
 }
 
 void DataParallel::Impl::forward_ended(const std::vector<at::Tensor>& outputs) {
