@@ -113,6 +113,55 @@ TEST(Hooks, OneCompressionMayServeTwoModelsInOneBackward) {
   });
 }
 
+/// A backward that fails and leaves gradients as they were.
+void give_up_a_step(DistributedDataParallel<NetImpl>& model, const Tensor& input) {
+  std::vector<Tensor> before;
+  for (const Tensor& parameter : model.parameters()) before.push_back(parameter.grad().clone());
+  const Tensor loss = loss_of(model.forward(input));
+  break_backward = true;
+  try {
+    loss.backward();
+    check(false, "nothing was thrown");
+  } catch (const std::exception& error) {
+    check_contains(error.what(), "broken by the test");
+  }
+  break_backward = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    model.parameters()[i].mutable_grad() = before[i];
+  }
+}
+
+/// What is neither trained nor reached is marked once: its bucket may have been reduced since.
+TEST(Hooks, WhatIsFrozenWithAGradientThatNoSyncHasKeptGoesOnce) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool views : {true, false}) {
+      Net net = make_net();
+      auto model = DistributedDataParallel(
+          net, world,
+          {.bucket_bytes = 64, .find_unused_parameters = true, .gradients_as_views = views});
+      model.set_communication_hook("mean", [](const GradientBucket& bucket, ProcessGroup& group) {
+        group.all_reduce(bucket.gradients, {.op = bucket.mean}, bucket.where);
+        return group.barrier({}, async, bucket.where);
+      });
+      {
+        const auto local = model.no_sync();
+        loss_of(model.forward(share(world, 0))).backward();
+      }
+      give_up_a_step(model, share(world, 2));  // then one forward is the only one of its step
+      for (Tensor& parameter : net->spare->parameters()) parameter.requires_grad_(false);
+      loss_of(model.forward(share(world, 1))).backward();
+      Net alone = make_net();
+      loss_of(alone->forward(batch(0))).backward();
+      for (Tensor& parameter : alone->spare->parameters()) parameter.requires_grad_(false);
+      loss_of(alone->forward(batch(1))).backward();
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12,
+                   alone->named_parameters()[i].key());
+      }
+    }
+  });
+}
+
 TEST(Hooks, NamesThatDifferAreToldAndTheOneBeforeStays) {
   on_ranks(3, [](ProcessGroup& world) {
     Net net = make_net();

@@ -67,7 +67,7 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
   if (!looks_for_unused()) return;
   for (const std::size_t parameter : unreached) {
     const std::size_t place = plan->place_of(parameter);
-    if (place != ddp::Plan::kNoPlace) mark_without_gradient(place);
+    if (place != ddp::Plan::kNoPlace && is_trained(place)) mark_without_gradient(place);
   }
 } catch (...) {
   start_over();
