@@ -66,7 +66,8 @@ struct DataParallelStats {
   std::chrono::nanoseconds exposed{0};      ///< forward or backward stood still for communication
   std::chrono::nanoseconds compute() const { return total - exposed; }
   /// Buckets are reduced while backward runs. On one host whose ranks compute on all its cores they
-  /// are reduced after it: there it is faster. Always where a rank's model is on CUDA.
+  /// are reduced after it: there it is faster. Always where a rank's model is on CUDA. Never where
+  /// a parameter has another wrapper, too.
   bool overlaps = false;
   /// By rank: in how many steps it came last to the buckets, so that the others waited for it. The
   /// same on all ranks. It is known of 16 steps at a time, after an all_gather of 128 bytes.

@@ -67,8 +67,7 @@ void DataParallel::Impl::shadow_backward(const ddp::Word& others) try {
     agree_on(std::make_shared<const ddp::Trained>(std::move(now)), std::move(wanted),
              others.digest);
   }
-  reorder_buckets();
-  if (options.static_graph) plan->begin_graph(trained->set);
+  begin_exchange();
   mark_shadowed();
   finish();
 } catch (...) {
