@@ -11,8 +11,8 @@ namespace tutti {
 /// Gradients of one dtype that this rank has computed and that travel together.
 struct GradientBucket {
   Buffer gradients;  ///< flat, with zeros between gradients; the mean is to take their place
-  /// What makes a mean of the ranks' gradients: avg; while a join divides by the ranks that are
-  /// still in, premul_sum.
+  /// What makes a mean of the ranks' gradients: avg; once ranks have left a join that divides by
+  /// those still in, premul_sum.
   ReduceOp mean = ReduceOp::avg;
   std::size_t index = 0;  ///< buckets come in this order, from 0, on all ranks
   std::size_t count = 1;  ///< of buckets in the step

@@ -249,7 +249,8 @@ void DataParallel::Impl::fail_incomplete() {
 
 /// What makes a mean of the ranks' gradients.
 ReduceOp DataParallel::Impl::mean() const {
-  if (!attendance || join_options.divide_by_world) return ReduceOp::avg;
+  const bool is_of_all = !attendance || join_options.divide_by_world || !attendance->has_shadows();
+  if (is_of_all) return ReduceOp::avg;
   return ReduceOp::premul_sum(1.0 / attendance->count());
 }
 
