@@ -1,6 +1,7 @@
 // What DistributedDataParallel promises besides the right gradients: errors that name names, unused
 // and shared parameters, accumulation, checkpointed blocks, buffers, and nothing stale after a
 // failure.
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -149,6 +150,21 @@ TEST(DataParallel, AWrapperThatWasMovedFromSaysSo) {
     check_contains(error_of(ErrorCode::kUnsupported, [&] { (void)second.clone(); }),
                    "model.module()->clone()");
     loss_of(second.forward(batch(0))).backward();
+  });
+}
+
+TEST(DataParallel, NoSyncGoesWithAWrapperThatIsMoved) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    DistributedDataParallel first(net, world, {.bucket_bytes = 512});
+    std::optional<detail::DataParallel::NoSync> local(std::in_place, first);
+    loss_of(first.forward(share(world, 0))).backward();
+    DistributedDataParallel second(std::move(first));
+    check(second.stats().steps == 0, "nothing was exchanged");
+    local.reset();
+    loss_of(second.forward(share(world, 1))).backward();
+    check(second.stats().steps == 1, "now it is");
+    check_gradients(net, expected_gradients(net, 0, 2), "two micro-batches");
   });
 }
 

@@ -115,7 +115,7 @@ class TUTTI_API DataParallel : public torch::nn::Module {
     ~NoSync();
 
    private:
-    DataParallel& owner_;
+    Impl* impl_;
     bool before_;
   };
 
