@@ -146,8 +146,10 @@ State read_safetensors(const File& file) {
       continue;
     }
     for (const auto& [key, value] : entry.items()) {
-      if (value.is_string() && state.values.size() < kMostBeside)
-        state.values[key] = value.get<std::string>();
+      if (!value.is_string() || key.size() > kMostTextBytes) continue;
+      const auto& text = value.get_ref<const std::string&>();
+      if (text.size() <= kMostTextBytes && state.values.size() < kMostBeside)
+        state.values[key] = text;
     }
   }
   check_cover(state.tensors, data);

@@ -529,6 +529,16 @@ TEST(Safetensors, ElementsOfAnotherKind) {
   expect_says(state.tensors.at(0).problem, {"F4", "not read"});
 }
 
+TEST(Safetensors, MetadataOfLongTextsIsLeftOut) {
+  const Folder folder;
+  const std::string most(4096, 'x'), more(4097, 'y');
+  const State state = read(folder.write(
+      "meta", safetensors(fmt::format(R"({{"__metadata__":{{"a":"{}","b":"{}","{}":"c"}}}})", most,
+                                      more, more),
+                          "")));
+  EXPECT_EQ(state.values, (std::map<std::string, Value>{{"a", most}}));
+}
+
 TEST(Safetensors, LengthOfTheHeader) {
   const Folder folder;
   std::string bytes = safetensors("{}", "");

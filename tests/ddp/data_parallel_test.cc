@@ -1,6 +1,7 @@
 // What DistributedDataParallel promises besides the right gradients: errors that name names, unused
 // and shared parameters, accumulation, checkpointed blocks, buffers, and nothing stale after a
 // failure.
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -152,6 +153,21 @@ TEST(DataParallel, AWrapperThatWasMovedFromSaysSo) {
   });
 }
 
+TEST(DataParallel, NoSyncGoesWithAWrapperThatIsMoved) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    DistributedDataParallel first(net, world, {.bucket_bytes = 512});
+    std::optional<detail::DataParallel::NoSync> local(std::in_place, first);
+    loss_of(first.forward(share(world, 0))).backward();
+    DistributedDataParallel second(std::move(first));
+    check(second.stats().steps == 0, "nothing was exchanged");
+    local.reset();
+    loss_of(second.forward(share(world, 1))).backward();
+    check(second.stats().steps == 1, "now it is");
+    check_gradients(net, expected_gradients(net, 0, 2), "two micro-batches");
+  });
+}
+
 /// Gradients would be the mean over one group, or over the other.
 TEST(DataParallel, AParameterIsTrainedOverTheSameRanksByAllItsWrappers) {
   on_ranks(2, [](ProcessGroup& world) {
@@ -248,6 +264,52 @@ TEST(DataParallel, NoSyncAccumulatesLocally) {
       check_gradients(net, expected_gradients(net, 2 * round, 2), "two micro-batches");
     }
   });
+}
+
+/// A siamese model, or the discriminator of a GAN: the second forward copies buffers that the graph
+/// of the first one has saved.
+void train_with_two_forwards(ProcessGroup& world, bool in_one_backward) {
+  const auto make = [] {
+    torch::manual_seed(3);
+    torch::nn::Sequential net(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8),
+                              torch::nn::Linear(8, 2));
+    net->to(torch::kDouble);
+    return net;
+  };
+  torch::nn::Sequential net = make(), alone = make();
+  auto model = DistributedDataParallel(net, world);
+  torch::optim::SGD optimizer(net->parameters(), 0.1), alone_optimizer(alone->parameters(), 0.1);
+  const int ranks = world.world_size();
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    const Tensor one = loss_of(model.forward(share(world, 2 * step)));
+    const Tensor other = loss_of(model.forward(share(world, 2 * step + 1)));
+    if (in_one_backward) {
+      (one + other).backward();
+    } else {
+      one.backward();
+      other.backward();
+    }
+    optimizer.step();
+    check_same_everywhere(world, *net);
+    alone_optimizer.zero_grad();
+    for (int i = 0; i < 2 * ranks; ++i) {
+      const Tensor part = batch(2 * step + i % 2).chunk(ranks)[static_cast<std::size_t>(i / 2)];
+      (loss_of(alone->forward(part)) / ranks).backward();
+    }
+    alone_optimizer.step();
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      check_near(net->parameters()[i], alone->parameters()[i], 1e-9, "as in one process");
+    }
+  }
+}
+
+TEST(DataParallel, SeveralForwardsOfABatchNormMayGoBeforeABackward) {
+  for (const int ranks : {2, 3}) {
+    on_ranks(ranks, [](ProcessGroup& world) {
+      for (const bool in_one : {true, false}) train_with_two_forwards(world, in_one);
+    });
+  }
 }
 
 TEST(DataParallel, CheckpointedBlocksWork) {

@@ -287,6 +287,38 @@ TEST(Forms, EvaluationWithGradients) {
   });
 }
 
+// ---- optimizers that call the model ------------------------------------------------------------
+
+/// The search follows the loss: the ranks' own ones would lead each rank somewhere else.
+TEST(Forms, LbfgsSearchesByTheMeanOfTheRanksLosses) {
+  on_ranks(3, [](ProcessGroup& world) {
+    nn::Sequential net = make_mlp(1), alone = make_mlp(1);
+    DistributedDataParallel model(net, world, {.bucket_bytes = 128});
+    const auto options = torch::optim::LBFGSOptions(0.5).max_iter(5).line_search_fn("strong_wolfe");
+    torch::optim::LBFGS optimizer(model.parameters(), options);
+    torch::optim::LBFGS alone_optimizer(alone->parameters(), options);
+    const Share share{&world};
+    for (int step = 0; step < 4; ++step) {
+      optimizer.step([&] {
+        optimizer.zero_grad();
+        const Tensor loss = loss_of(model.forward(share(batch(step))));
+        loss.backward();
+        Tensor mean = loss.detach().clone();
+        world.all_reduce(mean, ReduceOp::avg);
+        return mean;
+      });
+      check_same_everywhere(world, *net);
+      alone_optimizer.step([&] {
+        alone_optimizer.zero_grad();
+        const Tensor loss = loss_of(alone->forward(batch(step)));
+        loss.backward();
+        return loss;
+      });
+    }
+    check_like(world, *net, *alone, "LBFGS");
+  });
+}
+
 // ---- several models ----------------------------------------------------------------------------
 
 TEST(Forms, TwoWrappersOnOneGroup) {

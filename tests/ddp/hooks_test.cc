@@ -113,6 +113,161 @@ TEST(Hooks, OneCompressionMayServeTwoModelsInOneBackward) {
   });
 }
 
+/// A model that ends in a layer of its own behind another, which other models may have, too.
+struct HeadedImpl : torch::nn::Module {
+  HeadedImpl(const Net& the_body, std::uint64_t seed) : body(the_body) {
+    torch::manual_seed(seed);
+    head = torch::nn::Linear(6, 2);
+    head->to(torch::kDouble);
+    register_module("body", body);
+    register_module("head", head);
+  }
+  Tensor forward(const Tensor& x) { return head(body->forward(x)); }
+  Net body;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Headed);
+
+void rank_1_comes_late(ProcessGroup& world) {
+  if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
+
+/// What becomes of gradients between steps.
+enum class Between { none, zeros, kept };
+
+void zero_between(torch::nn::Module& module, Between between) {
+  if (between != Between::kept) module.zero_grad(between == Between::none);
+}
+
+/// The inner wrapper's buckets are those that the outer one's hooks find the gradients in.
+void train_wrapped_twice(ProcessGroup& world, bool hook_inside, Between between) {
+  Net net = make_net(), alone = make_net();
+  auto inner = std::make_shared<DistributedDataParallel<NetImpl>>(
+      net.ptr(), world, DataParallelOptions{.bucket_bytes = 64});
+  DistributedDataParallel outer(inner, world, {.bucket_bytes = 64});
+  if (hook_inside) {
+    inner->set_communication_hook("mean", mean_of);
+  } else {
+    outer.set_communication_hook("mean", mean_of);
+  }
+  for (int step = 0; step < 4; ++step) {
+    zero_between(*net, between);
+    zero_between(*alone, between);
+    const Tensor loss = loss_of(outer.forward(share(world, step)));
+    rank_1_comes_late(world);
+    loss.backward();
+    loss_of(alone->forward(batch(step))).backward();
+    for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+      check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12,
+                 "wrapped twice, step " + std::to_string(step));
+    }
+    check_same_gradients(world, net);
+  }
+}
+
+TEST(Hooks, AModelMayBeWrappedTwice) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool hook_inside : {true, false}) {
+      for (const Between between : {Between::none, Between::zeros, Between::kept}) {
+        train_wrapped_twice(world, hook_inside, between);
+      }
+    }
+  });
+}
+
+/// Forwards and backward of both, in the order of wrapping or the other way round.
+void train_on_one_body(ProcessGroup& world, bool in_order, bool views, Between between) {
+  const auto make = [] {
+    const Net body = make_net();
+    return std::pair(Headed(body, 2), Headed(body, 3));
+  };
+  auto [a, b] = make();
+  auto [a_alone, b_alone] = make();
+  const DataParallelOptions options{.bucket_bytes = 64, .gradients_as_views = views};
+  DistributedDataParallel one(a, world, options), other(b, world, {.bucket_bytes = 64});
+  one.set_communication_hook("mean", mean_of);
+  other.set_communication_hook("mean", mean_of);
+  for (int step = 0; step < 4; ++step) {
+    for (Headed model : {a, b, a_alone, b_alone}) zero_between(*model, between);
+    const auto forward = [&](auto& model) { return loss_of(model.forward(share(world, step))); };
+    const Tensor first = in_order ? forward(one) : forward(other);
+    const Tensor second = in_order ? forward(other) : forward(one);
+    rank_1_comes_late(world);
+    (first + second).backward();
+    (loss_of(a_alone->forward(batch(step))) + loss_of(b_alone->forward(batch(step)))).backward();
+    const auto check_like = [&](const Headed& net, const Headed& expected) {
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_near(net->parameters()[i].grad(), expected->parameters()[i].grad(), 1e-12,
+                   "one body, step " + std::to_string(step));
+      }
+    };
+    check_like(a, a_alone);
+    check_like(b, b_alone);
+    check_same_gradients(world, a->body);
+  }
+}
+
+TEST(Hooks, TwoModelsWithOneBodyMayGoInOneBackward) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool in_order : {true, false}) {
+      for (const bool views : {true, false}) {
+        for (const Between between : {Between::none, Between::zeros, Between::kept}) {
+          train_on_one_body(world, in_order, views, between);
+        }
+      }
+    }
+  });
+}
+
+/// A backward that fails and leaves gradients as they were.
+void give_up_a_step(DistributedDataParallel<NetImpl>& model, const Tensor& input) {
+  std::vector<Tensor> before;
+  for (const Tensor& parameter : model.parameters()) before.push_back(parameter.grad().clone());
+  const Tensor loss = loss_of(model.forward(input));
+  break_backward = true;
+  try {
+    loss.backward();
+    check(false, "nothing was thrown");
+  } catch (const std::exception& error) {
+    check_contains(error.what(), "broken by the test");
+  }
+  break_backward = false;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    model.parameters()[i].mutable_grad() = before[i];
+  }
+}
+
+/// What is neither trained nor reached is marked once: its bucket may have been reduced since.
+TEST(Hooks, WhatIsFrozenWithAGradientThatNoSyncHasKeptGoesOnce) {
+  on_ranks(2, [](ProcessGroup& world) {
+    for (const bool views : {true, false}) {
+      Net net = make_net();
+      auto model = DistributedDataParallel(
+          net, world,
+          {.bucket_bytes = 64, .find_unused_parameters = true, .gradients_as_views = views});
+      model.set_communication_hook("mean", [](const GradientBucket& bucket, ProcessGroup& group) {
+        group.all_reduce(bucket.gradients, {.op = bucket.mean}, bucket.where);
+        return group.barrier({}, async, bucket.where);
+      });
+      {
+        const auto local = model.no_sync();
+        loss_of(model.forward(share(world, 0))).backward();
+      }
+      give_up_a_step(model, share(world, 2));  // then one forward is the only one of its step
+      for (Tensor& parameter : net->spare->parameters()) parameter.requires_grad_(false);
+      loss_of(model.forward(share(world, 1))).backward();
+      Net alone = make_net();
+      loss_of(alone->forward(batch(0))).backward();
+      for (Tensor& parameter : alone->spare->parameters()) parameter.requires_grad_(false);
+      loss_of(alone->forward(batch(1))).backward();
+      for (std::size_t i = 0; i < net->parameters().size(); ++i) {
+        check_near(net->parameters()[i].grad(), alone->parameters()[i].grad(), 1e-12,
+                   alone->named_parameters()[i].key());
+      }
+    }
+  });
+}
+
 TEST(Hooks, NamesThatDifferAreToldAndTheOneBeforeStays) {
   on_ranks(3, [](ProcessGroup& world) {
     Net net = make_net();

@@ -136,6 +136,30 @@ TEST(Join, AveragesMayDivideByTheRanksStillIn) {
                   }});
 }
 
+/// Thirds of the ranks' gradients, added, have other bits than a third of their sum.
+TEST(Join, WhileAllRanksAreInMeansHaveTheBitsOfThoseOutsideOfAJoin) {
+  on_ranks(3, [](ProcessGroup& world) {
+    const auto hash_after_training = [&](const std::optional<JoinOptions>& how) {
+      Net net = make_net();
+      auto model = DistributedDataParallel(net, world, kSmallBuckets);
+      torch::optim::SGD optimizer(net->parameters(), 0.1);
+      std::optional<detail::DataParallel::Join> join;
+      if (how) join.emplace(model, *how, Where::current());
+      for (int step = 0; step < 3; ++step) {
+        optimizer.zero_grad();
+        loss_of(model.forward(batch_of(world.rank(), step))).backward();
+        optimizer.step();
+      }
+      return parameter_hash(*net);
+    };
+    const std::uint64_t outside = hash_after_training({});
+    for (const bool by_world : {true, false}) {
+      check(hash_after_training(JoinOptions{.divide_by_world = by_world}) == outside,
+            by_world ? "divided by all" : "divided by those who are in");
+    }
+  });
+}
+
 TEST(Join, GoesWithNoSyncUnusedParametersFreezingAndHooks) {
   const auto skip = [](Net& net, int rank, int step) { net->skipped = (rank + step) % 4; };
   const auto thaw = [](Net& net, int step) {

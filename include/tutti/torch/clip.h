@@ -11,7 +11,9 @@ namespace tutti {
 
 /// What to do about a norm that is NaN or infinite.
 enum class NotFinite {
-  scale,  ///< nothing special: gradients become zero where they are finite, else NaN; as in torch
+  /// Nothing special, as in torch. A norm that is NaN makes all gradients NaN; an infinite one
+  /// makes them zero where they are finite, else NaN.
+  scale,
   error,  ///< kInvalidArgument; the gradients stay as they are
   skip,   ///< the gradients stay as they are
 };

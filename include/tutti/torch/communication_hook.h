@@ -11,8 +11,8 @@ namespace tutti {
 /// Gradients of one dtype that this rank has computed and that travel together.
 struct GradientBucket {
   Buffer gradients;  ///< flat, with zeros between gradients; the mean is to take their place
-  /// What makes a mean of the ranks' gradients: avg; while a join divides by the ranks that are
-  /// still in, premul_sum.
+  /// What makes a mean of the ranks' gradients: avg; once ranks have left a join that divides by
+  /// those still in, premul_sum.
   ReduceOp mean = ReduceOp::avg;
   std::size_t index = 0;  ///< buckets come in this order, from 0, on all ranks
   std::size_t count = 1;  ///< of buckets in the step
@@ -35,8 +35,8 @@ struct GradientBucket {
 /// Lifetime  Gradients and group outlive the Work, which is waited for before backward returns.
 /// Ordering  All ranks start the same operations for a bucket. What must follow an operation is a
 ///           callback of Work::then.
-/// Threads   Called by the thread that runs backward (on CUDA one of libtorch's), while it runs;
-///           what `then` calls, by others.
+/// Threads   Called by the thread that runs backward (on CUDA one of libtorch's), while it runs, or
+///           at its end where a parameter has another wrapper, too; what `then` calls, by others.
 /// Errors    One that throws, or returns a Work of no operation, ends the step with
 ///           kInvalidArgument that names it; an Error of Tutti's comes out as it is. A hook that
 ///           exchanges nothing returns the Work of a barrier.

@@ -32,6 +32,8 @@ struct DataParallelOptions {
   /// torch. Clone a gradient that is to outlive zero_grad(): the next step writes into the view.
   bool gradients_as_views = true;
   /// Copy rank 0's buffers (BatchNorm's running statistics) to all before each training forward.
+  /// Autograd does not see it: several forwards may go before a backward. One of your own that
+  /// backward reads must not differ between ranks then.
   bool broadcast_buffers = true;
   /// Copy rank 0's parameters and buffers to all when the model is wrapped. Without it they must be
   /// equal already (loaded from one file): nothing compares them.
@@ -64,7 +66,8 @@ struct DataParallelStats {
   std::chrono::nanoseconds exposed{0};      ///< forward or backward stood still for communication
   std::chrono::nanoseconds compute() const { return total - exposed; }
   /// Buckets are reduced while backward runs. On one host whose ranks compute on all its cores they
-  /// are reduced after it: there it is faster. Always where a rank's model is on CUDA.
+  /// are reduced after it: there it is faster. Always where a rank's model is on CUDA. Never where
+  /// a parameter has another wrapper, too.
   bool overlaps = false;
   /// By rank: in how many steps it came last to the buckets, so that the others waited for it. The
   /// same on all ranks. It is known of 16 steps at a time, after an all_gather of 128 bytes.
@@ -112,7 +115,7 @@ class TUTTI_API DataParallel : public torch::nn::Module {
     ~NoSync();
 
    private:
-    DataParallel& owner_;
+    Impl* impl_;
     bool before_;
   };
 

@@ -133,7 +133,8 @@ class TUTTI_API SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchN
 /// Errors    kInvalidArgument: the input's dimensions, features or dtype do not fit; all ranks
 ///           together have one value per channel, or none. kCollectiveMismatch: ranks that disagree
 ///           about the features, or the order. kClosed: the group is gone. kUnsupported:
-///           create_graph; a tensor that is not on the CPU. Running statistics are as before then.
+///           create_graph; a tensor that is neither on the CPU nor on CUDA. Running statistics are
+///           as before then.
 TORCH_MODULE(SyncBatchNorm1d);
 TORCH_MODULE(SyncBatchNorm2d);  ///< as SyncBatchNorm1d
 TORCH_MODULE(SyncBatchNorm3d);  ///< as SyncBatchNorm1d

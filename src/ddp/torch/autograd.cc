@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -175,6 +176,13 @@ std::optional<Contest> BackwardWatch::follow_parameters() {
     hook.accumulator = std::move(accumulator);
   }
   return std::nullopt;
+}
+
+bool BackwardWatch::shares_parameters() const {
+  const auto is_other = [this](const State& state) { return &state != state_.get(); };
+  return std::ranges::any_of(state_->hooks, [&](const State::Hook& hook) {
+    return hook.accumulator && State::After::find(*hook.accumulator, is_other) != nullptr;
+  });
 }
 
 void BackwardWatch::enable(bool on) { state_->enabled = on; }

@@ -69,6 +69,8 @@ class BackwardWatch {
   /// Thawing, loading a model or changing its type may give parameters new accumulators: watches
   /// those. Stops at one that is contested.
   std::optional<Contest> follow_parameters();
+  /// Whether another one follows one of the parameters, too.
+  bool shares_parameters() const;
   /// Watches what a forward has returned; backward from it is the outermost task.
   void watch_outputs(const std::vector<at::Tensor>& outputs, const TrainedPtr& trained);
   /// Whether this thread is inside a backward, of whatever model.

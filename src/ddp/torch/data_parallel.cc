@@ -365,10 +365,10 @@ std::shared_ptr<torch::nn::Module> DataParallel::clone(const std::optional<torch
 }
 
 DataParallel::NoSync::NoSync(DataParallel& owner)
-    : owner_(owner), before_(owner.impl().synchronise) {
-  owner_.impl_->set_synchronise(false);
+    : impl_(&owner.impl()), before_(impl_->synchronise) {
+  impl_->set_synchronise(false);
 }
 
-DataParallel::NoSync::~NoSync() { owner_.impl_->set_synchronise(before_); }
+DataParallel::NoSync::~NoSync() { impl_->set_synchronise(before_); }
 
 }  // namespace tutti::detail

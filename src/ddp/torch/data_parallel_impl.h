@@ -80,7 +80,9 @@ struct DataParallel::Impl {
   // ---- one step ----
   void set_synchronise(bool on);
   void forward_begins(Where where);
+  void copy_buffers();
   void forward_ended(const std::vector<at::Tensor>& outputs);
+  void begin_exchange();
   void backward_began(const ddp::TrainedPtr& from);
   void backward_reached(const ddp::TrainedPtr& from);
   void gradient_complete(std::size_t parameter);
@@ -92,6 +94,7 @@ struct DataParallel::Impl {
   void learn_graph();
   [[noreturn]] void fail_incomplete();
   void launch(std::size_t bucket);
+  void start(std::size_t bucket);
   Work start_packed(ddp::Bucket& due, DType dtype, ProcessGroup& ranks);
   void unpack(ddp::Bucket& due);
   void wait(std::size_t bucket);
@@ -167,6 +170,7 @@ struct DataParallel::Impl {
   int forwards = 0;                    // since the last step
   std::vector<std::size_t> unreached;  // by the only forward since then, where asked for
   std::vector<std::uint8_t> used;      // by place, in this step: 0 if there is no gradient
+  bool shares_parameters = false;      // with another wrapper, in this step
 
   DataParallelStats stats;
   ddp::Arrivals arrivals;

@@ -67,8 +67,7 @@ void DataParallel::Impl::shadow_backward(const ddp::Word& others) try {
     agree_on(std::make_shared<const ddp::Trained>(std::move(now)), std::move(wanted),
              others.digest);
   }
-  reorder_buckets();
-  if (options.static_graph) plan->begin_graph(trained->set);
+  begin_exchange();
   mark_shadowed();
   finish();
 } catch (...) {
@@ -97,8 +96,7 @@ void DataParallel::Impl::shadow(const std::function<void()>& after_backward) {
     const ddp::Word others = take_turn({ddp::Turn::left, false, 0});
     if (attendance->is_over()) return;
     if (others.turn == ddp::Turn::forward) {
-      ProcessGroup ranks = group();
-      ddp::broadcast_tensors(ranks, tensors.buffers, root(), at(for_buffers));
+      copy_buffers();
     } else {
       shadow_backward(others);
       if (after_backward) after_backward();

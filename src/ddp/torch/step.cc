@@ -23,9 +23,17 @@ void DataParallel::Impl::forward_begins(Where where) {
   if (!synchronise || !options.broadcast_buffers || !module->is_training()) return;
   if (tensors.buffers.empty()) return;
   if (attendance) take_turn({ddp::Turn::forward, false, agreed_digest()});
-  ProcessGroup ranks = group();
-  ddp::broadcast_tensors(ranks, tensors.buffers, root(), at(for_buffers));
+  copy_buffers();
   stats.exposed += Clock::now() - step_began;
+}
+
+/// The graphs of earlier forwards have saved BatchNorm's running statistics; no backward uses them.
+/// So buffers are written past their version counters, as BatchNorm itself does it.
+void DataParallel::Impl::copy_buffers() {
+  std::vector<at::Tensor> buffers;
+  for (const at::Tensor& buffer : tensors.buffers) buffers.push_back(ddp::without_history(buffer));
+  ProcessGroup ranks = group();
+  ddp::broadcast_tensors(ranks, buffers, root(), at(for_buffers));
 }
 
 void DataParallel::Impl::forward_ended(const std::vector<at::Tensor>& outputs) {
@@ -34,6 +42,13 @@ void DataParallel::Impl::forward_ended(const std::vector<at::Tensor>& outputs) {
   if (!looks_for_unused()) return;
   unreached.clear();
   if (++forwards == 1) unreached = watch->unreached_from(outputs);
+}
+
+void DataParallel::Impl::begin_exchange() {
+  reorder_buckets();
+  shares_parameters = watch->shares_parameters();
+  stats.overlaps = overlap != ddp::Overlap::none && !shares_parameters;
+  if (options.static_graph) plan->begin_graph(trained->set);
 }
 
 /// What will get no gradient is marked at once, so that its buckets need not wait for the end.
@@ -49,8 +64,7 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
   if (attendance) say_backward(now);
   meet_after_giving_up();
   agree(now);
-  reorder_buckets();
-  if (options.static_graph) plan->begin_graph(trained->set);
+  begin_exchange();
   used.assign(plan->count(), 1);
   for (std::size_t place = 0; place < plan->count(); ++place) {
     const bool is_unused = options.static_graph && plan->graph.is_unused(place);
@@ -59,7 +73,7 @@ void DataParallel::Impl::backward_began(const ddp::TrainedPtr& from) try {
   if (!looks_for_unused()) return;
   for (const std::size_t parameter : unreached) {
     const std::size_t place = plan->place_of(parameter);
-    if (place != ddp::Plan::kNoPlace) mark_without_gradient(place);
+    if (place != ddp::Plan::kNoPlace && is_trained(place)) mark_without_gradient(place);
   }
 } catch (...) {
   start_over();
@@ -235,19 +249,26 @@ void DataParallel::Impl::fail_incomplete() {
 
 /// What makes a mean of the ranks' gradients.
 ReduceOp DataParallel::Impl::mean() const {
-  if (!attendance || join_options.divide_by_world) return ReduceOp::avg;
+  const bool is_of_all = !attendance || join_options.divide_by_world || !attendance->has_shadows();
+  if (is_of_all) return ReduceOp::avg;
   return ReduceOp::premul_sum(1.0 / attendance->count());
 }
 
 /// The thread that waits for a bucket reduces it where nothing is gained by overlap; that is so for
-/// the last one wherever no rank computes on a device.
+/// the last one wherever no rank computes on a device. It is so for all where another wrapper has a
+/// parameter, too: in a backward through both the gradient may lie in our bucket, and the other one
+/// copies it from there before either waits.
 bool DataParallel::Impl::is_left_to_wait(std::size_t bucket) const {
+  if (shares_parameters) return true;
   if (hook.function || overlap == ddp::Overlap::whole) return false;
   return overlap == ddp::Overlap::none || bucket + 1 == plan->buckets.size();
 }
 
 void DataParallel::Impl::launch(std::size_t bucket) {
-  if (is_left_to_wait(bucket)) return;
+  if (!is_left_to_wait(bucket)) start(bucket);
+}
+
+void DataParallel::Impl::start(std::size_t bucket) {
   if (bucket == 0) first_launch = Clock::now();
   ddp::Bucket& due = plan->buckets[bucket];
   ProcessGroup ranks = group();
@@ -279,7 +300,9 @@ void DataParallel::Impl::unpack(ddp::Bucket& due) {
 
 void DataParallel::Impl::wait(std::size_t bucket) {
   ddp::Bucket& due = plan->buckets[bucket];
-  if (is_left_to_wait(bucket)) {
+  const bool is_left = is_left_to_wait(bucket);
+  if (is_left && hook.function) start(bucket);
+  if (is_left && !hook.function) {
     if (bucket == 0) first_launch = Clock::now();
     group().all_reduce(due.take(), {.op = mean()}, at(due.purpose));
     return;
