@@ -578,8 +578,8 @@ TEST(Links, APeerWhoseDoorIsClosedIsLost) {
 }
 
 /// What both ranks are told where no connection is given, with an error of this code.
-/// Rank 0 needs the connection to send, or rank 1 has been waiting and asks whether something comes.
-/// `is_ours`: the one that calls lacks something; else the other one is to blame.
+/// Rank 0 needs it to send, or rank 1 has been waiting and asks whether something comes. `is_ours`:
+/// the one that calls lacks something; else the other one is to blame.
 void expect_refused(ErrorCode code, bool is_ours) {
   Wires wires({0, 1});
   wires.refuse(code);
