@@ -56,7 +56,7 @@ FAULTS = [
     ("who left the world may still come", "control/judge/meeting.cc",
      "if (facts.of(member).has_left_world) finding.culprits.push_back(member);", "static_cast<void>(member);", None),
     ("a meeting outlives its parent", "control/judge/meeting.cc",
-     "look.ends_with_parent = !look.finding && question.parent_failed;", "look.ends_with_parent = false;", None),
+     "look.ends_with_parent = question.parent_failed;", "look.ends_with_parent = false;", None),
     ("a failure before the state", "control/board/members.cc",
      "facts.state = line.state.load(std::memory_order_acquire);", "facts.state = LineState::closed;", None),
     ("who waits for all waits for each", "control/judge/deadlock.cc",
