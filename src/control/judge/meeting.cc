@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "control/judge/standing.h"
 
@@ -24,6 +25,10 @@ std::vector<int> absent(const GroupFacts& facts) {
   return members;
 }
 
+WorldRank world_rank_of(const MeetingQuestion& question, int member) {
+  return question.world_ranks[static_cast<std::size_t>(member)];
+}
+
 bool holds(const std::vector<WorldRank>& ranks, WorldRank rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
@@ -37,77 +42,67 @@ bool has_looked(int member, const MeetingFacts& other, MeetingClock& clock) {
   return now.looks > first.looks + kUnderWay;
 }
 
-/// Who has come here, and who makes another group of the same parent that awaits one of them.
-class Askers {
- public:
-  Askers(const MeetingQuestion& question, const GroupFacts& facts) : question_(question) {
-    for (int member = 0; member < facts.size(); ++member)
-      if (member == facts.rank || facts.line_of(member)) here_.push_back(member);
-    for (const int member : here_)
-      come_.insert(question.world_ranks[static_cast<std::size_t>(member)]);
-    for (int member = 0; member < facts.size(); ++member)
-      if (member != facts.rank && !facts.line_of(member)) add(member, facts.of(member).meetings);
-  }
-
-  std::vector<GroupId> groups() const { return {groups_.begin(), groups_.end()}; }
-  bool are_all(const GroupFacts& facts) const noexcept {
-    return static_cast<int>(here_.size() + there_.size()) == facts.size();
-  }
-  /// The smaller side; of equals nobody can say which of them is wrong.
-  std::vector<int> culprits() const {
-    if (here_.size() != there_.size()) return here_.size() < there_.size() ? here_ : there_;
-    std::vector<int> both;
-    std::merge(here_.begin(), here_.end(), there_.begin(), there_.end(), std::back_inserter(both));
-    return both;
-  }
-
- private:
-  void add(int member, const std::vector<MeetingFacts>& meetings) {
-    bool is_there = false;
-    for (const MeetingFacts& other : meetings) {
-      if (other.group == question_.group || other.asked_of != question_.asked_of) continue;
-      const auto has_come = [this](WorldRank rank) { return come_.contains(rank); };
-      if (std::none_of(other.members.begin(), other.members.end(), has_come)) continue;
-      groups_.insert(other.group);
-      is_there = true;
-    }
-    if (is_there) there_.push_back(member);
-  }
-
-  const MeetingQuestion& question_;
-  std::vector<int> here_, there_;
-  std::set<WorldRank> come_;
-  std::set<GroupId> groups_;  // that those who are there make
+/// What members that have not come do instead.
+struct Dispute {
+  bool awaits_us = false;  ///< one of them makes another group of the same parent, with this rank
+  /// Of those that do, and go on waiting there for this rank or others that have come, the first
+  /// that waits for this one; -1: none.
+  int member = -1;
+  GroupId group = 0;
+  std::vector<int> there = {};  ///< all of them
+  std::set<GroupId> groups = {};
 };
 
-/// Another group that `member` makes with this rank, of the same parent; null if there is none.
-const MeetingFacts* find_other(const MeetingQuestion& question, const GroupFacts& facts,
-                               int member) {
-  const WorldRank own = question.world_ranks[static_cast<std::size_t>(facts.rank)];
-  for (const MeetingFacts& other : facts.of(member).meetings) {
-    if (other.group == question.group || other.asked_of != question.asked_of) continue;
-    if (holds(other.members, own)) return &other;
+Dispute find_dispute(const MeetingQuestion& question, const GroupFacts& facts,
+                     const std::vector<int>& awaited, MeetingClock& clock) {
+  std::vector<std::pair<int, const MeetingFacts*>> others;
+  for (const int member : awaited)
+    for (const MeetingFacts& other : facts.of(member).meetings)
+      if (other.group != question.group && other.asked_of == question.asked_of)
+        others.emplace_back(member, &other);
+  Dispute dispute;
+  if (others.empty()) return dispute;
+  std::set<WorldRank> come(question.world_ranks.begin(), question.world_ranks.end());
+  for (const int member : awaited) come.erase(world_rank_of(question, member));
+  const auto has_come = [&](WorldRank rank) { return come.contains(rank); };
+  for (const auto& [member, other] : others) {
+    if (std::none_of(other->members.begin(), other->members.end(), has_come)) continue;
+    const bool awaits_us = holds(other->members, world_rank_of(question, facts.rank));
+    dispute.awaits_us |= awaits_us;
+    if (!has_looked(member, *other, clock)) continue;
+    if (awaits_us && dispute.member < 0) {
+      dispute.member = member;
+      dispute.group = other->group;
+    }
+    dispute.there.push_back(member);  // it makes one group of a parent at a time
+    dispute.groups.insert(other->group);
   }
-  return nullptr;
+  return dispute;
+}
+
+/// The smaller side; of equals nobody can say which of them is wrong.
+std::vector<int> smaller(const std::vector<int>& here, const std::vector<int>& there) {
+  if (here.size() != there.size()) return here.size() < there.size() ? here : there;
+  std::vector<int> both;
+  std::merge(here.begin(), here.end(), there.begin(), there.end(), std::back_inserter(both));
+  return both;
 }
 
 /// The finding fails all of these groups: their ranks are told the same.
-std::optional<Finding> asked_otherwise(const MeetingQuestion& question, const GroupFacts& facts,
+std::optional<Finding> asked_otherwise(const Dispute& dispute, const GroupFacts& facts,
                                        const std::vector<int>& awaited, MeetingClock& clock,
-                                       Clock::time_point now, bool* is_disputed) {
-  if (question.asked_of == 0) return std::nullopt;
-  for (const int member : awaited) {
-    const MeetingFacts* const other = find_other(question, facts, member);
-    if (other == nullptr) continue;
-    *is_disputed = true;
-    if (!has_looked(member, *other, clock)) continue;
-    const Askers askers(question, facts);
-    const bool may_ask = now < after(clock.began, kOthersAsk) && !clock.deadline.expired(now);
-    if (!askers.are_all(facts) && may_ask) continue;
-    return Finding{ErrorCode::kCollectiveMismatch, askers.culprits(),
-                   AskedOtherwise{member, other->group, askers.groups()}};
-  }
-  return std::nullopt;
+                                       Clock::time_point now) {
+  if (dispute.member < 0) return std::nullopt;
+  const bool have_all_asked = dispute.there.size() == awaited.size();
+  const bool may_ask = now < after(clock.began, kOthersAsk) && !clock.deadline.expired(now);
+  if (!have_all_asked && may_ask) return std::nullopt;
+  std::vector<int> here;
+  for (int member = 0; member < facts.size(); ++member)
+    if (facts.line_of(member)) here.push_back(member);
+  return Finding{
+      ErrorCode::kCollectiveMismatch, smaller(here, dispute.there),
+      AskedOtherwise{
+          dispute.member, dispute.group, {dispute.groups.begin(), dispute.groups.end()}}};
 }
 
 std::optional<Finding> left_parent(const MeetingQuestion& question,
@@ -139,7 +134,10 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   if (awaited.empty()) return look;
   look.ends_with_parent = question.parent_failed;
   if (look.ends_with_parent) return look;
-  look.finding = asked_otherwise(question, facts, awaited, clock, now, &look.is_disputed);
+  Dispute dispute;
+  if (question.asked_of != 0) dispute = find_dispute(question, facts, awaited, clock);
+  look.is_disputed = dispute.awaits_us;
+  look.finding = asked_otherwise(dispute, facts, awaited, clock, now);
   if (look.finding) return look;
   look.finding = left_world(facts, awaited);
   // Who asks for another group shows so in its next looks, and says more.
