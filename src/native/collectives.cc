@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/of_rank.h"
+#include "kernels/kernels.h"
 
 namespace tutti::native {
 
@@ -54,18 +55,33 @@ Operation& Collectives::begin(const Request& request, const Request& shown) {
     engine_->begin(request);
     return *engine_;
   }
-  const bool in_place = is_in_place(request);
   const Plan planned = plan({.op = request.op,
                              .dtype = request.dtype,
                              .reduce = request.reduce.kind(),
                              .bytes = request.count * size_of(request.dtype),
                              .uneven = request.uneven,
-                             .in_place = in_place,
                              .group_size = membership_.group_size(),
                              .hosts = hosts_},
                             table_, channels_.max_payload());
-  executor_.begin(request, schedule_for(request, planned.algorithm, in_place), planned.cut, shown);
+  const bool in_place = is_in_place(request);
+  const bool is_apart =
+      in_place && !has_algorithm(request.op, planned.algorithm, membership_.group_size(), true);
+  executor_.begin(is_apart ? apart(request) : request,
+                  schedule_for(request, planned.algorithm, in_place && !is_apart), planned.cut,
+                  shown);
   return executor_;
+}
+
+/// The same with a copy of its input: other ranks may have theirs elsewhere, so an algorithm that
+/// does not go in place is not left out for one of them.
+const Request& Collectives::apart(const Request& request) {
+  const std::size_t byte_count =
+      static_cast<std::size_t>(membership_.group_size()) * request.count * size_of(request.dtype);
+  if (input_.size() < byte_count) input_.resize(byte_count);
+  kernels::copy(input_.data(), request.input.data, byte_count);
+  apart_ = request;
+  apart_.input.data = input_.data();
+  return apart_;
 }
 
 /// As far as it matters.

@@ -30,6 +30,7 @@ class Collectives final : public EngineSignals {
   class EngineOperation;
 
   bool is_in_place(const Request& request) const noexcept;
+  const Request& apart(const Request& request);
   const Schedule& schedule_for(const Request& request, Algorithm algorithm, bool in_place);
   void notify_all() noexcept override;
   void progressed() noexcept override;
@@ -42,6 +43,8 @@ class Collectives final : public EngineSignals {
   Channels& channels_;
   control::Membership& membership_;
   const Request* shown_ = nullptr;
+  Request apart_;
+  std::vector<std::byte> input_;  // of `apart_`
   Executor executor_;
   std::vector<const std::byte*> heads_, rings_;           // of all ranks, for the engine
   std::unique_ptr<EngineOperation> engine_;               // null without arenas of all

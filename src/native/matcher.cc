@@ -51,7 +51,8 @@ void Matcher::offer(int from, const Offer& offer) {
   }
   Tag& tag = peer(from).tags.get(offer.header.tag);
   Posted* const receive = find_receive(tag);
-  if (receive != nullptr && tag.first_kept == nullptr && taker_.take(from, *receive, offer)) return;
+  const bool is_first = tag.first_kept == nullptr && !is_for_settle_any(receive);
+  if (receive != nullptr && is_first && taker_.take(from, *receive, offer)) return;
   keep(from, tag, offer);
   if (receive != nullptr) unsettle(peer(from).unsettled, tag);
 }
@@ -66,6 +67,13 @@ Posted* Matcher::find_receive(const Tag& tag) const noexcept {
   return own->order < any->order ? own : any;
 }
 
+/// A receive from any rank, for which older messages of others may be kept.
+bool Matcher::is_for_settle_any(const Posted* receive) const noexcept {
+  if (receive == nullptr || receive->peer.load() != kAnyRank) return false;
+  const Tag* const of_any = any_.find(receive->tag);
+  return of_any != nullptr && of_any->unsettled;
+}
+
 void Matcher::unsettle(std::vector<Tag*>& list, Tag& tag) {
   if (tag.unsettled) return;
   list.push_back(&tag);
@@ -77,7 +85,7 @@ void Matcher::settle(int from) {
   std::size_t left = 0;
   for (std::size_t i = 0; i < each.unsettled.size(); ++i) {
     Tag& tag = *each.unsettled[i];
-    while (take_oldest(from, tag)) {
+    while (!is_for_settle_any(find_receive(tag)) && take_oldest(from, tag)) {
     }
     tag.unsettled = tag.first_kept != nullptr && find_receive(tag) != nullptr;
     if (tag.unsettled) each.unsettled[left++] = &tag;

@@ -123,6 +123,7 @@ class Matcher {
   const Peer& peer(int rank) const noexcept { return of_rank(peers_, rank); }
   static void unsettle(std::vector<Tag*>& list, Tag& tag);
   Posted* find_receive(const Tag& tag) const noexcept;
+  bool is_for_settle_any(const Posted* receive) const noexcept;
   bool take_oldest(int from, Tag& tag);
   void keep(int from, Tag& tag, const Offer& offer);
   static void release(Peer& from, Tag& tag, Kept* before, Kept& kept) noexcept;

@@ -67,6 +67,8 @@ void Messages::queue_from(Peer& to, Tag& tag, Posted* first) noexcept {
 
 void Messages::pump() noexcept {
   guarded([&] {
+    // What is kept came before what is about to be read.
+    if (matcher_.has_unsettled_any()) matcher_.settle_any();
     for (Peer& each : peers_) advance(each);
     if (matcher_.has_unsettled_any()) matcher_.settle_any();
     if (has_summaries_) tell_all_summaries();

@@ -114,6 +114,22 @@ struct Model {
   std::vector<Pair> pairs;
 };
 
+/// Also where the next message of another rank is read before the receive has been settled.
+TEST(Matcher, AReceiveFromAnyRankTakesWhatCameFirstOfAll) {
+  Table table;
+  const std::uint64_t first = table.offer(2, 7);
+  table.post(kAnyRank, 7);
+  const std::uint64_t second = table.offer(1, 7);
+  table.matcher.settle(1);
+  table.settle();
+  EXPECT_EQ(table.recorder.pairs, (std::vector<Pair>{{0, 2, first}}));
+  table.post(kAnyRank, 7);
+  table.offer(1, 7);
+  table.settle();
+  ASSERT_EQ(table.recorder.pairs.size(), 2u);
+  EXPECT_EQ(table.recorder.pairs[1], (Pair{1, 1, second}));
+}
+
 TEST(Matcher, TakesWhatAListOfEverythingSays) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 random(seed);

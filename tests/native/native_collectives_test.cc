@@ -172,8 +172,17 @@ TEST_P(Collective, AllToAll) {
           output, count * static_cast<std::size_t>(r), count,
           [&](std::size_t i) { return value(r, theirs + i); }, "all_to_all");
     }
+    const Ints input = data;
     me.run(me.next(Op::all_to_all, count, data.data(), data.data()));
     EXPECT_EQ(data, output);
+    // Each rank has its data where it likes.
+    for (const bool first_in_place : {false, true}) {
+      Ints mixed = input, apart(count * n);
+      const bool in_place = (me.rank == 0) == first_in_place;
+      Ints& into = in_place ? mixed : apart;
+      me.run(me.next(Op::all_to_all, count, mixed.data(), into.data()));
+      EXPECT_EQ(into, output);
+    }
   });
 }
 

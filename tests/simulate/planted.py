@@ -134,7 +134,7 @@ FAULTS = [
     ("the last message first", "native/matcher.cc",
      ("(tag.first_kept == nullptr ? tag.first_kept : tag.last_kept->next) = kept;\n  tag.last_kept = kept;",),
      ("kept->next = tag.first_kept;\n  tag.first_kept = kept;\n  if (tag.last_kept == nullptr) tag.last_kept = kept;",), None),
-    ("a message overtakes one that is kept", "native/matcher.cc", "receive != nullptr && tag.first_kept == nullptr && taker_", "receive != nullptr && taker_", None),
+    ("a message overtakes one that is kept", "native/matcher.cc", "is_first = tag.first_kept == nullptr && ", "is_first = ", None),
     ("a look at a message before what has come", "native/messages.cc",
      "  take_in();\n  pump();\n  Patience::Verdict verdict", "  Patience::Verdict verdict", "somebody else must hold the token at each of the two looks between the asks, and at none of these"),
     ("who gives the queue's token wakes nobody", "native/queue.cc", "if (wake || refused) membership_", "if (wake) membership_",

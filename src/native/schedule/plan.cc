@@ -49,7 +49,7 @@ constexpr Rule kRules[] = {
 /// Whether all ranks can go so, and the bits are those of the canonical order: what is combined is
 /// rounded once, and divided or multiplied by whoever has the raw input or the whole.
 bool serves(Algorithm algorithm, const Call& call) noexcept {
-  if (!has_algorithm(call.op, algorithm, call.group_size, call.in_place)) return false;
+  if (!has_algorithm(call.op, algorithm, call.group_size, false)) return false;
   if (!combines_parts(call.op, algorithm)) return true;
   return kernels::accumulation_dtype(call.dtype) == call.dtype &&
          call.reduce != ReduceOp::Kind::avg && call.reduce != ReduceOp::Kind::premul_sum;

@@ -21,7 +21,6 @@ struct Call {
   ReduceOp::Kind reduce = ReduceOp::Kind::sum;
   std::size_t bytes = 0;  ///< of `count` elements
   bool uneven = false;    ///< each rank knows counts of its own
-  bool in_place = false;  ///< as Shape says
   int group_size = 1;
   std::span<const int> hosts = {};  ///< by rank; empty: all are on one
 };
