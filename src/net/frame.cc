@@ -71,7 +71,10 @@ FrameDecoder::Next FrameDecoder::next(Frame* frame) {
   const std::size_t body_bytes = header.u32();
   if (body_bytes > max_body_) return Next::malformed;
   const std::size_t tag_bytes = mac_ ? kFrameTagBytes : 0, tag_at = kFrameHeaderBytes + body_bytes;
-  if (unread.size() < tag_at + tag_bytes) return Next::more;
+  if (unread.size() < tag_at + tag_bytes) {
+    compact(&buffer_, &start_);
+    return Next::more;
+  }
   if (mac_) {
     mac_->add(bytes_of(unread.substr(0, tag_at)));
     const FrameTag tag = mac_->finish();  // of this number: after a wrong one none is right

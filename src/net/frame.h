@@ -82,6 +82,8 @@ class FrameDecoder {
   Next next(Frame* frame);
   void set_max_body(std::size_t max_body) noexcept { max_body_ = max_body; }
   std::size_t buffered() const noexcept { return buffer_.size() - start_; }
+  /// Bytes of memory.
+  std::size_t held() const noexcept { return buffer_.capacity(); }
 
  private:
   std::size_t max_body_;

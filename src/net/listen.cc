@@ -26,9 +26,11 @@ ListenResult listen_at_one_of(std::span<const TcpAddress> addresses,
       if (std::optional<Fd> socket = try_listen_tcp(address, &problem)) {
         return {ListenResult::Status::listening, std::move(*socket), address, {}};
       }
-      if (problem != EADDRINUSE || is_taken) continue;
+      if (problem != EADDRINUSE) continue;
+      // Not at the next one: who calls would come to the holder of this one first.
       is_taken = true;
       result.address = address;
+      break;
     }
     if (!is_taken) return result;
     result.holder = holder_of(result.address);

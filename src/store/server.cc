@@ -351,8 +351,9 @@ bool Server::Loop::is_greeted_at_last(Connection& connection) {
 }
 
 bool Server::Loop::take_in(net::Fd socket, const net::Peer& peer) {
+  std::optional<net::Handshake> handshake = begin_handshake();  // without one nobody is listed
   Connection& connection = connections_.emplace_back(std::move(socket), peer, hall_);
-  if (!connection.is_local()) connection.handshake = begin_handshake();
+  if (!connection.is_local()) connection.handshake = std::move(handshake);
   if (!serve(connection, true)) {  // what a client says first is here by now, mostly
     connections_.pop_back();
     return false;

@@ -53,8 +53,8 @@ net::Security check(const TcpStoreOptions& options) {
       fmt::format("make_tcp_store: the store at {}:{} goes over TCP", options.host, options.port));
 }
 
-net::Fd listen(const TcpStoreOptions& options, const std::vector<net::TcpAddress>& addresses,
-               Deadline& deadline) {
+net::ListenResult listen(const TcpStoreOptions& options,
+                         const std::vector<net::TcpAddress>& addresses, Deadline& deadline) {
   for (const net::TcpAddress& address : addresses) {
     if (!address.is_wildcard()) continue;
     throw Error(ErrorCode::kInvalidArgument,
@@ -63,7 +63,7 @@ net::Fd listen(const TcpStoreOptions& options, const std::vector<net::TcpAddress
                             options.host, net::addresses_of_this_host()));
   }
   net::ListenResult result = net::listen_at_one_of(addresses, kBusyTime, deadline);
-  if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
+  if (result.status == net::ListenResult::Status::listening) return result;
   const bool is_taken = result.status == net::ListenResult::Status::taken;
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("make_tcp_store: {}: {}", net::describe_failure(result),
@@ -109,13 +109,16 @@ void await_clients(const store::Server& server, const TcpStoreOptions& options,
 
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options) {
   const net::Security security = check(options);
-  Deadline deadline = Deadline::after(options.timeout);
+  Deadline deadline =
+      Deadline::after(std::min<milliseconds>(options.timeout, std::chrono::hours(24 * 365)));
   deadline.start(Clock::now());
-  const std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
+  std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
   const auto made = std::make_shared<Made>();
   if (options.is_server) {
-    made->server = std::make_unique<store::Server>(store::ServerOptions{
-        .tcp_listener = listen(options, addresses, deadline), .security = security});
+    net::ListenResult listening = listen(options, addresses, deadline);
+    made->server = std::make_unique<store::Server>(
+        store::ServerOptions{.tcp_listener = std::move(listening.socket), .security = security});
+    addresses = {listening.address};
     const bool is_far = std::none_of(addresses.begin(), addresses.end(),
                                      [](const net::TcpAddress& a) { return a.is_loopback(); });
     if (is_far && security.level < net::Level::auth) {

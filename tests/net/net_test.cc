@@ -436,6 +436,25 @@ TEST(Poller, SignalsDoNotEndAWait) {
   ::sigaction(SIGUSR1, &before, nullptr);
 }
 
+/// Whose pieces end inside of frames, as nearly all do where frames are large.
+TEST(FrameDecoder, HoldsWhatIsLeftAlone) {
+  std::string frame;
+  append_frame(&frame, {.type = 1, .id = 2, .body = std::string(100'000, 'x')}, nullptr);
+  std::string stream;
+  for (int i = 0; i < 200; ++i) stream += frame;
+  FrameDecoder decoder(1 << 20);
+  Frame read;
+  int count = 0;
+  constexpr std::size_t kPiece = 65'536;
+  for (std::size_t at = 0; at < stream.size(); at += kPiece) {
+    decoder.feed(
+        std::as_bytes(std::span(stream)).subspan(at, std::min(kPiece, stream.size() - at)));
+    while (decoder.next(&read) == FrameDecoder::Next::frame) ++count;
+    ASSERT_LT(decoder.held(), std::size_t{1} << 20);
+  }
+  EXPECT_EQ(count, 200);
+}
+
 TEST(Frame, ComeOutAsTheyWentInHoweverTheyAreCut) {
   const std::uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

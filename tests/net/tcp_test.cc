@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "net/listen.h"
 #include "net/poller.h"
 #include "net/port_holder.h"
 #include "net/process_info.h"
@@ -284,6 +285,18 @@ TEST(Tcp, SaysWhatABusyPortIs) {
     EXPECT_EQ(error.code(), ErrorCode::kSystem);
     EXPECT_NE(std::string(error.what()).find(taken.text()), std::string::npos) << error.what();
   }
+}
+
+/// Who calls the name comes to the first address of it, and so to the other program.
+TEST(Tcp, OfANameWithATakenAddressNoOtherOneIsUsed) {
+  const Fd listener = listen_tcp(address("127.0.0.1:0"));
+  const TcpAddress taken = TcpAddress::local(listener.get());
+  const TcpAddress free = address(("127.0.0.2:" + std::to_string(taken.port())).c_str());
+  Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
+  const std::vector<TcpAddress> addresses = {taken, free};
+  const ListenResult result = listen_at_one_of(addresses, std::chrono::milliseconds(50), deadline);
+  EXPECT_EQ(result.status, ListenResult::Status::taken);
+  EXPECT_EQ(result.address.text(), taken.text());
 }
 
 TEST(Tcp, TriesUntilSomebodyListens) {

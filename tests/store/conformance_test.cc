@@ -308,6 +308,7 @@ TEST_P(StoreConformance, ABarrierServesAThousandTimes) {
 
 TEST_P(StoreConformance, ABarrierThatTimesOutSaysHowManyCame) {
   at(0).barrier("alone", 1);
+  at(0).barrier("alone for ever", 1, Store::Timeout::max());
   const Error error = thrown_by([&] { at(0).barrier("lonely", 3, 50ms); });
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
   expect_text(error, "1 of 3");
