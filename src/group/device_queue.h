@@ -26,8 +26,17 @@
 
 namespace tutti::group {
 
+/// An empty buffer may be nowhere, and says what device it would be of all the same.
+inline bool is_placed_by_output(const Request& request) noexcept {
+  const Buffer& output = request.output;
+  return request.input.data == nullptr &&
+         (output.data != nullptr || output.device.kind != Device::Kind::cpu);
+}
 inline const Device& device_of(const Request& request) noexcept {
-  return request.input.data != nullptr ? request.input.device : request.output.device;
+  return is_placed_by_output(request) ? request.output.device : request.input.device;
+}
+inline Stream stream_of(const Request& request) noexcept {
+  return is_placed_by_output(request) ? request.output.stream : request.input.stream;
 }
 inline bool is_on_device(const Request& request) noexcept {
   return device_of(request).kind != Device::Kind::cpu;

@@ -111,7 +111,7 @@ void ProcessGroup::Impl::admit(Request& request, bool blocking) {
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
     refuse(request, *wrong);
   }
-  request.stream = request.input.data != nullptr ? request.input.stream : request.output.stream;
+  request.stream = group::stream_of(request);
   if (failed()) membership().throw_cause(request);
   if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
   if (way_of(request) == Way::unknown) find_way(request);

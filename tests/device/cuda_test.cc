@@ -259,6 +259,14 @@ TEST(CudaTest, KnowsWhatIsBeingCaptured) {
   stream.synchronize();
 }
 
+/// cudaErrorStreamCaptureImplicit: another stream, for which it would wait, is being captured.
+TEST_F(OnStandin, TheDefaultStreamBesideACaptureCountsAsCaptured) {
+  const Current current(cuda(), 0);
+  control->fail("cuStreamIsCapturing", 1, 906);
+  EXPECT_TRUE(cuda().is_capturing({}));
+  EXPECT_FALSE(cuda().is_capturing({}));
+}
+
 TEST_F(OnStandin, AFunctionThatFailsIsNamed) {
   const Current current(cuda(), 0);
   control->fail("cuStreamCreate", 2, standin::kOutOfMemory);
