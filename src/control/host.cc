@@ -14,6 +14,7 @@
 #include "control/hosts/peer_sockets.h"
 #include "control/judge/decider.h"
 #include "control/judge/standing.h"
+#include "control/untold.h"
 #include "net/process_info.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
@@ -329,6 +330,7 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   Process::refuse_in_child();
   std::shared_ptr<Membership::State> membership;
   if (state.sockets != nullptr) state.sockets->expect(options.id);
+  Untold::of_process().outlive(state.number, state.rank);
   {
     const std::lock_guard lock(state.mutex);
     // Without memory for further lines there is none: `meet` tries again, and tells the others.

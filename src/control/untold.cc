@@ -91,9 +91,15 @@ std::optional<Untold::Failure> Untold::last_told(std::uint64_t world, WorldRank 
   const auto last = std::find_if(told_.rbegin(), told_.rend(), [&](const Failure& told) {
     const auto& culprits = told.culprits;
     const bool is_own = std::find(culprits.begin(), culprits.end(), of) != culprits.end();
-    return told.world == world && told.of == of && !is_own;
+    return told.world == world && told.of == of && !is_own && !told.is_outlived;
   });
   return last != told_.rend() ? std::optional(*last) : std::nullopt;
+}
+
+void Untold::outlive(std::uint64_t world, WorldRank of) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (Failure& told : told_)
+    if (told.world == world && told.of == of) told.is_outlived = true;
 }
 
 bool Untold::is_untold(std::uint64_t world, GroupId group, int rank) noexcept {

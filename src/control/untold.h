@@ -32,7 +32,8 @@ class Untold {
     int world_size = 0;
     std::string text;
     bool is_told = false;
-    bool for_ever = false;  ///< concerns a member that has left the group, whom nothing can tell
+    bool for_ever = false;     ///< concerns a member that has left the group, whom nothing can tell
+    bool is_outlived = false;  ///< the program has got it, and made another group since
     bool operator==(const Failure&) const = default;
   };
 
@@ -51,6 +52,8 @@ class Untold {
   void told(GroupId group, int rank, ErrorCode code) noexcept;
   /// The last one that the program has got as that rank of that world, and is no culprit of.
   std::optional<Failure> last_told(std::uint64_t world, WorldRank of);
+  /// What the rank has been told so far is no cause of what comes.
+  void outlive(std::uint64_t world, WorldRank of) noexcept;
   /// Whether the program has yet to get the group's failure.
   bool is_untold(std::uint64_t world, GroupId group, int rank) noexcept;
 

@@ -64,6 +64,17 @@ TEST(Untold, WhatStaysOfAnEarlierWorldIsNotTakenForThatOfALaterOne) {
   EXPECT_FALSE(untold.is_untold(0, 7, 0));
 }
 
+TEST(Untold, WhatWasOutlivedIsNoCauseOfWhatComes) {
+  Untold untold;
+  untold.add(failure(7, 0, 0, ErrorCode::kCollectiveMismatch, {WorldRank(1)}, 4, "they differ"));
+  untold.told(7, 0, ErrorCode::kCollectiveMismatch);
+  ASSERT_TRUE(untold.last_told(0, WorldRank(0)));
+  untold.outlive(0, WorldRank(1));  // another rank of this process
+  EXPECT_TRUE(untold.last_told(0, WorldRank(0)));
+  untold.outlive(0, WorldRank(0));
+  EXPECT_FALSE(untold.last_told(0, WorldRank(0)));
+}
+
 TEST(Untold, ADeadlockIsToldByAnyOfItsGroups) {
   const net::Fd memory = Board::make(2);
   const Board board(memory);

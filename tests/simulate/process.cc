@@ -95,6 +95,7 @@ void Untold::keep(GroupId, int) noexcept {}
 void Untold::told(GroupId, int, ErrorCode) noexcept {}
 bool Untold::is_untold(std::uint64_t, GroupId, int) noexcept { return false; }
 std::optional<Untold::Failure> Untold::last_told(std::uint64_t, WorldRank) { return std::nullopt; }
+void Untold::outlive(std::uint64_t, WorldRank) noexcept {}
 
 }  // namespace tutti::control
 
