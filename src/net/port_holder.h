@@ -15,7 +15,7 @@ std::string holder_of(const TcpAddress& address);
 /// A port at which nobody listens yet.
 struct HeldPort {
   Fd socket;
-  Fd mark;  ///< by which others who hold ports see that this one is held
+  Fd mark = {};  ///< by which others who hold ports see that this one is held
   int port = 0;
   int error_number = 0;    ///< why it could not be taken; 0: it is
   bool is_shared = false;  ///< it is, and another has taken it in this way before (sharer_of)
