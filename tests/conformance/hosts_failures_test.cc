@@ -8,7 +8,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -17,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "open_descriptors.h"
 #include "ranks.h"
 
 namespace tutti::conformance {
@@ -293,11 +293,6 @@ TEST(HostsFailures, WhoReceivesFromAnyIsToldThatNobodyIsLeft) {
       EXPECT_LT(std::chrono::steady_clock::now() - began, 10s) << "not for want of a connection";
     });
   }
-}
-
-int open_descriptors() {
-  const std::filesystem::directory_iterator all("/proc/self/fd");
-  return static_cast<int>(std::distance(begin(all), end(all)));
 }
 
 /// A receive that takes longer than a few milliseconds asks for its connection: here as its group

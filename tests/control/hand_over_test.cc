@@ -1,7 +1,6 @@
 // Making, sealing, mapping and handing over memory, between threads and between processes.
 #include "control/memory/hand_over.h"
 
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -16,6 +15,7 @@
 
 #include "control/memory/memory.h"
 #include "net/unix_socket.h"
+#include "open_descriptors.h"
 #include "ranks.h"
 #include "rendezvous/children.h"
 #include "store/call_store.h"
@@ -28,14 +28,6 @@ namespace {
 using namespace std::chrono_literals;
 
 Deadline soon() { return Deadline::after(20s); }
-
-int open_descriptors() {
-  int count = 0;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
-}
 
 /// A memory that says whose it is, as its owner keeps it: mapped, then sealed against writes.
 struct Owned {

@@ -1,6 +1,5 @@
 // Ranks on several hosts, which know of each other by what their relays say over TCP: threads of
 // one process that take themselves for hosts of their own.
-#include <dirent.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -15,6 +14,7 @@
 #include "control/host.h"
 #include "control/hosts/peer_sockets.h"
 #include "op_patience.h"
+#include "open_descriptors.h"
 #include "ranks.h"
 #include "thread_ranks.h"
 #include "tutti/error.h"
@@ -204,14 +204,6 @@ TEST(RemoteHosts, ALaneIsOneConnectionWhoeverCallsFirst) {
     }
     world.close(0, 0, Deadline::after(20s), Where::current());
   });
-}
-
-int open_descriptors() {
-  int count = 0;
-  DIR* folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
 }
 
 TEST(RemoteHosts, GroupsThatEndBeforeTheyTookAConnectionLeaveNone) {
