@@ -7,6 +7,9 @@
 
 namespace tutti::store {
 
+/// A longer timeout is cut to this one: no clock overflows.
+inline constexpr Store::Timeout kLongest = std::chrono::hours(24 * 365);
+
 class CallStore : public Store {
  public:
   void set(std::string_view key, std::string_view value, Timeout timeout) final;

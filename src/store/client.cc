@@ -173,7 +173,7 @@ bool SocketStore::await(std::unique_lock<std::mutex>& lock, const Slot& slot, De
 }
 
 Answer SocketStore::perform(const Call& call, Timeout timeout) {
-  Deadline deadline = Deadline::after(std::min<Timeout>(timeout, std::chrono::hours(24 * 365)));
+  Deadline deadline = Deadline::after(std::min(timeout, kLongest));
   deadline.start(Clock::now());
   Slot slot;
   std::unique_lock lock(mutex_);

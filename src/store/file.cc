@@ -201,7 +201,7 @@ store::Answer FileStore::perform(const store::Call& call, Timeout timeout) {
                     "its parent: call make_file_store there",
                     path_));
   }
-  Deadline deadline = Deadline::after(std::min<Timeout>(timeout, std::chrono::hours(24 * 365)));
+  Deadline deadline = Deadline::after(std::min(timeout, store::kLongest));
   deadline.start(Clock::now());
   for (milliseconds backoff(1);; backoff = std::min(backoff * 2, kLongestPause)) {
     Deadline locking = Deadline::at(

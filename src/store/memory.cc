@@ -11,7 +11,7 @@ namespace {
 class MemoryStore final : public store::CallStore {
  private:
   store::Answer perform(const store::Call& call, Timeout timeout) override {
-    Deadline deadline = Deadline::after(std::min<Timeout>(timeout, std::chrono::hours(24 * 365)));
+    Deadline deadline = Deadline::after(std::min(timeout, store::kLongest));
     deadline.start(Deadline::Clock::now());
     std::unique_lock lock(mutex_);
     for (;;) {

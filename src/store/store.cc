@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "store/call_store.h"
+
 namespace tutti {
 
 namespace {
@@ -11,14 +13,14 @@ namespace {
 /// What is left of `timeout`, counted from when this was made.
 class TimeLeft {
  public:
-  explicit TimeLeft(Store::Timeout timeout) : end_(Clock::now() + std::min(timeout, kLongest)) {}
+  explicit TimeLeft(Store::Timeout timeout)
+      : end_(Clock::now() + std::min(timeout, store::kLongest)) {}
   Store::Timeout operator()() const {
     return std::max(Store::Timeout(0), std::chrono::ceil<Store::Timeout>(end_ - Clock::now()));
   }
 
  private:
   using Clock = std::chrono::steady_clock;
-  static constexpr Store::Timeout kLongest = std::chrono::hours(24 * 365);  // as of a call
   const Clock::time_point end_;
 };
 

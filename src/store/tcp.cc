@@ -13,6 +13,7 @@
 #include "net/poller.h"
 #include "net/resolve.h"
 #include "net/security.h"
+#include "store/call_store.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "tutti/store.h"
@@ -109,8 +110,7 @@ void await_clients(const store::Server& server, const TcpStoreOptions& options,
 
 std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options) {
   const net::Security security = check(options);
-  Deadline deadline =
-      Deadline::after(std::min<milliseconds>(options.timeout, std::chrono::hours(24 * 365)));
+  Deadline deadline = Deadline::after(std::min(options.timeout, store::kLongest));
   deadline.start(Clock::now());
   std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
   const auto made = std::make_shared<Made>();
