@@ -66,3 +66,10 @@ function(tutti_torch_program name)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_link_libraries(${name} PRIVATE tutti::torch)
 endfunction()
+
+# tutti_torch_test(NAME PROGRAM [VARIABLE=value ...]): a GoogleTest program over libtorch as one ctest entry: loading libtorch
+# takes longer than most of its tests. No test of it may be skipped, which would not be seen.
+function(tutti_torch_test name program)
+  add_test(NAME ${name} COMMAND ${program})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 240 LABELS torch FAIL_REGULAR_EXPRESSION "  SKIPPED " ENVIRONMENT "${ARGN}")
+endfunction()
