@@ -13,6 +13,7 @@
 #include "base/signals.h"
 #include "control/board/board.h"
 #include "control/callers.h"
+#include "control/untold.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -79,6 +80,11 @@ void test_robust_mutexes() {
 std::atomic<int>& PendingCallback::count() noexcept {
   static std::atomic<int> pending{0};
   return pending;
+}
+
+Untold& Untold::of_process() {
+  static Untold& object = *new Untold;  // outlives every static world
+  return object;
 }
 
 std::shared_ptr<Process> Process::get() {

@@ -8,11 +8,6 @@
 
 namespace tutti::control {
 
-Untold& Untold::of_process() {
-  static Untold& object = *new Untold;  // outlives every static world
-  return object;
-}
-
 void Untold::forget() noexcept {
   const std::lock_guard lock(mutex_);
   failures_.clear();

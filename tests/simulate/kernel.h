@@ -24,7 +24,8 @@
 
 namespace tutti::control {
 class Process;
-}
+class Untold;
+}  // namespace tutti::control
 
 namespace tutti::simulate {
 
@@ -46,6 +47,7 @@ struct Proc {
   int runnable = 0;          ///< of the fibers
   std::size_t ready_at = 0;  ///< its place among those that have such fibers, from 1 on; 0: none
   std::weak_ptr<control::Process> control;
+  std::shared_ptr<control::Untold> untold;
   Fiber* control_fiber = nullptr;
   std::atomic<int> pending_callbacks{0};
   std::map<const void*, Fiber*> threads;  ///< of the product's objects that have one

@@ -1,5 +1,5 @@
-// In place of control/process.cc and control/untold.cc: they keep one object per process of the
-// operating system, and ours are many in one. Threads of the product are fibers: this stands for
+// In place of control/process.cc, which keeps one object of each kind per process of the operating
+// system, and ours are many in one. Threads of the product are fibers: this stands for
 // control/progress_thread.cc as well. And what the product finds of the machine.
 #include "control/process.h"
 
@@ -86,16 +86,10 @@ std::atomic<int>& PendingCallback::count() noexcept {
 }
 
 Untold& Untold::of_process() {
-  static Untold& object = *new Untold;
-  return object;
+  std::shared_ptr<Untold>& untold = Kernel::running()->self().untold;
+  if (!untold) untold = std::make_shared<Untold>();
+  return *untold;
 }
-void Untold::show_on(const net::Fd&, SlotIndex) {}
-void Untold::add(Failure) {}
-void Untold::keep(GroupId, int) noexcept {}
-void Untold::told(GroupId, int, ErrorCode) noexcept {}
-bool Untold::is_untold(std::uint64_t, GroupId, int) noexcept { return false; }
-std::optional<Untold::Failure> Untold::last_told(std::uint64_t, WorldRank) { return std::nullopt; }
-void Untold::outlive(std::uint64_t, WorldRank) noexcept {}
 
 }  // namespace tutti::control
 

@@ -170,18 +170,37 @@ class Program {
     return ended(timed({what, group, step}, body));
   }
 
+  /// While a rank is in a call. Noted where all ranks are seen: there threads are fibers.
+  class Inside {
+   public:
+    explicit Inside(Program& program) : program_(program) {
+      if (seen().sees_all) place_ = seen().inside.insert(program.rank_);
+    }
+    ~Inside() {
+      if (!seen().sees_all) return;
+      seen().inside.erase(place_);
+      seen().came_out[program_.rank_] = program_.around_.now();
+    }
+
+   private:
+    Happened& seen() const { return program_.happened_; }
+    Program& program_;
+    std::multiset<int>::iterator place_ = {};
+  };
+
   /// Of a thread of its own: `ended` is for the program's first one.
   template <class Body>
   Call timed(Call call, Body&& body) {
     call.began = around_.now();
-    const auto inside = happened_.inside.insert(rank_);
-    try {
-      body();
-    } catch (const Error& error) {
-      call.failure = error;
+    {
+      const Inside inside(*this);
+      try {
+        body();
+      } catch (const Error& error) {
+        call.failure = error;
+      }
     }
-    happened_.inside.erase(inside);
-    call.ended = happened_.came_out[rank_] = around_.now();
+    call.ended = around_.now();
     return call;
   }
 
@@ -469,10 +488,10 @@ class Program {
       works.push_back(std::move(pending.work));
     }
     if (works.empty()) return;
-    const auto inside = happened_.inside.insert(rank_);
-    wait_any(works);
-    happened_.inside.erase(inside);
-    happened_.came_out[rank_] = around_.now();
+    {
+      const Inside inside(*this);
+      wait_any(works);
+    }
     for (std::size_t i = 0; i < works.size(); ++i) all[i]->work = std::move(works[i]);
   }
 
