@@ -223,6 +223,12 @@ class Membership::State::Meeting final : public Patience {
                     [this](int member) { return state_.members.state_of(member).has_value(); });
   }
 
+  bool has_been_given_up() const noexcept {
+    for (int member = 0; member < state_.size(); ++member)
+      if (state_.members.state_of(member) == LineState::unmade) return true;
+    return false;
+  }
+
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     state_.line.looks();
     *next = now + kLongestBackoff;
@@ -291,8 +297,10 @@ void Membership::meet(const Membership* parent_in, const Where& where, Deadline 
   state.line.set_site(state.host->own.site(where));
   notify_all();
   State::Meeting meeting(*this, parent, deadline);
+  const WaitResult result = wait(state.waiter, meeting, [&] { return meeting.all_have_come(); });
   // Once all have come the group is there, even if it has failed by now: its first call says so.
-  if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
+  // It is not where one had given up before this rank came.
+  if (result != WaitResult::ready || (meeting.has_been_given_up() && state.has_failed()))
     throw state.make_error(nullptr);
   state.line.set_state(LineState::open);
 }

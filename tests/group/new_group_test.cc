@@ -150,6 +150,58 @@ TEST(NewGroup, SaysWhoIsMissingAndWhatItDoes) {
   for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
 }
 
+/// What the others have given up is no group for who comes after it.
+void comes_too_late(const std::vector<int>& hosts) {
+  test_kit::RunOptions options;
+  options.init.timeout = 300ms;
+  options.hosts = hosts;
+  const auto outcomes = outcomes_of(
+      2,
+      [](ProcessGroup& world) {
+        float x = 0;
+        if (world.rank() == 1) world.recv(x, 0, {.timeout = 20s});
+        const Error error = thrown_by([&] { (void)world.new_group({0, 1}); });
+        EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+        EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+        if (world.rank() == 0) world.send(x, 1, {.timeout = 20s});
+        EXPECT_FALSE(world.error());
+      },
+      options);
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.failure, "");
+}
+
+TEST(NewGroup, NoneIsMadeOnceTheOthersHaveGivenUp) { comes_too_late({}); }
+TEST(NewGroup, NoneIsMadeOnceOtherHostsHaveGivenUp) { comes_too_late({0, 1}); }
+
+/// A rank that is lost after it has closed a group is no loss for that one.
+void is_lost_after_it_closed(const std::vector<int>& hosts) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  test_kit::RunOptions options;
+  options.as = As::processes;
+  options.hosts = hosts;
+  const auto outcomes = outcomes_of(
+      3,
+      [](ProcessGroup& world) {
+        ProcessGroup group = world.new_group({0, 1, 2});
+        group.close();
+        world.barrier();  // all have closed it
+        if (world.rank() == 2) kill(getpid(), SIGKILL);
+        EXPECT_EQ(thrown_by([&] { world.barrier(); }).code(), ErrorCode::kPeerLost);
+        const auto failure = group.error();
+        EXPECT_FALSE(failure) << failure->what();
+        EXPECT_EQ(thrown_by([&] { group.barrier(); }).code(), ErrorCode::kClosed);
+        throw Error(ErrorCode::kAborted, "as it should be");  // the world has failed in any case
+      },
+      options);
+  for (const int rank : {0, 1})
+    EXPECT_NE(outcomes[static_cast<std::size_t>(rank)].failure.find("as it should be"),
+              std::string::npos)
+        << outcomes[static_cast<std::size_t>(rank)].failure;
+}
+
+TEST(NewGroup, OneThatWasClosedOutlivesItsMembers) { is_lost_after_it_closed({}); }
+TEST(NewGroup, OneThatWasClosedOutlivesMembersOnOtherHosts) { is_lost_after_it_closed({0, 1, 2}); }
+
 /// Returns once the board shows that `rank` makes a group; at the latest after about 20 s.
 void await_meeting(ProcessGroup& world, int rank) {
   for (int tries = 0; tries < 4000; ++tries) {
