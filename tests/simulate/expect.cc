@@ -173,7 +173,8 @@ bool is_slowness(const Fault& fault) {
 }
 
 /// Simulated hosts share the memory of their data: what a rank has sent lies in bounded rings, and
-/// between real hosts in connections. Null: it can be run.
+/// between real hosts in connections, the next one behind it; and what several ranks of a real host
+/// are to get comes to one of them. Null: it can be run.
 const char* why_only_simulated(const Plan& plan) {
   if (plan.hosts() == 1) return nullptr;
   const Fault& fault = plan.faults.front();
@@ -197,6 +198,13 @@ const char* why_only_simulated(const Plan& plan) {
                                               std::min<std::size_t>(fault.at, plan.steps.size()));
   const auto last = plan.steps.end() - first > 2 ? first + 2 : plan.steps.end();
   if (fault.kind == FaultKind::swap && std::any_of(first, last, lies_in_a_connection))
+    return "what a rank sends too early lies in a connection";
+  const auto for_some = [&](const PlanStep& step) {
+    return step.kind == StepKind::collective && lies_in_a_connection(step);
+  };
+  if (fault.kind == FaultKind::skip && std::any_of(first, last, for_some))
+    return "between hosts data go through ranks that are not there";
+  if (is_slowness(fault) && std::count_if(first, plan.steps.end(), for_some) > 1)
     return "what a rank sends too early lies in a connection";
   return nullptr;
 }
