@@ -5,12 +5,17 @@
 # It computes on CPUs alone. The wheel's other libraries want 3 GB of CUDA, of which nothing is ever called: stubs stand in for them.
 set -euo pipefail
 
-# What torch.distributed imports besides torch, and torchvision, for its models, with what it imports; the hash of torch's own wheel is checked by
-# tools/libtorch.sh. This torchvision asks for torch 2.14 or newer; there is none of 2.15.
+# What torch.distributed imports besides torch, what its own tests import, and torchvision, for its models, with what it imports; the hash of
+# torch's own wheel is checked by tools/libtorch.sh. This torchvision asks for torch 2.14 or newer; there is none of 2.15.
 needed="\
 typing_extensions==4.15.0 --hash=sha256:f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548
 sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5
 mpmath==1.3.0 --hash=sha256:a0b2b9fe80bbcd81a6647ff13108738cfb482d481d826cc0e02f5b35e5c88d2c
+expecttest==0.3.0 --hash=sha256:60f88103086e1754240b42175f622be83b6ffeac419434691ee5a5be819d0544
+setuptools==81.0.0 --hash=sha256:fdd925d5c5d9f62e4b74b30d6dd7828ce236fd6ed998a08d81de62ce5a6310d6
+filelock==4.3.1 --hash=sha256:79e43df8e9fe509cd83a3899a7c186c8077cbbe4d200a1ed3705c2f3bb6bc487
+fsspec==2026.9.0 --hash=sha256:8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f
+networkx==3.6.1 --hash=sha256:d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762
 torchvision==0.29.2 --hash=sha256:0875f7a23bd298813240f716c56df44ce72ddb45146589442a38edd0e1f59637
 numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93
 pillow==13.0.0 --hash=sha256:a625df9a2a5597fa5e5266e01aefc82604bb85d291e3547981e863560d75da6c"

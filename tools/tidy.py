@@ -51,7 +51,7 @@ PUBLIC = {
     "torch.h": "ddp", **{f"torch/{path.name}": "ddp" for path in (ROOT / "include/tutti/torch").glob("*.h")},
     "observer.h": "group", "objects.h": "group", "codec.h": "group", "init.h": "world", "tutti.h": "world", "test_kit.h": "test_kit",
 }
-TOP = {"include", "src", "cli", "tests", "examples", "bench", "docs", "cmake", "tools", ".ci"}
+TOP = {"include", "src", "cli", "python", "tests", "examples", "bench", "docs", "cmake", "tools", ".ci"}
 
 BLOCKING = re.compile(
     r"\b(?:::)?(poll|ppoll|epoll_wait|epoll_pwait|select|pselect|usleep|nanosleep|clock_nanosleep)\s*\("
@@ -140,6 +140,18 @@ def check_includes(name, text, report):
             report(name, number, "OpenSSL is used in src/net only")
         if path.startswith(("CLI/", "nlohmann/", "fmt/")) and name.endswith(".h"):
             report(name, number, f"{path} is included by .cc files only")
+
+
+def check_python(name, text, report):
+    """The backend of torch.distributed is a user of the public headers, and nobody uses it."""
+    own = name.startswith("python/")
+    for number, path in included(text):
+        if own and path.startswith("tutti/") and path.removeprefix("tutti/") not in PUBLIC:
+            report(name, number, f"<{path}> is no public header known to tools/tidy.py")
+        if own and any(path.startswith(each + "/") for each in ALL):
+            report(name, number, f"{path}: python/ sees public headers only")
+        if not own and path.startswith("c10d/"):
+            report(name, number, f"{path}: nothing includes python/")
 
 
 def check_library(name, text, report):
@@ -362,6 +374,7 @@ def main():
         check_paths(name, text, known, folders, report)
         if name in code:
             check_includes(name, text, report)
+            check_python(name, text, report)
             check_comments(name, text, report)
         if name.endswith(".md"):
             check_links(name, text, report)

@@ -41,7 +41,8 @@ def main():
     prefix = work / "prefix"
     # The flags of the release preset under ./dev test, so that ccache need not compile again.
     flags = ["-DCMAKE_BUILD_TYPE=Release", "-DTUTTI_WERROR=ON"]
-    quiet = ["-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", "-DTUTTI_BUILD_BENCH=OFF", "-DTUTTI_WITH_TORCH=OFF"]
+    quiet = ["-DTUTTI_BUILD_TESTS=OFF", "-DTUTTI_BUILD_EXAMPLES=OFF", "-DTUTTI_BUILD_BENCH=OFF", "-DTUTTI_WITH_TORCH=OFF",
+             "-DTUTTI_WITH_PYTHON=OFF"]
     sh(["cmake", "-S", source, "-B", work / "build", "-G", "Ninja", *flags,
         f"-DCMAKE_INSTALL_PREFIX={prefix}", shared, *quiet])
     sh(["cmake", "--build", work / "build"])
@@ -92,7 +93,7 @@ def main():
         f"add_subdirectory({source} tutti)\nadd_executable(one_to_many {work}/user/main.cc)\n"
         "target_link_libraries(one_to_many PRIVATE tutti::tutti)\n")
     sh(["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", *flags, shared,
-        "-DTUTTI_WITH_TORCH=OFF"])
+        "-DTUTTI_WITH_TORCH=OFF", "-DTUTTI_WITH_PYTHON=OFF"])
     sh(["cmake", "--build", work / "sub-build"])
     run_example(tutti, work / "sub-build/one_to_many", environment, f"add_subdirectory, {options.linkage}")
 

@@ -10,7 +10,7 @@ say() { echo "dev: $*" >&2; }
 packages_build="g++ cmake ninja-build libhwy-dev libfmt-dev libcli11-dev nlohmann-json3-dev libssl-dev libhwloc-dev"
 packages_torch="python3-pip unzip zlib1g-dev"
 packages_data="dataset-fashion-mnist"
-packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev lld-14 libboost-context-dev ccache make pkg-config git python3 zsh fish groff-base"
+packages_test="libgtest-dev clang-14 clang-tidy-14 clang-format-14 libclang-rt-14-dev lld-14 libboost-context-dev ccache make pkg-config git python3 python3-dev zsh fish groff-base"
 packages_backends="openmpi-bin libopenmpi-dev mpich libmpich-dev libgloo-dev"
 packages_launchers="munge slurmctld slurmd slurm-client"
 packages_bench="$packages_backends libbenchmark-dev"

@@ -10,6 +10,7 @@
 #include "ddp/model_check.h"
 #include "ddp/torch/registered.h"
 #include "ddp/torch/stream.h"
+#include "tutti/torch/dtype.h"
 #include "tutti/torch/tensor.h"
 
 namespace tutti {
@@ -20,33 +21,7 @@ using c10::str;
 
 constexpr std::size_t kBroadcastBytes = std::size_t{16} << 20;
 
-constexpr std::pair<at::ScalarType, DType> kPairs[] = {
-    {at::kBool, DType::bool_},
-    {at::kByte, DType::u8},
-    {at::kChar, DType::i8},
-    {at::kShort, DType::i16},
-    {at::kInt, DType::i32},
-    {at::kLong, DType::i64},
-    {at::kUInt16, DType::u16},
-    {at::kUInt32, DType::u32},
-    {at::kUInt64, DType::u64},
-    {at::kHalf, DType::f16},
-    {at::kBFloat16, DType::bf16},
-    {at::kFloat, DType::f32},
-    {at::kDouble, DType::f64},
-    {at::kComplexFloat, DType::complex64},
-    {at::kComplexDouble, DType::complex128},
-    {at::kFloat8_e4m3fn, DType::f8_e4m3},
-    {at::kFloat8_e5m2, DType::f8_e5m2},
-};
-static_assert(std::size(kPairs) == kDTypeCount);
-
-std::optional<DType> dtype_of_scalar(at::ScalarType type) {
-  for (const auto& [scalar, dtype] : kPairs) {
-    if (scalar == type) return dtype;
-  }
-  return std::nullopt;
-}
+static_assert(std::size(kTorchDTypes) == kDTypeCount);
 
 [[noreturn]] void refuse(ErrorCode code, std::string_view what, const std::string& why) {
   throw Error(code, str(what, ": ", why));
@@ -105,7 +80,7 @@ DType dtype_of_tensor(const at::Tensor& tensor, std::string_view what) {
 }
 
 at::ScalarType scalar_of_dtype(DType dtype) {
-  return std::ranges::find(kPairs, dtype, &std::pair<at::ScalarType, DType>::second)->first;
+  return std::ranges::find(kTorchDTypes, dtype, &std::pair<at::ScalarType, DType>::second)->first;
 }
 
 std::string describe(const at::Tensor& tensor) {

@@ -1,0 +1,518 @@
+#include "c10d/backend.h"
+
+#include <ATen/ATen.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <torch/csrc/distributed/c10d/Utils.hpp>
+#include <utility>
+
+#include "c10d/error.h"
+
+namespace tutti::python {
+namespace {
+
+using std::chrono::milliseconds;
+using Type = c10d::OpType;
+
+at::Tensor& only(Tensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: a call takes one tensor, not ", tensors.size());
+  return tensors[0];
+}
+
+int rank_of(std::int64_t root) { return static_cast<int>(root); }
+
+/// Elements for each rank: `splits` count rows; none means equal parts.
+std::vector<std::size_t> counts_of(const at::Tensor& tensor,
+                                   const std::vector<std::int64_t>& splits, int world_size) {
+  c10d::checkSplitSizes(splits, tensor, world_size);
+  const auto all = static_cast<std::size_t>(tensor.numel());
+  if (splits.empty()) return std::vector<std::size_t>(world_size, all / world_size);
+  const std::size_t row = tensor.size(0) == 0 ? 0 : all / tensor.size(0);
+  std::vector<std::size_t> counts;
+  for (const std::int64_t rows : splits) counts.push_back(rows * row);
+  return counts;
+}
+
+}  // namespace
+
+Backend::Backend(const c10d::DistributedBackendOptions& options)
+    : c10d::Backend(options.group_rank, options.group_size),
+      options_(c10::make_intrusive<Options>(
+          "tutti", std::chrono::duration_cast<milliseconds>(options.timeout))),
+      global_ranks_(options.global_ranks_in_group),
+      group_(Group::make(options)) {
+  init();
+}
+
+// ---- submitting -------------------------------------------------------------------------------
+
+Backend::Call Backend::call(Type type, const char* title, bool is_async, milliseconds timeout,
+                            const Tensors& inputs, const Tensors& outputs) {
+  const std::lock_guard lock(batching_);
+  if (batch_) {
+    Tensors& all = batch_->work->outputs();
+    all.insert(all.end(), outputs.begin(), outputs.end());
+    return {batch_->work, false};
+  }
+  const std::uint64_t seq = c10d::isP2POp(type) ? seq_.load() : ++seq_;
+  auto work = c10::make_intrusive<Work>(group_, Operation{type, title, seq, timeout}, inputs);
+  work->outputs() = outputs;
+  return {std::move(work), !is_async};
+}
+
+Backend::Ref<c10d::Work> Backend::hand_over(const Call& call, std::vector<tutti::Work> works) {
+  {
+    const std::lock_guard lock(batching_);
+    if (batch_ && batch_->work == call.work) {
+      std::ranges::move(works, std::back_inserter(batch_->works));
+      return call.work;
+    }
+  }
+  call.work->begin(std::move(works));
+  return call.work;
+}
+
+template <class Run>
+void Backend::run(const Run& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    group_->note(error);
+    std::rethrow_exception(as_torch(error));
+  }
+}
+
+/// `submit` takes nothing and blocks, or tutti::async and returns a Work.
+template <class Submit>
+Backend::Ref<c10d::Work> Backend::submit(Call call, const Submit& submit) {
+  std::vector<tutti::Work> works;
+  run([&] {
+    const std::lock_guard lock(submitting_);
+    if (call.is_blocking) {
+      submit();
+    } else {
+      works.push_back(submit(async));
+    }
+  });
+  return hand_over(call, std::move(works));
+}
+
+/// `count` operations: `submit` takes the index of one.
+template <class Submit>
+Backend::Ref<c10d::Work> Backend::submit_each(Call call, std::size_t count, const Submit& submit) {
+  std::vector<tutti::Work> works;
+  run([&] {
+    const std::lock_guard lock(submitting_);
+    for (std::size_t i = 0; i < count; ++i) works.push_back(submit(i));
+  });
+  return hand_over(call, std::move(works));
+}
+
+template <class Submit>
+Backend::Ref<c10d::Work> Backend::message(Call call, const Submit& submit) {
+  std::vector<tutti::Work> works;
+  run([&] {
+    const std::lock_guard lock(messaging_);
+    works.push_back(submit());
+  });
+  return hand_over(call, std::move(works));
+}
+
+void Backend::startCoalescing() {
+  static_cast<void>(batch_ ? endCoalescing() : nullptr);  // one that an exception has left open
+  auto work = c10::make_intrusive<Work>(
+      group_, Operation{Type::COALESCED, "tutti:coalesced", ++seq_, options_->timeout}, Tensors());
+  const std::lock_guard lock(batching_);
+  batch_.emplace(Batch{std::move(work), {}});
+}
+
+Backend::Ref<c10d::Work> Backend::endCoalescing() {
+  std::optional<Batch> batch;
+  {
+    const std::lock_guard lock(batching_);
+    batch.swap(batch_);
+  }
+  TORCH_CHECK(batch, "tutti: end of a coalesced call that has not begun");
+  batch->work->begin(std::move(batch->works));
+  return batch->work;
+}
+
+milliseconds Backend::timeout_or_own(milliseconds timeout) const {
+  return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+}
+
+void Backend::check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const {
+  TORCH_CHECK_VALUE(lists.size() == 1 && static_cast<int>(lists[0].size()) == size_,
+                    "tutti: a list of ", size_, " tensors is needed, one for each rank");
+  for (const at::Tensor& tensor : lists[0]) {
+    TORCH_CHECK_VALUE(tensor.scalar_type() == one.scalar_type(),
+                      "tutti: invalid tensor type: ", tensor.scalar_type(), " in a list beside ",
+                      one.scalar_type());
+  }
+}
+
+// ---- life -------------------------------------------------------------------------------------
+
+void Backend::setTimeout(milliseconds timeout) { options_->timeout = timeout; }
+
+c10d::ErrorType Backend::getError() {
+  const std::optional<Error> error = failure();
+  if (!error) return c10d::ErrorType::SUCCESS;
+  if (error->code() == ErrorCode::kTimeout) return c10d::ErrorType::TIMEOUT;
+  if (error->code() == ErrorCode::kPeerLost) return c10d::ErrorType::REMOTE_ERROR;
+  return c10d::ErrorType::COMM_ERROR;
+}
+
+void Backend::abort() { (*group_)->abort("torch.distributed aborts the group"); }
+
+/// Others may have work to do before they leave: this rank need not wait for it.
+void Backend::shutdown() {
+  try {
+    (*group_)->close(std::chrono::seconds(2), group_->where());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kTimeout) TORCH_WARN("tutti: ", error.what());
+  }
+}
+
+// ---- collectives ------------------------------------------------------------------------------
+
+Backend::Ref<c10d::Work> Backend::broadcast(Tensors& tensors,
+                                            const c10d::BroadcastOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::BROADCAST, "tutti:broadcast", options.asyncOp, timeout, tensors, tensors);
+  const Buffer data = to.operands().out(only(tensors));
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->broadcast(data, {.root = rank_of(options.rootRank), .timeout = timeout},
+                                form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::allreduce(Tensors& tensors,
+                                            const c10d::AllreduceOptions& options) {
+  if (only(tensors).is_sparse()) return allreduce_sparse(tensors, options);
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::ALLREDUCE, "tutti:all_reduce", options.asyncOp, timeout, tensors, tensors);
+  const Buffer data = to.operands().out(tensors[0]);
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->all_reduce(data, how, form..., group_->where());
+  });
+}
+
+/// Every rank gets all entries, and adds them up. Blocks.
+Backend::Ref<c10d::Work> Backend::allreduce_sparse(Tensors& tensors,
+                                                   const c10d::AllreduceOptions& options) {
+  const at::Tensor& tensor = only(tensors);
+  TORCH_CHECK_VALUE(tensor.is_sparse(), "tutti: all_reduce of a sparse tensor got a dense one");
+  TORCH_CHECK_VALUE(options.reduceOp == c10d::ReduceOp::SUM,
+                    "tutti: all_reduce of sparse tensors only sums");
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CollectiveOptions how{.timeout = timeout};
+  Call to =
+      call(Type::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", false, timeout, tensors, tensors);
+  const at::Tensor own = tensor.coalesce();
+  const at::Tensor indices = own._indices().t().contiguous(), values = own._values().contiguous();
+  std::vector<std::int64_t> entries(size_);
+  entries[rank_] = own._nnz();
+  return submit(std::move(to), [&](auto... form) {
+    Operands parts;
+    (*group_)->all_gather(entries, how, group_->where());
+    const std::int64_t all = std::accumulate(entries.begin(), entries.end(), std::int64_t{0});
+    const auto gathered = [&](const at::Tensor& part) {
+      const std::int64_t row = c10::multiply_integers(part.sizes().slice(1));
+      std::vector<std::int64_t> shape = part.sizes().vec();
+      shape[0] = all;
+      at::Tensor whole = at::empty(shape, part.options());
+      std::vector<std::size_t> counts;
+      for (const std::int64_t count : entries) counts.push_back(count * row);
+      (*group_)->all_gatherv(parts.in(part), parts.out(whole), counts, how, group_->where());
+      return whole;
+    };
+    const at::Tensor all_indices = gathered(indices).t(), all_values = gathered(values);
+    const at::NoGradGuard no_grad;
+    tensor.copy_(at::sparse_coo_tensor(all_indices, all_values, tensor.sizes()).coalesce());
+    if constexpr (sizeof...(form) > 0) return tutti::Work();
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  for (const at::Tensor& tensor : tensors) {
+    TORCH_CHECK_VALUE(tensor.scalar_type() == tensors[0].scalar_type(),
+                      "tutti: tensors of one dtype are needed, not ", tensors[0].scalar_type(),
+                      " and ", tensor.scalar_type());
+  }
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", options.asyncOp, timeout,
+                 tensors, tensors);
+  const std::vector<Buffer> list = to.operands().out(tensors);
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->all_reduce(List<Buffer>(list), how, form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::REDUCE, "tutti:reduce", options.asyncOp, timeout, tensors, tensors);
+  const Buffer data = to.operands().out(only(tensors));
+  const ReduceOptions how{
+      .op = reduce_op_of(options.reduceOp), .root = rank_of(options.rootRank), .timeout = timeout};
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->reduce(data, how, form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                            const c10d::AllgatherOptions& options) {
+  check_list(outputs, only(inputs));
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::ALLGATHER, "tutti:all_gather", options.asyncOp, timeout, inputs, outputs[0]);
+  const ConstBuffer input = to.operands().in(inputs[0]);
+  const std::vector<Buffer> list = to.operands().out(outputs[0]);
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->all_gather(input, List<Buffer>(list), {.timeout = timeout}, form...,
+                                 group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                  const c10d::AllgatherOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::_ALLGATHER_BASE, "tutti:_all_gather_base", options.asyncOp, timeout, {input},
+                 {output});
+  const ConstBuffer from = to.operands().in(input);
+  const Buffer all = to.operands().out(output);
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->all_gather(from, all, {.timeout = timeout}, form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::allgather_coalesced(std::vector<Tensors>& outputs,
+                                                      Tensors& inputs,
+                                                      const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "tutti: ", size_,
+                    " lists are needed, one for each rank");
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Tensors all;
+  for (const Tensors& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "tutti: lists of ", inputs.size(),
+                      " tensors are needed, as many as the inputs");
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  Call to = call(Type::ALLGATHER_COALESCED, "tutti:all_gather", true, timeout, inputs, all);
+  const std::vector<ConstBuffer> from = to.operands().in(inputs);
+  std::vector<std::vector<Buffer>> lists(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    for (const Tensors& list : outputs) lists[i].push_back(to.operands().out(list[i]));
+  }
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
+    return (*group_)->all_gather(from[i], List<Buffer>(lists[i]), {.timeout = timeout}, async,
+                                 group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
+                    inputs.size(), " inputs");
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::ALLGATHER_INTO_TENSOR_COALESCED, "tutti:all_gather", true, timeout, inputs,
+                 outputs);
+  const std::vector<ConstBuffer> from = to.operands().in(inputs);
+  const std::vector<Buffer> into = to.operands().out(outputs);
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
+    return (*group_)->all_gather(from[i], into[i], {.timeout = timeout}, async, group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                         const c10d::GatherOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Tensors all;
+  if (rank_ == options.rootRank) {
+    check_list(outputs, only(inputs));
+    all = outputs[0];
+  }
+  Call to = call(Type::GATHER, "tutti:gather", options.asyncOp, timeout, inputs, all);
+  const ConstBuffer input = to.operands().in(only(inputs));
+  const std::vector<Buffer> list = to.operands().out(all);
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->gather(input, List<Buffer>(list),
+                             {.root = rank_of(options.rootRank), .timeout = timeout}, form...,
+                             group_->where());
+  });
+}
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+Backend::Ref<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
+                                                     const c10d::GatherOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::GATHER, "tutti:gather", options.asyncOp, timeout, {input}, {output});
+  const ConstBuffer from = to.operands().in(input);
+  const Buffer all = rank_ == options.rootRank ? to.operands().out(output) : Buffer();
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->gather(from, all, {.root = rank_of(options.rootRank), .timeout = timeout},
+                             form..., group_->where());
+  });
+}
+#endif
+
+Backend::Ref<c10d::Work> Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                          const c10d::ScatterOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Tensors all;
+  if (rank_ == options.rootRank) {
+    check_list(inputs, only(outputs));
+    all = inputs[0];
+  }
+  Call to = call(Type::SCATTER, "tutti:scatter", options.asyncOp, timeout, all, outputs);
+  const Buffer output = to.operands().out(only(outputs));
+  const std::vector<ConstBuffer> list = to.operands().in(all);
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->scatter(List<ConstBuffer>(list), output,
+                              {.root = rank_of(options.rootRank), .timeout = timeout}, form...,
+                              group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                 const c10d::ReduceScatterOptions& options) {
+  check_list(inputs, only(outputs));
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::REDUCE_SCATTER, "tutti:reduce_scatter", options.asyncOp, timeout, inputs[0],
+                 outputs);
+  const Buffer output = to.operands().out(outputs[0]);
+  const std::vector<ConstBuffer> list = to.operands().in(inputs[0]);
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->reduce_scatter(List<ConstBuffer>(list), output, how, form...,
+                                     group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::ReduceScatterOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::_REDUCE_SCATTER_BASE, "tutti:_reduce_scatter_base", options.asyncOp, timeout,
+                 {input}, {output});
+  const ConstBuffer all = to.operands().in(input);
+  const Buffer own = to.operands().out(output);
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->reduce_scatter(all, own, how, form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
+                    inputs.size(), " inputs");
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::REDUCE_SCATTER_TENSOR_COALESCED, "tutti:reduce_scatter", true, timeout,
+                 inputs, outputs);
+  const std::vector<ConstBuffer> from = to.operands().in(inputs);
+  const std::vector<Buffer> into = to.operands().out(outputs);
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
+    return (*group_)->reduce_scatter(from[i], into[i], how, async, group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                std::vector<std::int64_t>& output_splits,
+                                                std::vector<std::int64_t>& input_splits,
+                                                const c10d::AllToAllOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  const std::vector<std::size_t> sent = counts_of(input, input_splits, size_),
+                                 received = counts_of(output, output_splits, size_);
+  Call to =
+      call(Type::ALLTOALL_BASE, "tutti:all_to_all", options.asyncOp, timeout, {input}, {output});
+  const ConstBuffer from = to.operands().in(input);
+  const Buffer into = to.operands().out(output);
+  return submit(std::move(to), [&](auto... form) {
+    if (input_splits.empty() && output_splits.empty()) {
+      return (*group_)->all_to_all(from, into, {.timeout = timeout}, form..., group_->where());
+    }
+    return (*group_)->all_to_allv(from, sent, into, received, {.timeout = timeout}, form...,
+                                  group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::alltoall(Tensors& outputs, Tensors& inputs,
+                                           const c10d::AllToAllOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::ALLTOALL, "tutti:all_to_all", options.asyncOp, timeout, inputs, outputs);
+  const std::vector<ConstBuffer> from = to.operands().in(inputs);
+  const std::vector<Buffer> into = to.operands().out(outputs);
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->all_to_all(List<ConstBuffer>(from), List<Buffer>(into), {.timeout = timeout},
+                                 form..., group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  Call to = call(Type::BARRIER, "tutti:barrier", options.asyncOp, timeout, {}, {});
+  return submit(std::move(to), [&](auto... form) {
+    return (*group_)->barrier({.timeout = timeout}, form..., group_->where());
+  });
+}
+
+/// In gloo's words, which its users look for: rank 0 names who is late, the others rank 0.
+void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const milliseconds timeout = timeout_or_own(options.timeout);
+  ++seq_;
+  try {
+    const std::lock_guard lock(submitting_);
+    (*group_)->monitored_barrier({.timeout = timeout, .wait_all_ranks = wait_all_ranks},
+                                 group_->where());
+  } catch (const Error& error) {
+    group_->note(error);
+    if (error.code() == ErrorCode::kInvalidArgument) std::rethrow_exception(as_torch(error));
+    TORCH_CHECK(rank_ == 0, "Rank ", rank_,
+                " successfully reached monitoredBarrier, but received errors while waiting for "
+                "send/recv from rank 0: ",
+                error.what());
+    TORCH_CHECK(timeout != milliseconds(0), "Rank 0 timed out in monitoredBarrier: ", error.what());
+    std::vector<int> late = error.context().culprits;
+    if (!wait_all_ranks && late.size() > 1) late.resize(1);
+    TORCH_CHECK(false, late.size() > 1 ? "Ranks " : "Rank ", c10::Join(", ", late),
+                " failed to pass monitoredBarrier: Timed out: ", error.what());
+  }
+}
+
+// ---- messages ---------------------------------------------------------------------------------
+
+Backend::Ref<c10d::Work> Backend::send(Tensors& tensors, int to, int tag) {
+  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
+  Call made = call(Type::SEND, "tutti:send", true, options_->timeout, tensors, {});
+  const ConstBuffer data = made.operands().in(only(tensors));
+  return message(std::move(made), [&] {
+    return (*group_)->send(data, to, {.tag = tag, .timeout = options_->timeout}, async,
+                           group_->where());
+  });
+}
+
+Backend::Ref<c10d::Work> Backend::recv(Tensors& tensors, int from, int tag) {
+  return receive(Type::RECV, "tutti:recv", tensors, from, tag);
+}
+
+Backend::Ref<c10d::Work> Backend::recvAnysource(Tensors& tensors, int tag) {
+  return receive(Type::RECVANYSOURCE, "tutti:recvAnySource", tensors, kAnyRank, tag);
+}
+
+Backend::Ref<c10d::Work> Backend::receive(Type type, const char* title, Tensors& tensors, int from,
+                                          int tag) {
+  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
+  Call made = call(type, title, true, options_->timeout, tensors, tensors);
+  const Buffer data = made.operands().out(only(tensors));
+  MessageInfo* info = &made.work->add_info();
+  return message(std::move(made), [&] {
+    return (*group_)->recv(data, from, {.tag = tag, .timeout = options_->timeout, .info = info},
+                           async, group_->where());
+  });
+}
+
+}  // namespace tutti::python

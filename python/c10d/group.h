@@ -1,0 +1,55 @@
+// The group of Tutti's behind a group of torch's.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include "tutti/init.h"
+#include "tutti/process_group.h"
+
+namespace tutti::python {
+
+/// torch's group of all ranks is a world of Tutti's, and its other groups are made from that: one
+/// status board, and deadlocks are seen across all of them. A group of torch's whose group of all
+/// ranks has another backend is a world by itself.
+///
+/// Threads   Any, but for what ProcessGroup says of submitting.
+class Group {
+ public:
+  /// Returns when all members have come.
+  /// Errors  torch's: see as_torch_of_meeting.
+  static std::shared_ptr<Group> make(const c10d::DistributedBackendOptions& options);
+  Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name);
+
+  ProcessGroup& operator*() { return group_; }
+  ProcessGroup* operator->() { return &group_; }
+  /// Says goodbye, and may not be called any more. What is under way at `deadline` ends there.
+  void leave(std::chrono::nanoseconds deadline);
+  /// Keeps the first error that a call on it got and that concerns the group.
+  void note(const Error& error);
+  /// The first error that a call got, else what the group has failed with meanwhile.
+  std::optional<Error> failure() const;
+  /// For the messages of Tutti: which group of torch's a call is on, and, with
+  /// TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL, the line of Python that made it.
+  Where where() const;
+
+ private:
+  std::shared_ptr<Group> world_;  // outlives group_; null in a world
+  Purpose purpose_;
+  ProcessGroup group_;
+  mutable std::mutex mutex_;
+  std::optional<Error> noted_;  // mutex_
+};
+
+/// Before Python ends: leaves the groups that the program has not destroyed, so that the others are
+/// not told that this rank was lost; within 2 s in all. With the text of an exception that ends the
+/// program it aborts them.
+///
+/// Threads   Without Python's lock.
+void leave_all(const std::string& exception);
+
+}  // namespace tutti::python

@@ -1,0 +1,100 @@
+#include "c10d/store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace tutti::python {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
+std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+/// Only waiting takes a time there; the other calls have the store's own timeout.
+class StoreAdapter final : public Store {
+ public:
+  explicit StoreAdapter(const c10::intrusive_ptr<c10d::Store>& base) : base_(base->clone()) {}
+
+  void set(std::string_view key, std::string_view value, Timeout) override {
+    asked([&] { base_->set(std::string(key), bytes_of(value)); });
+  }
+  std::string get(std::string_view key, Timeout timeout) override {
+    wait(std::vector{std::string(key)}, timeout);
+    return asked([&] { return text_of(base_->get(std::string(key))); });
+  }
+  std::optional<std::string> try_get(std::string_view key, Timeout) override {
+    return asked([&]() -> std::optional<std::string> {
+      if (!base_->check({std::string(key)})) return std::nullopt;
+      return text_of(base_->get(std::string(key)));
+    });
+  }
+  std::int64_t add(std::string_view key, std::int64_t amount, Timeout) override {
+    return asked([&] { return base_->add(std::string(key), amount); });
+  }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Timeout) override {
+    return asked([&]() -> std::string {
+      const std::string name(key);
+      const std::string now =
+          text_of(base_->compareSet(name, bytes_of(expected), bytes_of(desired)));
+      // It answers `expected` for a key that is absent, too.
+      const bool is_absent = !expected.empty() && now == expected && !base_->check({name});
+      return is_absent ? std::string() : now;
+    });
+  }
+  void append(std::string_view key, std::string_view value, Timeout) override {
+    asked([&] { base_->append(std::string(key), bytes_of(value)); });
+  }
+  bool erase(std::string_view key, Timeout) override {
+    return asked([&] { return base_->deleteKey(std::string(key)); });
+  }
+  /// Stores say in errors of different types that the time has passed.
+  void wait(std::span<const std::string> keys, Timeout timeout) override {
+    const Timeout least(1);  // 0 would be for ever
+    timeout = std::max(timeout, least);
+    const auto began = Clock::now();
+    try {
+      base_->wait({keys.begin(), keys.end()}, timeout);
+    } catch (const std::exception& error) {
+      if (Clock::now() - began < timeout) refuse(error);
+      throw Error(ErrorCode::kTimeout, "not in torch's store after " +
+                                           std::to_string(timeout.count()) + " ms: " + keys[0]);
+    }
+  }
+  bool check(std::span<const std::string> keys, Timeout) override {
+    return asked([&] { return base_->check({keys.begin(), keys.end()}); });
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[noreturn]] static void refuse(const std::exception& error) {
+    const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+    throw Error(ErrorCode::kSystem,
+                std::string("torch's store failed: ") +
+                    (of_torch != nullptr ? of_torch->what_without_backtrace() : error.what()));
+  }
+  template <class Call>
+  static auto asked(Call call) -> decltype(call()) {
+    try {
+      return call();
+    } catch (const std::exception& error) {
+      refuse(error);
+    }
+  }
+  c10::intrusive_ptr<c10d::Store> base_;
+};
+
+}  // namespace
+
+std::shared_ptr<Store> adapt(const c10::intrusive_ptr<c10d::Store>& base) {
+  return std::make_shared<StoreAdapter>(base);
+}
+
+}  // namespace tutti::python

@@ -1,0 +1,181 @@
+#include "c10d/work.h"
+
+#include <ATen/core/ivalue.h>
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+#include "c10d/error.h"
+#include "c10d/group.h"
+#include "c10d/helpers.h"
+
+namespace tutti::python {
+
+using c10::ivalue::Future;
+
+/// What outlives the Work when that goes before its operation ends.
+struct Work::State : std::enable_shared_from_this<State> {
+  /// What may take Python's lock when it is freed: in a thread of torch's, or by a helper.
+  struct Held {
+    Operands operands;
+    Tensors outputs;
+    c10::intrusive_ptr<Future> future;  // null until somebody asks for it
+  };
+
+  void one_ended(const Error* error) {
+    if (error != nullptr) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = as_torch(*error);
+    }
+    if (left.fetch_sub(1) == 1) end();
+  }
+
+  void end() {
+    if (!failure) {
+      try {
+        held.operands.copy_back();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+    bool is_for_helper = false;
+    {
+      const std::lock_guard lock(mutex);
+      has_ended = true;
+      is_for_helper = is_abandoned || held.future;
+    }
+    if (record_end) record_end();
+    if (is_for_helper) run_by_helper([self = shared_from_this()] { self->follow_up(); });
+  }
+
+  void follow_up() {
+    complete_future();
+    Held freed;
+    const std::lock_guard lock(mutex);
+    if (is_abandoned) freed = std::move(held);
+  }
+
+  /// By the first who comes.
+  void complete_future() {
+    c10::intrusive_ptr<Future> future;
+    {
+      const std::lock_guard lock(mutex);
+      if (!held.future || std::exchange(is_future_complete, true)) return;
+      future = held.future;
+    }
+    if (failure) {
+      future->setError(failure);
+    } else {
+      future->markCompleted(held.outputs);
+    }
+  }
+
+  Held held;
+  std::deque<MessageInfo> infos;
+  std::function<void()> record_end;  // torch's profiler
+  std::atomic<std::size_t> left = 0;
+
+  std::mutex mutex;
+  std::exception_ptr failure;  // constant once it has ended
+  bool has_ended = false, is_abandoned = false, is_future_complete = false;
+};
+
+Work::Work(std::shared_ptr<Group> group, const Operation& operation, const Tensors& inputs)
+    : c10d::Work(-1, operation.type, operation.title, inputs),
+      group_(std::move(group)),
+      state_(std::make_shared<State>()),
+      seq_(operation.seq),
+      timeout_(operation.timeout) {
+  state_->record_end = std::move(recordFunctionEndCallback_);
+}
+
+Work::~Work() {
+  for (tutti::Work& work : works_) std::move(work).detach();
+  State::Held freed;
+  const std::lock_guard lock(state_->mutex);
+  if (state_->has_ended) {
+    freed = std::move(state_->held);
+  } else {
+    state_->is_abandoned = true;
+  }
+}
+
+Operands& Work::operands() { return state_->held.operands; }
+Tensors& Work::outputs() { return state_->held.outputs; }
+MessageInfo& Work::add_info() { return state_->infos.emplace_back(); }
+
+void Work::begin(std::vector<tutti::Work> works) {
+  if (works.empty()) {
+    state_->end();
+    return;
+  }
+  state_->left = works.size();
+  works_.reserve(works.size());
+  for (tutti::Work& work : works) {
+    works_.push_back(
+        std::move(work).then([state = state_](const Error* error) { state->one_ended(error); }));
+  }
+}
+
+bool Work::isCompleted() {
+  const std::lock_guard lock(state_->mutex);
+  return state_->has_ended;
+}
+
+bool Work::isSuccess() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->has_ended && !state_->failure;
+}
+
+std::exception_ptr Work::exception() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->has_ended ? state_->failure : nullptr;
+}
+
+int Work::sourceRank() const { return state_->infos.empty() ? -1 : state_->infos.front().rank; }
+
+Tensors Work::result() { return state_->held.outputs; }
+
+bool Work::wait(std::chrono::milliseconds timeout) {
+  Deadline deadline;
+  if (timeout != kNoTimeout) deadline = Deadline::after(timeout);
+  for (tutti::Work& work : works_) {
+    try {
+      const bool has_ended = timeout == kNoTimeout
+                                 ? (work.wait(), true)
+                                 : work.wait_for(deadline.left(Deadline::Clock::now()));
+      TORCH_CHECK(has_ended, "tutti: Timed out: the operation has not ended within ",
+                  timeout.count(), " ms; it goes on");
+    } catch (const Error& error) {  // torch's is thrown below
+      group_->note(error);
+    }
+  }
+  TORCH_CHECK(isCompleted(),
+              "tutti: part of a coalesced call, which has not ended: wait for the "
+              "Work of the whole call");
+  // Who has waited may look at the future next.
+  state_->complete_future();
+  if (const auto& future = state_->held.future) future->wait();
+  if (state_->failure) std::rethrow_exception(state_->failure);
+  return true;
+}
+
+c10::intrusive_ptr<Future> Work::getFuture() {
+  c10::intrusive_ptr<Future> future;
+  bool has_ended = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!state_->held.future) {
+      state_->held.future = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+    }
+    future = state_->held.future;
+    has_ended = state_->has_ended;
+  }
+  if (has_ended) state_->complete_future();
+  return future;
+}
+
+}  // namespace tutti::python

@@ -1,0 +1,1 @@
+"""Tutti: distributed communication. `tutti.torch` is its backend of torch.distributed."""

@@ -1,0 +1,197 @@
+"""The backend "tutti" of torch.distributed as its users meet it: ranks.py by ranks of its own.
+
+    backend_test.py PACKAGES TUTTI [unittest's arguments]
+
+PACKAGES: a folder with the package tutti, for PYTHONPATH. TUTTI: the command. Run by the Python that has torch.
+"""
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+PACKAGES, TUTTI = sys.argv[1:3]
+HERE = pathlib.Path(__file__).resolve().parent
+DEADLINE = 120
+
+
+def environment(**more):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("TUTTI_", "TORCH_", "RANK", "WORLD_"))}
+    return {**kept, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", **more}
+
+
+def free_port():
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return held.getsockname()[1]
+
+
+def run_ranks(function, size, **more):
+    """(exit code, what it wrote) of each rank."""
+    port = str(free_port())
+    outputs = [tempfile.TemporaryFile(mode="w+") for _ in range(size)]
+    ranks = [subprocess.Popen([sys.executable, str(HERE / "ranks.py"), function], stdout=output, stderr=subprocess.STDOUT,
+                              env=environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more))
+             for rank, output in enumerate(outputs)]
+    end = time.monotonic() + DEADLINE
+    while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
+        time.sleep(0.02)
+    for rank in ranks:
+        rank.kill()  # one that hangs; nothing to one that has ended
+        rank.wait()
+    texts = []
+    for output in outputs:
+        with output:
+            output.seek(0)
+            texts.append(output.read())
+    return [(rank.returncode, text) for rank, text in zip(ranks, texts)]
+
+
+def run_python(code, python=sys.executable, **more):
+    done = subprocess.run([python, "-c", code], env=environment(**more), capture_output=True, text=True, timeout=DEADLINE)
+    return done.returncode, done.stderr
+
+
+class Ranks(unittest.TestCase):
+    def check(self, function, size=2, codes=None, **more):
+        ended = run_ranks(function, size, **more)
+        for rank, (code, text) in enumerate(ended):
+            self.assertEqual(code, (codes or [0] * size)[rank], f"rank {rank} of {function}:\n{text[-3000:]}")
+            self.assertNotIn("terminate called", text)
+        return ended
+
+
+class Backend(Ranks):
+    def test_registration(self):
+        self.check("registration")
+
+    def test_named_by_device(self):
+        self.check("named_by_device")
+
+    def test_beside_gloo(self):
+        self.check("beside_gloo", 3)
+
+    def test_bad_arguments(self):
+        self.check("bad_arguments")
+
+    def test_timeout_of_0(self):
+        self.check("timeout_of_0", 1)
+
+    def test_not_contiguous(self):
+        self.check("not_contiguous", 3)
+
+    def test_futures(self):
+        self.check("futures", 3)
+
+    def test_coalesced(self):
+        self.check("coalesced", 3)
+
+    def test_lost(self):
+        self.check("lost", 3, [0, 0, -9])
+
+    def test_late(self):
+        self.check("late")
+
+    def test_different(self):
+        self.check("different")
+
+    def test_line_of_python(self):
+        self.check("line_of_python", TORCH_DISTRIBUTED_DEBUG="INFO")
+
+    def test_detail(self):
+        self.check("registration", TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+    def test_many_groups(self):
+        self.check("many_groups")
+
+    def test_nothing_left(self):
+        self.check("nothing_left")
+
+    def test_workers(self):
+        self.check("workers")
+
+    def test_in_a_worker(self):
+        self.check("in_a_worker")
+
+    def test_another_backend_in_the_environment(self):
+        """Inside always native."""
+        self.check("named_by_device", TUTTI_BACKEND="mpi")
+
+
+class Ends(Ranks):
+    """Without destroy_process_group: the program's own code, nothing of ours in its way, and nobody is told of a loss."""
+
+    def ends(self, function, code):
+        for _, text in self.check(function, 2, [code, code]):
+            self.assertNotIn("was lost", text)
+
+    def test_by_itself(self):
+        self.ends("ends_by_itself", 0)
+
+    def test_by_exception(self):
+        self.ends("ends_by_exception", 1)
+
+    def test_by_sys_exit(self):
+        self.ends("ends_by_sys_exit", 7)
+
+    def test_by_os_exit(self):
+        self.check("ends_by_os_exit", 2, [9, 9])
+
+
+class Launched(unittest.TestCase):
+    """Under `tutti run`."""
+
+    def run_tutti(self, code):
+        done = subprocess.run([TUTTI, "run", "-n", "2", sys.executable, "-c", code], env=environment(), capture_output=True, text=True,
+                              timeout=DEADLINE)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_all_reduce(self):
+        code, text = self.run_tutti("import torch, torch.distributed as d; d.init_process_group('tutti'); x = torch.ones(1); d.all_reduce(x);"
+                                    "assert x[0] == 2; d.destroy_process_group()")
+        self.assertEqual(code, 0, text)
+
+    def test_another_rank_than_the_launchers(self):
+        code, text = self.run_tutti("import os, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, 1, True);"
+                                    "d.init_process_group('tutti', store=s, rank=1 - int(os.environ['RANK']), world_size=2)")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, "ValueError: tutti: init_process_group was given rank [01], and `tutti run` RANK=[01]")
+
+
+class Imports(unittest.TestCase):
+    def test_without_torch(self):
+        without = [python for python in ("/usr/bin/python3",)
+                   if os.path.exists(python) and run_python("import torch", python, PYTHONPATH="")[0] != 0]
+        if not without:
+            self.skipTest("no Python here is without torch")
+        self.assertEqual(run_python("import tutti", without[0])[0], 0)
+        code, text = run_python("import tutti.torch", without[0])
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, r"ImportError: tutti\.torch needs PyTorch, which is not installed here: install torch 2\.15")
+
+    def test_another_minor_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder, "torch-2.14.1.dist-info")
+            other.mkdir()
+            (other / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.14.1\n")
+            code, text = run_python("import tutti.torch", PYTHONPATH=f"{folder}:{PACKAGES}")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, r"ImportError: tutti\.torch was built for torch 2\.15, and torch 2\.14\.1 is installed")
+
+    def test_the_strangers_package(self):
+        """`tutti` on PyPI is not ours, and has the same import name."""
+        with tempfile.TemporaryDirectory() as folder:
+            stranger = pathlib.Path(folder, "tutti-1.0.dist-info")
+            stranger.mkdir()
+            (stranger / "METADATA").write_text("Metadata-Version: 2.1\nName: tutti\nVersion: 1.0\n")
+            code, text = run_python("import tutti.torch", PYTHONPATH=f"{folder}:{PACKAGES}")
+        self.assertNotEqual(code, 0)
+        self.assertIn("ImportError: the distribution `tutti` 1.0", text)
+        self.assertIn("pip uninstall tutti", text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[3:]], verbosity=2)

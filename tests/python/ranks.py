@@ -1,0 +1,313 @@
+"""What the ranks of backend_test.py run: `ranks.py FUNCTION`, with RANK, WORLD_SIZE and MASTER_PORT set."""
+import datetime
+import os
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def init(**options):
+    dist.init_process_group("tutti", **options)
+
+
+def refused(kind, *words):
+    """A context in which a call must be refused with an error of `kind` that says all of `words`."""
+    class Refused:
+        def __enter__(self):
+            pass
+
+        def __exit__(self, _, error, __):
+            assert type(error) is kind, f"{error!r} is no {kind.__name__}"
+            for word in words:
+                assert word in str(error), f"{error} does not say {word!r}"
+            assert ".cc" not in str(error), error  # a file of ours tells its reader nothing
+            return True
+    return Refused()
+
+
+def registration():
+    """By the entry point: nothing of ours is imported before."""
+    assert "tutti.torch" not in sys.modules
+    assert dist.is_backend_available("tutti")
+    init()
+    assert dist.get_backend() == "tutti"
+    import tutti.torch
+    tutti.torch.register()
+    tutti.torch.register()
+    group = dist.new_group(backend="tutti")
+    dist.barrier(group)
+    assert tutti.torch.failure() is None and tutti.torch.failure(group) is None
+    dist.destroy_process_group()
+
+
+def named_by_device():
+    dist.init_process_group("cpu:tutti")
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [SIZE] * 3
+    dist.destroy_process_group()
+
+
+def beside_gloo():
+    """A group of a job whose group of all ranks is gloo's."""
+    dist.init_process_group("gloo")
+    for ranks in ([0, 1], [1, 0], list(range(SIZE))):
+        group = dist.new_group(ranks, backend="tutti")
+        if RANK not in ranks:
+            continue
+        x = torch.ones(2)
+        dist.all_reduce(x, group=group)
+        assert x[0] == len(ranks)
+    dist.destroy_process_group()
+
+
+def bad_arguments():
+    init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # torch itself refuses these before it
+    with refused(ValueError, "tensor on meta", "cpu:tutti,"):
+        backend.allreduce([torch.empty(2, device="meta")])
+    with refused(TypeError, "QInt8"):
+        backend.broadcast([torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)], dist.BroadcastOptions())
+    with refused(ValueError, "tag -1"):
+        dist.send(torch.ones(1), (RANK + 1) % SIZE, tag=-1)
+    with refused(NotImplementedError, "band"):
+        dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+    x = torch.ones(2)  # the group goes on
+    dist.all_reduce(x)
+    assert x[0] == SIZE
+    dist.destroy_process_group()
+    with refused(ValueError, "not been initialized"):
+        dist.all_reduce(x)
+
+
+def timeout_of_0():
+    with refused(ValueError, "timeout of 0 s"):
+        init(timeout=datetime.timedelta(0), store=dist.HashStore(), rank=0, world_size=1)
+
+
+def not_contiguous():
+    init()
+    x = torch.arange(12.0).reshape(3, 4)
+    before = x.clone()
+    dist.all_reduce(x[:, 1])
+    before[:, 1] *= SIZE
+    assert torch.equal(x, before), x
+    # Memory that holds other values than it shows; calls by dist get it resolved, and lose what is written.
+    y = torch.complex(torch.ones(3), torch.full((3,), float(RANK))).conj()
+    dist.group.WORLD._get_backend(torch.device("cpu")).broadcast([y], dist.BroadcastOptions()).wait()
+    assert y[0] == complex(1, 0), y
+    half = torch.full((3,), complex(RANK, 2), dtype=torch.complex32)  # torch shows it as pairs of f16
+    dist.broadcast(half, 1)
+    assert half[0].item() == complex(1, 2), half
+    work = dist.all_reduce(x.t()[2:], async_op=True)
+    work.wait()
+    assert x[0, 2] == 2 * SIZE
+    dist.destroy_process_group()
+
+
+def futures():
+    """Their callbacks may block, call collectives, and end groups."""
+    init()
+    group = dist.new_group()
+    seen = []
+
+    def after(future):
+        y = torch.ones(1)
+        dist.all_reduce(y, group=group)
+        dist.destroy_process_group(group)
+        seen.append(y.item())
+        return future.value()[0] + 1
+
+    x = torch.ones(1)
+    future = dist.all_reduce(x, async_op=True).get_future().then(after)
+    assert future.wait() == SIZE + 1 and seen == [SIZE]
+    works = [dist.all_reduce(torch.ones(100), async_op=True) for _ in range(200)]
+    for work in reversed(works):
+        work.wait()
+        assert work.is_completed() and work.is_success()
+    for _ in range(200):
+        dist.all_reduce(torch.ones(100), async_op=True)  # nobody keeps its Work
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def coalesced():
+    init()
+    xs = [torch.full((3,), float(i)) for i in range(4)]
+    with dist._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
+        for x in xs:
+            dist.all_reduce(x)
+    works.wait()
+    assert [x[0].item() for x in xs] == [i * SIZE for i in range(4)]
+    peer_to, peer_from = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    got = torch.zeros(2)
+    for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2,), float(RANK)), peer_to),
+                                        dist.P2POp(dist.irecv, got, peer_from)]):
+        work.wait()
+    assert got[0] == peer_from
+    dist.destroy_process_group()
+
+
+def lost():
+    """The last rank is killed inside, or before, an operation: the others name it, and their processes live."""
+    import tutti.torch
+    init()
+    group = dist.new_group()
+    dist.all_reduce(torch.ones(1), group=group)
+    if RANK == SIZE - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.all_reduce(torch.ones(1 << 20), group=group)
+    except dist.DistBackendError as error:
+        assert f"rank {SIZE - 1}" in str(error) and "all_reduce #2" in str(error) and "torch's group" in str(error), error
+    else:
+        raise AssertionError("nobody was lost")
+    failure = tutti.torch.failure(group)
+    assert failure.code == "kPeerLost" and failure.global_ranks == (SIZE - 1,) and failure.number == 2, failure
+    survivors = dist.new_group(list(range(SIZE - 1)), use_local_synchronization=True)
+    x = torch.ones(1)
+    dist.all_reduce(x, group=survivors)
+    assert x[0] == SIZE - 1
+
+
+def late():
+    import tutti.torch
+    init(timeout=datetime.timedelta(seconds=1))
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(2.5)
+    try:
+        dist.all_reduce(torch.ones(1))
+    except dist.DistBackendError as error:
+        assert "Timed out" in str(error) and "rank 1" in str(error), error
+    else:
+        raise AssertionError("rank 1 was not late")
+    assert tutti.torch.failure().ranks == (1,)
+
+
+def different():
+    """Both sides stand in the text."""
+    init()
+    x = torch.ones(3 if RANK == 0 else 4)
+    try:
+        dist.all_reduce(x)
+    except dist.DistBackendError as error:
+        assert "3" in str(error) and "4" in str(error) and "kCollectiveMismatch" in str(error), error
+    else:
+        raise AssertionError("nobody has seen it")
+
+
+def line_of_python():
+    """With TORCH_DISTRIBUTED_DEBUG=INFO."""
+    init()
+    try:
+        dist.all_reduce(torch.ones(3 if RANK == 0 else 4))
+    except dist.DistBackendError as error:
+        assert "ranks.py:" in str(error), error
+    else:
+        raise AssertionError("nobody has seen it")
+
+
+def many_groups():
+    init()
+    groups = [dist.new_group(list(range(1 + i % SIZE))) for i in range(300)]
+    for i, group in enumerate(groups):
+        if RANK < 1 + i % SIZE:
+            x = torch.ones(1)
+            dist.all_reduce(x, group=group)
+            assert x[0] == 1 + i % SIZE
+    dist.destroy_process_group()
+
+
+def held():
+    """Descriptors, threads and maps of this process."""
+    count = [len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))]
+    with open("/proc/self/maps") as file:
+        return (*count, len(file.readlines()))
+
+
+def nothing_left():
+    init()
+    seen = []
+    for number in range(60):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(1000), group=group)
+        dist.all_reduce(torch.ones(10), group=group, async_op=True).get_future().wait()
+        dist.destroy_process_group(group)
+        del group
+        if number in (9, 59):
+            dist.barrier()
+            time.sleep(0.1)
+            seen.append(held())
+    (files, threads, maps), (files_then, threads_then, maps_then) = seen
+    # A helper may have come, with its stack and its heap.
+    assert files_then <= files and threads_then <= threads + 1 and maps_then <= maps + 8, seen
+    dist.destroy_process_group()
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        return torch.tensor(float(index))
+
+
+def workers():
+    """DataLoader's, forked after init, disturb nothing."""
+    init()
+    for _ in range(2):
+        for batch in torch.utils.data.DataLoader(Numbers(), batch_size=16, num_workers=2):
+            dist.all_reduce(batch)
+    dist.destroy_process_group()
+
+
+def in_a_worker():
+    """A group that is used in a forked child is an error there, and goes on here."""
+    init()
+    if os.fork() == 0:
+        try:
+            dist.all_reduce(torch.ones(1))
+            os._exit(1)
+        except (dist.DistBackendError, ValueError) as error:
+            os._exit(0 if "fork" in str(error) else 2)
+    _, status = os.wait()
+    assert status == 0, status
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+# ---- ends without destroy_process_group: EXPECTED is the code
+
+def start_works():
+    init()
+    futures = [dist.all_reduce(torch.ones(1000), async_op=True).get_future().then(lambda f: f.value()) for _ in range(3)]
+    return futures, dist.irecv(torch.ones(1), src=(RANK + 1) % SIZE, tag=9)
+
+
+def ends_by_itself():
+    globals()["kept"] = start_works()
+
+
+def ends_by_exception():
+    globals()["kept"] = start_works()
+    raise RuntimeError("told to")
+
+
+def ends_by_sys_exit():
+    globals()["kept"] = start_works()
+    sys.exit(7)
+
+
+def ends_by_os_exit():
+    globals()["kept"] = start_works()
+    os._exit(9)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
