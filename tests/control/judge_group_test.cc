@@ -580,6 +580,18 @@ TEST(JudgeMeeting, AllGroupsThatAwaitWhoHasComeFailOfIt) {
   EXPECT_EQ(found.finding->culprits, (std::vector<int>{3, 4}));
 }
 
+/// Who has come here and is awaited there finds it.
+TEST(JudgeMeeting, AMeetingThatAwaitsAnotherMemberIsForThatOneToFind) {
+  Making making(3);
+  making.scene.of(1).line.emplace();
+  MeetingFacts& other = making.meets_elsewhere(2);
+  other.members = {WorldRank(2), WorldRank(1)};
+  making.look_after(10ms);
+  other.looks += 2;
+  EXPECT_FALSE(making.look_after(40ms).finding);
+  EXPECT_FALSE(making.look_after(600ms).finding) << "whoever else may come";
+}
+
 TEST(JudgeMeeting, LooksCountFromWhereThatMeetingWasFirstSeen) {
   Making making(2);
   making.meets_elsewhere(1).looks = 50;
