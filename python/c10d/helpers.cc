@@ -1,10 +1,12 @@
 #include "c10d/helpers.h"
 
+#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -25,8 +27,7 @@ class Helpers {
     if (idle_ >= jobs_.size()) {
       changed_.notify_one();
     } else {
-      ++alive_;
-      std::thread([this] { serve(); }).detach();
+      start_one();
     }
   }
 
@@ -43,6 +44,16 @@ class Helpers {
   static void forget(Job job) { static_cast<void>(new Job(std::move(job))); }
 
  private:
+  /// Where the system has no thread for it the others get to it, later.
+  void start_one() {
+    try {
+      std::thread([this] { serve(); }).detach();
+      ++alive_;
+    } catch (const std::system_error& error) {
+      TORCH_WARN("tutti: no thread for the callbacks of a future: ", error.what());
+    }
+  }
+
   /// One waits for more; those that a burst has made end with it.
   void serve() {
     std::unique_lock lock(mutex_);

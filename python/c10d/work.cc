@@ -58,18 +58,20 @@ struct Work::State : std::enable_shared_from_this<State> {
     if (is_abandoned) freed = std::move(held);
   }
 
-  /// By the first who comes.
+  /// Once it has ended, by the first who comes.
   void complete_future() {
     c10::intrusive_ptr<Future> future;
+    Tensors outputs;
     {
       const std::lock_guard lock(mutex);
       if (!held.future || std::exchange(is_future_complete, true)) return;
       future = held.future;
+      outputs = held.outputs;
     }
     if (failure) {
       future->setError(failure);
     } else {
-      future->markCompleted(held.outputs);
+      future->markCompleted(std::move(outputs));
     }
   }
 
@@ -96,7 +98,10 @@ Work::~Work() {
   for (tutti::Work& work : works_) std::move(work).detach();
   State::Held freed;
   const std::lock_guard lock(state_->mutex);
-  if (state_->has_ended) {
+  // A helper that is yet to complete the future frees the rest.
+  const bool is_done_with =
+      state_->has_ended && (!state_->held.future || state_->is_future_complete);
+  if (is_done_with) {
     freed = std::move(state_->held);
   } else {
     state_->is_abandoned = true;
@@ -158,7 +163,12 @@ bool Work::wait(std::chrono::milliseconds timeout) {
               "Work of the whole call");
   // Who has waited may look at the future next.
   state_->complete_future();
-  if (const auto& future = state_->held.future) future->wait();
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(state_->mutex);
+    future = state_->held.future;
+  }
+  if (future) future->wait();
   if (state_->failure) std::rethrow_exception(state_->failure);
   return true;
 }

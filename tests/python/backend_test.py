@@ -86,6 +86,9 @@ class Backend(Ranks):
     def test_futures(self):
         self.check("futures", 3)
 
+    def test_futures_alone(self):
+        self.check("futures_alone")
+
     def test_coalesced(self):
         self.check("coalesced", 3)
 

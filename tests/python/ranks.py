@@ -136,6 +136,19 @@ def futures():
     dist.destroy_process_group()
 
 
+def futures_alone():
+    """Whoever keeps the future need not keep its Work, whenever that goes: as DDP's reducer does it."""
+    init()
+    for number in range(300):
+        work = dist.all_reduce(torch.ones(100000), async_op=True)
+        future = work.get_future()
+        while number % 2 and not work.is_completed():
+            pass  # it goes when its operation has ended, and its future is about to be completed
+        del work
+        assert future.wait()[0][0] == SIZE
+    dist.destroy_process_group()
+
+
 def coalesced():
     init()
     xs = [torch.full((3,), float(i)) for i in range(4)]
