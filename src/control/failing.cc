@@ -187,7 +187,7 @@ void Membership::State::peers_lost(const std::set<WorldRank>& lost,
 
 void Membership::State::members_lost(const GroupFacts& facts, const std::vector<int>& lost,
                                      const std::string& why) noexcept {
-  if (has_compared(line.state())) return;  // it is over, and needs nobody any more
+  if (has_compared(facts.does(facts.rank).state)) return;  // this rank has left, and needs nobody
   Cause cause;
   cause.code = ErrorCode::kPeerLost;
   // A goodbye from another host is known to some members before others, and all must say the same.

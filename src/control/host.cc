@@ -331,11 +331,14 @@ std::unique_ptr<Membership> Host::make_membership(MembershipOptions options) {
   std::shared_ptr<Membership::State> membership;
   if (state.sockets != nullptr) state.sockets->expect(options.id);
   Untold::of_process().outlive(state.number, state.rank);
+  // Without a line of this rank nobody has made the group: what has failed by now never was one.
+  const bool is_given_up = state.has_failed(options.id);
   {
     const std::lock_guard lock(state.mutex);
     // Without memory for further lines there is none: `meet` tries again, and tells the others.
     const auto line = state.try_open_line(options);
     membership = std::make_shared<Membership::State>(state_, std::move(options), line);
+    membership->is_given_up = is_given_up;
   }
   auto handle = std::make_unique<Membership>(membership);
   state.tell_from_now_on(membership);

@@ -76,6 +76,8 @@ struct Host::State final : Watched {
                               Deadline::Clock::time_point* next) noexcept;
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
+  /// Of a group that this rank has not begun to make.
+  bool has_failed(GroupId group) noexcept;
   void wish(const Verdict& verdict);            // log_mutex
   void apply_new_entries() noexcept;            // log_mutex
   void apply(const Verdict& verdict) noexcept;  // log_mutex
@@ -307,6 +309,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   const std::uint64_t times;  ///< see MembershipOptions
   const int rank;
   const GroupMembers members;
+  bool is_given_up = false;  ///< by the others, before this rank began to make it
   std::optional<PrivateLine> no_place;
   OwnLine line;  ///< mutex, while there may be none
   WaitAccount account;

@@ -203,6 +203,13 @@ void Host::State::catch_up() noexcept {
   if (!shown.empty()) apply_loss({shown.begin(), shown.end()}, {});
 }
 
+bool Host::State::has_failed(GroupId group) noexcept {
+  const std::lock_guard lock(log_mutex);
+  apply_new_entries();
+  return std::any_of(remembered.begin(), remembered.end(),
+                     [group](const Verdict& verdict) { return verdict.fails(group); });
+}
+
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {
   const std::lock_guard lock(log_mutex);
   apply_new_entries();

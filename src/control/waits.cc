@@ -223,12 +223,6 @@ class Membership::State::Meeting final : public Patience {
                     [this](int member) { return state_.members.state_of(member).has_value(); });
   }
 
-  bool has_been_given_up() const noexcept {
-    for (int member = 0; member < state_.size(); ++member)
-      if (state_.members.state_of(member) == LineState::unmade) return true;
-    return false;
-  }
-
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     state_.line.looks();
     *next = now + kLongestBackoff;
@@ -286,6 +280,7 @@ void Membership::meet(const Membership* parent_in, const Where& where, Deadline 
   State& state = *state_;
   State* const parent = parent_in != nullptr ? parent_in->state_.get() : nullptr;
   deadline.start(Clock::now());
+  if (state.is_given_up) throw state.make_error(nullptr);
   if (state.no_place) {
     State::Room room(state, state.ends_with(parent) ? parent : nullptr, deadline);
     if (wait(state.waiter, room, [&] { return room.is_there(); }) == WaitResult::gave_up)
@@ -297,10 +292,8 @@ void Membership::meet(const Membership* parent_in, const Where& where, Deadline 
   state.line.set_site(state.host->own.site(where));
   notify_all();
   State::Meeting meeting(*this, parent, deadline);
-  const WaitResult result = wait(state.waiter, meeting, [&] { return meeting.all_have_come(); });
   // Once all have come the group is there, even if it has failed by now: its first call says so.
-  // It is not where one had given up before this rank came.
-  if (result != WaitResult::ready || (meeting.has_been_given_up() && state.has_failed()))
+  if (wait(state.waiter, meeting, [&] { return meeting.all_have_come(); }) != WaitResult::ready)
     throw state.make_error(nullptr);
   state.line.set_state(LineState::open);
 }

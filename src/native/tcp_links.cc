@@ -138,7 +138,7 @@ void TcpLinks::look_at_ends(Clock::time_point now, Clock::time_point* next) noex
 
 void TcpLinks::look_at(End& end, const control::GroupFacts& facts, Clock::time_point now,
                        Clock::time_point* next) {
-  if (facts.has_gone(end.peer) || facts.of(end.peer).is_lost) {
+  if (facts.has_gone(end.peer) || membership_.is_lost(end.peer)) {
     end.is_settled = true;
     ends_.fetch_sub(1);
     return;
