@@ -49,32 +49,33 @@ Backend::Backend(const c10d::DistributedBackendOptions& options)
 
 Backend::Call Backend::call(Type type, const char* title, bool is_async, milliseconds timeout,
                             const Tensors& inputs, const Tensors& outputs) {
+  const bool is_message = c10d::isP2POp(type);  // which no number counts
   const std::lock_guard lock(batching_);
-  if (batch_) {
+  if (batch_ && batch_->thread == std::this_thread::get_id()) {
     Tensors& all = batch_->work->outputs();
     all.insert(all.end(), outputs.begin(), outputs.end());
-    return {batch_->work, false};
+    if (!is_message && !std::exchange(batch_->is_counted, true)) ++seq_;
+    return {batch_->work, false, this};
   }
-  const std::uint64_t seq = c10d::isP2POp(type) ? seq_.load() : ++seq_;
+  const std::uint64_t seq = is_message ? seq_.load() : ++seq_;
   auto work = c10::make_intrusive<Work>(group_, Operation{type, title, seq, timeout}, inputs);
   work->outputs() = outputs;
   return {std::move(work), !is_async};
 }
 
-Backend::Ref<c10d::Work> Backend::hand_over(const Call& call, std::vector<tutti::Work> works) {
-  {
+Backend::Ref<c10d::Work> Backend::hand_over(Call& call, std::vector<tutti::Work> works) {
+  if (std::exchange(call.batch_of, nullptr) != nullptr) {
     const std::lock_guard lock(batching_);
-    if (batch_ && batch_->work == call.work) {
-      std::ranges::move(works, std::back_inserter(batch_->works));
-      return call.work;
-    }
+    std::ranges::move(works, std::back_inserter(batch_->works));
+  } else {
+    call.work->begin(std::move(works));
   }
-  call.work->begin(std::move(works));
   return call.work;
 }
 
 template <class Run>
 void Backend::run(const Run& call) {
+  const Group::Inside inside(*group_);
   try {
     call();
   } catch (const Error& error) {
@@ -120,20 +121,28 @@ Backend::Ref<c10d::Work> Backend::message(Call call, const Submit& submit) {
 }
 
 void Backend::startCoalescing() {
-  static_cast<void>(batch_ ? endCoalescing() : nullptr);  // one that an exception has left open
+  end_batch();
   auto work = c10::make_intrusive<Work>(
-      group_, Operation{Type::COALESCED, "tutti:coalesced", ++seq_, options_->timeout}, Tensors());
+      group_, Operation{Type::COALESCED, "tutti:coalesced", seq_, options_->timeout}, Tensors());
   const std::lock_guard lock(batching_);
-  batch_.emplace(Batch{std::move(work), {}});
+  batch_.emplace(Batch{std::move(work)});
 }
 
 Backend::Ref<c10d::Work> Backend::endCoalescing() {
+  auto work = end_batch();
+  TORCH_CHECK(work, "tutti: end of a coalesced call that has not begun, or of which a part failed");
+  return work;
+}
+
+Backend::Ref<Work> Backend::end_batch() {
   std::optional<Batch> batch;
   {
     const std::lock_guard lock(batching_);
+    TORCH_CHECK(!batch_ || batch_->thread == std::this_thread::get_id(),
+                "tutti: another thread is in a coalesced call on this group");
     batch.swap(batch_);
   }
-  TORCH_CHECK(batch, "tutti: end of a coalesced call that has not begun");
+  if (!batch) return {};
   batch->work->begin(std::move(batch->works));
   return batch->work;
 }
@@ -164,12 +173,19 @@ c10d::ErrorType Backend::getError() {
   return c10d::ErrorType::COMM_ERROR;
 }
 
-void Backend::abort() { (*group_)->abort("torch.distributed aborts the group"); }
+void Backend::abort() {
+  group_->retire();
+  (*group_)->abort("torch.distributed aborts the group");
+}
 
 /// Others may have work to do before they leave: this rank need not wait for it.
 void Backend::shutdown() {
+  constexpr std::chrono::seconds kPatience{2};
+  group_->retire();
+  const std::unique_lock lock(submitting_, kPatience);
+  if (!lock) return (*group_)->abort("destroyed while a thread is in a call on it");
   try {
-    (*group_)->close(std::chrono::seconds(2), group_->where());
+    (*group_)->close(kPatience, group_->where());
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) TORCH_WARN("tutti: ", error.what());
   }
@@ -431,8 +447,10 @@ Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& 
       call(Type::ALLTOALL_BASE, "tutti:all_to_all", options.asyncOp, timeout, {input}, {output});
   const ConstBuffer from = to.operands().in(input);
   const Buffer into = to.operands().out(output);
+  // Ranks may give lists or not, as they like: only what is in place, and even, has its own form.
+  const bool is_in_place = input.is_alias_of(output) && input_splits.empty();
   return submit(std::move(to), [&](auto... form) {
-    if (input_splits.empty() && output_splits.empty()) {
+    if (is_in_place && output_splits.empty()) {
       return (*group_)->all_to_all(from, into, {.timeout = timeout}, form..., group_->where());
     }
     return (*group_)->all_to_allv(from, sent, into, received, {.timeout = timeout}, form...,
@@ -464,13 +482,14 @@ Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = timeout_or_own(options.timeout);
   ++seq_;
+  const Group::Inside inside(*group_);
   try {
     const std::lock_guard lock(submitting_);
     (*group_)->monitored_barrier({.timeout = timeout, .wait_all_ranks = wait_all_ranks},
                                  group_->where());
   } catch (const Error& error) {
     group_->note(error);
-    if (error.code() == ErrorCode::kInvalidArgument) std::rethrow_exception(as_torch(error));
+    if (error.code() != ErrorCode::kTimeout) std::rethrow_exception(as_torch(error));
     TORCH_CHECK(rank_ == 0, "Rank ", rank_,
                 " successfully reached monitoredBarrier, but received errors while waiting for "
                 "send/recv from rank 0: ",
@@ -486,8 +505,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_al
 // ---- messages ---------------------------------------------------------------------------------
 
 Backend::Ref<c10d::Work> Backend::send(Tensors& tensors, int to, int tag) {
-  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   Call made = call(Type::SEND, "tutti:send", true, options_->timeout, tensors, {});
+  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const ConstBuffer data = made.operands().in(only(tensors));
   return message(std::move(made), [&] {
     return (*group_)->send(data, to, {.tag = tag, .timeout = options_->timeout}, async,
@@ -505,8 +524,8 @@ Backend::Ref<c10d::Work> Backend::recvAnysource(Tensors& tensors, int tag) {
 
 Backend::Ref<c10d::Work> Backend::receive(Type type, const char* title, Tensors& tensors, int from,
                                           int tag) {
-  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   Call made = call(type, title, true, options_->timeout, tensors, tensors);
+  TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const Buffer data = made.operands().out(only(tensors));
   MessageInfo* info = &made.work->add_info();
   return message(std::move(made), [&] {

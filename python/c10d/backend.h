@@ -29,7 +29,8 @@ class Backend final : public c10d::Backend {
   const std::string getBackendName() const override { return "tutti"; }
   Ref<Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override;
-  bool supportsCoalescing() const override { return true; }
+  /// As gloo: batch_isend_irecv then has a Work for each message. A coalesced call is taken.
+  bool supportsCoalescing() const override { return false; }
   void startCoalescing() override;
   Ref<c10d::Work> endCoalescing() override;
   void setSequenceNumberForGroup() override {}  // begins at 0 on all ranks
@@ -84,11 +85,23 @@ class Backend final : public c10d::Backend {
   const std::vector<std::int64_t>& global_ranks() const { return global_ranks_; }
 
  private:
-  /// A call that has not been submitted: its Work, or that of the coalesced call it is part of.
+  /// A call that has not been submitted: its Work, or that of the coalesced call it is part of,
+  /// which ends with the parts before where one is refused.
   struct Call {
+    Call(Ref<Work> its_work, bool blocks, Backend* coalescing = nullptr)
+        : work(std::move(its_work)), is_blocking(blocks), batch_of(coalescing) {}
+    Call(Call&& other) noexcept
+        : work(std::move(other.work)),
+          is_blocking(other.is_blocking),
+          batch_of(std::exchange(other.batch_of, nullptr)) {}
+    ~Call() {
+      if (batch_of != nullptr) batch_of->end_batch();
+    }
+    Operands& operands() { return work->operands(); }
+
     Ref<Work> work;
     bool is_blocking;
-    Operands& operands() { return work->operands(); }
+    Backend* batch_of;  ///< null: it is no part of one, or has been handed over
   };
   Call call(c10d::OpType type, const char* title, bool is_async, std::chrono::milliseconds timeout,
             const Tensors& inputs, const Tensors& outputs);
@@ -103,20 +116,25 @@ class Backend final : public c10d::Backend {
   /// Runs `call`, whose errors become torch's, and are noted.
   template <class Run>
   void run(const Run& call);
-  Ref<c10d::Work> hand_over(const Call& call, std::vector<tutti::Work> works);
+  Ref<c10d::Work> hand_over(Call& call, std::vector<tutti::Work> works);
+  /// Begins what there is of a coalesced call; null where there is none.
+  Ref<Work> end_batch();
   std::chrono::milliseconds timeout_or_own(std::chrono::milliseconds timeout) const;
   void check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const;
 
-  /// What startCoalescing has begun.
+  /// What startCoalescing has begun: calls of its thread are parts of it.
   struct Batch {
     Ref<Work> work;
-    std::vector<tutti::Work> works;
+    std::thread::id thread = std::this_thread::get_id();
+    bool is_counted = false;
+    std::vector<tutti::Work> works = {};
   };
 
   Ref<Options> options_;
   std::vector<std::int64_t> global_ranks_;
   std::shared_ptr<Group> group_;
-  std::mutex submitting_, messaging_;
+  std::timed_mutex submitting_;
+  std::mutex messaging_;
   std::mutex batching_;  // batch_
   std::optional<Batch> batch_;
   std::atomic<std::uint64_t> seq_ = 0;

@@ -115,7 +115,9 @@ std::shared_ptr<Group> Group::make(const c10d::DistributedBackendOptions& option
   }
 }
 
-void Group::leave(std::chrono::nanoseconds deadline) {
+void Group::leave(std::chrono::nanoseconds deadline, const std::string& exception) {
+  if (inside_ != 0) return;
+  if (!exception.empty()) group_.abort("its program ends by an exception: " + exception);
   try {
     group_.close(deadline);
   } catch (const Error&) {
@@ -123,19 +125,22 @@ void Group::leave(std::chrono::nanoseconds deadline) {
   }
 }
 
+void Group::retire() {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  if (all.world.lock().get() == this) all.world.reset();
+}
+
 void Group::note(const Error& error) {
-  if (error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported)
-    return;
+  if (!group_.error()) return;
   const std::lock_guard lock(mutex_);
   if (!noted_) noted_ = error;
 }
 
 std::optional<Error> Group::failure() const {
-  {
-    const std::lock_guard lock(mutex_);
-    if (noted_) return noted_;
-  }
-  return group_.error();
+  std::optional<Error> failure = group_.error();
+  const std::lock_guard lock(mutex_);
+  return failure && noted_ ? noted_ : failure;
 }
 
 Where Group::where() const {
@@ -154,8 +159,7 @@ void leave_all(const std::string& exception) {
   std::ranges::reverse(groups);  // a world last
   const auto end = Clock::now() + std::chrono::seconds(2);
   for (const auto& group : groups) {
-    if (!exception.empty()) (*group)->abort("its program ends by an exception: " + exception);
-    group->leave(std::max(end - Clock::now(), Clock::duration(0)));
+    group->leave(std::max(end - Clock::now(), Clock::duration(0)), exception);
   }
 }
 

@@ -1,6 +1,7 @@
 // The group of Tutti's behind a group of torch's.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -27,20 +28,35 @@ class Group {
 
   ProcessGroup& operator*() { return group_; }
   ProcessGroup* operator->() { return &group_; }
-  /// Says goodbye, and may not be called any more. What is under way at `deadline` ends there.
-  void leave(std::chrono::nanoseconds deadline);
-  /// Keeps the first error that a call on it got and that concerns the group.
+  /// Before Python ends: says goodbye, or aborts it with the text of an exception; no call may
+  /// follow. What is under way at `deadline` ends there. Nothing where a thread is in a call: it
+  /// must not wake, since it would take Python's lock.
+  void leave(std::chrono::nanoseconds deadline, const std::string& exception);
+  /// It has been closed or aborted: groups that come are not made from it.
+  void retire();
+  /// Keeps the first error that a call on it got, if the group has failed.
   void note(const Error& error);
-  /// The first error that a call got, else what the group has failed with meanwhile.
+  /// What the group has failed with; as a call was told it, if one was.
   std::optional<Error> failure() const;
   /// For the messages of Tutti: which group of torch's a call is on, and, with
   /// TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL, the line of Python that made it.
   Where where() const;
 
+  /// A thread that is in a call on it, which must not lose it.
+  class Inside {
+   public:
+    explicit Inside(Group& group) : count_(group.inside_) { ++count_; }
+    ~Inside() { --count_; }
+
+   private:
+    std::atomic<int>& count_;
+  };
+
  private:
   std::shared_ptr<Group> world_;  // outlives group_; null in a world
   Purpose purpose_;
   ProcessGroup group_;
+  std::atomic<int> inside_ = 0;
   mutable std::mutex mutex_;
   std::optional<Error> noted_;  // mutex_
 };

@@ -83,26 +83,24 @@ class Helpers {
   bool stopped_ = false;
 };
 
-const pid_t owner = ::getpid();
-
-/// Never destroyed: one of its threads may still wait in it when the process ends.
+/// Those of this process: a forked child has none of its parent's threads. Never destroyed: one of
+/// them may still wait when the process ends.
 Helpers& helpers() {
-  static Helpers& all = *new Helpers;
-  return all;
+  static std::mutex& mutex = *new std::mutex;
+  static Helpers* all = nullptr;
+  static pid_t owner = 0;
+  const std::lock_guard lock(mutex);
+  if (owner != ::getpid()) {
+    all = new Helpers;
+    owner = ::getpid();
+  }
+  return *all;
 }
 
 }  // namespace
 
-void run_by_helper(std::function<void()> job) {
-  if (::getpid() != owner) {
-    Helpers::forget(std::move(job));
-    return;
-  }
-  helpers().add(std::move(job));
-}
+void run_by_helper(std::function<void()> job) { helpers().add(std::move(job)); }
 
-bool stop_helpers(std::chrono::milliseconds patience) {
-  return ::getpid() != owner || helpers().stop(patience);
-}
+bool stop_helpers(std::chrono::milliseconds patience) { return helpers().stop(patience); }
 
 }  // namespace tutti::python

@@ -7,8 +7,8 @@
 namespace tutti::python {
 
 /// Runs `job` on a thread of its own, which may wait for others: one more is started whenever none
-/// is idle. A job ends without an exception. After stop_helpers, and in a forked child, it is not
-/// run, and what it holds is never freed.
+/// is idle. A job ends without an exception. After stop_helpers it is not run, and what it holds is
+/// never freed.
 ///
 /// Threads  Any.
 void run_by_helper(std::function<void()> job);

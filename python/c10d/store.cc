@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tutti::python {
@@ -19,7 +20,12 @@ std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 /// Only waiting takes a time there; the other calls have the store's own timeout.
 class StoreAdapter final : public Store {
  public:
-  explicit StoreAdapter(const c10::intrusive_ptr<c10d::Store>& base) : base_(base->clone()) {}
+  explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> base) : base_(std::move(base)) {
+    try {
+      base_ = base_->clone();
+    } catch (const std::exception&) {  // one of the user's own, in Python
+    }
+  }
 
   void set(std::string_view key, std::string_view value, Timeout) override {
     asked([&] { base_->set(std::string(key), bytes_of(value)); });

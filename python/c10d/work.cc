@@ -145,8 +145,9 @@ int Work::sourceRank() const { return state_->infos.empty() ? -1 : state_->infos
 Tensors Work::result() { return state_->held.outputs; }
 
 bool Work::wait(std::chrono::milliseconds timeout) {
+  const Group::Inside inside(*group_);
   Deadline deadline;
-  if (timeout != kNoTimeout) deadline = Deadline::after(timeout);
+  if (timeout != kNoTimeout) deadline = Deadline::after(*Timeout(timeout));
   for (tutti::Work& work : works_) {
     try {
       const bool has_ended = timeout == kNoTimeout

@@ -92,6 +92,18 @@ class Backend(Ranks):
     def test_coalesced(self):
         self.check("coalesced", 3)
 
+    def test_refused_part(self):
+        self.check("refused_part")
+
+    def test_another_order(self):
+        self.check("another_order", 3)
+
+    def test_old_world(self):
+        self.check("old_world")
+
+    def test_forked_after_import(self):
+        self.check("forked_after_import", 1)
+
     def test_lost(self):
         self.check("lost", 3, [0, 0, -9])
 
@@ -133,6 +145,9 @@ class Ends(Ranks):
 
     def test_by_itself(self):
         self.ends("ends_by_itself", 0)
+
+    def test_with_a_thread_inside(self):
+        self.check("ends_with_a_thread_inside")
 
     def test_by_exception(self):
         self.ends("ends_by_exception", 1)

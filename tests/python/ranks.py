@@ -166,6 +166,69 @@ def coalesced():
     dist.destroy_process_group()
 
 
+def refused_part():
+    """A coalesced call of which a part is refused leaves nothing open."""
+    init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    dist.group.WORLD._start_coalescing(torch.device("cpu"))
+    x = torch.ones(2)
+    backend.allreduce([x])
+    with refused(ValueError, "tag -1"):
+        backend.send([x], (RANK + 1) % SIZE, -1)
+    dist.barrier()
+    y = torch.ones(2)
+    dist.all_reduce(y)
+    assert x[0] == y[0] == SIZE, (x, y)
+    dist.destroy_process_group()
+
+
+def another_order():
+    """Ranks of a group that are not in the order of the world."""
+    init()
+    backwards = list(range(SIZE))[::-1]
+    group = dist.new_group(backwards, sort_ranks=False)
+    parts = [torch.zeros(1) for _ in range(SIZE)]
+    dist.all_gather(parts, torch.tensor([float(RANK)]), group=group)
+    assert [part.item() for part in parts] == backwards, parts
+    dist.destroy_process_group()
+
+
+def old_world():
+    """One that was destroyed, and is held by a Work, makes no groups."""
+    init()
+    kept = dist.all_reduce(torch.ones(1), async_op=True)
+    kept.wait()
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    dist.init_process_group("gloo")
+    group = dist.new_group(backend="tutti")
+    x = torch.ones(1)
+    dist.all_reduce(x, group=group)
+    assert x[0] == SIZE
+    dist.destroy_process_group()
+
+
+def of_a_fork(rank):
+    os.environ["RANK"] = str(rank)
+    init()
+    x = torch.ones(10)
+    assert dist.all_reduce(x, async_op=True).get_future().wait()[0][0] == 2
+    dist.destroy_process_group()
+
+
+def forked_after_import():
+    """Ranks that multiprocessing forks from a program that knows the backend already."""
+    import tutti.torch  # noqa: F401
+    fork = torch.multiprocessing.get_context("fork")
+    os.environ["WORLD_SIZE"] = "2"
+    ranks = [fork.Process(target=of_a_fork, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+        assert rank.exitcode == 0
+
+
 def lost():
     """The last rank is killed inside, or before, an operation: the others name it, and their processes live."""
     import tutti.torch
@@ -305,6 +368,13 @@ def start_works():
 
 def ends_by_itself():
     globals()["kept"] = start_works()
+
+
+def ends_with_a_thread_inside():
+    import threading
+    init()
+    threading.Thread(target=lambda: dist.recv(torch.ones(1), src=(RANK + 1) % SIZE), daemon=True).start()
+    time.sleep(0.5)
 
 
 def ends_by_exception():
