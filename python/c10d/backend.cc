@@ -84,16 +84,18 @@ void Backend::run(const Run& call) {
   }
 }
 
-/// `submit` takes nothing and blocks, or tutti::async and returns a Work.
+/// `submit` takes the line of the call, for which no lock may be held, and blocks; or tutti::async
+/// as well, and returns a Work.
 template <class Submit>
 Backend::Ref<c10d::Work> Backend::submit(Call call, const Submit& submit) {
+  const Where where = group_->where();
   std::vector<tutti::Work> works;
   run([&] {
     const std::lock_guard lock(submitting_);
     if (call.is_blocking) {
-      submit();
+      submit(where);
     } else {
-      works.push_back(submit(async));
+      works.push_back(submit(where, async));
     }
   });
   return hand_over(call, std::move(works));
@@ -102,20 +104,22 @@ Backend::Ref<c10d::Work> Backend::submit(Call call, const Submit& submit) {
 /// `count` operations: `submit` takes the index of one.
 template <class Submit>
 Backend::Ref<c10d::Work> Backend::submit_each(Call call, std::size_t count, const Submit& submit) {
+  const Where where = group_->where();
   std::vector<tutti::Work> works;
   run([&] {
     const std::lock_guard lock(submitting_);
-    for (std::size_t i = 0; i < count; ++i) works.push_back(submit(i));
+    for (std::size_t i = 0; i < count; ++i) works.push_back(submit(i, where));
   });
   return hand_over(call, std::move(works));
 }
 
 template <class Submit>
 Backend::Ref<c10d::Work> Backend::message(Call call, const Submit& submit) {
+  const Where where = group_->where();
   std::vector<tutti::Work> works;
   run([&] {
     const std::lock_guard lock(messaging_);
-    works.push_back(submit());
+    works.push_back(submit(where));
   });
   return hand_over(call, std::move(works));
 }
@@ -181,11 +185,12 @@ void Backend::abort() {
 /// Others may have work to do before they leave: this rank need not wait for it.
 void Backend::shutdown() {
   constexpr std::chrono::seconds kPatience{2};
+  const Where where = group_->where();
   group_->retire();
   const std::unique_lock lock(submitting_, kPatience);
   if (!lock) return (*group_)->abort("destroyed while a thread is in a call on it");
   try {
-    (*group_)->close(kPatience, group_->where());
+    (*group_)->close(kPatience, where);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kTimeout) TORCH_WARN("tutti: ", error.what());
   }
@@ -198,9 +203,9 @@ Backend::Ref<c10d::Work> Backend::broadcast(Tensors& tensors,
   const milliseconds timeout = timeout_or_own(options.timeout);
   Call to = call(Type::BROADCAST, "tutti:broadcast", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(only(tensors));
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->broadcast(data, {.root = rank_of(options.rootRank), .timeout = timeout},
-                                form..., group_->where());
+                                form..., where);
   });
 }
 
@@ -211,8 +216,8 @@ Backend::Ref<c10d::Work> Backend::allreduce(Tensors& tensors,
   Call to = call(Type::ALLREDUCE, "tutti:all_reduce", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(tensors[0]);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->all_reduce(data, how, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->all_reduce(data, how, form..., where);
   });
 }
 
@@ -231,9 +236,9 @@ Backend::Ref<c10d::Work> Backend::allreduce_sparse(Tensors& tensors,
   const at::Tensor indices = own._indices().t().contiguous(), values = own._values().contiguous();
   std::vector<std::int64_t> entries(size_);
   entries[rank_] = own._nnz();
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     Operands parts;
-    (*group_)->all_gather(entries, how, group_->where());
+    (*group_)->all_gather(entries, how, where);
     const std::int64_t all = std::accumulate(entries.begin(), entries.end(), std::int64_t{0});
     const auto gathered = [&](const at::Tensor& part) {
       const std::int64_t row = c10::multiply_integers(part.sizes().slice(1));
@@ -242,7 +247,7 @@ Backend::Ref<c10d::Work> Backend::allreduce_sparse(Tensors& tensors,
       at::Tensor whole = at::empty(shape, part.options());
       std::vector<std::size_t> counts;
       for (const std::int64_t count : entries) counts.push_back(count * row);
-      (*group_)->all_gatherv(parts.in(part), parts.out(whole), counts, how, group_->where());
+      (*group_)->all_gatherv(parts.in(part), parts.out(whole), counts, how, where);
       return whole;
     };
     const at::Tensor all_indices = gathered(indices).t(), all_values = gathered(values);
@@ -264,8 +269,8 @@ Backend::Ref<c10d::Work> Backend::allreduce_coalesced(
                  tensors, tensors);
   const std::vector<Buffer> list = to.operands().out(tensors);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->all_reduce(List<Buffer>(list), how, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->all_reduce(List<Buffer>(list), how, form..., where);
   });
 }
 
@@ -275,8 +280,8 @@ Backend::Ref<c10d::Work> Backend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const Buffer data = to.operands().out(only(tensors));
   const ReduceOptions how{
       .op = reduce_op_of(options.reduceOp), .root = rank_of(options.rootRank), .timeout = timeout};
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->reduce(data, how, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->reduce(data, how, form..., where);
   });
 }
 
@@ -287,9 +292,8 @@ Backend::Ref<c10d::Work> Backend::allgather(std::vector<Tensors>& outputs, Tenso
   Call to = call(Type::ALLGATHER, "tutti:all_gather", options.asyncOp, timeout, inputs, outputs[0]);
   const ConstBuffer input = to.operands().in(inputs[0]);
   const std::vector<Buffer> list = to.operands().out(outputs[0]);
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->all_gather(input, List<Buffer>(list), {.timeout = timeout}, form...,
-                                 group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->all_gather(input, List<Buffer>(list), {.timeout = timeout}, form..., where);
   });
 }
 
@@ -300,8 +304,8 @@ Backend::Ref<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor
                  {output});
   const ConstBuffer from = to.operands().in(input);
   const Buffer all = to.operands().out(output);
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->all_gather(from, all, {.timeout = timeout}, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->all_gather(from, all, {.timeout = timeout}, form..., where);
   });
 }
 
@@ -323,9 +327,9 @@ Backend::Ref<c10d::Work> Backend::allgather_coalesced(std::vector<Tensors>& outp
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     for (const Tensors& list : outputs) lists[i].push_back(to.operands().out(list[i]));
   }
-  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i, const Where& where) {
     return (*group_)->all_gather(from[i], List<Buffer>(lists[i]), {.timeout = timeout}, async,
-                                 group_->where());
+                                 where);
   });
 }
 
@@ -338,8 +342,8 @@ Backend::Ref<c10d::Work> Backend::allgather_into_tensor_coalesced(
                  outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
-  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
-    return (*group_)->all_gather(from[i], into[i], {.timeout = timeout}, async, group_->where());
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i, const Where& where) {
+    return (*group_)->all_gather(from[i], into[i], {.timeout = timeout}, async, where);
   });
 }
 
@@ -354,10 +358,10 @@ Backend::Ref<c10d::Work> Backend::gather(std::vector<Tensors>& outputs, Tensors&
   Call to = call(Type::GATHER, "tutti:gather", options.asyncOp, timeout, inputs, all);
   const ConstBuffer input = to.operands().in(only(inputs));
   const std::vector<Buffer> list = to.operands().out(all);
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->gather(input, List<Buffer>(list),
                              {.root = rank_of(options.rootRank), .timeout = timeout}, form...,
-                             group_->where());
+                             where);
   });
 }
 
@@ -368,9 +372,9 @@ Backend::Ref<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, at::Ten
   Call to = call(Type::GATHER, "tutti:gather", options.asyncOp, timeout, {input}, {output});
   const ConstBuffer from = to.operands().in(input);
   const Buffer all = rank_ == options.rootRank ? to.operands().out(output) : Buffer();
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->gather(from, all, {.root = rank_of(options.rootRank), .timeout = timeout},
-                             form..., group_->where());
+                             form..., where);
   });
 }
 #endif
@@ -386,10 +390,10 @@ Backend::Ref<c10d::Work> Backend::scatter(Tensors& outputs, std::vector<Tensors>
   Call to = call(Type::SCATTER, "tutti:scatter", options.asyncOp, timeout, all, outputs);
   const Buffer output = to.operands().out(only(outputs));
   const std::vector<ConstBuffer> list = to.operands().in(all);
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->scatter(List<ConstBuffer>(list), output,
                               {.root = rank_of(options.rootRank), .timeout = timeout}, form...,
-                              group_->where());
+                              where);
   });
 }
 
@@ -402,9 +406,8 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter(Tensors& outputs, std::vector<T
   const Buffer output = to.operands().out(outputs[0]);
   const std::vector<ConstBuffer> list = to.operands().in(inputs[0]);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->reduce_scatter(List<ConstBuffer>(list), output, how, form...,
-                                     group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->reduce_scatter(List<ConstBuffer>(list), output, how, form..., where);
   });
 }
 
@@ -416,8 +419,8 @@ Backend::Ref<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output, at::T
   const ConstBuffer all = to.operands().in(input);
   const Buffer own = to.operands().out(output);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->reduce_scatter(all, own, how, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->reduce_scatter(all, own, how, form..., where);
   });
 }
 
@@ -431,8 +434,8 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
-  return submit_each(std::move(to), inputs.size(), [&](std::size_t i) {
-    return (*group_)->reduce_scatter(from[i], into[i], how, async, group_->where());
+  return submit_each(std::move(to), inputs.size(), [&](std::size_t i, const Where& where) {
+    return (*group_)->reduce_scatter(from[i], into[i], how, async, where);
   });
 }
 
@@ -449,12 +452,11 @@ Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& 
   const Buffer into = to.operands().out(output);
   // Ranks may give lists or not, as they like: only what is in place, and even, has its own form.
   const bool is_in_place = input.is_alias_of(output) && input_splits.empty();
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     if (is_in_place && output_splits.empty()) {
-      return (*group_)->all_to_all(from, into, {.timeout = timeout}, form..., group_->where());
+      return (*group_)->all_to_all(from, into, {.timeout = timeout}, form..., where);
     }
-    return (*group_)->all_to_allv(from, sent, into, received, {.timeout = timeout}, form...,
-                                  group_->where());
+    return (*group_)->all_to_allv(from, sent, into, received, {.timeout = timeout}, form..., where);
   });
 }
 
@@ -464,17 +466,17 @@ Backend::Ref<c10d::Work> Backend::alltoall(Tensors& outputs, Tensors& inputs,
   Call to = call(Type::ALLTOALL, "tutti:all_to_all", options.asyncOp, timeout, inputs, outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
-  return submit(std::move(to), [&](auto... form) {
+  return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->all_to_all(List<ConstBuffer>(from), List<Buffer>(into), {.timeout = timeout},
-                                 form..., group_->where());
+                                 form..., where);
   });
 }
 
 Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
   const milliseconds timeout = timeout_or_own(options.timeout);
   Call to = call(Type::BARRIER, "tutti:barrier", options.asyncOp, timeout, {}, {});
-  return submit(std::move(to), [&](auto... form) {
-    return (*group_)->barrier({.timeout = timeout}, form..., group_->where());
+  return submit(std::move(to), [&](const Where& where, auto... form) {
+    return (*group_)->barrier({.timeout = timeout}, form..., where);
   });
 }
 
@@ -482,11 +484,11 @@ Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
   const milliseconds timeout = timeout_or_own(options.timeout);
   ++seq_;
+  const Where where = group_->where();
   const Group::Inside inside(*group_);
   try {
     const std::lock_guard lock(submitting_);
-    (*group_)->monitored_barrier({.timeout = timeout, .wait_all_ranks = wait_all_ranks},
-                                 group_->where());
+    (*group_)->monitored_barrier({.timeout = timeout, .wait_all_ranks = wait_all_ranks}, where);
   } catch (const Error& error) {
     group_->note(error);
     if (error.code() != ErrorCode::kTimeout) std::rethrow_exception(as_torch(error));
@@ -508,9 +510,8 @@ Backend::Ref<c10d::Work> Backend::send(Tensors& tensors, int to, int tag) {
   Call made = call(Type::SEND, "tutti:send", true, options_->timeout, tensors, {});
   TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const ConstBuffer data = made.operands().in(only(tensors));
-  return message(std::move(made), [&] {
-    return (*group_)->send(data, to, {.tag = tag, .timeout = options_->timeout}, async,
-                           group_->where());
+  return message(std::move(made), [&](const Where& where) {
+    return (*group_)->send(data, to, {.tag = tag, .timeout = options_->timeout}, async, where);
   });
 }
 
@@ -528,9 +529,9 @@ Backend::Ref<c10d::Work> Backend::receive(Type type, const char* title, Tensors&
   TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const Buffer data = made.operands().out(only(tensors));
   MessageInfo* info = &made.work->add_info();
-  return message(std::move(made), [&] {
+  return message(std::move(made), [&](const Where& where) {
     return (*group_)->recv(data, from, {.tag = tag, .timeout = options_->timeout, .info = info},
-                           async, group_->where());
+                           async, where);
   });
 }
 

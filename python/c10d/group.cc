@@ -3,12 +3,14 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/debug.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,8 +26,9 @@ using Clock = std::chrono::steady_clock;
 struct Registry {
   std::mutex mutex;
   std::vector<std::weak_ptr<Group>> groups;
-  std::weak_ptr<Group> world;  // of torch's group of all ranks
-  std::mutex making;           // a world makes one group at a time
+  std::weak_ptr<Group> world;                 // of torch's group of all ranks
+  std::mutex making;                          // a world makes one group at a time
+  std::atomic<std::thread::id> ends_in = {};  // the thread in which Python ends; none: it goes on
 };
 
 Registry& registry() {
@@ -85,6 +88,12 @@ std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& optio
 }
 
 }  // namespace
+
+Group::Inside::~Inside() {
+  const std::thread::id ends = registry().ends_in.load();
+  while (ends != std::thread::id() && ends != std::this_thread::get_id()) ::pause();
+  --count_;
+}
 
 Group::Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name)
     : world_(std::move(world)),
@@ -149,6 +158,7 @@ Where Group::where() const {
 }
 
 void leave_all(const std::string& exception) {
+  registry().ends_in = std::this_thread::get_id();
   std::vector<std::shared_ptr<Group>> groups;
   {
     const std::lock_guard lock(registry().mutex);

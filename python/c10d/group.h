@@ -46,7 +46,9 @@ class Group {
   class Inside {
    public:
     explicit Inside(Group& group) : count_(group.inside_) { ++count_; }
-    ~Inside() { --count_; }
+    /// Once leave_all has begun it comes back in the thread that called it alone: Python 3.11 ends
+    /// a thread that takes its lock then, which ends the process. That is about to end.
+    ~Inside();
 
    private:
     std::atomic<int>& count_;

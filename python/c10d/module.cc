@@ -8,7 +8,6 @@
 
 #include "c10d/backend.h"
 #include "c10d/helpers.h"
-#include "tutti/version.h"
 
 namespace {
 

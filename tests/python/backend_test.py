@@ -83,6 +83,9 @@ class Backend(Ranks):
     def test_not_contiguous(self):
         self.check("not_contiguous", 3)
 
+    def test_beyond_gloo(self):
+        self.check("beyond_gloo", 3)
+
     def test_futures(self):
         self.check("futures", 3)
 

@@ -110,6 +110,26 @@ def not_contiguous():
     dist.destroy_process_group()
 
 
+def beyond_gloo():
+    """What docs/pytorch.md says that gloo has not."""
+    init()
+    parts = [torch.zeros(rank + 1) for rank in range(SIZE)]
+    dist.all_gather(parts, torch.full((RANK + 1,), float(RANK)))
+    assert [part.tolist() for part in parts] == [[float(rank)] * (rank + 1) for rank in range(SIZE)], parts
+    own = torch.zeros(RANK + 1)
+    dist.reduce_scatter(own, [torch.ones(rank + 1) for rank in range(SIZE)])
+    assert own.tolist() == [SIZE] * (RANK + 1), own
+    dist.all_to_all(parts, [torch.full((RANK + 1,), float(rank)) for rank in range(SIZE)])
+    assert [part.tolist() for part in parts] == [[float(RANK)] * (rank + 1) for rank in range(SIZE)], parts
+    x = torch.full((2,), float(RANK))
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert x[0] == (SIZE - 1) / 2, x
+    y = torch.ones(2)
+    dist.all_reduce(y, op=dist._make_nccl_premul_sum(0.5))
+    assert y[0] == SIZE / 2, y
+    dist.destroy_process_group()
+
+
 def futures():
     """Their callbacks may block, call collectives, and end groups."""
     init()
