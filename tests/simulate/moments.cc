@@ -157,6 +157,27 @@ bool add_orphan(Plan& plan, Random& random) {
   return true;
 }
 
+/// Of a world that has failed a member leaves. The others ask for a group with it, and have less
+/// time for that than it takes to tell from other groups that it does not come.
+bool add_gone_before(Plan& plan, Random& random) {
+  if (plan.ranks() < 3 || plan.hosts() > 1) return false;
+  plan.hiccup = 0;
+  plan.timeout = std::chrono::milliseconds(random.from_to(30, 90));
+  const std::vector<int> ranks = shuffled_ranks(plan, random);
+  plan.groups.push_back({{ranks.begin() + 1, ranks.end()}, 0});
+  plan.groups.push_back({ranks, 0});
+  plan.steps.push_back({.kind = StepKind::collective});
+  plan.steps.push_back({.kind = StepKind::make, .group = 1});
+  const int meanwhile = random.from_to(5, 20);
+  for (int number = 0; number < meanwhile; ++number)
+    plan.steps.push_back({.kind = StepKind::collective, .group = 1});
+  plan.steps.push_back({.kind = StepKind::make, .group = 2});
+  plan.goes_on.assign(plan.goes_on.size(), true);
+  plan.faults.push_back({.kind = FaultKind::abort, .who = ranks[1]});
+  plan.faults.push_back({.kind = FaultKind::quit, .who = ranks[0], .at = 1});
+  return true;
+}
+
 /// A member dies that has closed a group, while another one has said goodbye and looks at those of
 /// the others.
 bool add_late_look(Plan& plan, Random& random) {
@@ -390,7 +411,8 @@ bool add_moment(Plan& plan, Random& random) {
       add_chain,      add_any,         add_circles,      add_circles_apart,   add_circles_apart,
       add_opposites,  add_unawares,    add_unawares,     add_orphan,          add_late_look,
       add_half_heard, add_short_rings, add_withdrawals,  add_latecomers,      add_quiet,
-      add_buffered,   add_alone,       add_last_goodbye, add_missed_verdicts, add_departures};
+      add_buffered,   add_alone,       add_last_goodbye, add_missed_verdicts, add_departures,
+      add_gone_before};
   if (kMoments[random.below(kMoments.size())](plan, random)) return true;
   plan.groups.clear();
   return false;

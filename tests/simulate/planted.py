@@ -55,6 +55,7 @@ FAULTS = [
      None),
     ("who left the world may still come", "control/judge/meeting.cc",
      "if (facts.of(member).has_left_world) finding.culprits.push_back(member);", "static_cast<void>(member);", None),
+    ("who comes late gets a group that has failed", "control/waits.cc", "if (state.is_given_up) throw state.make_error(nullptr);", "", None),
     ("a meeting outlives its parent", "control/judge/meeting.cc",
      "look.ends_with_parent = question.parent_failed;", "look.ends_with_parent = false;", None),
     ("a failure before the state", "control/board/members.cc",

@@ -115,7 +115,7 @@ class Program {
   std::string_view operation_at(std::size_t number, FaultKind fault) const {
     if (number >= plan_.steps.size()) return "end";
     const PlanStep& step = plan_.steps[number];
-    if (!is_member(step) || !is_well(asked_of(step))) return {};
+    if (!is_member(step) || !may_ask(step)) return {};
     if (fault == FaultKind::swap && !may_swap(number)) return {};
     if (step.kind == StepKind::make) return fault != FaultKind::slow ? "make" : "";
     const bool has_words = fault != FaultKind::slow && fault != FaultKind::disagree;
@@ -130,7 +130,7 @@ class Program {
 
   bool take(std::size_t number, FaultKind fault) {
     const PlanStep& step = plan_.steps[number];
-    if (!is_member(step) || !is_well(asked_of(step))) return true;
+    if (!is_member(step) || !may_ask(step)) return true;
     Group& group = groups_[asked_of(step)];
     if (fault == FaultKind::abort) {
       group.group.abort("as planned");
@@ -157,6 +157,14 @@ class Program {
   Random choice_at(std::size_t step) const {
     Random of_rank(plan_.seed * 1000 + static_cast<std::uint64_t>(rank_));
     return Random(of_rank.next() + step);
+  }
+
+  /// Members of a failed group that have been told may make another one of it.
+  bool may_ask(const PlanStep& step) const {
+    const auto found = groups_.find(asked_of(step));
+    const bool is_open =
+        found != groups_.end() && !found->second.closed && found->second.group.is_member();
+    return is_open && (step.kind == StepKind::make || !found->second.failed);
   }
 
   bool is_well(int group) const {
@@ -294,6 +302,7 @@ class Program {
         static_cast<int>(std::find(planned.world_ranks.begin(), planned.world_ranks.end(), rank_) -
                          planned.world_ranks.begin());
     happened_.made_last[rank_] = 0;
+    const Clock::time_point began = around_.now();
     const bool well = call("make", index, [&] {
       try {
         group.group = planned.parent < 0 ? around_.make_world(rank_) : make_of(planned, disagrees);
@@ -304,7 +313,16 @@ class Program {
     });
     if (well && index == 0) happened_.joined.insert(rank_);
     group.id = happened_.sees_all ? happened_.made_last[rank_] : static_cast<GroupId>(index) + 1;
+    if (well) check_came_in_time(group.id, began);
     return well;
+  }
+
+  /// Who comes once the others have given up gets no group.
+  void check_came_in_time(GroupId id, Clock::time_point began) {
+    const auto heard = plan_.hosts() == 1 ? 0ns : happened_.soon() + happened_.pauses();
+    for (const auto& [verdict, when] : happened_.log)
+      if (verdict.fails(id) && when + heard < began)
+        violated(fmt::format("got group {}, which had failed before it was asked for", id));
   }
 
   /// `disagrees`: of the same ranks in another order, unless the plan has a group of these.
