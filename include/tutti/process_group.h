@@ -211,14 +211,17 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
 
   /// A group of some of this group's ranks, in the order given. Local: only members need to call
   /// it, all of them with the same ranks; anybody else gets the empty group. Returns when all
-  /// members have called it; survivors of a failed group may. A group makes one group at a time,
-  /// and its members the same ones in the same order: threads that make groups do so of a group of
-  /// their own each.
+  /// members have called it; survivors of a failed group may. All members make the same groups of
+  /// this one in the same order, from one thread: threads that make groups do so of a group of
+  /// their own each. The members are awaited as long as InitOptions::timeout says.
+  ///
+  /// A member that dies as the last one comes may leave the group made on some of the others and
+  /// failed on the rest. Survivors make the next one of a group that all of them have: the world.
   ///
   /// Errors  Culprits are ranks of this group. kPeerLost, kClosed: a member died or left before it
-  ///         came, or has closed this group. kTimeout after the group's timeout: who did not come.
-  ///         kCollectiveMismatch: members ask for different groups. kSystem: a member has no room
-  ///         for a group more. kAborted: one has given up, and does not say why. What this group
+  ///         came, or has closed this group. kTimeout: who did not come. kCollectiveMismatch:
+  ///         members ask for different groups. kSystem: a member has no room for a group more, or
+  ///         the store is gone. kAborted: one has given up, and does not say why. What this group
   ///         fails with meanwhile, or has failed with and the program has not been told.
   ProcessGroup new_group(const Integers<int>& ranks, Where where = Where::current());
 

@@ -199,14 +199,6 @@ Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
 namespace {
 
 /// The verdict on as many of its groups as an entry has room for.
-Verdict part_of(const Verdict& verdict, std::size_t first) {
-  Verdict part = verdict;
-  const std::size_t end = std::min(first + kVerdictGroups, verdict.groups.size());
-  part.groups.assign(verdict.groups.begin() + static_cast<std::ptrdiff_t>(first),
-                     verdict.groups.begin() + static_cast<std::ptrdiff_t>(end));
-  return part;
-}
-
 }  // namespace
 
 /// Whether a group has failed that the verdict would fail: its members are told of that cause.
@@ -256,22 +248,13 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .culprits = knot->ranks(),
                   .text = text,
                   .finder = rank};
-  // Others must have read the first one before its place is used again. A rest that is still stuck
-  // then is a knot of its own.
-  constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
-  if (verdict.groups.size() > kMost) verdict.groups.resize(kMost);
   bool stands = true;
-  const bool entered = enter([&]() -> std::optional<Verdict> {
+  enter_parts(verdict, [&] {
     stands = !concerns(ended_groups, deadlock_clock) && !has_failed_since(verdict) &&
              still_stands(deadlock_clock, wait_facts(Asks::no));
-    return stands ? std::optional(part_of(verdict, 0)) : std::nullopt;
+    return stands;
   });
   if (!stands) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on
-  if (!entered) return;
-  rouse_others();
-  for (std::size_t first = kVerdictGroups; first < verdict.groups.size(); first += kVerdictGroups)
-    enter([&] { return std::optional(part_of(verdict, first)); });
-  rouse_others();
 }
 
 }  // namespace tutti::control

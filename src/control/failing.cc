@@ -16,16 +16,17 @@ void Membership::State::fail(Cause cause, const std::vector<GroupId>& with) noex
   const auto self = shared_from_this();  // a callback may destroy the group and its world at once
   Verdict verdict{
       .code = cause.code, .groups = {id}, .text = std::move(cause.text), .finder = host->rank};
-  for (const GroupId other : with)
-    if (verdict.groups.size() < kVerdictGroups) verdict.groups.push_back(other);
+  verdict.groups.insert(verdict.groups.end(), with.begin(), with.end());
   for (const int member : cause.culprits)
     if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
-  const bool entered = host->enter([&]() -> std::optional<Verdict> {
-    if (abort_word.load() != kRunning || adopt_missed()) return std::nullopt;
-    return verdict;
-  });
+  const auto stands = [&] { return abort_word.load() == kRunning && !adopt_missed(); };
+  if (!with.empty()) {
+    host->enter_parts(verdict, stands);
+    return;
+  }
+  const bool entered =
+      host->enter([&]() { return stands() ? std::optional<Verdict>(verdict) : std::nullopt; });
   if (!entered) return;
-  if (!with.empty()) return host->rouse_others();
   for (int member = 0; member < size(); ++member) {
     if (member != rank && members.is_here(member))
       rouse_control(host->shared, members.here().slot_index_of(member));
@@ -235,12 +236,16 @@ bool Membership::State::has_failed() noexcept {
 }
 
 void Membership::State::adopt_parent(State& parent) noexcept {
-  const Error failure = parent.make_error(nullptr);
+  const std::optional<Cause> failure = [&] {
+    const std::lock_guard lock(parent.mutex);
+    return parent.first_cause;
+  }();
+  if (!failure) return;
   std::vector<WorldRank> culprits;
-  for (const int of_parent : failure.context().culprits)
+  for (const int of_parent : failure->culprits)
     culprits.push_back(parent.members.world_rank_of(of_parent));
-  fail({failure.code(),
-        fmt::format("its parent failed meanwhile: {}", failure.what()),
+  fail({failure->code,
+        fmt::format("{}: group {}: {}", kParentFailed, parent.name, failure->text),
         members.members_of(culprits),
         {}});
 }

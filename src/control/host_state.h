@@ -64,10 +64,17 @@ struct Host::State final : Watched {
   /// so far are applied; nothing: they have settled it. False: they have.
   /// With other hosts: it becomes a wish of this rank, and false is returned.
   bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
+  /// The same for a verdict on more groups than an entry holds: one after the other, if it stands
+  /// before the first. False: that is settled already.
+  bool enter_parts(const Verdict& verdict, const std::function<bool()>& stands) noexcept;
   /// On the control thread: shows the relay of the host what this rank wishes.
   void show_wish() noexcept;
-  bool is_settled(const Verdict& wish) const noexcept;  // log_mutex
-  bool was_chosen(const Verdict& wish) const noexcept;
+  struct Wish {
+    Verdict verdict;
+    Clock::time_point until;  ///< of one that concerns others alone; else for ever
+  };
+  bool is_settled(const Wish& wish) const noexcept;     // log_mutex
+  bool was_chosen(const Verdict& wish) const noexcept;  // log_mutex
   /// On the control thread: what the relay says while other hosts hold up the next entry.
   void hear_while_held_up() noexcept;
   /// On the control thread: a failure that a rank of this host has wished for long counts for its
@@ -167,7 +174,7 @@ struct Host::State final : Watched {
   std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
   EndedGroups ended_groups;                     // log_mutex; since the last look for deadlocks
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
-  std::vector<Verdict> wishes;                  // log_mutex; each is told until it is settled
+  std::vector<Wish> wishes;                     // log_mutex; each is told until it is settled
   std::set<GroupId> ahead_of_log;  // log_mutex; groups that have failed here, and have no entry yet
   /// A wish of a rank of this host: which, and in how many looks it was there.
   struct SeenWish {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/wait.h"
 #include "control/judge/look.h"
@@ -15,6 +16,9 @@
 #include "tutti/request.h"
 
 namespace tutti::control {
+
+/// How the text begins of a group that was not made since its parent failed.
+inline constexpr std::string_view kParentFailed = "its parent failed meanwhile";
 
 /// Everything that lets an operation wait, be watched, fail and be blamed. Made by the Host for
 /// each group; the group, its backend and its Works use it.

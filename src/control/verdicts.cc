@@ -30,26 +30,57 @@ bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) 
   }
 }
 
+bool Host::State::enter_parts(const Verdict& verdict,
+                              const std::function<bool()>& stands) noexcept {
+  // Others must have read the first one before its place is used again. What is left then is found
+  // by those whom it concerns.
+  constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
+  const std::size_t count = std::min(verdict.groups.size(), kMost);
+  bool holds = true;
+  for (std::size_t first = 0; holds && first < count; first += kVerdictGroups) {
+    Verdict part = verdict;
+    const auto groups = verdict.groups.begin();
+    part.groups.assign(
+        groups + static_cast<std::ptrdiff_t>(first),
+        groups + static_cast<std::ptrdiff_t>(std::min(first + kVerdictGroups, count)));
+    enter([&]() -> std::optional<Verdict> {
+      if (first == 0) holds = stands();
+      return holds ? std::optional(part) : std::nullopt;
+    });
+    if (holds) rouse_others();
+  }
+  return holds;
+}
+
 // ---- between hosts: the relay proposes what its ranks wish -------------------------------------
 
 void Host::State::wish(const Verdict& verdict) {
-  const auto same = std::find_if(wishes.begin(), wishes.end(), [&](const Verdict& each) {
-    return each.groups == verdict.groups;
+  const auto same = std::find_if(wishes.begin(), wishes.end(), [&](const Wish& each) {
+    return each.verdict.groups == verdict.groups;
   });
-  if (same != wishes.end() && (!verdict.is_loss() || *same == verdict)) return;
+  if (same != wishes.end() && (!verdict.is_loss() || same->verdict == verdict)) return;
   if (same != wishes.end()) {
-    *same = verdict;
+    same->verdict = verdict;
   } else {
-    wishes.push_back(verdict);
+    constexpr std::chrono::seconds kForOthers{2};  // who is stuck cannot go on by itself
+    const auto all = all_memberships();
+    const bool is_own =
+        verdict.is_loss() || std::any_of(all.begin(), all.end(), [&](const auto& membership) {
+          return verdict.fails(membership->id);
+        });
+    wishes.push_back(
+        {verdict, is_own ? Clock::time_point::max() : after(Clock::now(), kForOthers)});
   }
   process->rouse_self();
 }
 
 /// A deadlock is settled once any of its groups has failed: its members are told of that cause.
-bool Host::State::is_settled(const Verdict& wish) const noexcept {
+bool Host::State::is_settled(const Wish& shown) const noexcept {
+  const Verdict& wish = shown.verdict;
   const auto is_ahead = [this](GroupId group) { return ahead_of_log.contains(group); };
   if (std::any_of(wish.groups.begin(), wish.groups.end(), is_ahead)) return false;
   if (!wish.is_loss() && has_failed_since(wish)) return true;
+  if (shown.until != Clock::time_point::max()) return Clock::now() >= shown.until;
   const std::lock_guard lock(mutex);
   if (wish.is_loss()) {
     return std::all_of(wish.culprits.begin(), wish.culprits.end(),
@@ -62,6 +93,10 @@ bool Host::State::is_settled(const Verdict& wish) const noexcept {
 
 /// Whether a group has failed with this one; else nobody may read its text as the reason.
 bool Host::State::was_chosen(const Verdict& wish) const noexcept {
+  const bool is_remembered = std::any_of(
+      remembered.begin(), remembered.end(),
+      [&](const Verdict& each) { return each.groups == wish.groups && each.text == wish.text; });
+  if (is_remembered) return true;
   const auto all = all_memberships();
   return std::any_of(all.begin(), all.end(), [&](const auto& membership) {
     const std::lock_guard lock(membership->mutex);
@@ -72,20 +107,22 @@ bool Host::State::was_chosen(const Verdict& wish) const noexcept {
 
 void Host::State::show_wish() noexcept {
   std::optional<Verdict> first;
+  bool is_over = false;
   {
     const std::lock_guard lock(log_mutex);
-    std::erase_if(wishes, [this](const Verdict& each) { return is_settled(each); });
+    std::erase_if(wishes, [this](const Wish& each) { return is_settled(each); });
     // Losses first: others may follow from them.
     const auto loss = std::find_if(wishes.begin(), wishes.end(),
-                                   [](const Verdict& each) { return each.is_loss(); });
+                                   [](const Wish& each) { return each.verdict.is_loss(); });
     if (loss != wishes.end()) {
-      first = *loss;
+      first = loss->verdict;
     } else if (!wishes.empty()) {
-      first = wishes.front();
+      first = wishes.front().verdict;
     }
+    if (first == shown_wish) return;
+    is_over = shown_wish && !was_chosen(*shown_wish);
   }
-  if (first == shown_wish) return;
-  if (shown_wish && !was_chosen(*shown_wish)) own.withdraw_wish();
+  if (is_over) own.withdraw_wish();
   own.show_wish(first);
   shown_wish = std::move(first);
   if (shown_wish) rouse_others();

@@ -229,20 +229,23 @@ class Words {
     return fmt::format(
         "{} is in {} while {} is in {}, and each awaits the other. All ranks must make the same "
         "groups, of the same ranks in the same order",
-        group_.person(group_.rank), making_by(group_.rank, group_.id), group_.person(found.member),
+        of_world(group_.rank), making_by(group_.rank, group_.id), of_world(found.member),
         making_by(found.member, found.group));
   }
 
   std::string operator()(const NotCome& found) const {
     return fmt::format(
-        "not called after {} by {}. If it is only slow, give the world a longer timeout",
+        "not called after {} by {}. If it is only slow, give the world a longer timeout "
+        "(InitOptions::timeout)",
         budget_text(found.given), group_.doings_anywhere(finding_.culprits));
   }
 
   std::string operator()(const LeftWorld&) const { return have("left the world"); }
 
   std::string operator()(const LeftParent&) const {
-    return have("closed the group that was asked for this one");
+    return have(
+        "closed, or could not make, the group that was asked for this one. Ask a group for others "
+        "that all of these are still in");
   }
 
  private:
@@ -252,6 +255,14 @@ class Words {
     for (const int culprit : finding_.culprits) persons.push_back(group_.person(culprit));
     return fmt::format("{} {} {}", fmt::join(persons, ", "), persons.size() == 1 ? "has" : "have",
                        done);
+  }
+
+  /// Members of several groups read it.
+  std::string of_world(int member) const {
+    const Host::State& host = *group_.host;
+    const WorldRank rank = group_.members.world_rank_of(member);
+    return (is_world(host.shared, host.own.index(), group_.asked_of) ? "" : "world ") +
+           host.person(rank, rank.value);
   }
 
   std::string call_of(const Side& side) const {
@@ -305,9 +316,13 @@ std::string Membership::State::words_of(const Finding& finding, const Request* r
 
 namespace {
 
-constexpr std::string_view kOfDeadlocks =
-    ". None of them can go on by itself: change the order of the calls, or use sendrecv, batch or "
-    "tutti::async. If another thread was about to help, see the setting deadlock";
+constexpr std::string_view kNobodyGoesOn = ". None of them can go on by itself: ";
+constexpr std::string_view kOfOperations =
+    "change the order of the calls, or use sendrecv, batch or tutti::async";
+constexpr std::string_view kOfNewGroups =
+    "all members of a new group must call new_group, and all ranks make their calls in one order";
+constexpr std::string_view kOfThreads =
+    ". If another thread was about to help, see the setting deadlock";
 
 /// A knot in words.
 class KnotWords {
@@ -318,7 +333,8 @@ class KnotWords {
   std::string operator()() const {
     const bool is_circle = knot_.is_circle();
     std::string text = "deadlock: ";
-    const std::string end = full_buffers() + unequal_tags() + std::string(kOfDeadlocks);
+    const std::string end = fmt::format("{}{}{}{}{}", full_buffers(), unequal_tags(), kNobodyGoesOn,
+                                        makes_groups() ? kOfNewGroups : kOfOperations, kOfThreads);
     for (std::size_t link = 0; link < knot_.links.size(); ++link) {
       const std::string more = text_of(link, is_circle && link > 0);
       const std::string_view between = link == 0 ? "" : is_circle ? ", which " : "; ";
@@ -353,14 +369,21 @@ class KnotWords {
     return {};
   }
 
-  std::string full_buffers() const {
-    const auto is_buffered = [](const WaitPart& part) {
-      return (part.what.op & kBufferedBit) != 0;
-    };
-    const bool waits = std::any_of(knot_.links.begin(), knot_.links.end(), [&](const auto& link) {
+  template <class Is>
+  bool any_part(Is&& is) const {
+    return std::any_of(knot_.links.begin(), knot_.links.end(), [&](const auto& link) {
       const auto& parts = facts_[link.rank.index()].parts;
-      return std::any_of(parts.begin(), parts.end(), is_buffered);
+      return std::any_of(parts.begin(), parts.end(), is);
     });
+  }
+
+  bool makes_groups() const {
+    return any_part([](const WaitPart& part) { return part.makes_group; });
+  }
+
+  std::string full_buffers() const {
+    const bool waits =
+        any_part([](const WaitPart& part) { return (part.what.op & kBufferedBit) != 0; });
     return waits ? ". A buffered send waits, too, where it and what its receiver has not received "
                    "yet are more than 64 MiB"
                  : "";
@@ -370,7 +393,7 @@ class KnotWords {
     return std::all_of(knot_.links.begin(), knot_.links.end(), [&](const Knot::Link& link) {
       const auto& parts = facts_[link.rank.index()].parts;
       return std::all_of(parts.begin(), parts.end(), [](const WaitPart& part) {
-        return op_index(part.what.op) == static_cast<std::size_t>(Op::send);
+        return !part.makes_group && op_index(part.what.op) == static_cast<std::size_t>(Op::send);
       });
     });
   }
@@ -383,11 +406,9 @@ class KnotWords {
   }
 
   bool has_groups() const {
-    for (const Knot::Link& link : knot_.links) {
-      for (const WaitPart& part : facts_[link.rank.index()].parts)
-        if (!is_world(host_.shared, host_.own.index(), part.group)) return true;
-    }
-    return false;
+    return any_part([this](const WaitPart& part) {
+      return !is_world(host_.shared, host_.own.index(), part.group);
+    });
   }
 
   std::string text_of(std::size_t index, bool is_named) const {

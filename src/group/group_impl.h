@@ -154,6 +154,8 @@ class ProcessGroup::Impl {
   /// The member that is rank 0 of the world, which serves the store of a job started by hand, if it
   /// is lost.
   std::vector<int> lost_rank_0() const;
+  std::optional<Error> failed_with(const Error& of_new) const;
+  group::Turn take_turn(const Request& request);
   group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
                            bool of_survivors) const;
   /// Refuses what is wrong with `request`, and gives it the stream of its buffers.

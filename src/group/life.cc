@@ -190,7 +190,7 @@ void ProcessGroup::Impl::abort_unwound() {
   const auto before = membership().last_told();
   if (!before)
     reason += fmt::format(
-        "; what it was is in the output of that rank (pid {}), or of the program that spawned it",
+        "; the output of that rank (pid {}), or of the program that spawned it, says which",
         ::getpid());
   if (before) {
     reason += "; its program had been told: " + before->text;
@@ -257,8 +257,11 @@ void ProcessGroup::Impl::close(const Timeout& budget, const Where& where) try {
 void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   group::refuse_in_callback({.op = "close", .rank = rank(), .call_site = name_of(where)});
   note_caller();
-  const Request closing = request(Op::barrier, {}, where);
-  const group::Turn turn(turnstile_, closing, rank());
+  const group::Turn turn(turnstile_, where, [&](const std::string& text) {
+    ErrorContext context{.op = "close", .rank = rank(), .call_site = name_of(where)};
+    return Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", heading(context), text),
+                 std::move(context));
+  });
   if (closed_.exchange(true)) {
     if (close_failure_) throw closed_before(where);
     return;
@@ -332,6 +335,16 @@ std::vector<int> ProcessGroup::Impl::lost_rank_0() const {
   return membership().is_lost(member) ? std::vector<int>{member} : std::vector<int>{};
 }
 
+/// The failure of this group, if that is why one that was asked of it was not made.
+std::optional<Error> ProcessGroup::Impl::failed_with(const Error& of_new) const {
+  const auto cause = membership().cause();
+  if (!cause || cause->code != of_new.code()) return std::nullopt;
+  const bool is_same =
+      cause->code == ErrorCode::kPeerLost ||
+      std::string_view(of_new.what()).find(control::kParentFailed) != std::string_view::npos;
+  return is_same ? error() : std::nullopt;
+}
+
 ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Where& where) {
   group::refuse_in_callback({.op = "new_group", .rank = rank(), .call_site = name_of(where)});
   note_caller();
@@ -344,8 +357,9 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   if (auto text = group::objection(ranks, group_size())) {
     throw wrong(ErrorCode::kInvalidArgument, *text);
   }
-  const Request asked = request(Op::barrier, {}, where);
-  const group::Turn turn(turnstile_, asked, rank());
+  const group::Turn turn(turnstile_, where, [&](const std::string& text) {
+    return wrong(ErrorCode::kInvalidArgument, text);
+  });
   // After a failure ranks may differ in what they asked for before it: counting starts anew.
   const bool of_survivors = failed();
   // Others may be making a group of survivors of the same ranks: this rank does not mean that one.
@@ -368,7 +382,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
                              });
   } catch (const Error& error) {
     ErrorContext context = error.context();
-    const std::optional<Error> own_failure = of_survivors ? std::nullopt : this->error();
+    const std::optional<Error> own_failure = of_survivors ? std::nullopt : failed_with(error);
     // Without a culprit: the store is gone.
     context.culprits =
         group::culprits_of_new_group(ranks, context.culprits,

@@ -306,6 +306,12 @@ bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
   return true;
 }
 
+group::Turn ProcessGroup::Impl::take_turn(const Request& request) {
+  return {turnstile_, request.where, [&](const std::string& text) {
+            return group::make_error(ErrorCode::kInvalidArgument, request, rank(), text);
+          }};
+}
+
 void ProcessGroup::Impl::run(Request& request) try {
   note_caller();
   if (group::inside_callback()) {
@@ -321,7 +327,7 @@ void ProcessGroup::Impl::run(Request& request) try {
     });
     return;
   }
-  const group::Turn turn(turnstile_, request, rank());
+  const group::Turn turn = take_turn(request);
   const Number before = last_;
   try {
     if (is_for_device_queue(request)) {
@@ -373,7 +379,7 @@ Work ProcessGroup::Impl::start(Request& request) try {
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
   if (is_message(request.op)) return start_message(request);
-  const group::Turn turn(turnstile_, request, rank());
+  const group::Turn turn = take_turn(request);
   const Number before = last_;
   try {
     if (is_for_device_queue(request)) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <string>
 
 #include "tutti/request.h"
 
@@ -37,18 +38,18 @@ class Turnstile {
 /// Inside the turnstile for as long as it lives.
 class Turn {
  public:
-  /// Throws kInvalidArgument naming both call sites if another thread is inside.
-  Turn(Turnstile& turnstile, const Request& request, int rank) : turnstile_(turnstile) {
-    if (const std::uint64_t inside = turnstile_.try_enter(request.where)) {
-      throw_taken(request, rank, Turnstile::unpack(inside));
-    }
+  /// Throws `error(why)`, which names the other call's site, if another thread is inside.
+  template <class MakeError>
+  Turn(Turnstile& turnstile, const Where& where, MakeError&& error) : turnstile_(turnstile) {
+    if (const std::uint64_t inside = turnstile_.try_enter(where))
+      throw error(taken_by(Turnstile::unpack(inside)));
   }
   ~Turn() { turnstile_.leave(); }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
  private:
-  [[noreturn]] static void throw_taken(const Request& request, int rank, const Where& holder);
+  static std::string taken_by(const Where& holder);
   Turnstile& turnstile_;
 };
 

@@ -209,8 +209,9 @@ void Job::look_at_keeper() {
 std::string Job::reason_to_end() const {
   if (ended_by_ != EndedBy::nobody) return "the spawn that started it is ended: " + why_;
   const std::optional<int> root = outcome_.root_cause();
-  return root ? fmt::format("rank {} of its spawn has failed", *root)
-              : std::string("its spawn has failed");
+  return (root ? fmt::format("rank {} of its spawn has failed", *root)
+               : std::string("its spawn has failed")) +
+         ", which ends all its ranks; join() says why";
 }
 
 void Job::begin_end(Clock::time_point now) {

@@ -426,18 +426,21 @@ TEST(Board, SaysWhatARankIsDoing) {
   Line* other = opened(board, *owner, 8, 3);
   other->state.store(LineState::open);
   line->asked_of.store(3);
-  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
-            "has completed no collective yet and meanwhile is in all_reduce #41(f32 x 1000, sum) "
-            "at train.cc:88 of the group made at train.cc:12, waiting for world rank 5");
+  EXPECT_EQ(
+      describe_doing(board, SlotIndex(0), 8),
+      "has completed no collective yet and meanwhile is in all_reduce #41(f32 x 1000, sum) "
+      "at train.cc:88 of the group made by new_group at train.cc:12, waiting for world rank 5");
   EXPECT_TRUE(describe_doing(board, SlotIndex(0))
-                  .starts_with("is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group "
-                               "made at train.cc:12, waiting for world rank 5, last completed"))
+                  .starts_with(
+                      "is in all_reduce #41(f32 x 1000, sum) at train.cc:88 of the group "
+                      "made by new_group at train.cc:12, waiting for world rank 5, last completed"))
       << describe_doing(board, SlotIndex(0));
   line->failure.store(failure_word(ErrorCode::kAborted));
-  EXPECT_EQ(describe_doing(board, SlotIndex(0), 8),
-            "has completed no collective yet and was in all_reduce #41(f32 x 1000, sum) at "
-            "train.cc:88 of the group made at train.cc:12, waiting for world rank 5, when that "
-            "failed");
+  EXPECT_EQ(
+      describe_doing(board, SlotIndex(0), 8),
+      "has completed no collective yet and was in all_reduce #41(f32 x 1000, sum) at "
+      "train.cc:88 of the group made by new_group at train.cc:12, waiting for world rank 5, when "
+      "that failed");
   // Its program may have gone on since: nothing says for how long.
   line->since.store((Clock::now() - std::chrono::hours(1)).time_since_epoch().count());
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 7),
@@ -484,19 +487,20 @@ TEST(Board, SaysWhatARankIsDoing) {
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "has completed no collective yet");
   other->state.store(LineState::closing);
   other->site.store(owner->site({"src/train.cc", 13}));
-  EXPECT_EQ(describe_doing(board, SlotIndex(0)), "is in close of the group made at train.cc:13");
+  EXPECT_EQ(describe_doing(board, SlotIndex(0)),
+            "is in close of the group made by new_group at train.cc:13");
   other->times.store(2);
   EXPECT_EQ(describe_doing(board, SlotIndex(0)),
-            "is in close of the group made at train.cc:13 (#2)");
+            "is in close of the group made by new_group at train.cc:13 (#2)");
   other->times.store(1);
   owner->publish_purpose(closing_key(8), "close at train.cc:90");
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "is in close at train.cc:90");
   EXPECT_EQ(describe_doing(board, SlotIndex(0)),
-            "is in close at train.cc:90 of the group made at train.cc:13");
+            "is in close at train.cc:90 of the group made by new_group at train.cc:13");
   other->state.store(LineState::gave_up);
   EXPECT_EQ(describe_doing(board, SlotIndex(0), 8), "has completed no collective yet");
   EXPECT_EQ(describe_doing(board, SlotIndex(0)),
-            "gave up close at train.cc:90 of the group made at train.cc:13");
+            "gave up close at train.cc:90 of the group made by new_group at train.cc:13");
 }
 
 }  // namespace

@@ -557,6 +557,30 @@ TEST(JudgeMeeting, AtTheDeadlineNobodyIsAwaitedMore) {
       << "and not that it is late";
 }
 
+TEST(JudgeMeeting, WhoMakesTheSmallerGroupLeavesItToTheOthersFirst) {
+  Making making(2);
+  MeetingFacts& other = making.meets_elsewhere(1);
+  other.members = {WorldRank(0), WorldRank(1), WorldRank(2)};
+  making.look_after(10ms);
+  other.looks += 2;
+  const MeetingLook early = making.look_after(999ms);
+  EXPECT_FALSE(early.finding);
+  EXPECT_TRUE(early.is_disputed);
+  EXPECT_NE(as<AskedOtherwise>(making.look_after(1000ms).finding), nullptr);
+}
+
+TEST(JudgeMeeting, WhoHasLeftTheParentIsNotAwaitedToAsk) {
+  Making making(3);
+  making.question.left_parent = {2};
+  MeetingFacts& other = making.meets_elsewhere(1);
+  other.members = making.question.world_ranks;
+  making.look_after(10ms);
+  other.looks += 2;
+  const MeetingLook found = making.look_after(20ms);
+  ASSERT_NE(as<AskedOtherwise>(found.finding), nullptr);
+  EXPECT_EQ(found.finding->culprits, (std::vector<int>{0, 1}));
+}
+
 /// A third group awaits a member that has come here: it fails, too.
 TEST(JudgeMeeting, AllGroupsThatAwaitWhoHasComeFailOfIt) {
   Making making(5);

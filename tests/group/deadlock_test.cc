@@ -163,7 +163,7 @@ TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
         EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
         EXPECT_EQ(error.context().culprits.size(), 2u) << "one circle is told";
         expect_text(error, "world rank 0 waits in barrier #1 at deadlock_test.cc:");
-        expect_text(error, "of the group made at deadlock_test.cc:");
+        expect_text(error, "of the group made by new_group({0, 1, 2}) at deadlock_test.cc:");
         expect_text(error, "for world rank 1, which waits in barrier #1 at ");
         EXPECT_EQ(thrown_by([&] { second.barrier(); }).code(), ErrorCode::kDeadlock);
         world.barrier();  // a group that carries no edge goes on
@@ -361,6 +361,23 @@ TEST(Deadlock, MakingAGroupIsAwaitedToo) {
         EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
         expect_text(error, "world rank 0 waits in new_group({0, 1}) at deadlock_test.cc:");
         expect_text(error, "for world rank 1, which waits in recv(f32 x 1, from 0, tag 0) at ");
+        expect_text(error,
+                    " for world rank 0. None of them can go on by itself: all members of a new "
+                    "group must call new_group, and all ranks make their calls in one order. ");
+      },
+      options());
+}
+
+/// In a circle of more groups than one entry of the log names.
+TEST(Deadlock, MakingManyGroupsIsToldInAll) {
+  on_stuck_ranks(
+      18,
+      [](ProcessGroup& world) {
+        world.barrier();
+        const std::vector<int> pair = {world.rank(), (world.rank() + 1) % world.world_size()};
+        const Error error = thrown_by([&] { world.new_group(pair); });
+        EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
+        world.barrier({.timeout = 20s});  // nobody leaves before all are told
       },
       options());
 }

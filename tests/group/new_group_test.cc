@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ranks.h"
+#include "tutti/objects.h"
 #include "tutti/process_group.h"
 
 namespace tutti {
@@ -33,6 +34,17 @@ std::vector<Outcome> outcomes_of(int world_size, Call call, const test_kit::RunO
         return "returned";
       },
       options);
+}
+
+/// Returns once the board shows that `rank` makes a group; at the latest after about 20 s.
+void await_meeting(ProcessGroup& world, int rank) {
+  for (int tries = 0; tries < 4000; ++tries) {
+    float x = 0;
+    const Error error = thrown_by([&] { world.recv(x, rank, {.tag = 99, .timeout = 5ms}); });
+    if (error.code() != ErrorCode::kTimeout) throw error;
+    if (std::string(error.what()).find("is in new_group(") != std::string::npos) return;
+  }
+  ADD_FAILURE() << "rank " << rank << " has not asked for a group";
 }
 
 TEST(NewGroup, RanksThatAskForOthersAreTold) {
@@ -77,6 +89,116 @@ void one_asks_for_another(const std::vector<int>& hosts) {
 
 TEST(NewGroup, TheOneThatAsksForAnotherIsNamedByAll) { one_asks_for_another({}); }
 TEST(NewGroup, TheOneThatAsksForAnotherIsNamedByAllHosts) { one_asks_for_another({0, 1, 0, 1}); }
+
+/// Which ranks each rank asks for, and who is named for it by all.
+struct Asked {
+  std::vector<std::vector<int>> by_rank;
+  std::vector<int> culprits;
+};
+
+void ask(const Asked& asked, const std::vector<int>& hosts = {}) {
+  test_kit::RunOptions options;
+  options.hosts = hosts;
+  const auto outcomes = outcomes_of(
+      static_cast<int>(asked.by_rank.size()),
+      [&](ProcessGroup& world) {
+        try {
+          (void)world.new_group(asked.by_rank[static_cast<std::size_t>(world.rank())]);
+        } catch (const Error&) {
+          world.barrier({.timeout = 20s});  // nobody leaves before all are told
+          throw;
+        }
+      },
+      options);
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+    EXPECT_EQ(outcome.error->context().culprits, asked.culprits) << outcome.error->what();
+  }
+}
+
+TEST(NewGroup, AllWhoDoNotAskForTheSameAsMostAreNamed) {
+  const std::vector<int> usual = {0, 1, 2, 3, 4, 5};
+  ask({{usual, usual, usual, {1, 0, 2, 3, 4, 5}, {0, 2, 1, 3, 4, 5}, {0, 1, 3, 2, 4, 5}},
+       {3, 4, 5}});
+  ask({{{0, 1, 2}, {1, 2, 0}, {2, 0, 1}}, {0, 1, 2}});
+}
+
+// Of the others rank 3 sees rank 0 alone, and who of them it would name depends on who finds it.
+TEST(NewGroup, AMemberOfTheLargerGroupTellsWhoIsWrong) {
+  const std::vector<int> usual = {0, 1, 2, 3};
+  for (const std::vector<int>& hosts : {std::vector<int>{}, {0, 1, 0, 1}})
+    ask({{usual, usual, usual, {3, 0}}, {3}}, hosts);
+}
+
+/// More groups than one entry of the log names.
+void ask_all_differently(const std::vector<int>& hosts) {
+  constexpr int kRanks = 18;
+  Asked asked;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::vector<int>& ranks = asked.by_rank.emplace_back();
+    for (int i = 0; i < kRanks; ++i) ranks.push_back((rank + i) % kRanks);
+    asked.culprits.push_back(rank);
+  }
+  ask(asked, hosts);
+}
+
+TEST(NewGroup, AllAreToldWhereAllAskForOthers) { ask_all_differently({}); }
+TEST(NewGroup, AllHostsAreToldWhereAllAskForOthers) {
+  ask_all_differently({0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+}
+
+// Rank 0 stops before the time of its meeting is over; meanwhile it is, and the world fails.
+TEST(NewGroup, AFailureMeanwhileIsNeitherItsReasonNorTold) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  test_kit::RunOptions options;
+  options.as = As::processes;
+  options.init.timeout = 500ms;
+  const auto outcomes = outcomes_of(
+      3,
+      [](ProcessGroup& world) {
+        const auto pids = all_gather_object(world, static_cast<int>(getpid()));
+        if (world.rank() == 2) {
+          EXPECT_EQ(thrown_by([&] { world.barrier({.timeout = 20s}); }).code(),
+                    ErrorCode::kAborted);
+        } else {
+          if (world.rank() == 1) {
+            await_meeting(world, 0);
+            kill(pids[0], SIGSTOP);
+          }
+          const Error late = thrown_by([&] { (void)world.new_group({0, 1, 2}); });
+          EXPECT_EQ(late.code(), ErrorCode::kTimeout) << late.what();
+          EXPECT_EQ(late.context().culprits, std::vector<int>{2}) << late.what();
+          if (world.rank() == 1) {
+            world.abort("enough");
+            kill(pids[0], SIGCONT);
+          } else {
+            const Error error = thrown_by([&] { (void)world.new_group({0, 1}); });
+            EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
+            EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+          }
+        }
+        throw Error(ErrorCode::kAborted, "as it should be");  // the world has failed in any case
+      },
+      options);
+  for (const Outcome& outcome : outcomes)
+    EXPECT_NE(outcome.failure.find("as it should be"), std::string::npos) << outcome.failure;
+}
+
+TEST(NewGroup, OfASecondThreadIsRefusedByItsName) {
+  on_ranks(2, [](ProcessGroup& world) {
+    float x = 0;
+    if (world.rank() == 1) world.recv(x, 0, {.timeout = 20s});
+    if (world.rank() == 1) return world.new_group({0, 1}).close();
+    std::thread first([&] { world.new_group({0, 1}).close(); });
+    std::this_thread::sleep_for(300ms);  // no call of this rank can see that it is inside
+    const Error error = thrown_by([&] { (void)world.new_group({1, 0}, {"role.cc", 7}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+    expect_text(error, "new_group({1, 0}) (rank 0) at role.cc:7: another thread is in a call on ");
+    world.send(x, 1, {.timeout = 20s});
+    first.join();
+  });
+}
 
 void within(std::chrono::milliseconds timeout, const std::string& deadlock_after) {
   test_kit::RunOptions options;
@@ -204,17 +326,6 @@ void is_lost_after_it_closed(const std::vector<int>& hosts) {
 
 TEST(NewGroup, OneThatWasClosedOutlivesItsMembers) { is_lost_after_it_closed({}); }
 TEST(NewGroup, OneThatWasClosedOutlivesMembersOnOtherHosts) { is_lost_after_it_closed({0, 1, 2}); }
-
-/// Returns once the board shows that `rank` makes a group; at the latest after about 20 s.
-void await_meeting(ProcessGroup& world, int rank) {
-  for (int tries = 0; tries < 4000; ++tries) {
-    float x = 0;
-    const Error error = thrown_by([&] { world.recv(x, rank, {.tag = 99, .timeout = 5ms}); });
-    if (error.code() != ErrorCode::kTimeout) throw error;
-    if (std::string(error.what()).find("is in new_group(") != std::string::npos) return;
-  }
-  ADD_FAILURE() << "rank " << rank << " has not asked for a group";
-}
 
 TEST(NewGroup, EndsWithItsParent) {
   const auto outcomes = outcomes_of(3,
@@ -361,7 +472,7 @@ TEST(NewGroup, AMemberThatClosesItsParentEndsIt) {
     const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
     EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
     EXPECT_EQ(error.context().culprits, std::vector<int>{0});
-    expect_text(error, "has closed the group that was asked for this one");
+    expect_text(error, "has closed, or could not make, the group that was asked for this one");
     parent.close();
   });
 }
@@ -381,7 +492,7 @@ TEST(NewGroup, AMemberThatIsDoneWithAFailedParentEndsIt) {
       const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
       EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
       EXPECT_EQ(error.context().culprits, std::vector<int>{0});
-      expect_text(error, "has closed the group that was asked for this one");
+      expect_text(error, "has closed, or could not make, the group that was asked for this one");
     });
   }
 }

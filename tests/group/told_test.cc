@@ -131,10 +131,10 @@ TEST(Told, GroupsClosedInAnotherOrder) {
                 [](ProcessGroup& own, int rank) { own.close(budget_of(rank), at(12 + rank)); }),
             (Told{"close of group world/0-1 (rank 0) at role.cc:12: rank 1 has not left after 0.2 "
                   "s; rank 1 has completed no collective yet and meanwhile is in close at "
-                  "role.cc:13 of the group made at role.cc:11 (#2)",
+                  "role.cc:13 of the group made by new_group({0, 1}) at role.cc:11 (#2)",
                   "close of group world/0-1#2 (rank 1) at role.cc:13: rank 0 has not left after "
                   "0.5 s; rank 0 has completed no collective yet and gave up close at "
-                  "role.cc:12 of the group made at role.cc:10"}));
+                  "role.cc:12 of the group made by new_group({0, 1}) at role.cc:10"}));
 }
 
 TEST(Told, BarriersOfTwoGroupsInAnotherOrder) {
@@ -145,12 +145,12 @@ TEST(Told, BarriersOfTwoGroupsInAnotherOrder) {
             (Told{"barrier #1 of group world/0-1 (rank 0) at role.cc:14: after 0.2 s in rank 0's "
                   "barrier #1 at role.cc:14: rank 1 had not entered; it has completed no "
                   "collective yet and meanwhile is in barrier #1 at role.cc:15 of the group made "
-                  "at role.cc:11 (#2), waiting for world rank 0" +
+                  "by new_group({0, 1}) at role.cc:11 (#2), waiting for world rank 0" +
                       ending,
                   "barrier #1 of group world/0-1#2 (rank 1) at role.cc:15: after 0.5 s in rank "
                   "1's barrier #1 at role.cc:15: rank 0 had not entered; it has completed no "
-                  "collective yet and was in barrier #1 at role.cc:14 of the group made at "
-                  "role.cc:10, waiting for world rank 1, when that failed" +
+                  "collective yet and was in barrier #1 at role.cc:14 of the group made by "
+                  "new_group({0, 1}) at role.cc:10, waiting for world rank 1, when that failed" +
                       ending}));
 }
 

@@ -151,8 +151,9 @@ std::string describe_numbered(const Slot& slot, const Shown& shown, std::string_
 
 namespace {
 
-/// Whose ranks a text speaks of: those of the line's group, or those of the world.
-enum class Names { of_group, of_world };
+/// Whose ranks a text speaks of: those of the line's group, or those of the world; and whether it
+/// says that a call is of the world, since it has spoken of another group before.
+enum class Names { of_group, of_world, of_world_too };
 
 /// What follows the ranks in an operation of the line's group, where a text speaks of the world.
 std::string_view whose_ranks(const Line& line, Names names) {
@@ -160,14 +161,15 @@ std::string_view whose_ranks(const Line& line, Names names) {
   return names == Names::of_group || is_of_world ? "" : " of the group";
 }
 
-/// " of the group made at role.cc:5", in a text that otherwise speaks of the world. Of the second
-/// group of the same ranks it says " (#2)" as well, as its name does.
+/// " of the group made by new_group({0, 1}) at role.cc:5", in a text that otherwise speaks of the
+/// world. Of the second group of the same ranks it says " (#2)" as well, as its name does.
 std::string group_text(const Slot& slot, const Line& line, Names names) {
-  if (names == Names::of_group || line.asked_of.load(std::memory_order_relaxed) == 0) return {};
-  const std::string site = read_site(slot, line.site.load(std::memory_order_acquire));
-  if (site.empty()) return " of another group";
+  if (names == Names::of_group) return {};
+  if (line.asked_of.load(std::memory_order_relaxed) == 0)
+    return names == Names::of_world_too ? " of the world" : "";
+  if (line.site.load(std::memory_order_acquire) == 0) return " of another group";
   const std::uint32_t times = line.times.load(std::memory_order_acquire);
-  return fmt::format(" of the group made at {}{}", site,
+  return fmt::format(" of the group made by {}{}", describe_making(slot, line),
                      times > 1 ? fmt::format(" (#{})", times) : "");
 }
 
@@ -336,7 +338,7 @@ std::string describe_doing(const Board& board, SlotIndex owner, GroupId group) {
   if (is_there) return text;
   const Line* const elsewhere = busy_line(board, owner);
   if (elsewhere != nullptr && elsewhere != line)
-    return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world);
+    return text + " and meanwhile " + doing_now(slot, *elsewhere, Names::of_world_too);
   const Line* const failed = failed_line(board, owner);
   return failed != nullptr && failed != line ? text + " and " + failed_in(slot, *failed) : text;
 }

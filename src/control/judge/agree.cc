@@ -37,19 +37,10 @@ std::vector<Side> sides_at(const GroupFacts& facts, std::uint64_t seq, const Sig
   return sides;
 }
 
-/// The smaller sides; of equals nobody can say which of them is wrong.
 std::vector<int> culprits_of(const std::vector<Side>& sides) {
-  std::size_t most = 0;
-  for (const Side& side : sides) most = std::max(most, side.members.size());
-  const auto with_most = std::count_if(
-      sides.begin(), sides.end(), [&](const Side& side) { return side.members.size() == most; });
-  std::vector<int> culprits;
-  for (const Side& side : sides) {
-    if (side.members.size() < most || with_most > 1)
-      culprits.insert(culprits.end(), side.members.begin(), side.members.end());
-  }
-  std::sort(culprits.begin(), culprits.end());
-  return culprits;
+  std::vector<std::vector<int>> members;
+  for (const Side& side : sides) members.push_back(side.members);
+  return smaller_sides(members);
 }
 
 bool have_same_past(const GroupFacts& facts, std::uint64_t seq, const std::vector<Side>& sides) {
@@ -95,6 +86,20 @@ std::optional<Finding> disagreement_at(const GroupFacts& facts, std::uint64_t se
   std::vector<int> culprits = culprits_of(sides);
   return Finding{ErrorCode::kCollectiveMismatch, std::move(culprits),
                  Disagreement{seq, std::move(sides), same_past}};
+}
+
+std::vector<int> smaller_sides(const std::vector<std::vector<int>>& sides) {
+  std::size_t most = 0;
+  for (const std::vector<int>& members : sides) most = std::max(most, members.size());
+  const auto with_most = std::count_if(sides.begin(), sides.end(),
+                                       [&](const auto& members) { return members.size() == most; });
+  std::vector<int> culprits;
+  for (const std::vector<int>& members : sides) {
+    if (members.size() < most || with_most > 1)
+      culprits.insert(culprits.end(), members.begin(), members.end());
+  }
+  std::sort(culprits.begin(), culprits.end());
+  return culprits;
 }
 
 std::optional<Finding> find_disagreement(const GroupFacts& facts) {

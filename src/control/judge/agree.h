@@ -26,6 +26,9 @@ Finding disagreement_with(const GroupFacts& facts, const Shown& own, const Sight
 /// Whether a goodbye that has been said differs from the own one.
 std::optional<Finding> compare_goodbyes(const GroupFacts& facts);
 
+/// Members of all sides but the largest, ascending; of equals nobody can say which is wrong.
+std::vector<int> smaller_sides(const std::vector<std::vector<int>>& sides);
+
 /// How many collectives each member has called.
 std::vector<std::uint64_t> calls_of(const GroupFacts& facts);
 

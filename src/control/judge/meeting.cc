@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
+#include "control/judge/agree.h"
 #include "control/judge/standing.h"
 
 namespace tutti::control {
@@ -49,8 +51,14 @@ struct Dispute {
   /// that waits for this one; -1: none.
   int member = -1;
   GroupId group = 0;
-  std::vector<int> there = {};  ///< all of them
-  std::set<GroupId> groups = {};
+  std::map<GroupId, std::vector<int>> there = {};  ///< all of them, by what they make
+  bool is_seen_better = false;  ///< by members of one of these groups, which has more
+
+  std::size_t askers() const noexcept {
+    std::size_t count = 0;
+    for (const auto& [id, members] : there) count += members.size();
+    return count;
+  }
 };
 
 Dispute find_dispute(const MeetingQuestion& question, const GroupFacts& facts,
@@ -74,52 +82,46 @@ Dispute find_dispute(const MeetingQuestion& question, const GroupFacts& facts,
       dispute.member = member;
       dispute.group = other->group;
     }
-    dispute.there.push_back(member);  // it makes one group of a parent at a time
-    dispute.groups.insert(other->group);
+    dispute.there[other->group].push_back(member);  // it makes one group of a parent at a time
+    dispute.is_seen_better |= other->members.size() > question.world_ranks.size();
   }
   return dispute;
 }
 
-/// The smaller side; of equals nobody can say which of them is wrong.
-std::vector<int> smaller(const std::vector<int>& here, const std::vector<int>& there) {
-  if (here.size() != there.size()) return here.size() < there.size() ? here : there;
-  std::vector<int> both;
-  std::merge(here.begin(), here.end(), there.begin(), there.end(), std::back_inserter(both));
-  return both;
-}
-
-/// The finding fails all of these groups: their ranks are told the same.
-std::optional<Finding> asked_otherwise(const Dispute& dispute, const GroupFacts& facts,
-                                       const std::vector<int>& awaited, MeetingClock& clock,
-                                       Clock::time_point now) {
-  if (dispute.member < 0) return std::nullopt;
-  const bool have_all_asked = dispute.there.size() == awaited.size();
-  const bool may_ask = now < after(clock.began, kOthersAsk) && !clock.deadline.expired(now);
-  if (!have_all_asked && may_ask) return std::nullopt;
-  std::vector<int> here;
-  for (int member = 0; member < facts.size(); ++member)
-    if (facts.line_of(member)) here.push_back(member);
-  return Finding{
-      ErrorCode::kCollectiveMismatch, smaller(here, dispute.there),
-      AskedOtherwise{
-          dispute.member, dispute.group, {dispute.groups.begin(), dispute.groups.end()}}};
-}
-
-std::optional<Finding> left_parent(const MeetingQuestion& question,
-                                   const std::vector<int>& awaited) {
-  Finding finding{ErrorCode::kClosed, {}, LeftParent{}};
+std::vector<int> left_parent(const MeetingQuestion& question, const std::vector<int>& awaited) {
+  std::vector<int> left;
   std::set_intersection(awaited.begin(), awaited.end(), question.left_parent.begin(),
-                        question.left_parent.end(), std::back_inserter(finding.culprits));
-  if (finding.culprits.empty()) return std::nullopt;
-  return finding;
+                        question.left_parent.end(), std::back_inserter(left));
+  return left;
 }
 
-std::optional<Finding> left_world(const GroupFacts& facts, const std::vector<int>& awaited) {
-  Finding finding{ErrorCode::kClosed, {}, LeftWorld{}};
+std::vector<int> left_world(const GroupFacts& facts, const std::vector<int>& awaited) {
+  std::vector<int> left;
   for (const int member : awaited)
-    if (facts.of(member).has_left_world) finding.culprits.push_back(member);
-  if (finding.culprits.empty()) return std::nullopt;
-  return finding;
+    if (facts.of(member).has_left_world) left.push_back(member);
+  return left;
+}
+
+/// The finding fails all of these groups: their ranks are told the same. A member of a larger group
+/// sees more of those who have come to it, and gets the time to tell.
+std::optional<Finding> asked_otherwise(const MeetingQuestion& question, const Dispute& dispute,
+                                       const GroupFacts& facts, const std::vector<int>& awaited,
+                                       MeetingClock& clock, Clock::time_point now) {
+  if (dispute.member < 0) return std::nullopt;
+  const std::size_t will_not_ask = left_parent(question, awaited).size();
+  const bool have_all_asked = dispute.askers() + will_not_ask == awaited.size();
+  const auto patience = dispute.is_seen_better ? 2 * kOthersAsk : kOthersAsk;
+  const bool may_ask = now < after(clock.began, patience) && !clock.deadline.expired(now);
+  if (may_ask && (!have_all_asked || dispute.is_seen_better)) return std::nullopt;
+  std::vector<std::vector<int>> sides(1);
+  for (int member = 0; member < facts.size(); ++member)
+    if (facts.line_of(member)) sides.front().push_back(member);
+  AskedOtherwise otherwise{dispute.member, dispute.group, {}};
+  for (const auto& [group, members] : dispute.there) {
+    otherwise.groups.push_back(group);
+    sides.push_back(members);
+  }
+  return Finding{ErrorCode::kCollectiveMismatch, smaller_sides(sides), std::move(otherwise)};
 }
 
 }  // namespace
@@ -137,12 +139,14 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   Dispute dispute;
   if (question.asked_of != 0) dispute = find_dispute(question, facts, awaited, clock);
   look.is_disputed = dispute.awaits_us;
-  look.finding = asked_otherwise(dispute, facts, awaited, clock, now);
+  look.finding = asked_otherwise(question, dispute, facts, awaited, clock, now);
   if (look.finding) return look;
-  look.finding = left_world(facts, awaited);
+  if (auto left = left_world(facts, awaited); !left.empty())
+    look.finding = {ErrorCode::kClosed, std::move(left), LeftWorld{}};
   // Who asks for another group shows so in its next looks, and says more.
-  if (!look.finding && now >= after(clock.began, kOthersLook))
-    look.finding = left_parent(question, awaited);
+  else if (left = left_parent(question, awaited);
+           !left.empty() && now >= after(clock.began, kOthersLook))
+    look.finding = {ErrorCode::kClosed, std::move(left), LeftParent{}};
   look.ask = awaited;
   if (look.finding) return look;
   if (clock.deadline.expired(now)) {

@@ -2,8 +2,8 @@
 //
 // Two members that ask the same group for different ones, each of which holds both, would wait for
 // each other for ever: a group makes one group at a time. They find each other's line by the group
-// that was asked and its members. The first to find it sees who has come to which, and names the
-// smaller side; its verdict fails all groups that await somebody who has come.
+// that was asked and its members. The first to find it sees who has come to which, and names all
+// sides but the largest; its verdict fails all groups that await somebody who has come.
 //
 // One that is slow may still stand in a meeting that a failure has ended for everybody else. So a
 // member has asked for another group only if it goes on waiting there after it has looked at what
