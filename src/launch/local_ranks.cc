@@ -33,6 +33,7 @@ constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopp
 constexpr auto kGuardPatience = 10s;         ///< for the kernel to give back a large memory
 constexpr auto kLookForGuard = 1ms;
 constexpr std::size_t kFixedWatches = 2;
+constexpr std::size_t kReadBytes = std::size_t{32} << 10;  ///< of a pipe; not on a small stack
 
 bool is_childless() noexcept {
   siginfo_t info;
@@ -360,10 +361,11 @@ void LocalRanks::guard_is_gone(int left_behind) {
 /// False when there was nothing to read now.
 bool LocalRanks::read_pipe(Rank& rank, Stream stream) {
   net::Fd& pipe = rank.pipes[index(stream)];
-  char buffer[32 * 1024];
-  const ssize_t got = ::read(pipe.get(), buffer, sizeof buffer);
+  std::string bytes(kReadBytes, '\0');
+  const ssize_t got = ::read(pipe.get(), bytes.data(), bytes.size());
   if (got > 0) {
-    tell(Printed{rank.number, stream, std::string(buffer, static_cast<std::size_t>(got))});
+    bytes.resize(static_cast<std::size_t>(got));
+    tell(Printed{rank.number, stream, std::move(bytes)});
   } else if (got == 0 || (errno != EINTR && errno != EAGAIN)) {
     tell(PrintedAll{rank.number, stream});
     pipe.reset();

@@ -1,6 +1,6 @@
 #include "net/frame.h"
 
-#include <array>
+#include <memory>
 
 namespace tutti::net {
 namespace {
@@ -104,10 +104,12 @@ IoResult SendQueue::flush(int socket, std::span<const int> descriptors) {
 }
 
 IoResult receive_into(int socket, FrameDecoder* decoder) {
-  std::array<std::byte, kReadBytes> chunk;
+  // Not on the stack: by `ulimit -s 64` a thread has no more than this.
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadBytes);
+  const std::span chunk(room.get(), kReadBytes);
   std::size_t moved = 0;
   const IoResult result = receive_some(socket, chunk, &moved);
-  if (result == IoResult::progress) decoder->feed(std::span(chunk).first(moved));
+  if (result == IoResult::progress) decoder->feed(chunk.first(moved));
   return result;
 }
 

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -139,14 +139,17 @@ void FileStore::check_file() const {
 
 void FileStore::read_news() {
   net::FrameDecoder decoder(store::kMaxCallBytes);
-  std::array<std::byte, 64 * 1024> chunk;
+  // Not on the stack: by `ulimit -s 64` a thread has no more than this.
+  constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadBytes);
+  const std::span chunk(room.get(), kReadBytes);
   for (off_t at = read_to_;;) {
     const ssize_t got = ::pread(fd_.get(), chunk.data(), chunk.size(), at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read");
     if (got == 0) return;  // what is left in the decoder was appended in part
     at += got;
-    decoder.feed(std::span(chunk).first(static_cast<std::size_t>(got)));
+    decoder.feed(chunk.first(static_cast<std::size_t>(got)));
     net::Frame frame;
     auto next = decoder.next(&frame);
     for (; next == net::FrameDecoder::Next::frame; next = decoder.next(&frame)) {

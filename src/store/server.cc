@@ -11,6 +11,7 @@
 #include <deque>
 #include <list>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -30,6 +31,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 constexpr int kReadsPerTurn = 16;  // of 64 KiB, so that one client does not starve the others
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLastWords{1};
 /// Of those who were turned away; strangers must not fill a log.
@@ -305,7 +307,9 @@ bool Server::Loop::read_from(Connection& connection) {
     if (error_number == EAGAIN) return true;
     if (error_number != 0 || !has_proved(connection)) return false;
   }
-  std::array<std::byte, 64 * 1024> chunk;
+  // Not on the stack: by `ulimit -s 64` a thread has no more than this.
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadBytes);
+  const std::span chunk(room.get(), kReadBytes);
   for (int reads = 0; reads < kReadsPerTurn && connection.guest.wants_more(); ++reads) {
     std::size_t moved = 0;
     switch (net::receive_some(connection.socket.get(), chunk, &moved)) {
@@ -316,7 +320,7 @@ bool Server::Loop::read_from(Connection& connection) {
       case net::IoResult::progress:
         break;
     }
-    if (!connection.guest.receive(std::span(chunk).first(moved))) return false;
+    if (!connection.guest.receive(chunk.first(moved))) return false;
     if (connection.guest.hello() && !connection.guest.is_welcome()) {
       if (!greet(connection) || !connection.guest.receive({})) return false;
     }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "e2e/launcher_fixture.h"
+#include "ranks.h"
 
 namespace tutti::e2e {
 namespace {
@@ -42,6 +43,18 @@ TEST_F(Launcher, AHardLimitOfDescriptorsIsSaidInFull) {
                   "and of 64 that this process may open "))
       << job.err();
   EXPECT_EQ(lines_of(job.err()).size(), 1u) << job.err();
+}
+
+/// Threads get a stack of that size, too; that of the store reads what ranks send.
+TEST_F(Launcher, ASmallStackIsEnoughForTheLauncher) {
+  if (kNoForks || kKeepsFreed) GTEST_SKIP() << "sanitizers need more";
+  LaunchedJob job(LaunchedJob::Command{
+      {"sh", "-c",
+       fmt::format("ulimit -Ss 64 && exec {} run -n 2 sh -c 'ulimit -Ss $(ulimit -Hs) && exec {} "
+                   "give-up - 1'",
+                   TUTTI_COMMAND, kRank)}});
+  EXPECT_EQ(job.wait_exit(), 6) << job.err();
+  EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
 }
 
 TEST_F(Launcher, AMissingDevNullIsNamed) {

@@ -2,8 +2,8 @@
 
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -76,14 +76,16 @@ void Connection::flush() {
 }
 
 void Connection::read() {
-  std::array<std::byte, kReadAtATime> bytes;
+  // Not on the stack: by `ulimit -s 64` a thread has no more than this.
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadAtATime);
+  const std::span bytes(room.get(), kReadAtATime);
   net::Frame frame;
   for (int i = 0; i < kReadsAtATime && !has_ended_; ++i) {
     const iovec part{bytes.data(), bytes.size()};
     const net::TcpMoved moved = net::receive_parts(socket_.get(), std::span(&part, 1));
     if (moved.result == net::IoResult::again) return;
     if (moved.result == net::IoResult::closed) return end(moved.error_number);
-    decoder_.feed(std::span(bytes).first(moved.bytes));
+    decoder_.feed(bytes.first(moved.bytes));
     net::FrameDecoder::Next next = decoder_.next(&frame);
     for (; next == net::FrameDecoder::Next::frame && !has_ended_; next = decoder_.next(&frame))
       on_frame_(frame);
