@@ -95,12 +95,11 @@ std::string bash_values(const std::vector<Word>& words) {
     if (word.values == 0) continue;
     const std::vector<std::string> choices = choices_of(word.value);
     std::string how;
-    if (!choices.empty()) how = fmt::format("-W '{}'", joined(choices));
-    if (word.value == "FILE") how = "-f";
-    if (word.value == "FOLDER") how = "-d";
-    if (!how.empty())
-      text += fmt::format("        {}) COMPREPLY=($(compgen {} -- \"$current\")) ;;\n",
-                          joined(word.names, "|"), how);
+    if (!choices.empty())
+      how = fmt::format("COMPREPLY=($(compgen -W '{}' -- \"$current\"))", joined(choices));
+    if (word.value == "FILE") how = "_tutti_files -f";
+    if (word.value == "FOLDER") how = "_tutti_files -d";
+    if (!how.empty()) text += fmt::format("        {}) {} ;;\n", joined(word.names, "|"), how);
   }
   return text;
 }
@@ -111,9 +110,8 @@ std::string bash_program() {
       else compopt -o default; fi
       return
     fi
-    if ((i == COMP_CWORD)) && [[ $current != -* ]]; then
-      compopt -o filenames
-      COMPREPLY=($(compgen -c -- "$current") $(compgen -f -- "$current"))
+    if ((i == COMP_CWORD)) && [[ $current != -* || $marked ]]; then
+      _tutti_files -c -f
       return
     fi
 )";
@@ -125,11 +123,13 @@ std::string bash_command(const Command& command) {
   std::string text = fmt::format("  {})\n", command.name);
   if (manual.operand == "PROGRAM") {
     text +=
-        "    for ((i = 2; i < COMP_CWORD; ++i)); do\n      case ${COMP_WORDS[i]} in\n"
-        "        --) ((++i)); break ;;\n        =) ;;\n" +
+        // A word with = in it is three for bash.
+        "    for ((i = 2; i < COMP_CWORD; ++i)); do\n"
+        "      [[ ${COMP_WORDS[i+1]} == = ]] || case ${COMP_WORDS[i]} in\n"
+        "        --) ((++i)); marked=1; break ;;\n" +
         bash_skip(words, 1) + bash_skip(words, 2) +
-        "        -*) ;;\n        *) [[ ${COMP_WORDS[i-1]} == = ]] || break ;;\n      esac\n"
-        "      [[ ${COMP_WORDS[i]} == = ]] && ((++i))\n    done\n" +
+        "        -*) ;;\n        *) break ;;\n      esac\n"
+        "      while [[ ${COMP_WORDS[i+1]} == = ]]; do ((i += 2)); done\n    done\n" +
         bash_program();
     text += "    if ((i > COMP_CWORD)); then\n      case $option in\n" + bash_values(words) +
             "      esac\n      return\n    fi\n";
@@ -144,8 +144,13 @@ std::string bash_command(const Command& command) {
 std::string bash_script() {
   std::string text = fmt::format(
       "# Completion of tutti for bash; made by `tutti completion bash`.\n"
+      "_tutti_files() {{\n"
+      "  local how\n"
+      "  compopt -o filenames\n"
+      "  mapfile -t COMPREPLY < <(for how; do compgen \"$how\" -- \"$current\"; done)\n"
+      "}}\n"
       "_tutti() {{\n"
-      "  local current=${{COMP_WORDS[COMP_CWORD]}} option=${{COMP_WORDS[COMP_CWORD-1]}} i\n"
+      "  local current=${{COMP_WORDS[COMP_CWORD]}} option=${{COMP_WORDS[COMP_CWORD-1]}} marked= i\n"
       "  COMPREPLY=()\n"
       "  [[ $current == = ]] && current=\n"
       "  [[ $option == = ]] && option=${{COMP_WORDS[COMP_CWORD-2]}}\n"

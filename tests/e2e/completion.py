@@ -21,9 +21,25 @@ LINES = {
     "tutti run -n 2 --hostfile nod": (["nodes.txt"], ["nodes"]),
     "tutti run --mca a b --dry": (["--dry-run"], []),
     "tutti run -n 2 print": (["printenv"], ["--dry-run"]),
+    "tutti run -- --dry": ([], ["--dry-run"]),
+    "tutti run --tag-output=": ([], ["printenv"]),  # it takes no value
     "tutti env --j": (["--json"], ["--help"]),
     "tutti completion ": (["bash", "fish", "zsh"], ["run"]),
     "tutti man b": (["backends"], ["bash"]),
+}
+
+# A line that is typed in bash -> what Tab makes of it.
+LINES_OF_BASH = {
+    "tutti run --log-dir pl": "tutti run --log-dir plain/",
+    "tutti run --log-dir=pl": "tutti run --log-dir=plain/",
+    "tutti run --wdir my": "tutti run --wdir my\\ logs/",
+    "tutti run --wdir my\\ l": "tutti run --wdir my\\ logs/",
+    "tutti run ./my": "tutti run ./my\\ logs/",
+    "tutti run --hostfile nod": "tutti run --hostfile nodes.txt ",
+    "tutti run --log-dir 'my logs' -n 2 printen": "tutti run --log-dir 'my logs' -n 2 printenv ",
+    "tutti run -x A=printen": "tutti run -x A=printen",
+    "tutti run -x A=b printen": "tutti run -x A=b printenv ",
+    "tutti run --bind-to=c": "tutti run --bind-to=core ",
 }
 
 
@@ -38,12 +54,26 @@ def check(line, offered):
 def by_bash(folder, environment):
     # As readline calls it, without bash-completion's own helpers.
     program = """source <(tutti completion bash); compopt() { :; }
-read -ra COMP_WORDS <<<"$1"; [[ $1 == *' ' ]] && COMP_WORDS+=("")
+read -ra COMP_WORDS <<<"${1//=/ = }"; [[ $1 == *' ' ]] && COMP_WORDS+=("")
 COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _tutti; printf '%s\\n' "${COMPREPLY[@]}" """
     for line in LINES:
         out = subprocess.run(["bash", "--norc", "-c", program, "bash", line], cwd=folder, env=environment, text=True,
                              check=True, stdout=subprocess.PIPE, timeout=60).stdout
         check(line, out.split())
+    terminal = Terminal(folder, environment, ["bash", "--norc", "--noprofile", "-i"])
+    try:
+        # Ctrl-T says what the line has become.
+        terminal.type("PS1=; stty -echo; bind 'set bell-style none'; bind 'set enable-bracketed-paste off'; source <(tutti completion bash); "
+                      "show() { printf '\\nLINE<%s>END\\n' \"$READLINE_LINE\"; READLINE_LINE=; }; bind -x '\"\\C-t\": show'; echo REA''DY\n")
+        terminal.until("READY")
+        for line, wanted in LINES_OF_BASH.items():
+            terminal.type(line + "\t\x14")
+            said = terminal.until(">END")
+            became = said[said.rindex("LINE<") + 5:]
+            if became != wanted:
+                sys.exit(f"completion: {line!r} becomes {became!r}, not {wanted!r}")
+    finally:
+        terminal.close()
 
 
 def by_fish(folder, environment):
@@ -54,13 +84,13 @@ def by_fish(folder, environment):
 
 
 class Terminal:
-    """zsh completes at a terminal only."""
+    """Of a shell that reads keys."""
 
-    def __init__(self, folder, environment):
+    def __init__(self, folder, environment, shell):
         self.process, self.end = pty.fork()
         if self.process == 0:
             os.chdir(folder)
-            os.execvpe("zsh", ["zsh", "-f", "-i"], dict(environment, TERM="dumb", COLUMNS="1000", LINES="500"))
+            os.execvpe(shell[0], shell, dict(environment, TERM="dumb", COLUMNS="1000", LINES="500"))
 
     def until(self, text, seconds=30):
         seen = ""
@@ -68,7 +98,7 @@ class Terminal:
         while text not in seen:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.end], [], [], left)[0]:
-                sys.exit(f"completion: zsh has not said {text!r} within {seconds} s, but {seen[-500:]!r}")
+                sys.exit(f"completion: the shell has not said {text!r} within {seconds} s, but {seen[-500:]!r}")
             seen += os.read(self.end, 65536).decode(errors="replace")
         return seen[:seen.index(text)]
 
@@ -81,7 +111,7 @@ class Terminal:
 
 
 def by_zsh(folder, environment):
-    terminal = Terminal(folder, environment)
+    terminal = Terminal(folder, environment, ["zsh", "-f", "-i"])  # which completes at a terminal only
     try:
         # Ctrl-T says what would be offered, in a line of its own.
         terminal.type(
@@ -127,6 +157,8 @@ def main():
         sys.exit(SKIPPED)
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "nodes.txt").touch()
+        for name in ["plain", "my logs"]:
+            (pathlib.Path(folder) / name).mkdir()
         environment = dict(os.environ, PATH=f"{arguments.tutti.resolve().parent}:{os.environ['PATH']}", HOME=folder)
         {"bash": by_bash, "zsh": by_zsh, "fish": by_fish, "man": man_pages}[arguments.shell](folder, environment)
 
