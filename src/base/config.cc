@@ -9,6 +9,7 @@
 #include <charconv>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "tutti/error.h"
 
@@ -226,16 +227,18 @@ std::int64_t parse(const Row& row, std::string_view what, std::string_view text)
   return 0;
 }
 
+/// Letters that are wrong, missing or too many; two that have changed places count once.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
+  std::vector<std::size_t> former, last, row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
   for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
+    former = std::exchange(last, row);
     row[0] = i + 1;
     for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({row[j] + 1, row[j + 1] + 1, replaced});
+      const std::size_t replaced = last[j] + (a[i] == b[j] ? 0 : 1);
+      row[j + 1] = std::min({row[j] + 1, last[j + 1] + 1, replaced});
+      const bool are_swapped = i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j];
+      if (are_swapped) row[j + 1] = std::min(row[j + 1], former[j - 1] + 1);
     }
   }
   return row.back();
@@ -313,9 +316,8 @@ std::size_t parse_bytes(std::string_view what, std::string_view text) {
 }
 
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  // Something of a short word must be left: one of its letters, two where it has three.
-  const std::size_t furthest =
-      word.size() < 3 ? word.size() / 2 : std::max<std::size_t>(2, word.size() / 3);
+  // A letter of four may be wrong; of a shorter word something must be left.
+  const std::size_t furthest = word.size() < 4 ? word.size() / 2 : word.size() / 4;
   std::size_t least = furthest + 1;
   std::string found;
   for (const std::string& candidate : candidates) {

@@ -94,6 +94,19 @@ TEST(Config, UnknownOptionIsAnErrorWithTheNearestName) {
   EXPECT_TRUE(contains(text, "\"timeot\"") && contains(text, "did you mean \"timeout\"?")) << text;
 }
 
+TEST(Nearest, IsCloseForTheLengthOfTheWord) {
+  const std::vector<std::string> names = {"run", "tee", "grace", "redirects"};
+  for (const auto& [word, found] : {std::pair{"rnu", "run"},
+                                    {"ru", "run"},
+                                    {"tune", ""},
+                                    {"garce", "grace"},
+                                    {"gracious", ""},
+                                    {"rediercst", "redirects"},
+                                    {"ridiricts", "redirects"},
+                                    {"ridirict", ""}})
+    EXPECT_EQ(nearest(word, names), found) << word;
+}
+
 TEST(Config, ValueThatDoesNotParseNamesItsSource) {
   const std::string option = rejection({{"timeout", "soon"}}, {});
   EXPECT_TRUE(contains(option, "setting \"timeout\"") && contains(option, "\"soon\"")) << option;
