@@ -58,6 +58,12 @@ std::string without_user(std::string_view name) {
   return std::string(name.substr(name.find('@') == name.npos ? 0 : name.find('@') + 1));
 }
 
+/// Where the slots of "name:4" begin; the colons of an address in brackets are its own.
+std::size_t colon_of_slots(std::string_view entry) {
+  const std::size_t closing = entry.find(']');
+  return entry.find(':', closing == entry.npos ? 0 : closing);
+}
+
 void add(std::vector<HostSlots>& hosts, const std::string& name, int slots) {
   const auto known = std::find_if(hosts.begin(), hosts.end(),
                                   [&](const HostSlots& host) { return host.name == name; });
@@ -84,9 +90,7 @@ std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view t
   std::vector<HostSlots> hosts;
   for (const std::string_view piece : split(text, ",")) {
     const std::string_view entry = without_spaces(piece);
-    // The colons of an address in brackets are its own.
-    const std::size_t closing = entry.find(']');
-    const std::size_t colon = entry.find(':', closing == entry.npos ? 0 : closing);
+    const std::size_t colon = colon_of_slots(entry);
     const std::string name = without_user(entry.substr(0, colon));
     const auto slots =
         colon == entry.npos ? std::optional(1) : parse_slots(entry.substr(colon + 1));
@@ -123,6 +127,10 @@ std::string read_hostfile(std::string_view word, const std::string& path) {
 std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view text) {
   std::vector<HostSlots> hosts;
   int number = 0;
+  const auto refuse_word = [&](std::string_view word) {
+    refuse(fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number,
+                       excerpt(word)));
+  };
   for (const std::string_view line : split(text, "\n")) {
     ++number;
     const std::string_view entry = without_spaces(line.substr(0, line.find('#')));
@@ -132,15 +140,19 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
     for (const std::string_view word : split(entry, " \t")) {
       if (word.empty()) continue;
       if (name.empty()) {
-        name = without_user(word);
+        std::size_t colon = colon_of_slots(word);
+        if (colon != word.npos && word.find(':', colon + 1) != word.npos)
+          colon = word.npos;  // an address of IPv6 without brackets
+        name = without_user(word.substr(0, colon));
+        if (colon != word.npos) slots = parse_slots(word.substr(colon + 1));
+        if (colon != word.npos && !slots) refuse_word(word);
         continue;
       }
       const std::size_t equals = word.find('=');
       const std::string key(word.substr(0, equals));
       const auto value = equals == word.npos ? std::nullopt : parse_slots(word.substr(equals + 1));
       if (!value || (key != "slots" && key != "max_slots" && key != "max-slots")) {
-        refuse(fmt::format("{}:{}: cannot read \"{}\"; a line is: name slots=8", file, number,
-                           excerpt(word)));
+        refuse_word(word);
       }
       (key == "slots" ? slots : limit) = value;
     }

@@ -23,9 +23,9 @@ std::vector<HostSlots> parse_host_list(std::string_view word, std::string_view t
 /// Errors  kInvalidArgument: it cannot be read; it is longer than a list of hosts may be.
 std::string read_hostfile(std::string_view word, const std::string& path);
 
-/// mpirun's file of hosts, a line each: "name slots=8", "user@name", "# ...". A line without slots
-/// has max_slots of them, else 1. A name that stands in several lines has the sum of theirs.
-/// `file`: its name, for messages.
+/// mpirun's file of hosts, a line each: "name slots=8", MPICH's "name:8", "user@name", "# ...". A
+/// line without slots has max_slots of them, else 1. A name that stands in several lines has the
+/// sum of theirs. `file`: its name, for messages.
 ///
 /// Errors  kInvalidArgument: what is wrong, and in which line.
 std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view text);

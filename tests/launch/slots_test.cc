@@ -40,12 +40,19 @@ TEST(Hostfile, IsMpiruns) {
                                    "# two nodes\n\na slots=8  # fast\r\nme@b\tslots=4 "
                                    "max_slots=6\nb slots=1\nc\n")),
             "a=8 b=5 c=1 ");
+  EXPECT_EQ(text_of(parse_hostfile("hosts", "me@a:4\n[::1]:2\n[::1]\nfd00::1\n")),
+            "a=4 [::1]=3 fd00::1=1 ")
+      << "MPICH's";
   EXPECT_EQ(text_of(parse_hostfile("hosts", "a max_slots=4\nb max-slots=3 slots=2\n")), "a=4 b=2 ");
 }
 
 TEST(Hostfile, NamesTheLineThatIsNone) {
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "a slots=2\nb slots=x\n"); }),
             "hosts:2: cannot read \"slots=x\"; a line is: name slots=8");
+  for (const char* const text : {"a:", "a:0", "a:x", "[::1]:x"}) {
+    EXPECT_EQ(refusal_of([&] { parse_hostfile("hosts", text); }),
+              "hosts:1: cannot read \"" + std::string(text) + "\"; a line is: name slots=8");
+  }
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "a 8\n"); }),
             "hosts:1: cannot read \"8\"; a line is: name slots=8");
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "# nobody\n"); }), "hosts: names no host");
