@@ -5,9 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <random>
+#include <system_error>
 
 #include "base/cores.h"
 #include "launch/allocation.h"
@@ -88,6 +90,18 @@ std::chrono::milliseconds milliseconds_of(std::chrono::nanoseconds span) {
 
 std::chrono::milliseconds duration_of(const std::string& option, const std::string& text) {
   return milliseconds_of(parse_duration(option, text));
+}
+
+/// Where files go for which no folder is named: one that is there. `way_out` learns of TMPDIR.
+std::string temporary_folder(const Environment& environment, std::string& way_out) {
+  const auto variable = environment.find("TMPDIR");
+  if (variable == environment.end() || variable->second.empty()) return "/tmp";
+  const std::string& folder = variable->second;
+  way_out = fmt::format("TMPDIR is {}; {}", folder, way_out);
+  std::error_code why;
+  if (std::filesystem::is_directory(folder, why)) return folder;
+  refuse(fmt::format("cannot keep what ranks print in {}: {}; {}", folder,
+                     why ? why.message() : "it is no folder", way_out));
 }
 
 /// The setting of that name, which the ranks get as well.
@@ -208,7 +222,8 @@ void RunWords::declare_program() {
       ->take_all()
       ->expected(1)
       ->group(group);
-  app_->add_option("--wdir,--wd", folder_, "where the ranks start")
+  app_->add_option("--wdir,--wd", folder_,
+                   "where the ranks start; PROGRAM is looked for from there")
       ->type_name("FOLDER")
       ->group(group);
 }
@@ -545,14 +560,10 @@ void RunWords::set_output(launch::JobOptions& options) const {
     options.logs.names = launch::LogPlan::Names::mpirun;
     options.logs.streams.assign(redirects.size(), launch::kBothStreams);
   } else if (keeps) {
-    const auto temporary = options.environment.find("TMPDIR");
-    const bool has_temporary = temporary != options.environment.end() && !temporary->second.empty();
-    const std::string parent = !log_folder_.empty() ? log_folder_
-                               : has_temporary      ? temporary->second
-                                                    : "/tmp";
-    options.logs.way_out = fmt::format(
-        "{}name another folder by --log-dir",
-        log_folder_.empty() && has_temporary ? fmt::format("TMPDIR is {}; ", parent) : "");
+    options.logs.way_out = "name another folder by --log-dir";
+    const std::string parent = log_folder_.empty()
+                                   ? temporary_folder(options.environment, options.logs.way_out)
+                                   : log_folder_;
     std::string name = options.run_id;
     std::replace(name.begin(), name.end(), '/', '_');  // one folder, and inside of `parent`
     options.logs.folder = parent + "/" + name;

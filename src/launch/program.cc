@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 
 #include "launch/lines.h"
 #include "tutti/error.h"
@@ -20,16 +22,28 @@ namespace {
   throw Error(ErrorCode::kInvalidArgument, message);
 }
 
-bool is_program(const std::string& path) {
+bool is_file(const std::string& path) {
   struct stat status = {};
-  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode) &&
-         ::access(path.c_str(), X_OK) == 0;
+  return ::stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+bool is_program(const std::string& path) {
+  return is_file(path) && ::access(path.c_str(), X_OK) == 0;
+}
+
+/// What stat has said of `path`; in a folder that was removed nothing else is worth saying.
+std::string explain_missing(const std::string& path, int error_number) {
+  std::error_code gone;
+  (void)std::filesystem::current_path(gone);
+  const bool is_here = error_number == ENOENT && !path.starts_with('/');
+  if (!is_here || !gone) return std::strerror(error_number);
+  return "the working folder was removed; cd to one that is there";
 }
 
 void check_folder(const std::string& folder) {
   struct stat status = {};
   if (::stat(folder.c_str(), &status) != 0) {
-    refuse(fmt::format("--wdir {}: {}", folder, std::strerror(errno)));
+    refuse(fmt::format("--wdir {}: {}", folder, explain_missing(folder, errno)));
   }
   if (!S_ISDIR(status.st_mode)) refuse(fmt::format("--wdir {}: is no folder", folder));
   if (::access(folder.c_str(), X_OK) != 0) {
@@ -47,7 +61,7 @@ std::string check_path(const std::string& given, const std::string& folder) {
   const std::string path = within(folder, given);
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0) {
-    refuse(fmt::format("program {}: {}", path, std::strerror(errno)));
+    refuse(fmt::format("program {}: {}", path, explain_missing(path, errno)));
   }
   if (S_ISDIR(status.st_mode)) refuse(fmt::format("program {}: is a directory", path));
   if (::access(path.c_str(), X_OK) != 0) {
@@ -73,13 +87,16 @@ std::string find_program(std::string_view name, std::string_view search_path,
     const std::string path = fmt::format("{}/{}", here.empty() ? "." : here, wanted);
     const std::string from_folder = within(folder, path);
     if (is_program(from_folder)) return path;
-    if (refused.empty() && ::access(from_folder.c_str(), F_OK) == 0) refused = path;
+    if (refused.empty() && is_file(from_folder)) refused = path;
     begin = end + 1;
   }
   if (is_program(within(folder, wanted))) {
     refuse(fmt::format("program {}: not found in PATH; did you mean ./{}?", wanted, wanted));
   }
   if (!refused.empty()) return check_path(refused, folder);
+  std::error_code unknown;
+  if (std::filesystem::is_directory(within(folder, wanted), unknown))
+    refuse(fmt::format("program {}: is a directory", wanted));
   refuse(fmt::format("program {}: not found in PATH", wanted));
 }
 

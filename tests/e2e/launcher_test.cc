@@ -691,6 +691,18 @@ TEST_F(Launcher, AVariableThatIsWrongIsNamedItself) {
   }
 }
 
+TEST_F(Launcher, TheFolderThatTmpdirNamesIsNotMade) {
+  const std::string folder = ::testing::TempDir() + fmt::format("tutti_none_{}", ::getpid());
+  LaunchedJob job(LaunchedJob::Command{
+      {"env", "TMPDIR=" + folder, TUTTI_COMMAND, "run", "-n", "2", "-r", "3", "true"}});
+  EXPECT_EQ(job.wait_exit(), 2);
+  EXPECT_EQ(job.err(), fmt::format("tutti run: cannot keep what ranks print in {0}: No such file "
+                                   "or directory; TMPDIR is {0}; name another folder by "
+                                   "--log-dir\n",
+                                   folder));
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
 std::set<std::string> words_like(const std::string& text, const char* pattern) {
   const std::regex regex(pattern);
   std::set<std::string> found;

@@ -187,8 +187,21 @@ TEST_F(FindProgram, SaysWhatIsWrong) {
             std::string::npos);
   EXPECT_NE(refusal_of([] { find_program("./none", ""); }).find("No such file"), std::string::npos);
   EXPECT_NE(refusal_of([] { find_program("/", ""); }).find("is a directory"), std::string::npos);
+  EXPECT_EQ(refusal_of([] { find_program(".", "/bin:/usr/bin"); }), "program .: is a directory");
   EXPECT_EQ(refusal_of([] { find_program("zilch", "/nonexistent"); }),
             "program zilch: not found in PATH");
+}
+
+TEST_F(FindProgram, SaysThatTheWorkingFolderIsGone) {
+  const std::string removed = folder_ + "/removed";
+  ASSERT_EQ(::mkdir(removed.c_str(), 0755), 0);
+  ASSERT_EQ(::chdir(removed.c_str()), 0);
+  ASSERT_EQ(::rmdir(removed.c_str()), 0);
+  EXPECT_EQ(refusal_of([] { find_program("./prog", ""); }),
+            "program ./prog: the working folder was removed; cd to one that is there");
+  EXPECT_EQ(refusal_of([] { find_program("true", "/bin", "sub"); }),
+            "--wdir sub: the working folder was removed; cd to one that is there");
+  EXPECT_EQ(find_program("true", "/bin"), "/bin/true");
 }
 
 }  // namespace
