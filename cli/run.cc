@@ -47,17 +47,17 @@ int run_command(std::span<const std::string> words) {
   RunWords parsed;
   const launch::CutArguments cut = launch::cut_arguments(words, parsed.known());
   const Environment environment = read_environment();
-  if (!parsed.parse(cut.options, environment)) {
+  if (!parsed.parse(cut, environment)) {
     print(help_text(run_manual()));
     return 0;
   }
-  if (cut.command.empty()) {
+  std::vector<std::string> notes;
+  const launch::JobOptions options = parsed.job(cut.command, environment, &notes);
+  if (cut.command.empty()) {  // and no value was the program: `-n ./train` has been refused
     throw Error(ErrorCode::kInvalidArgument,
                 "no program given: tutti run [options] [--] PROGRAM [arguments...]; tutti run "
                 "--help shows examples");
   }
-  std::vector<std::string> notes;
-  const launch::JobOptions options = parsed.job(cut.command, environment, &notes);
   if (const std::string late = launch::explain_late_count(cut);
       !late.empty() && !parsed.knows_ranks(environment)) {
     notes.push_back("tutti run: " + late);

@@ -69,6 +69,14 @@ constexpr Refused kRefused[] = {
     {"--timestamp-output", 0, "let ts write the time: tutti run ... | ts"},
     {"--print-completion", 1, "tutti completion bash, zsh or fish prints it"},
     {"--app", 1, "all ranks run one program; a script may look at RANK"},
+    {"--version,-V", 0, "tutti --version says it"},
+    {"--tune,--am", 1, "it names a file; give variables by -x, Tutti has no components"},
+    {"--env,--genv", 2, "give -x NAME=VALUE"},
+    {"--cpus-per-rank,--cpus-per-proc", 1,
+     "a rank is bound to a core, to those of a NUMA node or not at all: give --bind-to core, numa "
+     "or none"},
+    {"--ppr", 1, "give the number of ranks, and --map-by numa to deal them out to NUMA nodes"},
+    {"--merge-stderr-to-stdout", 0, "let the shell do it: tutti run ... 2>&1"},
 };
 
 /// "--quiet" of "--quiet,-q".
@@ -177,8 +185,9 @@ void RunWords::declare_ranks() {
       ->type_name("none|core|numa")
       ->group(group);
   app_->add_option("--map-by", map_by_,
-                   "which: neighbours side by side, or dealt out to the nodes in turn")
-      ->type_name("slot|numa")
+                   "which: neighbours side by side (slot; core and node mean the same on one "
+                   "host), or dealt out to the NUMA nodes in turn")
+      ->type_name("slot|core|node|numa")
       ->group(group);
   app_->add_option("--gpus-per-rank", gpus_per_rank_,
                    "each rank sees its own N of the GPUs, by CUDA_VISIBLE_DEVICES, as devices 0 to "
@@ -284,6 +293,7 @@ void RunWords::declare_others() {
       app_->add_option(names)->expected(values)->take_all()->group("");
     }
   };
+  app_->add_option("--stdin", reader_of_stdin_)->group("");
   for (const Meaningless& word : kMeaningless) declare(word.names, word.values);
   for (const Refused& word : kRefused) declare(word.names, word.values);
 }
@@ -397,9 +407,9 @@ void RunWords::take_pet(const Environment& environment, std::vector<std::string>
   }
 }
 
-bool RunWords::parse(const std::vector<std::string>& options, const Environment& environment) {
-  typed_ = options;
-  std::vector<std::string> words = options;
+bool RunWords::parse(const launch::CutArguments& cut, const Environment& environment) {
+  typed_ = cut.options;
+  std::vector<std::string> words = cut.options;
   take_pet(environment, words);
   std::reverse(words.begin(), words.end());  // CLI11 takes them from the back
   try {
@@ -410,8 +420,8 @@ bool RunWords::parse(const std::vector<std::string>& options, const Environment&
     for (const CLI::Option* option : app_->get_options()) {
       if (option->count() < 2) continue;
       std::vector<std::string> typed;
-      for (const std::string& word : options)
-        if (is_of(*option, word)) typed.push_back(word);
+      for (std::size_t i = 0; i < cut.options.size(); ++i)
+        if (is_of(*option, cut.options[i])) typed.push_back(cut.typed[i]);
       refuse(fmt::format("{}: that is one option: give it once", fmt::join(typed, " and ")));
     }
     refuse(error.what());
@@ -609,6 +619,12 @@ launch::JobOptions RunWords::job(std::vector<std::string> command, Environment e
   options.run_id =
       rdzv_id_.empty() ? fmt::format("tutti_{:08x}", std::random_device{}()) : rdzv_id_;
   options.folder = folder_;
+  if (reader_of_stdin_ != "0") {
+    refuse(
+        fmt::format("{} {}: rank 0 reads stdin, and the others find it empty; for all to find "
+                    "it empty: tutti run ... < /dev/null",
+                    name_of("--stdin"), reader_of_stdin_));
+  }
   options.bind_to = launch::parse_bind_to(name_of("--bind-to"), bind_to_);
   options.map_by = launch::parse_map_by(name_of("--map-by"), map_by_);
   options.gpus_per_rank = gpus_per_rank();

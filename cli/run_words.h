@@ -28,7 +28,7 @@ class RunWords {
 
   /// Takes the words before the program, and torchrun's variables PET_* for what they leave open.
   /// False: they ask for help. Throws Error(kInvalidArgument).
-  bool parse(const std::vector<std::string>& options, const Environment& environment);
+  bool parse(const launch::CutArguments& cut, const Environment& environment);
   std::vector<launch::OptionWord> known() const;
   /// Their groups, and those that stand in none.
   std::vector<WordGroup> groups() const;
@@ -77,6 +77,7 @@ class RunWords {
   std::string master_address_, master_port_, rdzv_backend_, rdzv_endpoint_, rdzv_id_, role_,
       folder_;
   std::string grace_ = "30s", failure_grace_, timeout_ = "never", max_restarts_ = "0";
+  std::string reader_of_stdin_ = "0";
   std::string log_folder_, redirects_, tee_, shown_ranks_, output_folder_;
   std::vector<std::string> exports_;
   bool one_a_host_ = false, oversubscribe_ = false, standalone_ = false, module_ = false,

@@ -37,8 +37,8 @@ std::string option_name(std::string_view word) {
   for (const OptionWord& option : known) {
     if (option.name.size() > 1) names.push_back(option.name);
   }
-  // Every letter is near to another one.
-  std::string guess = name.size() > 2 ? nearest(name, names) : "";
+  // What is that short is near to another one, whatever it is.
+  std::string guess = name.size() > 3 ? nearest(name, names) : "";
   for (const std::string& candidate : names) {
     if (guess.empty() && name.size() > 1 && candidate.starts_with(name)) guess = candidate;
   }
@@ -73,15 +73,18 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
     if (option->values == 2) {
       if (next + 2 >= words.size()) refuse(fmt::format("{} needs two values", word));
       cut.options.insert(cut.options.end(), {uniform, words[next + 1], words[next + 2]});
+      cut.typed.insert(cut.typed.end(), {word, words[next + 1], words[next + 2]});
       next += 2;
       continue;
     }
+    cut.typed.push_back(word);
     if (attached || equals != std::string::npos) {
       if (option->values == 0) refuse(fmt::format("{}: takes no value", word));
       value = word.substr(attached ? 2 : equals + 1);
     } else if (option->values == 1) {
       if (next + 1 == words.size()) refuse(fmt::format("{} needs a value", word));
       value = words[++next];
+      cut.typed.back() += ' ' + value;
     }
     if (option->values == 1 && value.empty()) {
       refuse(fmt::format("{}: the value is empty; give one, or leave the option out", uniform));

@@ -17,6 +17,7 @@ struct OptionWord {
 /// The command line of `tutti run`, cut where the program begins.
 struct CutArguments {
   std::vector<std::string> options;  ///< uniform: "--nproc-per-node=4", "--dry-run"
+  std::vector<std::string> typed;    ///< each of them as it was written: "--nproc_per_node 4"
   std::vector<std::string> command;  ///< program and its arguments
   bool is_marked = false;            ///< `--` stands before the program
 };

@@ -78,13 +78,32 @@ BindTo parse_bind_to(std::string_view word, std::string_view text) {
   if (text == "none") return BindTo::none;
   if (text == "core") return BindTo::core;
   if (text == "numa") return BindTo::numa;
+  if (text == "hwthread") {
+    refuse(fmt::format("{} {}: a rank gets a core with all its hardware threads: give core", word,
+                       text));
+  }
+  if (text.starts_with("core:")) {
+    refuse(
+        fmt::format("{} {}: a core is for one rank: give core; more ranks than cores are "
+                    "bound to numa or none",
+                    word, text));
+  }
   refuse(fmt::format("{} {}: give none, core or numa", word, text));
 }
 
 MapBy parse_map_by(std::string_view word, std::string_view text) {
-  if (text == "slot" || text == "core") return MapBy::slot;
+  if (text == "slot" || text == "core" || text == "node") return MapBy::slot;
   if (text == "numa") return MapBy::numa;
-  refuse(fmt::format("{} {}: give slot or numa", word, text));
+  const std::size_t colon = text.find(':');
+  const std::string_view unit = text.substr(0, colon);
+  if (colon != text.npos &&
+      (unit == "slot" || unit == "core" || unit == "node" || unit == "numa")) {
+    refuse(
+        fmt::format("{} {}: give {} alone; --bind-to core gives each rank a core, "
+                    "--oversubscribe allows more ranks than slots",
+                    word, text, unit));
+  }
+  refuse(fmt::format("{} {}: give slot, core, node or numa", word, text));
 }
 
 std::vector<Binding> bind_ranks(const Topology& topology, int ranks, BindTo to, MapBy by) {

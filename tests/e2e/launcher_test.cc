@@ -579,7 +579,21 @@ std::vector<Misuse> misuses() {
       {{"run"}, "no program given"},
       {{"run", "-n", "2"}, "no program given"},
       {{"run", "-n"}, "-n needs a value"},
-      {{"run", "-n", "2", "--np", "3", "true"}, "-n2 and --np=3: that is one option: give it once"},
+      {{"run", "-n", "2", "--np", "3", "true"},
+       "-n 2 and --np 3: that is one option: give it once"},
+      {{"run", "-np=2", "--mca", "a", "b", "--nproc_per_node", "3", "true"},
+       "-np=2 and --nproc_per_node 3: that is one option"},
+      {{"run", "-n", "./train"}, "-n ./train: not a number of ranks"},
+      {{"run", "-n", "2", "--grace", "./train"}, "--grace: cannot read \"./train\""},
+      {{"run", "--version"}, "--version: tutti --version says it"},
+      {{"run", "-V"}, "-V: tutti --version says it"},
+      {{"run", "--tune", "f", "true"}, "--tune: it names a file; give variables by -x"},
+      {{"run", "-env", "A", "b", "true"}, "--env: give -x NAME=VALUE"},
+      {{"run", "--cpus-per-rank", "2", "true"}, "give --bind-to core, numa or none"},
+      {{"run", "--ppr", "2", "true"}, "--ppr: give the number of ranks"},
+      {{"run", "--stdin", "all", "true"}, "--stdin all: rank 0 reads stdin"},
+      {{"run", "--merge-stderr-to-stdout", "true"}, "let the shell do it: tutti run ... 2>&1"},
+      {{"run", "."}, "program .: is a directory"},
       {{"run", "--frobnicate", "true"}, "unknown option --frobnicate"},
       {{"run", "--graze", "1", "true"}, "did you mean --grace?"},
       {{"run", "--grace", "soon", "true"},
@@ -613,7 +627,7 @@ std::vector<Misuse> misuses() {
       {{"run", "--standalone", "--rdzv-endpoint", "192.0.2.7:29400", "true"},
        "--standalone means this host, and --rdzv-endpoint 192.0.2.7 another one"},
       {{"run", "--bind-to", "socket", "true"}, "--bind-to socket: give none, core or numa"},
-      {{"run", "--map-by", "node", "true"}, "--map-by node: give slot or numa"},
+      {{"run", "--map-by", "socket", "true"}, "--map-by socket: give slot, core, node or numa"},
       {{"run", "--max-restarts", "-1", "true"}, "--max-restarts -1: give a number from 0 to"},
       {{"run", "--master-port", "70000", "true"}, "--master-port 70000: give a number from 0 to"},
       {{"run", "--rdzv-backend", "etcd-v2", "true"}, "there is no etcd-v2 here"},
@@ -701,6 +715,12 @@ TEST_F(Launcher, TheFolderThatTmpdirNamesIsNotMade) {
                                    "--log-dir\n",
                                    folder));
   EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST_F(Launcher, RankZeroIsWhoReadsStdinAsByMpirun) {
+  LaunchedJob job(run(2, {"--stdin", "0", "--map-by", "node", "cat"}), "here\n");
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] here\n");
 }
 
 std::set<std::string> words_like(const std::string& text, const char* pattern) {

@@ -30,6 +30,14 @@ TEST(CutArguments, TakesEverySpelling) {
   }
 }
 
+TEST(CutArguments, KeepsWhatWasTyped) {
+  const OptionWord known[] = {{"mca", 2}, {"n", 1}, {"np", 1}, {"dry-run", 0}};
+  const CutArguments cut = cut_arguments(
+      Words{"-n", "2", "-n3", "-np=4", "-mca", "a", "b", "--dry_run", "--np", "5", "prog"}, known);
+  EXPECT_EQ(cut.options, (Words{"-n2", "-n3", "--np=4", "--mca", "a", "b", "--dry-run", "--np=5"}));
+  EXPECT_EQ(cut.typed, (Words{"-n 2", "-n3", "-np=4", "-mca", "a", "b", "--dry_run", "--np 5"}));
+}
+
 TEST(CutArguments, LeavesTheProgramsArgumentsAlone) {
   const CutArguments cut =
       cut_arguments(Words{"--dry-run", "-n", "2", "prog", "-n", "7", "--", "--grace"}, kKnown);
@@ -111,8 +119,14 @@ TEST(CutArguments, GuessesUnknownOptions) {
         cut_arguments(Words{"-x", "A=b", "prog"}, kKnown);
       }),
       "unknown option -x; tutti run --help lists them; options of the program stand after it");
-  const std::string far = refusal_of([] { cut_arguments(Words{"--frobnicate"}, kKnown); });
-  EXPECT_EQ(far.find("did you mean"), std::string::npos);
+  // What is far for its length, or too short to be far from anything.
+  const OptionWord known[] = {{"tee", 1}, {"np", 1}, {"timeout", 1}};
+  for (const char* const word : {"--frobnicate", "--tune", "--hnp", "-env", "--ppr"}) {
+    const std::string far = refusal_of([&] { cut_arguments(Words{word}, known); });
+    EXPECT_EQ(far.find("did you mean"), std::string::npos) << far;
+  }
+  EXPECT_EQ(refusal_of([&] { cut_arguments(Words{"--tiemout"}, known); }),
+            "unknown option --tiemout; did you mean --timeout?");
   EXPECT_EQ(refusal_of([] { cut_arguments(Words{"--dry-run=1"}, kKnown); }),
             "--dry-run=1: takes no value");
 }

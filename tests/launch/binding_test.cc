@@ -110,11 +110,26 @@ TEST_F(BindingTest, MoreRanksThanCoresAreRefused) {
 
 TEST(BindingWords, AreMpiruns) {
   EXPECT_EQ(parse_bind_to("--bind-to", "numa"), kNuma);
-  EXPECT_EQ(parse_map_by("--map-by", "slot"), kSlot);
+  for (const char* const by : {"slot", "core", "node"})
+    EXPECT_EQ(parse_map_by("--map-by", by), kSlot) << by;
   EXPECT_EQ(refusal_of([] { parse_bind_to("--bind-to", "socket"); }),
             "--bind-to socket: give none, core or numa");
-  EXPECT_EQ(refusal_of([] { parse_map_by("--map-by", "node"); }),
-            "--map-by node: give slot or numa");
+  EXPECT_EQ(refusal_of([] { parse_map_by("--map-by", "socket"); }),
+            "--map-by socket: give slot, core, node or numa");
+}
+
+/// Open MPI's, that ask for what there is not.
+TEST(BindingWords, AreRefusedWithTheWayOut) {
+  EXPECT_EQ(refusal_of([] { parse_bind_to("--bind-to", "hwthread"); }),
+            "--bind-to hwthread: a rank gets a core with all its hardware threads: give core");
+  EXPECT_EQ(refusal_of([] { parse_bind_to("--bind-to", "core:overload-allowed"); }),
+            "--bind-to core:overload-allowed: a core is for one rank: give core; more ranks than "
+            "cores are bound to numa or none");
+  EXPECT_EQ(refusal_of([] { parse_map_by("--map-by", "core:PE=1"); }),
+            "--map-by core:PE=1: give core alone; --bind-to core gives each rank a core, "
+            "--oversubscribe allows more ranks than slots");
+  EXPECT_EQ(refusal_of([] { parse_map_by("--map-by", "ppr:2:node"); }),
+            "--map-by ppr:2:node: give slot, core, node or numa");
 }
 
 TEST(Topology, OfThisHostIsWhatThisProcessMayUse) {
