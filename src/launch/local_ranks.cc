@@ -150,7 +150,7 @@ void LocalRanks::prepare(const Prepare& order) {
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
-  adopts_ = is_childless() && ::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+  adopts_ = net::has_own_proc() && is_childless() && ::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
   {
     std::vector<net::Fd> rank_ends;
     keeper_ = fork_keeper(commands(order, plan, rank_ends), inherited_);

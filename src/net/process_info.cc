@@ -103,6 +103,7 @@ std::string pid_space() {
 }
 
 bool descends_from(pid_t pid, pid_t ancestor) {
+  if (pid != ancestor && !has_own_proc()) return false;  // its numbers are of others, if of any
   constexpr int kDeepest = 4096;  // a process tree in flux cannot lead us in circles for ever
   for (int depth = 0; depth < kDeepest && pid > 0; ++depth) {
     if (pid == ancestor) return true;

@@ -42,7 +42,8 @@ std::string pid_space();
 /// Whether /proc is there and shows the processes by the numbers that they have for us.
 bool has_own_proc();
 
-/// Whether `pid` is `ancestor` or a child, grandchild, ... of it.
+/// Whether `pid` is `ancestor` or a child, grandchild, ... of it. Where /proc is not our own nobody
+/// is known to be more than itself.
 bool descends_from(pid_t pid, pid_t ancestor);
 
 }  // namespace tutti::net

@@ -80,6 +80,12 @@ void append_children(pid_t parent, std::vector<pid_t>& found) {
   }
 }
 
+/// A child that nobody has reaped, or one in that process group. The kernel says so, without /proc.
+bool has_child(idtype_t type, pid_t id) noexcept {
+  siginfo_t info;
+  return ::waitid(type, static_cast<id_t>(id), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
 }  // namespace
 
 std::vector<int> numbers_in(const std::string& folder) {
@@ -94,6 +100,7 @@ std::vector<int> numbers_in(const std::string& folder) {
 }
 
 std::vector<pid_t> descendants_of(pid_t root) {
+  if (!has_own_proc()) return {};
   if (!kernel_lists_children()) return descendants_by_scan(root);
   std::vector<pid_t> found;
   append_children(root, found);
@@ -106,8 +113,7 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
   if (pidfd < 0) {
     // Refused by a sandbox, or no descriptor is left. A child that nobody has reaped keeps its
     // number; what is deeper comes to us, a subreaper, when its parents have ended.
-    const auto stat = stat_of(pid);
-    return stat && stat->parent == ::getpid() && ::kill(pid, signal_number) == 0;
+    return has_child(P_PID, pid) && ::kill(pid, signal_number) == 0;
   }
   const bool ours = descends_from(pid, ancestor);
   const bool sent = ours && ::syscall(SYS_pidfd_send_signal, pidfd, signal_number, nullptr, 0) == 0;

@@ -3,7 +3,8 @@
 // A *descendant* is a process whose chain of parents leads to the root asked about. With the root a
 // subreaper no descendant can leave, whatever it does with sessions and process groups. A signal
 // goes through a pidfd whose descent was checked after it was opened, so that a number that is
-// used again can never hit a stranger.
+// used again can never hit a stranger. Where /proc is missing, or shows another pid namespace,
+// nobody is known to descend from another, and nobody is signalled for it.
 #pragma once
 
 #include <sys/types.h>

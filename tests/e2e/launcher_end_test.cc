@@ -409,6 +409,20 @@ TEST_F(Launcher, WhatStoodBelowItBeforeLivesOnWhenTheKeeperDies) {
   ::kill(later, SIGKILL);
 }
 
+/// There the numbers that /proc shows are those of others. Of the two beside the job one has a
+/// number that stands below the launcher's in it.
+TEST_F(Launcher, NobodyElseIsEndedInAPidNamespaceThatSeesAnothersProc) {
+  LaunchedJob job(LaunchedJob::Command{
+      {"unshare", "-Urpf", "--mount-proc", "sh", "-c",
+       "unshare -pf sh -c \"(sleep 0.2; exec $0 run -n 2 true) & job=\\$!; sleep 1000 & a=\\$!; "
+       "sleep 1000 & b=\\$!; wait \\$job; echo code \\$?; kill -0 \\$a && kill -0 \\$b && "
+       "echo both live\"",
+       TUTTI_COMMAND}});
+  job.wait_exit();
+  if (job.err().starts_with("unshare:")) GTEST_SKIP() << "no pid namespaces here";
+  EXPECT_EQ(job.out(), "code 0\nboth live\n") << job.err();
+}
+
 TEST_F(Launcher, KilledGuardLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -85,6 +86,34 @@ TEST_F(ProcessTree, KillsEverythingBelow) {
   kill_everything_below();
   EXPECT_EQ(errno, ECHILD);
   EXPECT_TRUE(descendants_of(::getpid()).empty());
+}
+
+/// What `body` says as the first process of a pid namespace that sees /proc from outside. 77: not
+/// allowed here.
+template <typename Body>
+int in_a_pid_namespace(const Body& body) {
+  const auto code_of = [](pid_t pid) {
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+  };
+  const pid_t maker = ::fork();
+  if (maker > 0) return code_of(maker);
+  if (::unshare(CLONE_NEWPID) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) ::_exit(77);
+  const pid_t first = ::fork();
+  if (first > 0) ::_exit(code_of(first));
+  ::_exit(first == 0 ? body() : 77);
+}
+
+TEST_F(ProcessTree, TellsNothingByTheProcOfAnotherNamespace) {
+  const Family family;
+  const pid_t self = ::getpid();
+  const int answers = in_a_pid_namespace([&] {
+    const bool descends = descends_from(family.grandchild, self);
+    return (descends ? 1 : 0) + (descendants_of(self).empty() ? 0 : 2) + (has_own_proc() ? 4 : 0);
+  });
+  if (answers == 77) GTEST_SKIP() << "no pid namespaces here";
+  EXPECT_EQ(answers, 0);
 }
 
 TEST(EndOrder, TheFirstToEndComesFirstWhenTheParentLooksLate) {
