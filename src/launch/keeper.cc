@@ -78,11 +78,12 @@ void tell_launcher(int channel, const Note& note) {
 
 class KeeperLoop {
  public:
-  KeeperLoop(const std::vector<RankCommand>& ranks, const Inherited& inherited, pid_t guard,
-             int channel)
+  KeeperLoop(const std::vector<RankCommand>& ranks, const Inherited& inherited, net::Kept& kept,
+             pid_t guard, int channel)
       : ranks_(ranks),
         inherited_(inherited),
         pids_(ranks.size(), -1),
+        kept_(kept),
         guard_(guard),
         channel_(channel) {}
   [[noreturn]] void run();
@@ -100,6 +101,7 @@ class KeeperLoop {
   const std::vector<RankCommand>& ranks_;
   const Inherited inherited_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  net::Kept& kept_;
   net::EndOrder order_;
   pid_t guard_;
   int channel_;
@@ -147,6 +149,7 @@ void KeeperLoop::start_all() {
     pids_[rank] = start(rank);
     const RankCommand& command = ranks_[rank];
     if (pids_[rank] > 0) {
+      kept_.add(pids_[rank]);
       order_.watch(pids_[rank]);
       tell(Started{command.rank, pids_[rank]});
     } else {
@@ -172,7 +175,7 @@ void KeeperLoop::obey(std::string_view packet) {
   const auto order = decode_order(frame.type, frame.body);
   if (!order) return;
   if (std::holds_alternative<Start>(*order)) start_all();
-  if (std::holds_alternative<End>(*order)) net::end_keeper(guard_);
+  if (std::holds_alternative<End>(*order)) net::end_keeper(guard_, kept_);
   const auto* const signal = std::get_if<Signal>(&*order);
   for (std::size_t rank = 0; signal != nullptr && rank < pids_.size(); ++rank) {
     const bool is_meant = signal->rank < 0 || signal->rank == ranks_[rank].rank;
@@ -215,14 +218,14 @@ void KeeperLoop::run() {
     Deadline never;
     net::poll_any(watches, never);
     net::drain_signals(signals);
-    if (::getppid() != guard_) net::end_keeper(guard_);
+    if (::getppid() != guard_) net::end_keeper(guard_, kept_);
     reap();
     char packet[net::kFrameHeaderBytes + kMaxNoteBytes];
     const ssize_t got = ::recv(channel_, packet, sizeof packet, MSG_DONTWAIT);
     if (got > 0) {
       obey({packet, static_cast<std::size_t>(got)});
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      net::end_keeper(guard_);
+      net::end_keeper(guard_, kept_);
     }
   }
 }
@@ -235,7 +238,7 @@ void move_above_standard(int& fd) {
 }
 
 [[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited,
-                            pid_t guard, int channel) {
+                            net::Kept& kept, pid_t guard, int channel) {
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, net::kGuardDied);
@@ -248,7 +251,7 @@ void move_above_standard(int& fd) {
     }
   }
   close_the_launchers(commands, channel);
-  KeeperLoop(commands, inherited, guard, channel).run();
+  KeeperLoop(commands, inherited, kept, guard, channel).run();
 }
 
 }  // namespace
@@ -264,6 +267,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
   if (::pipe2(life, O_CLOEXEC) != 0) throw net::system_error("cannot make a pipe", errno);
   const net::Fd guards_end(life[0]);
   keeper.lifeline = net::Fd(life[1]);
+  net::Kept kept(ranks.size());
   const pid_t launcher = ::getpid();
   keeper.guard = ::fork();
   if (keeper.guard < 0)
@@ -282,8 +286,8 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
       tell_launcher(keepers_end.get(), NoKeeper{errno});
       ::_exit(1);
     }
-    if (pid == 0) be_keeper(ranks, inherited, guard, keepers_end.get());
-    net::be_guard(pid, launcher, guards_end.get());
+    if (pid == 0) be_keeper(ranks, inherited, kept, guard, keepers_end.get());
+    net::be_guard(pid, launcher, guards_end.get(), kept);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "tutti: keeper: %s\n", error.what());
     net::kill_everything_below();

@@ -11,7 +11,8 @@
 //
 // The launcher, too, is a subreaper, for what guard and keeper leave that die at once: unless its
 // process was a parent before it became `tutti run` (sh -c "x & exec tutti run ..."), for then not
-// all that stands below it is of the job.
+// all that stands below it is of the job; or it cannot see by /proc what that is. Without /proc
+// keeper and guard kill what they know: ranks, and their process groups.
 #pragma once
 
 #include <sys/resource.h>

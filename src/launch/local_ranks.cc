@@ -35,6 +35,11 @@ constexpr auto kLookForGuard = 1ms;
 constexpr std::size_t kFixedWatches = 2;
 constexpr std::size_t kReadBytes = std::size_t{32} << 10;  ///< of a pipe; not on a small stack
 
+constexpr const char* kBlind =
+    "/proc is missing, or shows another pid namespace: what ranks start in sessions or process "
+    "groups of their own may be left when the job ends; mount this one's (unshare --mount-proc, or "
+    "mount -t proc proc /proc)";
+
 bool is_childless() noexcept {
   siginfo_t info;
   const int found = ::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT | __WALL);
@@ -147,6 +152,7 @@ void LocalRanks::prepare(const Prepare& order) {
   net::require_descriptors(6 * count + 8, 8 * count + 64,
                            fmt::format("a job of {} ranks on this host", count));
   for (const int rank : order.ranks) ranks_.emplace_back().number = rank;
+  if (!net::has_own_proc() && order.restart_count == 0) tell(Complaint{std::nullopt, kBlind});
   door_.emplace(order.world_size, "tutti run");
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);

@@ -1,15 +1,18 @@
 #include "net/guard.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 
 #include "net/poller.h"
 #include "net/process_tree.h"
+#include "net/system_error.h"
 
 namespace tutti::net {
 namespace {
@@ -26,8 +29,8 @@ bool has_ended(pid_t keeper) noexcept {
   return pid != 0 && !is_stopped;
 }
 
-[[noreturn]] void end_everything() {
-  kill_everything_below();
+[[noreturn]] void end_everything(const std::vector<pid_t>& known) {
+  kill_everything_below(known);
   ::_exit(0);
 }
 
@@ -62,7 +65,25 @@ void let_go_of_all_but(std::initializer_list<int> needed) {
   }
 }
 
-void be_guard(pid_t keeper, pid_t parent, int lifeline) {
+Kept::Kept(std::size_t most) {
+  using Pid = std::atomic<pid_t>;
+  void* const memory = ::mmap(nullptr, most * sizeof(Pid), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw system_error("cannot map memory for the keeper", errno);
+  pids_ = {static_cast<Pid*>(memory), most};
+}
+
+Kept::~Kept() { ::munmap(pids_.data(), pids_.size_bytes()); }
+
+std::vector<pid_t> Kept::all() const {
+  std::vector<pid_t> all;
+  for (const std::atomic<pid_t>& pid : pids_) {
+    if (pid.load() > 0) all.push_back(pid.load());
+  }
+  return all;
+}
+
+void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept) {
   const Fd signals = read_signals({SIGCHLD});
   let_go_of_all_but({lifeline, signals.get()});
   for (;;) {
@@ -71,13 +92,17 @@ void be_guard(pid_t keeper, pid_t parent, int lifeline) {
     Deadline soon = Deadline::after(kLooksForParent);
     poll_any(watches, soon);
     drain_signals(signals);
-    if (watches[0].readable || ::getppid() != parent || has_ended(keeper)) end_everything();
+    if (watches[0].readable || ::getppid() != parent || has_ended(keeper)) {
+      std::vector<pid_t> known = kept.all();
+      known.push_back(keeper);
+      end_everything(known);
+    }
   }
 }
 
-void end_keeper(pid_t guard) {
+void end_keeper(pid_t guard, const Kept& kept) {
   if (::getppid() == guard) ::kill(guard, SIGCONT);
-  end_everything();
+  end_everything(kept.all());
 }
 
 }  // namespace tutti::net

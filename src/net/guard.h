@@ -9,8 +9,12 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <initializer_list>
+#include <span>
+#include <vector>
 
 #include "net/fd.h"
 
@@ -29,12 +33,32 @@ void let_go_of_standard() noexcept;
 /// The same, and all others but `needed` are closed.
 void let_go_of_all_but(std::initializer_list<int> needed);
 
+/// The processes that a keeper has started, each in a group of its own, where its guard sees them
+/// as well: for where /proc shows nobody.
+class Kept {
+ public:
+  /// Before the guard is forked, for at most so many.
+  ///
+  /// Errors  kSystem.
+  explicit Kept(std::size_t most);
+  ~Kept();
+  Kept(const Kept&) = delete;
+  Kept& operator=(const Kept&) = delete;
+
+  void add(pid_t pid) noexcept { pids_[count_++].store(pid); }
+  std::vector<pid_t> all() const;
+
+ private:
+  std::span<std::atomic<pid_t>> pids_;
+  std::size_t count_ = 0;
+};
+
 /// What the guard does from the fork of the keeper on: when the lifeline closes, `parent` is gone
 /// or the keeper has ended, it kills everything below itself and exits. A keeper that somebody has
 /// stopped goes on. It holds no other descriptor.
-[[noreturn]] void be_guard(pid_t keeper, pid_t parent, int lifeline);
+[[noreturn]] void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept);
 
 /// In the keeper: kills everything below it and exits. A guard that is stopped goes on, and ends.
-[[noreturn]] void end_keeper(pid_t guard);
+[[noreturn]] void end_keeper(pid_t guard, const Kept& kept);
 
 }  // namespace tutti::net

@@ -25,6 +25,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
+/// For children that nobody knows, as ranks whose keeper has died: the kernel has killed these.
+constexpr auto kUnknownEnd = 100ms;
+
 struct CloseDirectory {
   void operator()(DIR* directory) const noexcept { ::closedir(directory); }
 };
@@ -86,6 +89,18 @@ bool has_child(idtype_t type, pid_t id) noexcept {
   return ::waitid(type, static_cast<id_t>(id), &info, WEXITED | WNOHANG | WNOWAIT) == 0;
 }
 
+void kill_known(const std::vector<pid_t>& known) noexcept {
+  for (const pid_t pid : known) {
+    if (has_child(P_PID, pid)) ::kill(pid, SIGKILL);
+    if (has_child(P_PGID, pid)) ::kill(-pid, SIGKILL);
+  }
+}
+
+bool are_gone(const std::vector<pid_t>& known) noexcept {
+  return std::none_of(known.begin(), known.end(),
+                      [](pid_t pid) { return has_child(P_PID, pid) || has_child(P_PGID, pid); });
+}
+
 }  // namespace
 
 std::vector<int> numbers_in(const std::string& folder) {
@@ -121,17 +136,30 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
   return sent;
 }
 
-bool kill_and_reap_below() {
+bool kill_and_reap_below(const std::vector<pid_t>& known) {
   const pid_t self = ::getpid();
-  for (const pid_t below : descendants_of(self)) signal_descendant(below, self, SIGKILL);
-  pid_t pid = 0;
-  while ((pid = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
+  const bool sees_all = has_own_proc();
+  if (sees_all) {
+    for (const pid_t below : descendants_of(self)) signal_descendant(below, self, SIGKILL);
+  } else {
+    kill_known(known);
   }
-  return pid < 0 && errno == ECHILD;
+  for (;;) {
+    siginfo_t ended = {};
+    if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return errno == ECHILD;
+    if (ended.si_pid == 0) return false;
+    if (!sees_all)
+      ::kill(-ended.si_pid, SIGKILL);  // its number is nobody else's until it is reaped
+    ::waitpid(ended.si_pid, nullptr, 0);
+  }
 }
 
-void kill_everything_below() {
-  for (auto rest = 1ms; !kill_and_reap_below(); rest = std::min(2 * rest, 16ms)) {
+void kill_everything_below(const std::vector<pid_t>& known) {
+  auto until = Deadline::Clock::now() + kUnknownEnd;
+  for (auto rest = 1ms; !kill_and_reap_below(known); rest = std::min(2 * rest, 16ms)) {
+    const auto now = Deadline::Clock::now();
+    if (has_own_proc() || !are_gone(known)) until = now + kUnknownEnd;
+    if (now >= until) return;
     Deadline never;
     pause(rest, never);  // the kernel needs a while to give back a large memory
   }

@@ -25,9 +25,13 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number);
 
 /// SIGKILLs every descendant of the calling process that lives now, and reaps its children that
 /// have ended. One pass: repeat it until it says that no child is left.
-bool kill_and_reap_below();
+///
+/// Where /proc shows nobody it kills of all these those of `known` that are its children, their
+/// process groups as long as one of its children is in them, and those of children that have ended.
+bool kill_and_reap_below(const std::vector<pid_t>& known = {});
 
-/// Kills all descendants of this process and reaps them until none is left.
-void kill_everything_below();
+/// Kills all descendants of this process and reaps them until none is left; where /proc shows
+/// nobody, none that it knows of.
+void kill_everything_below(const std::vector<pid_t>& known = {});
 
 }  // namespace tutti::net

@@ -47,11 +47,12 @@ class AllBlocked {
 
 class KeeperLoop {
  public:
-  KeeperLoop(int world_size, const BecomeRank& become_rank, const Inherited& inherited, pid_t guard,
-             int channel)
+  KeeperLoop(int world_size, const BecomeRank& become_rank, const Inherited& inherited,
+             net::Kept& kept, pid_t guard, int channel)
       : become_rank_(become_rank),
         inherited_(inherited),
         pids_(static_cast<std::size_t>(world_size), -1),
+        kept_(kept),
         guard_(guard),
         channel_(channel),
         signals_(net::read_signals({SIGCHLD, net::kGuardDied})) {}
@@ -72,6 +73,7 @@ class KeeperLoop {
   const BecomeRank& become_rank_;
   const Inherited& inherited_;
   std::vector<pid_t> pids_;  ///< -1: not started, or reaped
+  net::Kept& kept_;
   const pid_t guard_;
   const int channel_;
   net::Fd signals_;
@@ -106,6 +108,7 @@ void KeeperLoop::start_all() {
     }
     ::setpgid(pid, pid);  // whoever of the two comes first
     of_rank(pids_, rank) = pid;
+    kept_.add(pid);
     tell({Note::Kind::started, rank, pid});
   }
 }
@@ -150,12 +153,12 @@ void KeeperLoop::run() {
     Deadline never;
     net::poll_any(watches, never);
     net::drain_signals(signals_);
-    if (::getppid() != guard_) net::end_keeper(guard_);
+    if (::getppid() != guard_) net::end_keeper(guard_, kept_);
     reap(order);
     std::int32_t number = 0;
     const ssize_t got = ::recv(channel_, &number, sizeof number, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
-    if (got != sizeof number) net::end_keeper(guard_);
+    if (got != sizeof number) net::end_keeper(guard_, kept_);
     signal_ranks(number);
   }
 }
@@ -163,7 +166,8 @@ void KeeperLoop::run() {
 /// In the guard, which must not return into the program.
 [[noreturn]] void be_guard_of_keeper(int world_size, std::atomic<pid_t>& keeper_pid,
                                      const BecomeRank& become_rank, const Inherited& inherited,
-                                     pid_t spawner, int channel, int lifeline) noexcept {
+                                     net::Kept& kept, pid_t spawner, int channel,
+                                     int lifeline) noexcept {
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::setpgid(0, 0);
@@ -174,9 +178,9 @@ void KeeperLoop::run() {
   if (pid == 0) {
     ::close(lifeline);
     keeper_pid.store(::getpid());
-    KeeperLoop(world_size, become_rank, inherited, guard, channel).run();
+    KeeperLoop(world_size, become_rank, inherited, kept, guard, channel).run();
   }
-  net::be_guard(pid, spawner, lifeline);
+  net::be_guard(pid, spawner, lifeline, kept);
 }
 
 }  // namespace
@@ -216,13 +220,14 @@ Keeper fork_keeper(int world_size, std::atomic<pid_t>& keeper_pid, const BecomeR
   if (!keeper.lifeline) throw net::system_error("cannot make a pair of sockets", errno);
   const net::Fd guards_end(life[1]);
   const pid_t spawner = ::getpid();
+  net::Kept kept(static_cast<std::size_t>(world_size));
   Inherited inherited;
   const AllBlocked blocked(inherited);
   keeper.guard = ::fork();
   if (keeper.guard < 0) throw net::no_thread_error("cannot fork", errno);
   if (keeper.guard == 0) {
-    be_guard_of_keeper(world_size, keeper_pid, become_rank, inherited, spawner, keepers_end.get(),
-                       guards_end.get());
+    be_guard_of_keeper(world_size, keeper_pid, become_rank, inherited, kept, spawner,
+                       keepers_end.get(), guards_end.get());
   }
   return keeper;
 }

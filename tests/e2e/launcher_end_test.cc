@@ -423,6 +423,32 @@ TEST_F(Launcher, NobodyElseIsEndedInAPidNamespaceThatSeesAnothersProc) {
   EXPECT_EQ(job.out(), "code 0\nboth live\n") << job.err();
 }
 
+/// As in a sandbox: no /proc, or that of another pid namespace. Helpers in the group of their rank
+/// are ended, those in sessions of their own cannot be seen; nobody waits for them.
+TEST_F(Launcher, WithoutAProcOfItsOwnAJobEndsAsSoonAndSaysWhatMayBeLeft) {
+  const std::string job = fmt::format(
+      "{} run -n 2 --max-restarts 1 sh -c 'sleep 99 & setsid tail -f /dev/null & exit 3'; "
+      "code=$?; ",
+      TUTTI_COMMAND);
+  const Words none = {"unshare", "-Urm", "sh", "-c",
+                      "mount -t tmpfs none /proc || exit 77; " + job + "exit $code"};
+  const Words others = {"unshare", "-Urpf", "sh", "-c", job + "kill -0 -1 && exit $code"};
+  for (const Words& words : {none, others}) {
+    const auto began = std::chrono::steady_clock::now();
+    LaunchedJob limited(LaunchedJob::Command{words});
+    const int code = limited.wait_exit();
+    if (code == 77 || limited.err().starts_with("unshare:")) GTEST_SKIP() << "no namespaces here";
+    EXPECT_EQ(code, 3) << limited.err();
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 8s);
+    const std::string warning = "tutti: /proc is missing, or shows another pid namespace: what ";
+    EXPECT_TRUE(limited.err().starts_with(warning)) << limited.err();
+    EXPECT_EQ(limited.err().find(warning, 1), std::string::npos) << limited.err();
+    EXPECT_FALSE(has(limited.err(), "does not end")) << limited.err();
+    EXPECT_EQ(find_below(::getpid(), "sleep"), -1);
+    net::kill_everything_below();
+  }
+}
+
 TEST_F(Launcher, KilledGuardLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();

@@ -116,6 +116,33 @@ TEST_F(ProcessTree, TellsNothingByTheProcOfAnotherNamespace) {
   EXPECT_EQ(answers, 0);
 }
 
+/// A process in the group of a child that has ended and been reaped.
+pid_t leave_in_its_group() {
+  const pid_t leader = ::fork();
+  if (leader == 0) {
+    ::setpgid(0, 0);
+    if (::fork() > 0) ::_exit(0);
+    for (;;) ::pause();
+  }
+  ::waitpid(leader, nullptr, 0);
+  return leader;
+}
+
+TEST_F(ProcessTree, KillsWhatIsKnownWhereProcShowsNobody) {
+  const int code = in_a_pid_namespace([] {
+    const Family family;
+    const pid_t group = leave_in_its_group();
+    if (::waitid(P_PGID, static_cast<id_t>(group), nullptr, WEXITED | WNOHANG | WNOWAIT) != 0)
+      return 1;
+    kill_everything_below({family.child, group});
+    if (::kill(family.child, 0) == 0) return 2;
+    if (::kill(-group, 0) == 0) return 3;
+    return ::kill(family.grandchild, 0) == 0 ? 0 : 4;  // nobody has named it
+  });
+  if (code == 77) GTEST_SKIP() << "no pid namespaces here";
+  EXPECT_EQ(code, 0);
+}
+
 TEST(EndOrder, TheFirstToEndComesFirstWhenTheParentLooksLate) {
   EndOrder order;
   std::vector<pid_t> children;

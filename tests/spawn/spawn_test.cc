@@ -595,6 +595,19 @@ TEST_F(Spawning, ARankByExecThatNeverComesToTheCallIsNamed) {
 
 // ---- Nothing is left ---------------------------------------------------------------------------
 
+/// A pid namespace that sees the /proc of another: guard and keeper know their children all the
+/// same.
+TEST_F(Spawning, WithoutAProcOfItsOwnRanksAreEndedAtOnce) {
+  LaunchedJob job(LaunchedJob::Command{
+      {"unshare", "-Urpf", "sh", "-c", "$0 fork before; echo code $?", TUTTI_SPAWN_PROGRAM}});
+  const Clock::time_point began = Clock::now();
+  job.wait_exit(30s);
+  if (job.err().starts_with("unshare:")) GTEST_SKIP() << "no pid namespaces here";
+  EXPECT_LT(Clock::now() - began, 8s);
+  expect_in(job.out(), "code 0");
+  EXPECT_EQ(job.out().find("does not end"), std::string::npos) << job.out();
+}
+
 class SpawnerDies : public Spawning, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(SpawnerDies, NothingIsLeft) {
