@@ -274,6 +274,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
     throw net::no_thread_error("cannot make the process that guards the ranks", errno);
   if (keeper.guard > 0) return keeper;
   ::prctl(PR_SET_NAME, "tutti-guard");
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // should it be stopped when the launcher ends
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::setpgid(0, 0);
   ::signal(SIGCHLD, SIG_DFL);

@@ -18,6 +18,7 @@
 #include "launch/gpus.h"
 #include "launch/output_ends.h"
 #include "launch/program.h"
+#include "net/guard.h"
 #include "net/process_info.h"
 #include "net/process_tree.h"
 #include "net/system_error.h"
@@ -32,7 +33,7 @@ constexpr auto kLinger = 200ms;  ///< for helpers and their output when all rank
 constexpr auto kKeeperKillPatience = 400ms;  ///< for a keeper that may be stopped itself
 constexpr auto kGuardPatience = 10s;         ///< for the kernel to give back a large memory
 constexpr auto kLookForGuard = 1ms;
-constexpr std::size_t kFixedWatches = 2;
+constexpr std::size_t kFixedWatches = 3;
 constexpr std::size_t kReadBytes = std::size_t{32} << 10;  ///< of a pipe; not on a small stack
 
 constexpr const char* kBlind =
@@ -157,6 +158,8 @@ void LocalRanks::prepare(const Prepare& order) {
   master_port_.port = order.master_port;
   if (order.host_index == 0) take_master_port(order.master_port);
   adopts_ = net::has_own_proc() && is_childless() && ::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+  children_ = net::read_signals({SIGCHLD});
+  if (!children_) throw net::system_error("cannot make a signalfd", errno);
   {
     std::vector<net::Fd> rank_ends;
     keeper_ = fork_keeper(commands(order, plan, rank_ends), inherited_);
@@ -343,6 +346,15 @@ void LocalRanks::keeper_is_gone() {
   await_guard();
 }
 
+/// Nobody is meant to stop it: should the keeper be stopped as well, the guard lets it go on.
+void LocalRanks::let_guard_go_on() {
+  siginfo_t info = {};
+  const bool is_stopped =
+      ::waitid(P_PID, static_cast<id_t>(keeper_.guard), &info, WSTOPPED | WNOHANG) == 0 &&
+      info.si_pid == keeper_.guard;
+  if (is_stopped) ::kill(keeper_.guard, SIGCONT);
+}
+
 /// Until it has ended, and with it everything below it, the keeper included.
 void LocalRanks::await_guard() {
   if (!guard_lives_ || std::exchange(awaits_guard_, true)) return;
@@ -447,6 +459,7 @@ void LocalRanks::act_on_time(Clock::time_point now) {
 void LocalRanks::watch(std::vector<net::Watch>& watches) const {
   watches.push_back({.fd = keeper_lives_ ? keeper_.channel.get() : -1, .want_read = true});
   watches.push_back({.fd = door_ ? door_->news().fd() : -1, .want_read = true});
+  watches.push_back({.fd = guard_lives_ ? children_.get() : -1, .want_read = true});
   for (const Rank& rank : ranks_) {
     for (const net::Fd& pipe : rank.pipes) {
       watches.push_back({.fd = is_held_ ? -1 : pipe.get(), .want_read = true});
@@ -461,6 +474,10 @@ void LocalRanks::step(std::span<const net::Watch> watched) {
   }
   if (watched[0].readable) read_notes();
   if (watched[1].readable) door_->news().drain();
+  if (watched[2].readable) {
+    net::drain_signals(children_);
+    let_guard_go_on();
+  }
   if (door_) look_at_door();
   act_on_time(Clock::now());
 }

@@ -91,6 +91,7 @@ class LocalRanks {
   void take_note(const Note& note);
   void rank_ended(int number, int wait_status);
   void keeper_is_gone();
+  void let_guard_go_on();
   void await_guard();
   bool is_all_gone();
   void guard_is_gone(int left_behind);
@@ -113,6 +114,7 @@ class LocalRanks {
   std::optional<agent::Door> door_;
   bool has_first_ = false;  ///< somebody has joined, as told
   net::HeldPort master_port_;
+  net::Fd children_;  ///< hears of what becomes of the guard
   Keeper keeper_;
   bool keeper_lives_ = false, guard_lives_ = false;
   bool adopts_ = false;  ///< what guard and keeper leave becomes ours

@@ -189,7 +189,7 @@ TEST_F(Launcher, ATerminalHoldsNobodyUpWhenTheKeeperDies) {
   LaunchedJob job(shell("exec setsid -c {} run -n 2 " + kRank + " hold < " + terminal));
   ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
   const pid_t keeper = job.keeper();
-  for (const pid_t pid : {job.guard(), job.pid()}) {
+  for (const pid_t pid : {job.pid(), job.guard()}) {  // one that runs lets its guard go on
     ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
   }
   ASSERT_EQ(::write(master.get(), "typed\n", 6), 6);
@@ -464,21 +464,25 @@ TEST_F(Launcher, KilledKeeperAndGuardLeaveNothing) {
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   const pid_t keeper = job.keeper(), guard = job.guard();
   // Neither has a moment for the other's end.
-  for (const pid_t pid : {guard, keeper})
+  for (const pid_t pid : {job.pid(), guard, keeper})
     ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
   for (const pid_t pid : {guard, keeper}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  job.signal(SIGCONT);
   EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
   EXPECT_TRUE(net::descendants_of(::getpid()).empty()) << "the launcher has seen to it";
 }
 
 TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
-  LaunchedJob job(run(2, {kRank, "tree"}));
-  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
-  const pid_t guard = job.guard();
-  ASSERT_TRUE(::kill(guard, SIGSTOP) == 0 && becomes(guard, 'T'));
-  job.signal(SIGKILL);
-  EXPECT_EQ(job.wait_exit(5s), 137);
-  EXPECT_TRUE(is_childless_within(1s));
+  for (const bool is_keeper_stopped : {false, true}) {
+    LaunchedJob job(run(2, {kRank, "tree"}));
+    ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+    std::vector<pid_t> stopped = {job.pid(), job.guard()};  // one that runs lets its guard go on
+    if (is_keeper_stopped) stopped.push_back(job.keeper());
+    for (const pid_t pid : stopped) ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+    job.signal(SIGKILL);
+    EXPECT_EQ(job.wait_exit(5s), 137);
+    EXPECT_TRUE(is_childless_within(1s));
+  }
 }
 
 TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {
@@ -523,12 +527,25 @@ TEST_F(Launcher, AStoppedKeeperGoesOn) {
 TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
-  for (const pid_t pid : {job.guard(), job.keeper()}) {
-    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
-  }
+  for (const pid_t pid : {job.guard(), job.keeper()}) ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait_exit(10s), 143) << "long before the grace of 30 s: " << job.err();
   EXPECT_FALSE(has(job.err(), "died")) << job.err();
+}
+
+/// Nobody orders anything.
+TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardGoesOn) {
+  for (const bool is_guard_first : {true, false}) {
+    LaunchedJob job(run(2, {"--failure-grace", "100ms", kRank, "hold"}));
+    ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
+    const pid_t guard = job.guard(), keeper = job.keeper();
+    for (const pid_t pid : {is_guard_first ? guard : keeper, is_guard_first ? keeper : guard}) {
+      ASSERT_EQ(::kill(pid, SIGSTOP), 0);
+    }
+    ASSERT_EQ(::kill(numbers_after(job.out(), "[1] ready ").at(0), SIGKILL), 0);
+    EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+    EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+  }
 }
 
 TEST_F(Launcher, AKeeperInADebuggerIsNamedWhereItHoldsTheEndUp) {
