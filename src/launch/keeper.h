@@ -55,7 +55,7 @@ struct Keeper {
 /// the ranks at the order Start, forwards each Signal, tells in notes what becomes of them, and at
 /// End, or when the channel closes, kills what is left and exits.
 ///
-/// Errors  kSystem: no process, pipe or socket for the guard.
+/// Errors  kSystem: no process, pipe, socket or memory for the guard.
 Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited);
 
 }  // namespace tutti::launch

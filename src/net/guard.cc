@@ -66,6 +66,7 @@ void let_go_of_all_but(std::initializer_list<int> needed) {
 }
 
 Kept::Kept(std::size_t most) {
+  most = std::max<std::size_t>(most, 1);  // no memory is of no size
   using Pid = std::atomic<pid_t>;
   void* const memory = ::mmap(nullptr, most * sizeof(Pid), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_ANONYMOUS, -1, 0);
