@@ -50,17 +50,18 @@ std::chrono::nanoseconds Happened::soon() const { return plan.hosts() == 1 ? 100
 
 void Happened::check_reason(GroupId group, int rank, const Error& error) {
   const auto& log_there = logs[plan.host_of(rank)];
-  const auto first = std::find_if(log_there.begin(), log_there.end(),
-                                  [group](const Verdict& each) { return each.fails(group); });
+  const auto entry = std::find_if(log_there.begin(), log_there.end(),
+                                  [group](const auto& each) { return each.first.fails(group); });
   constexpr std::size_t kWhole = 1000;  // longer ones are cut on the board
-  if (first == log_there.end() || first->code != error.code()) return;
+  if (entry == log_there.end() || entry->first.code != error.code()) return;
   if (may_be_held_up()) return;
   if (error.code() == ErrorCode::kPeerLost) return;  // each says what it has seen the lost ones do
   const std::string_view words = error.what();
   const bool has_slept =
       words.find(" has failed (") != std::string_view::npos && log_there.size() > 8;
-  if (words.find(first->text.substr(0, kWhole)) == std::string_view::npos && !has_slept)
-    violated(fmt::format("rank {} was told '{}', and the log says '{}'", rank, words, first->text));
+  if (words.find(entry->first.text.substr(0, kWhole)) == std::string_view::npos && !has_slept)
+    violated(fmt::format("rank {} was told '{}', and the log says '{}'", rank, words,
+                         entry->first.text));
 }
 
 void Happened::check_untold(GroupId group, int rank) {

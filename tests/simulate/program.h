@@ -82,8 +82,9 @@ struct Happened {
   std::map<int, Clock::time_point> came_out = {};  // rank of the world: of its last call
   std::vector<InVain> in_vain = {};
   std::vector<bool> done = {};
-  std::vector<std::pair<control::Verdict, Clock::time_point>> log = {};
-  std::map<int, std::vector<control::Verdict>> logs = {};  ///< by host: parted ones differ
+  using Log = std::vector<std::pair<control::Verdict, Clock::time_point>>;
+  Log log = {};
+  std::map<int, Log> logs = {};  ///< by host: parted ones differ
 
   void violated(std::string what) {
     if (violation.empty()) violation = std::move(what);

@@ -125,7 +125,7 @@ bool Round::has_fault(std::initializer_list<FaultKind> kinds) const {
 void Round::entered_log(const Verdict& verdict) {
   const bool is_first = happened_.log.empty();
   happened_.log.emplace_back(verdict, kernel_.now());
-  if (plan_.hosts() == 1) happened_.logs[0].push_back(verdict);
+  if (plan_.hosts() == 1) happened_.logs[0].push_back(happened_.log.back());
   const std::string text = fmt::format("verdict #{}: {}", happened_.log.size(), text_of(verdict));
   if (verdict.is_loss()) {
     check_soon(verdict, text);
@@ -151,7 +151,7 @@ void Round::chosen(std::uint64_t number, const Verdict* verdict) {
   const int host = plan_.hosts_of[static_cast<std::size_t>(kernel_.self().id)];
   auto& all = chosen_[number];
   if (all.empty()) entered_log(*verdict);
-  happened_.logs[host].push_back(*verdict);
+  happened_.logs[host].emplace_back(*verdict, kernel_.now());
   all.emplace(host, Entry{*verdict, kernel_.now()});
   for (const auto& [other, entry] : all) {
     if (entry.verdict == *verdict) continue;
