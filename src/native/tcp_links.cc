@@ -101,17 +101,18 @@ void TcpLinks::has_happened(End& end, Lane lane) noexcept {
   if (lane == Lane::message && listening_.load()) membership_.wake_driver();
 }
 
+/// Of messages. Data of a collective may lie with a rank that does not read them, in another call,
+/// for as long as that lasts; and they let nobody go on who awaits a rank that has not called it.
 bool TcpLinks::has_sent() const {
   if (membership_.abort_word().load() != 0) return false;
   if (has_ends()) return true;  // what was under way there is lost, and not yet known to be
   const std::lock_guard lock(mutex_);
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const LaneEnds& lane) {
-    return std::any_of(lane.ends.begin(), lane.ends.end(), [](const auto& each) {
-      const TcpConnection& connection = *each->connection;
-      if (connection.end()) return false;
-      return connection.owes() ||
-             (connection.is_open() && net::has_unacknowledged(connection.socket()));
-    });
+  const auto& ends = lane_at(Lane::message).ends;
+  return std::any_of(ends.begin(), ends.end(), [](const auto& each) {
+    const TcpConnection& connection = *each->connection;
+    if (connection.end()) return false;
+    return connection.owes() ||
+           (connection.is_open() && net::has_unacknowledged(connection.socket()));
   });
 }
 

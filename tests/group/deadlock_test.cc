@@ -368,6 +368,22 @@ TEST(Deadlock, MakingAGroupIsAwaitedToo) {
       options());
 }
 
+// More than a connection holds, to a rank that does not read it.
+TEST(Deadlock, IsToldHoweverMuchAnotherCollectiveMoves) {
+  on_stuck_ranks(
+      4,
+      [](ProcessGroup& world) {
+        ProcessGroup group = world.new_group({0, 1, 2, 3});
+        std::vector<float> input(4 << 20), output(1 << 20);
+        const Error error = thrown_by([&] {
+          if (world.rank() == 3) return group.barrier();
+          world.reduce_scatter(input, output);
+        });
+        EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
+      },
+      options());
+}
+
 /// In a circle of more groups than one entry of the log names.
 TEST(Deadlock, MakingManyGroupsIsToldInAll) {
   on_stuck_ranks(
