@@ -181,6 +181,10 @@ const char* why_only_simulated(const Plan& plan) {
   if (fault.kind == FaultKind::cut && fault.other >= 0 && plan.hosts() > 2)
     return "it parts two hosts that a third one reaches: either may be named";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
+  const bool dies = fault.kind == FaultKind::die || fault.kind == FaultKind::lose;
+  if (dies && fault.at > 0 && fault.at <= plan.steps.size() &&
+      plan.steps[fault.at - 1].kind == StepKind::make)
+    return "members of a group connect once they have met";
   const auto lies_in_a_connection = [](const PlanStep& step) {
     constexpr int kRoot = 0, kAnother = 1;
     Request request;
