@@ -8,6 +8,7 @@ set(TUTTI_WITH_TORCH AUTO CACHE STRING "The libtorch adaptor: AUTO, ON (fails if
 set(TORCH_ROOT "" CACHE PATH "A libtorch 2.x: its folder with include/ and lib/")
 set(TUTTI_WITH_PYTHON AUTO CACHE STRING "The backend of Python's torch.distributed: AUTO, ON (fails if missing), OFF")
 set(TUTTI_PYTHON "" CACHE FILEPATH "The Python interpreter whose torch that is")
+option(TUTTI_WHEEL "Build what a Python wheel holds, and no more; pip turns it on" OFF)
 option(TUTTI_FUZZ "Build the fuzzers (needs clang)" OFF)
 option(TUTTI_WERROR "Warnings are errors; for those who work on Tutti itself" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")

@@ -10,7 +10,11 @@ function(tutti_find_python_torch interpreter why)
   set(script "import importlib.metadata as m, importlib.util as u, sysconfig as s
 spec = u.find_spec('torch')
 print(spec.submodule_search_locations[0] if spec else '', m.version('torch') if spec else '', s.get_path('include'), s.get_config_var('SOABI'), sep=';')")
-  execute_process(COMMAND ${interpreter} -c "${script}" OUTPUT_VARIABLE found ERROR_VARIABLE said RESULT_VARIABLE code
+  set(outside)
+  if(TUTTI_WHEEL)  # pip builds where its environment's packages cannot be imported
+    set(outside ${CMAKE_COMMAND} -E env --unset=PYTHONPATH --unset=PYTHONNOUSERSITE)
+  endif()
+  execute_process(COMMAND ${outside} ${interpreter} -c "${script}" OUTPUT_VARIABLE found ERROR_VARIABLE said RESULT_VARIABLE code
     OUTPUT_STRIP_TRAILING_WHITESPACE)
   if(NOT code EQUAL 0)
     set(${why} "${interpreter} does not run: ${said}" PARENT_SCOPE)
@@ -40,7 +44,9 @@ elseif(TUTTI_SANITIZE OR TUTTI_COVERAGE OR NOT BUILD_SHARED_LIBS)
   set(TUTTI_PYTHON_STATE "off (it needs a shared library without sanitizers)")
 else()
   set(interpreter "${TUTTI_PYTHON}")
-  if(NOT interpreter)
+  if(NOT interpreter AND TUTTI_WHEEL)
+    set(interpreter ${Python_EXECUTABLE})  # pip's
+  elseif(NOT interpreter)
     file(GLOB interpreter ${PROJECT_SOURCE_DIR}/third_party/python-torch-*/bin/python)  # a folder of data, not of sources
   endif()
   if(interpreter)
@@ -56,6 +62,10 @@ else()
   else()
     set(TUTTI_PYTHON_STATE "off (${why})")
   endif()
+endif()
+# A wheel without it is for an environment without torch, and for no other.
+if(TUTTI_WHEEL AND TUTTI_WITH_PYTHON STREQUAL "AUTO" AND NOT TUTTI_PYTHON_STATE MATCHES "has no torch\\)$")
+  set(TUTTI_WITH_PYTHON ON)
 endif()
 if(NOT TUTTI_PYTHON_ENABLED AND (TUTTI_WITH_PYTHON STREQUAL "ON" OR TUTTI_PYTHON))
   message(FATAL_ERROR "The backend of torch.distributed was asked for and is ${TUTTI_PYTHON_STATE}")

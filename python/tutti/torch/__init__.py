@@ -10,7 +10,12 @@ import multiprocessing.util
 import os
 import sys
 
-from tutti.torch._built_for import TORCH
+try:
+    from tutti.torch._built_for import TORCH
+except ModuleNotFoundError:
+    raise ImportError(
+        "tutti.torch is not in this installation: there was no PyTorch where Tutti was built. Install torch, then tutti-distributed once "
+        "more (pip install --force-reinstall)") from None
 
 
 def _check_torch():
