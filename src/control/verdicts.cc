@@ -62,7 +62,7 @@ void Host::State::wish(const Verdict& verdict) {
   if (same != wishes.end()) {
     same->verdict = verdict;
   } else {
-    constexpr std::chrono::seconds kForOthers{2};  // who is stuck cannot go on by itself
+    constexpr std::chrono::seconds kForOthers{5};  // who is stuck cannot go on by itself
     const auto all = all_memberships();
     const bool is_own =
         verdict.is_loss() || std::any_of(all.begin(), all.end(), [&](const auto& membership) {

@@ -393,7 +393,7 @@ TEST(Deadlock, MakingManyGroupsIsToldInAll) {
         const std::vector<int> pair = {world.rank(), (world.rank() + 1) % world.world_size()};
         const Error error = thrown_by([&] { world.new_group(pair); });
         EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
-        world.barrier({.timeout = 20s});  // nobody leaves before all are told
+        world.barrier({.timeout = 60s});  // nobody leaves before all are told
       },
       options());
 }
