@@ -35,17 +35,20 @@ case "$name" in
   groups) rounds=10000 ;;
   simulate | votes) rounds=1000000 ;;
   pytorch) rounds=30000 ;;
+  pytorch-failures) rounds=10 ;; # of each case; of torchrun's restarts twice as many
   links) rounds=20 hosts=3 ;; # of each cut
   layouts | strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, pytorch, real, side-by-side, simulate, spawn, strangers, votes)" ;;
+  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, pytorch, pytorch-failures, real, side-by-side, simulate, spawn, strangers, votes)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
 install_packages $packages_build $packages_torch $packages_backends libgtest-dev libboost-context-dev
 [ -z "$hosts" ] || command -v ip >/dev/null || install_packages $packages_hosts
 use_libtorch
-[ "$name" != pytorch ] || tools/python_torch.sh "$root/third_party" || die 1 "soak pytorch needs Python's torch, which could not be had"
+case "$name" in
+  pytorch*) tools/python_torch.sh "$root/third_party" || die 1 "soak $name needs Python's torch, which could not be had" ;;
+esac
 build release
 hold_lock
 mkdir -p docs/evidence
@@ -71,10 +74,12 @@ if [ "$name" = side-by-side ]; then
   tools/python_torch.sh third_party || true # without it the job of Python is left out
   soak=tests/soak/side_by_side.py
 fi
-if [ "$name" = pytorch ]; then
-  set -- --python "$(tools/python_torch.sh --where "$root/third_party")/bin/python" "$@"
-  soak=tests/soak/pytorch.py
-fi
+case "$name" in
+  pytorch*)
+    set -- --python "$(tools/python_torch.sh --where "$root/third_party")/bin/python" "$@"
+    soak=tests/soak/${name/-/_}.py
+    ;;
+esac
 if [ "$name" = failing-jobs ]; then
   soak=tests/soak/failing_jobs.py
 fi
