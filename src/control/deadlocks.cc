@@ -248,13 +248,11 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .culprits = knot->ranks(),
                   .text = text,
                   .finder = rank};
-  bool stands = true;
-  enter_parts(verdict, [&] {
-    stands = !concerns(ended_groups, deadlock_clock) && !has_failed_since(verdict) &&
-             still_stands(deadlock_clock, wait_facts(Asks::no));
-    return stands;
+  const bool stood = enter_parts(verdict, [&] {
+    return !concerns(ended_groups, deadlock_clock) && !has_failed_since(verdict) &&
+           still_stands(deadlock_clock, wait_facts(Asks::no));
   });
-  if (!stands) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on
+  if (!stood) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on
 }
 
 }  // namespace tutti::control

@@ -102,7 +102,7 @@ FAULTS = [
     ("who has left is another one", "control/judge/look.cc", "others() : std::vector<int>{member}", "others() : std::vector<int>{facts_.rank}", None),
     ("a knot names one rank", "control/deadlocks.cc", ".culprits = knot->ranks(),", ".culprits = {knot->ranks().front()},", None),
     ("a knot that was no more is never looked for again", "control/deadlocks.cc",
-     "  if (!stands) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on\n", "",
+     "  if (!stood) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on\n", "",
      "it takes an entry between the last look and the own one that ends a group of a member, and leaves the knot as it is: a round in some 10,000 (add_circles_apart)"),
     ("a knot is never told", "control/deadlocks.cc", "  if (!knot) return;", "  if (!knot || rank.value >= 0) return;", None),
     ("the decider takes its time", "control/judge/decider.cc", "(is_decider ? kFreeze : kOvertake)", "kOvertake", None),
