@@ -220,9 +220,10 @@ class TUTTI_API ProcessGroup : public Collectives, private detail::MisusedMessag
   ///
   /// Errors  Culprits are ranks of this group. kPeerLost, kClosed: a member died or left before it
   ///         came, or has closed this group. kTimeout: who did not come. kCollectiveMismatch:
-  ///         members ask for different groups. kSystem: a member has no room for a group more, or
-  ///         the store is gone. kAborted: one has given up, and does not say why. What this group
-  ///         fails with meanwhile, or has failed with and the program has not been told.
+  ///         members ask for different groups; all may ask again. kSystem: a member has no room for
+  ///         a group more, or the store is gone. kAborted: one has given up, and does not say why.
+  ///         What this group fails with meanwhile, or has failed with and the program has not been
+  ///         told.
   ProcessGroup new_group(const Integers<int>& ranks, Where where = Where::current());
 
   /// Divides the group: ranks that give the same color form a group, ordered by key, then by rank.

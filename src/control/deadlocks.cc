@@ -196,23 +196,19 @@ Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
   return Asks::yes;
 }
 
-namespace {
-
-/// The verdict on as many of its groups as an entry has room for.
-}  // namespace
-
-/// Whether a group has failed that the verdict would fail: its members are told of that cause.
-bool Host::State::has_failed_since(const Verdict& verdict) const noexcept {
+std::size_t Host::State::count_failed(const Verdict& verdict) const noexcept {
   const auto all = all_memberships();
-  if (std::any_of(all.begin(), all.end(), [&](const auto& membership) {
-        return verdict.fails(membership->id) && membership->abort_word.load() != kRunning;
-      }))
-    return true;
-  // This rank need not be a member of all of them.
-  return std::any_of(remembered.begin(), remembered.end(), [&](const Verdict& each) {
-    return std::any_of(each.groups.begin(), each.groups.end(),
-                       [&](GroupId group) { return verdict.fails(group); });
-  });
+  const auto has_failed = [&](GroupId group) {
+    const auto is_here = [&](const auto& membership) {
+      return membership->id == group && membership->abort_word.load() != kRunning;
+    };
+    // This rank need not be a member of all of them.
+    const auto is_remembered = [&](const Verdict& each) { return each.fails(group); };
+    return std::any_of(all.begin(), all.end(), is_here) ||
+           std::any_of(remembered.begin(), remembered.end(), is_remembered);
+  };
+  const auto count = std::count_if(verdict.groups.begin(), verdict.groups.end(), has_failed);
+  return static_cast<std::size_t>(count);
 }
 
 bool Host::State::concerns(const EndedGroups& groups, const DeadlockClock& clock) const noexcept {
@@ -249,7 +245,8 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
                   .text = text,
                   .finder = rank};
   const bool stood = enter_parts(verdict, [&] {
-    return !concerns(ended_groups, deadlock_clock) && !has_failed_since(verdict) &&
+    // Whose group has failed is told of that cause.
+    return !concerns(ended_groups, deadlock_clock) && count_failed(verdict) == 0 &&
            still_stands(deadlock_clock, wait_facts(Asks::no));
   });
   if (!stood) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on

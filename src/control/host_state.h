@@ -9,6 +9,7 @@
 #include <mutex>
 #include <new>
 #include <set>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,8 @@ struct Host::State final : Watched {
   void show_wish() noexcept;
   struct Wish {
     Verdict verdict;
-    Clock::time_point until;  ///< of one that concerns others alone; else for ever
+    bool is_own;              ///< it concerns this rank
+    Clock::time_point until;  ///< else, once it is shown
   };
   bool is_settled(const Wish& wish) const noexcept;     // log_mutex
   bool was_chosen(const Verdict& wish) const noexcept;  // log_mutex
@@ -85,6 +87,8 @@ struct Host::State final : Watched {
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
   /// Of a group that this rank has not begun to make.
   bool has_failed(GroupId group) noexcept;
+  /// Whether it has failed since its ranks and those of one of `asked` each awaited the other.
+  bool was_disputed(GroupId group, std::span<const GroupId> asked) noexcept;
   void wish(const Verdict& verdict);            // log_mutex
   void apply_new_entries() noexcept;            // log_mutex
   void apply(const Verdict& verdict) noexcept;  // log_mutex
@@ -107,7 +111,8 @@ struct Host::State final : Watched {
     std::set<GroupId> ids = {};
   };
   bool concerns(const EndedGroups& groups, const DeadlockClock& clock) const noexcept;
-  bool has_failed_since(const Verdict& verdict) const noexcept;  // log_mutex
+  /// How many of its groups have failed.
+  std::size_t count_failed(const Verdict& verdict) const noexcept;  // log_mutex
   bool has_sent() const;
   enum class Asks : std::uint8_t { no, yes };
   /// By rank. Control thread; so are the next three.

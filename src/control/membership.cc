@@ -75,6 +75,10 @@ Membership::~Membership() {
 }
 
 int Membership::rank() const noexcept { return state_->rank; }
+Self Membership::self() const noexcept {
+  const bool is_world = state_->asked_of == 0;
+  return {state_->rank, is_world ? std::string_view() : state_->name};
+}
 int Membership::group_size() const noexcept { return state_->size(); }
 GroupId Membership::id() const noexcept { return state_->id; }
 int Membership::host_of(int member) const noexcept {
@@ -158,6 +162,10 @@ std::optional<Cause> Membership::cause() const {
     return Cause{ErrorCode::kInvalidArgument, "used in a forked child", {}, {}};
   const std::lock_guard lock(state_->mutex);
   return state_->first_cause;
+}
+
+bool Membership::was_disputed(GroupId group, std::span<const GroupId> asked) const noexcept {
+  return state_->host->was_disputed(group, asked);
 }
 
 std::optional<Cause> Membership::last_told() const {

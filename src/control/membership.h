@@ -6,9 +6,11 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
+#include "base/self.h"
 #include "base/wait.h"
 #include "control/judge/look.h"
 #include "control/program_wait.h"
@@ -35,6 +37,8 @@ class Membership {
   Membership& operator=(const Membership&) = delete;
 
   int rank() const noexcept;
+  /// The same, as headings of errors name it.
+  Self self() const noexcept;
   int group_size() const noexcept;
   GroupId id() const noexcept;
   /// The host on which `member` is, among those of the world; whether that is this one.
@@ -141,6 +145,9 @@ class Membership {
   /// The last failure of a group of its world that the program of this rank has got and is no
   /// culprit of, with those of its culprits that are members here.
   std::optional<Cause> last_told() const;
+  /// Whether `group`, which this rank has not begun to make, has failed since its members and those
+  /// of one of `asked` each awaited the other.
+  bool was_disputed(GroupId group, std::span<const GroupId> asked) const noexcept;
   /// It has failed, and the program of this rank has not got that yet.
   bool is_untold() const noexcept;
   /// The cause as an Error that names this operation, or the group alone.

@@ -32,8 +32,8 @@ bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) 
 
 bool Host::State::enter_parts(const Verdict& verdict,
                               const std::function<bool()>& stands) noexcept {
-  // Others must have read the first one before its place is used again. What is left then is found
-  // by those whom it concerns.
+  // Others must have read the first one before its place is used again. What is left then is told
+  // by those whom it concerns, where they still find it.
   constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
   const std::size_t count = std::min(verdict.groups.size(), kMost);
   bool holds = true;
@@ -62,25 +62,29 @@ void Host::State::wish(const Verdict& verdict) {
   if (same != wishes.end()) {
     same->verdict = verdict;
   } else {
-    constexpr std::chrono::seconds kForOthers{5};  // who is stuck cannot go on by itself
     const auto all = all_memberships();
     const bool is_own =
         verdict.is_loss() || std::any_of(all.begin(), all.end(), [&](const auto& membership) {
           return verdict.fails(membership->id);
         });
-    wishes.push_back(
-        {verdict, is_own ? Clock::time_point::max() : after(Clock::now(), kForOthers)});
+    wishes.push_back({verdict, is_own, Clock::time_point::max()});
   }
   process->rouse_self();
 }
 
-/// A deadlock is settled once any of its groups has failed: its members are told of that cause.
+/// A deadlock is settled once any of its groups has failed: its members are told of that cause. Of
+/// members that ask for different groups each is to be told, unless nobody is left to differ from.
 bool Host::State::is_settled(const Wish& shown) const noexcept {
   const Verdict& wish = shown.verdict;
   const auto is_ahead = [this](GroupId group) { return ahead_of_log.contains(group); };
   if (std::any_of(wish.groups.begin(), wish.groups.end(), is_ahead)) return false;
-  if (!wish.is_loss() && has_failed_since(wish)) return true;
-  if (shown.until != Clock::time_point::max()) return Clock::now() >= shown.until;
+  if (!wish.is_loss()) {
+    const bool is_dispute = wish.code == ErrorCode::kCollectiveMismatch && wish.groups.size() > 1;
+    const std::size_t failed = count_failed(wish);
+    if (failed > 0 && !is_dispute) return true;
+    if (failed + (shown.is_own ? 1 : 0) >= wish.groups.size() && is_dispute) return true;
+  }
+  if (!shown.is_own) return Clock::now() >= shown.until;
   const std::lock_guard lock(mutex);
   if (wish.is_loss()) {
     return std::all_of(wish.culprits.begin(), wish.culprits.end(),
@@ -112,12 +116,13 @@ void Host::State::show_wish() noexcept {
     const std::lock_guard lock(log_mutex);
     std::erase_if(wishes, [this](const Wish& each) { return is_settled(each); });
     // Losses first: others may follow from them.
-    const auto loss = std::find_if(wishes.begin(), wishes.end(),
-                                   [](const Wish& each) { return each.verdict.is_loss(); });
-    if (loss != wishes.end()) {
-      first = loss->verdict;
-    } else if (!wishes.empty()) {
-      first = wishes.front().verdict;
+    auto next = std::find_if(wishes.begin(), wishes.end(),
+                             [](const Wish& each) { return each.verdict.is_loss(); });
+    if (next == wishes.end()) next = wishes.begin();
+    if (next != wishes.end()) {
+      constexpr std::chrono::seconds kForOthers{5};  // who is stuck cannot go on by itself
+      if (!next->is_own) next->until = std::min(next->until, after(Clock::now(), kForOthers));
+      first = next->verdict;
     }
     if (first == shown_wish) return;
     is_over = shown_wish && !was_chosen(*shown_wish);
@@ -245,6 +250,21 @@ bool Host::State::has_failed(GroupId group) noexcept {
   apply_new_entries();
   return std::any_of(remembered.begin(), remembered.end(),
                      [group](const Verdict& verdict) { return verdict.fails(group); });
+}
+
+bool Host::State::was_disputed(GroupId group, std::span<const GroupId> asked) noexcept {
+  const std::lock_guard lock(log_mutex);
+  apply_new_entries();
+  const auto first = std::find_if(remembered.begin(), remembered.end(), [&](const Verdict& each) {
+    return each.code == ErrorCode::kCollectiveMismatch && each.fails(group);
+  });
+  if (first == remembered.end()) return false;
+  return std::any_of(remembered.begin(), remembered.end(), [&](const Verdict& each) {
+    return each.text == first->text &&  // maybe another part of it
+           std::any_of(each.groups.begin(), each.groups.end(), [&](GroupId failed) {
+             return std::find(asked.begin(), asked.end(), failed) != asked.end();
+           });
+  });
 }
 
 void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& membership) {

@@ -244,8 +244,8 @@ class Words {
 
   std::string operator()(const LeftParent&) const {
     return have(
-        "closed, or could not make, the group that was asked for this one. Ask a group for others "
-        "that all of these are still in");
+        "closed, or could not make, the parent of this group. Make it from a group that all of its "
+        "members are still in");
   }
 
  private:

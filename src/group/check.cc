@@ -383,25 +383,26 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
   return named;
 }
 
-Error of_operation(const Error& failure, const Request& request, int rank) {
-  const Error error = make_error(failure.code(), request, rank, failure.what());
+Error of_operation(const Error& failure, const Request& request, const Self& self) {
+  const Error error = make_error(failure.code(), request, self, failure.what());
   const bool is_of_call =
       error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported;
   if (is_of_call) return error;
   ErrorContext context = error.context();
-  context.culprits = {rank};
+  context.culprits = {self.rank};
   return Error(error.code(), error.what(), std::move(context));
 }
 
-Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text) {
+Error make_error(ErrorCode code, const Request& request, const Self& self,
+                 const std::string& text) {
   ErrorContext context{.op = call_name(request),
                        .seq = request.seq,
-                       .rank = rank,
+                       .rank = self.rank,
                        .culprits = {},
                        .host = {},
                        .call_site = name_of(request.where)};
   const std::string message =
-      fmt::format("{}: {}.", heading(context, {}, purpose_of(request.where)), text);
+      fmt::format("{}: {}.", heading(context, self.group, purpose_of(request.where)), text);
   return Error(code, message, std::move(context));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/self.h"
 #include "tutti/request.h"
 
 namespace tutti::group {
@@ -34,21 +35,21 @@ std::optional<std::string> objection(std::span<const int> ranks, int group_size)
 std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<const int> of_new,
                                        std::span<const int> of_parent);
 
-/// "all_reduce #42 (rank 1) at train.cc:88: TEXT." as an Error with its context.
-Error make_error(ErrorCode code, const Request& request, int rank, const std::string& text);
+/// "all_reduce #42 of group world/1-3 (rank 1) at train.cc:88: TEXT." as an Error with its context.
+Error make_error(ErrorCode code, const Request& request, const Self& self, const std::string& text);
 
 /// `failure`, of a part that knows of no operation, as one of `request`; its culprit is this rank
 /// unless the call alone is at fault.
-Error of_operation(const Error& failure, const Request& request, int rank);
+Error of_operation(const Error& failure, const Request& request, const Self& self);
 
 /// What `call` throws without a heading gets that of the operation.
 template <class Call>
-auto with_heading(const Request& request, int rank, Call&& call) {
+auto with_heading(const Request& request, const Self& self, Call&& call) {
   try {
     return call();
   } catch (const Error& failure) {
     if (!failure.context().op.empty()) throw;
-    throw of_operation(failure, request, rank);
+    throw of_operation(failure, request, self);
   }
 }
 

@@ -55,8 +55,8 @@ void pause_a_little() {
 }
 
 /// What a part that knows of no operation throws gets the heading of one.
-Error headed(const Error& failure, const Request& request, int rank) {
-  return failure.context().op.empty() ? of_operation(failure, request, rank) : failure;
+Error headed(const Error& failure, const Request& request, const control::Membership& membership) {
+  return failure.context().op.empty() ? of_operation(failure, request, membership.self()) : failure;
 }
 
 /// Throws where the device has been at the copy for too long.
@@ -210,7 +210,7 @@ class DeviceQueue::Started : public WorkState, public control::ProgramAwaits {
     const bool is_there = wait_through_aborts(
         queue_.membership_, until, [this] { return is_in_order() || done(); }, this);
     if (!is_there || !is_in_order()) return is_there;
-    with_heading(request(), queue_.membership_.rank(), [this] { order(request().stream); });
+    with_heading(request(), queue_.membership_.self(), [this] { order(request().stream); });
     return true;
   }
   bool is_in_order() const noexcept { return is_in_order_.load(); }
@@ -316,7 +316,7 @@ class DeviceQueue::Received final : public Started {
       if (!host_.done()) return false;
       *has_moved = true;
       if (const std::optional<Error> failure = host_.error()) {
-        end(headed(*failure, request(), queue().membership_.rank()));
+        end(headed(*failure, request(), queue().membership_));
         return true;
       }
     }
@@ -471,7 +471,7 @@ void DeviceQueue::fail_stuck() noexcept {
 
 void DeviceQueue::fail(const Error& failure, const Request& request) noexcept {
   if (failed()) return;
-  const Error own = headed(failure, request, membership_.rank());
+  const Error own = headed(failure, request, membership_);
   membership_.fail({own.code(), own.what(), {membership_.rank()}, {}});
 }
 

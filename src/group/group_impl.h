@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,7 @@ class ProcessGroup::Impl {
   Impl& operator=(const Impl&) = delete;
 
   int rank() const noexcept { return parts_.rank; }
+  Self self() const noexcept { return membership().self(); }
   std::size_t size() const noexcept { return parts_.world_ranks.size(); }
   /// How many of the members below that number are on this host.
   int local_ranks_before(int member) const noexcept;
@@ -156,6 +158,7 @@ class ProcessGroup::Impl {
   std::vector<int> lost_rank_0() const;
   std::optional<Error> failed_with(const Error& of_new) const;
   group::Turn take_turn(const Request& request);
+  group::Parts next_child(std::span<const int> ranks, bool of_survivors);
   group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
                            bool of_survivors) const;
   /// Refuses what is wrong with `request`, and gives it the stream of its buffers.
@@ -223,6 +226,7 @@ class ProcessGroup::Impl {
   Number last_;  // of the last collective; read and written by whoever has the turn
   /// new_group, by ranks: before and after the group has failed.
   std::array<std::map<std::vector<int>, std::uint64_t>, 2> times_asked_;
+  std::vector<GroupId> asked_;                      ///< the latest that this rank has asked for
   std::unique_ptr<group::Foreign> foreign_;         // null if the backend checks itself
   std::unique_ptr<group::Foreign> device_foreign_;  // null without a device backend
   std::unique_ptr<group::DeviceQueue> device_queue_;

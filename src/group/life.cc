@@ -259,8 +259,8 @@ void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   note_caller();
   const group::Turn turn(turnstile_, where, [&](const std::string& text) {
     ErrorContext context{.op = "close", .rank = rank(), .call_site = name_of(where)};
-    return Error(ErrorCode::kInvalidArgument, fmt::format("{}: {}", heading(context), text),
-                 std::move(context));
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{}: {}", heading(context, self().group), text), std::move(context));
   });
   if (closed_.exchange(true)) {
     if (close_failure_) throw closed_before(where);
@@ -296,12 +296,12 @@ std::string new_group_call(std::span<const int> ranks) {
   return fmt::format("new_group({{{}}})", fmt::join(ranks, ", "));
 }
 
-Error new_group_error(ErrorCode code, std::span<const int> ranks, int rank, const Where& where,
-                      const std::string& text, ErrorContext context = {}) {
+Error new_group_error(ErrorCode code, std::span<const int> ranks, const Self& self,
+                      const Where& where, const std::string& text, ErrorContext context = {}) {
   context.op = new_group_call(ranks);
-  context.rank = rank;
+  context.rank = self.rank;
   context.call_site = name_of(where);
-  const std::string message = fmt::format("{}: {}", heading(context), text);
+  const std::string message = fmt::format("{}: {}", heading(context, self.group), text);
   context.op = "new_group";
   return Error(code, message, std::move(context));
 }
@@ -327,6 +327,22 @@ group::Parts ProcessGroup::Impl::child_parts(std::span<const int> ranks, std::ui
   return child;
 }
 
+/// Of these a dispute may still be told.
+constexpr std::size_t kAsked = 64;
+
+/// A group that was asked for in vain counts: also for who asked for another one meanwhile, and so
+/// knows of it.
+group::Parts ProcessGroup::Impl::next_child(std::span<const int> ranks, bool of_survivors) {
+  std::uint64_t& times = times_asked_[of_survivors][std::vector<int>(ranks.begin(), ranks.end())];
+  group::Parts child = child_parts(ranks, ++times, of_survivors);
+  while (membership().was_disputed(child.id, asked_)) {
+    child = child_parts(ranks, ++times, of_survivors);
+  }
+  asked_.push_back(child.id);
+  if (asked_.size() > kAsked) asked_.erase(asked_.begin());
+  return child;
+}
+
 std::vector<int> ProcessGroup::Impl::lost_rank_0() const {
   const auto& ranks = parts_.world_ranks;
   const auto found = std::find(ranks.begin(), ranks.end(), 0);
@@ -349,7 +365,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
   group::refuse_in_callback({.op = "new_group", .rank = rank(), .call_site = name_of(where)});
   note_caller();
   const auto wrong = [&](ErrorCode code, const std::string& text, ErrorContext context = {}) {
-    return new_group_error(code, ranks, rank(), where, text, std::move(context));
+    return new_group_error(code, ranks, self(), where, text, std::move(context));
   };
   if (closed_.load(std::memory_order_relaxed)) {
     throw wrong(ErrorCode::kClosed, "the group has been closed");
@@ -367,10 +383,7 @@ ProcessGroup ProcessGroup::Impl::new_group(std::span<const int> ranks, const Whe
     const Error cause = *error();
     throw wrong(cause.code(), cause.what(), cause.context());
   }
-  const std::uint64_t times =
-      ++times_asked_[of_survivors][std::vector<int>(ranks.begin(), ranks.end())];
-
-  group::Parts child = child_parts(ranks, times, of_survivors);
+  group::Parts child = next_child(ranks, of_survivors);
   if (child.rank < 0) return {};
   try {
     return group::make_group(std::move(child), &membership(), where,

@@ -65,7 +65,7 @@ class Staged {
     try {
       bytes_.resize(count * size_of(dtype));
     } catch (const std::bad_alloc&) {
-      throw group::make_error(ErrorCode::kSystem, request, group.rank(),
+      throw group::make_error(ErrorCode::kSystem, request, group.self(),
                               fmt::format("no memory for {} bytes, which is what the buffers of "
                                           "the list hold together",
                                           count * size_of(dtype)));

@@ -88,18 +88,18 @@ Request ProcessGroup::Impl::request(Op op, const Timeout& timeout,
 }
 
 void ProcessGroup::Impl::refuse(const Request& request, const std::string& text) const {
-  throw group::make_error(ErrorCode::kInvalidArgument, request, rank(), text);
+  throw group::make_error(ErrorCode::kInvalidArgument, request, self(), text);
 }
 
 void ProcessGroup::Impl::throw_closed(const Request& request) const {
-  throw group::make_error(ErrorCode::kClosed, request, rank(), "the group has been closed");
+  throw group::make_error(ErrorCode::kClosed, request, self(), "the group has been closed");
 }
 
 /// Calls of CUDA before `request` is under way. What fails there is the end of the group: the
 /// others must not wait for this rank.
 template <class Call>
 void ProcessGroup::Impl::at_device(const Request& request, Call&& call) const try {
-  group::with_heading(request, rank(), call);
+  group::with_heading(request, self(), call);
 } catch (const Error& failure) {
   if (!is_harmless(failure.code())) fail_alone(failure);
   throw;
@@ -192,7 +192,7 @@ void ProcessGroup::Impl::check_stream(const Request& request, const Device& devi
                                 name_of(other), name_of(device)));
   }
   if (!cuda().is_capturing(stream)) return;
-  throw group::make_error(ErrorCode::kUnsupported, request, rank(),
+  throw group::make_error(ErrorCode::kUnsupported, request, self(),
                           "its stream is being captured into a CUDA graph, and operations of "
                           "several ranks cannot be recorded: call it outside of the capture");
 }
@@ -228,7 +228,7 @@ void ProcessGroup::Impl::find_way(const Request& request) {
     const bool is_illegal = !why_illegal(request.op, request.dtype, kind).empty();
     const std::string what =
         is_illegal ? fmt::format("{} of {}: ", name_of(kind), name_of(request.dtype)) : "";
-    throw group::make_error(ErrorCode::kUnsupported, request, rank(), what + support.reason);
+    throw group::make_error(ErrorCode::kUnsupported, request, self(), what + support.reason);
   }
   ways_[way_index(request)].store(way, std::memory_order_relaxed);
 }
@@ -263,7 +263,7 @@ void ProcessGroup::Impl::dispatch(const Request& request) {
 Work ProcessGroup::Impl::dispatch_async(const Request& request) try {
   return foreign_ ? foreign_->start(request) : parts_.backend->start(request);
 } catch (const std::bad_alloc&) {
-  throw group::make_error(ErrorCode::kSystem, request, rank(),
+  throw group::make_error(ErrorCode::kSystem, request, self(),
                           "the system has refused memory for it; see its limits (ulimit -a) and "
                           "what else the host runs");
 }
@@ -308,7 +308,7 @@ bool ProcessGroup::Impl::is_nothing(const Request& request) noexcept {
 
 group::Turn ProcessGroup::Impl::take_turn(const Request& request) {
   return {turnstile_, request.where, [&](const std::string& text) {
-            return group::make_error(ErrorCode::kInvalidArgument, request, rank(), text);
+            return group::make_error(ErrorCode::kInvalidArgument, request, self(), text);
           }};
 }
 
@@ -323,7 +323,7 @@ void ProcessGroup::Impl::run(Request& request) try {
   if (is_message(request.op)) {
     watched(request, [&] {
       if (!group::is_on_device(request)) return dispatch(request);
-      group::with_heading(request, rank(), [&] { device_queue_->run_message(request); });
+      group::with_heading(request, self(), [&] { device_queue_->run_message(request); });
     });
     return;
   }
@@ -333,7 +333,7 @@ void ProcessGroup::Impl::run(Request& request) try {
     if (is_for_device_queue(request)) {
       std::vector<Request> pieces = pieces_of(request);
       watched(request, [&] {
-        group::with_heading(request, rank(),
+        group::with_heading(request, self(),
                             [&] { device_queue_->run(request, std::move(pieces)); });
       });
     } else {
@@ -363,7 +363,7 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
 
 Work ProcessGroup::Impl::start_message(const Request& request) try {
   if (group::is_on_device(request)) {
-    return group::with_heading(request, rank(),
+    return group::with_heading(request, self(),
                                [&] { return device_queue_->start_message(request); });
   }
   return dispatch_async(request);
@@ -385,7 +385,7 @@ Work ProcessGroup::Impl::start(Request& request) try {
     if (is_for_device_queue(request)) {
       std::vector<Request> pieces = pieces_of(request);
       membership().queue(pieces.back());
-      return group::with_heading(request, rank(),
+      return group::with_heading(request, self(),
                                  [&] { return device_queue_->start(request, std::move(pieces)); });
     }
     number(request);

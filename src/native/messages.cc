@@ -90,7 +90,7 @@ void Messages::must_be_matched(Transfer& send) {
   if (!is_stuck) return;
   leave(send);
   throw group::make_error(
-      ErrorCode::kInvalidArgument, *send.request_, membership_.rank(),
+      ErrorCode::kInvalidArgument, *send.request_, membership_.self(),
       send.is_buffered()
           ? fmt::format("rank {} may have {} bytes of messages to itself that were not received, "
                         "and with this one there were more: call recv first",

@@ -52,7 +52,7 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
   bool cancel() override {
     const Request& request = WorkState::request();
     return messages_.cancel(*this,
-                            group::make_error(ErrorCode::kCancelled, request, membership_.rank(),
+                            group::make_error(ErrorCode::kCancelled, request, membership_.self(),
                                               "taken back by Work::cancel"));
   }
 

@@ -259,11 +259,17 @@ TEST(JudgeDeadlock, ACircleIsToldInItsOrderFromTheLowestRank) {
 }
 
 TEST(JudgeDeadlock, TheGroupsInWhichItsRanksWait) {
-  const World world =
-      World(4).all(0, {1}, 7).all(1, {2}, 8).any(1, {2}, 9).all(2, {0}, 7).all(3, {0}, 10);
+  const World world = World(5)
+                          .all(0, {1}, 7)
+                          .all(1, {2}, 8)
+                          .any(1, {2}, 9)
+                          .all(2, {3}, 7)
+                          .all(3, {0}, 11)
+                          .all(4, {0}, 10);
   const std::vector<Knot> found = find_knots(world.facts);
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_EQ(groups_of(found[0], world.facts), (std::vector<GroupId>{7, 8, 9}));
+  EXPECT_EQ(groups_of(found[0], world.facts), (std::vector<GroupId>{7, 8, 11, 9}))
+      << "one of each rank first";
 }
 
 // ---- twice -------------------------------------------------------------------------------------

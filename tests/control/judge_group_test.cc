@@ -579,6 +579,7 @@ TEST(JudgeMeeting, WhoHasLeftTheParentIsNotAwaitedToAsk) {
   const MeetingLook found = making.look_after(20ms);
   ASSERT_NE(as<AskedOtherwise>(found.finding), nullptr);
   EXPECT_EQ(found.finding->culprits, (std::vector<int>{0, 1}));
+  EXPECT_EQ(found.ask, (std::vector<int>{1, 2})) << "it may be told, and go on, meanwhile";
 }
 
 /// A third group awaits a member that has come here: it fails, too.

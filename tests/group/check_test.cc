@@ -172,8 +172,10 @@ TEST(CheckMessage, NamesOperationNumberRankAndCallSite) {
   Request request = make(Op::all_reduce, {}, {}, 0);
   request.seq = 42;
   request.where = {"/home/somebody/train.cc", 88};
-  const Error error = make_error(ErrorCode::kInvalidArgument, request, 1, "that is wrong");
+  const Error error = make_error(ErrorCode::kInvalidArgument, request, {1}, "that is wrong");
   EXPECT_STREQ(error.what(), "all_reduce #42 (rank 1) at train.cc:88: that is wrong.");
+  EXPECT_STREQ(make_error(ErrorCode::kClosed, request, {1, "world/1-3"}, "that is closed").what(),
+               "all_reduce #42 of group world/1-3 (rank 1) at train.cc:88: that is closed.");
   EXPECT_EQ(error.context().op, "all_reduce");
   EXPECT_EQ(error.context().seq, 42u);
   EXPECT_EQ(error.context().call_site, "train.cc:88");

@@ -1,9 +1,11 @@
 // Making a group when a member dies, leaves, fails or asks for something else meanwhile: it ends on
 // every member, soon, and says why.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <string>
@@ -96,20 +98,25 @@ struct Asked {
   std::vector<int> culprits;
 };
 
-void ask(const Asked& asked, const std::vector<int>& hosts = {}) {
+std::vector<Outcome> told_of(const Asked& asked, const std::vector<int>& hosts) {
   test_kit::RunOptions options;
   options.hosts = hosts;
-  const auto outcomes = outcomes_of(
+  return outcomes_of(
       static_cast<int>(asked.by_rank.size()),
       [&](ProcessGroup& world) {
         try {
           (void)world.new_group(asked.by_rank[static_cast<std::size_t>(world.rank())]);
         } catch (const Error&) {
           world.barrier({.timeout = 60s});  // nobody leaves before all are told
+          world.close(60s);                 // nor gives up while others are in that
           throw;
         }
       },
       options);
+}
+
+void ask(const Asked& asked, const std::vector<int>& hosts = {}) {
+  const auto outcomes = told_of(asked, hosts);
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error) << outcome.failure << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
@@ -132,23 +139,80 @@ TEST(NewGroup, AMemberOfTheLargerGroupTellsWhoIsWrong) {
     ask({{usual, usual, usual, {3, 0}}, {3}}, hosts);
 }
 
-/// More groups than one entry of the log names.
-void ask_all_differently(const std::vector<int>& hosts) {
-  constexpr int kRanks = 18;
+Asked all_differently(int world_size) {
   Asked asked;
-  for (int rank = 0; rank < kRanks; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     std::vector<int>& ranks = asked.by_rank.emplace_back();
-    for (int i = 0; i < kRanks; ++i) ranks.push_back((rank + i) % kRanks);
+    for (int i = 0; i < world_size; ++i) ranks.push_back((rank + i) % world_size);
   }
-  ask(asked, hosts);
+  return asked;
 }
 
-TEST(NewGroup, AllAreToldWhereAllAskForOthers) { ask_all_differently({}); }
-TEST(NewGroup, AllHostsAreToldWhereAllAskForOthers) {
-  ask_all_differently({0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1});
+std::vector<int> two_hosts(int world_size) {
+  std::vector<int> hosts;
+  for (int rank = 0; rank < world_size; ++rank) hosts.push_back(2 * rank / world_size);
+  return hosts;
+}
+
+// More groups than one entry of the log names.
+TEST(NewGroup, AllAreToldWhereAllAskForOthers) { ask(all_differently(18)); }
+TEST(NewGroup, AllHostsAreToldWhereAllAskForOthers) { ask(all_differently(18), two_hosts(18)); }
+
+/// Several find it, each with those who have asked by then.
+TEST(NewGroup, EachOfManyIsToldWhereAllAskForOthers) {
+  if (kNoForks) GTEST_SKIP() << "TSan takes half a minute for so many beside other tests";
+  const auto outcomes = told_of(all_differently(40), two_hosts(40));
+  for (int rank = 0; rank < 40; ++rank) {
+    const Outcome& outcome = outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_TRUE(outcome.error) << rank << outcome.failure << outcome.result;
+    EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.error->what();
+    const std::vector<int>& culprits = outcome.error->context().culprits;
+    EXPECT_NE(std::find(culprits.begin(), culprits.end(), rank), culprits.end())
+        << rank << ": " << outcome.error->what();
+  }
 }
 
 // Rank 0 stops before the time of its meeting is over; meanwhile it is, and the world fails.
+/// Rank 2 asks for all ranks while the rest ask for `others`: then all ask for the same ones.
+void ask_again(const std::vector<int>& others, const std::vector<int>& hosts = {}) {
+  test_kit::RunOptions options;
+  options.hosts = hosts;
+  const std::vector<int> all = {0, 1, 2};
+  const auto outcomes = test_kit::collect_ranks(
+      3,
+      [&](const Rank& me) -> std::string {
+        ProcessGroup world = init_process_group(me.init);
+        std::string said;
+        try {
+          (void)world.new_group(me.rank == 2 ? all : others);
+        } catch (const Error& error) {
+          said = name_of(error.code());
+        }
+        world.barrier();
+        for (const std::vector<int>& ranks : {all, others, all}) {
+          ProcessGroup made = world.new_group(ranks);
+          if (made.is_member()) said += fmt::format(" {}", made.all_reduce_value(1));
+        }
+        return said;
+      },
+      options);
+  for (int rank = 0; rank < 3; ++rank) {
+    const bool is_member = std::find(others.begin(), others.end(), rank) != others.end();
+    EXPECT_EQ(outcomes[static_cast<std::size_t>(rank)].result,
+              is_member ? fmt::format("kCollectiveMismatch 3 {} 3", others.size()) : " 3 3")
+        << outcomes[static_cast<std::size_t>(rank)].failure;
+  }
+}
+
+TEST(NewGroup, OneThatWasDisputedMayBeAskedForAgain) {
+  ask_again({2, 1, 0});
+  ask_again({0, 2});  // rank 1 is no member of that
+}
+TEST(NewGroup, OneThatHostsDisputedMayBeAskedForAgain) {
+  ask_again({2, 1, 0}, {0, 1, 0});
+  ask_again({0, 2}, {0, 1, 1});
+}
+
 TEST(NewGroup, AFailureMeanwhileIsNeitherItsReasonNorTold) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
   test_kit::RunOptions options;
@@ -472,7 +536,7 @@ TEST(NewGroup, AMemberThatClosesItsParentEndsIt) {
     const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
     EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
     EXPECT_EQ(error.context().culprits, std::vector<int>{0});
-    expect_text(error, "has closed, or could not make, the group that was asked for this one");
+    expect_text(error, "has closed, or could not make, the parent of this group");
     parent.close();
   });
 }
@@ -492,7 +556,7 @@ TEST(NewGroup, AMemberThatIsDoneWithAFailedParentEndsIt) {
       const Error error = thrown_by([&] { (void)parent.new_group({0, 1}); });
       EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
       EXPECT_EQ(error.context().culprits, std::vector<int>{0});
-      expect_text(error, "has closed, or could not make, the group that was asked for this one");
+      expect_text(error, "has closed, or could not make, the parent of this group");
     });
   }
 }

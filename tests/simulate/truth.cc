@@ -39,7 +39,7 @@ class Truth {
     if (has("not called after ")) return why_had_come();
     if (has(" disagree about operation #")) return why_no_disagreement();
     if (has("did not call the same number of collectives")) return why_not_fewer();
-    if (has(" closed, or could not make, the group that was asked for this one"))
+    if (has(" closed, or could not make, the parent of this group"))
       return why_still_in(group_.parent);
     if (has(" left the group")) return why_still_in(verdict_.groups.front());
     if (has(" left the world")) return why_still_in_world();

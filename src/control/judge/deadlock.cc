@@ -226,10 +226,15 @@ std::vector<Knot> find_knots(const std::vector<WaitFacts>& facts) {
 
 std::vector<GroupId> groups_of(const Knot& knot, const std::vector<WaitFacts>& facts) {
   std::vector<GroupId> groups;
-  for (const Knot::Link& link : knot.links) {
-    for (const WaitPart& part : facts[link.rank.index()].parts) {
-      if (std::find(groups.begin(), groups.end(), part.group) == groups.end())
-        groups.push_back(part.group);
+  bool is_any_left = true;
+  for (std::size_t nth = 0; is_any_left; ++nth) {
+    is_any_left = false;
+    for (const Knot::Link& link : knot.links) {
+      const std::vector<WaitPart>& parts = facts[link.rank.index()].parts;
+      if (nth >= parts.size()) continue;
+      is_any_left = true;
+      if (std::find(groups.begin(), groups.end(), parts[nth].group) == groups.end())
+        groups.push_back(parts[nth].group);
     }
   }
   return groups;

@@ -74,7 +74,8 @@ struct Knot {
 /// All knots among ranks of the world; of two circles with a rank in common one.
 std::vector<Knot> find_knots(const std::vector<WaitFacts>& facts);
 
-/// The groups in which the ranks of a knot wait, each once.
+/// The groups in which the ranks of a knot wait, each once: one of every rank first, so that the
+/// first ones tell all of them.
 std::vector<GroupId> groups_of(const Knot& knot, const std::vector<WaitFacts>& facts);
 
 /// What is remembered between two looks for knots.

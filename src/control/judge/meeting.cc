@@ -139,6 +139,7 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   Dispute dispute;
   if (question.asked_of != 0) dispute = find_dispute(question, facts, awaited, clock);
   look.is_disputed = dispute.awaits_us;
+  look.ask = awaited;
   look.finding = asked_otherwise(question, dispute, facts, awaited, clock, now);
   if (look.finding) return look;
   if (auto left = left_world(facts, awaited); !left.empty())
@@ -147,7 +148,6 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   else if (left = left_parent(question, awaited);
            !left.empty() && now >= after(clock.began, kOthersLook))
     look.finding = {ErrorCode::kClosed, std::move(left), LeftParent{}};
-  look.ask = awaited;
   if (look.finding) return look;
   if (clock.deadline.expired(now)) {
     clock.due = std::min(clock.due, now);
