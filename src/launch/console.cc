@@ -14,6 +14,8 @@ namespace tutti::launch {
 namespace {
 
 constexpr Stream kStreams[] = {Stream::out, Stream::err};
+/// `timeout -s INT` and others signal their child, and then the group in which it is.
+constexpr auto kSameInterrupt = std::chrono::milliseconds(50);
 constexpr std::size_t kSignals = 0, kInput = 1, kOutput = 2;  // places of the watches
 
 }  // namespace
@@ -58,11 +60,15 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
   signalfd_siginfo info;
   while (::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const int number = static_cast<int>(info.ssi_signo);
-    if (number == SIGINT) ++interrupts_;
+    const bool is_typed = info.ssi_code == SI_KERNEL;  // at a terminal, not sent by somebody
+    if (number == SIGINT) {
+      const auto now = Deadline::Clock::now();
+      if (!is_typed && now - interrupted_at_ < kSameInterrupt) continue;
+      interrupted_at_ = now;
+      ++interrupts_;
+    }
     if (ends_a_job(number) && asked_to_end_by_ == 0) asked_to_end_by_ = number;
-    // A terminal's, not one that somebody sends.
-    const bool is_ctrl_z = number == SIGTSTP && info.ssi_code == SI_KERNEL;
-    if (is_ctrl_z && is_in_orphaned_group()) continue;
+    if (number == SIGTSTP && is_typed && is_in_orphaned_group()) continue;
     on_signal(number);
     if (number == SIGTSTP) stop_as_any_program();
   }

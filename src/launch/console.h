@@ -27,7 +27,8 @@ class Console {
   /// What the first rank reads.
   net::Fd open_input();
 
-  /// The signal by which the user has first asked for the end, 0: none; and how often by Ctrl-C.
+  /// The signal by which the user has first asked for the end, 0: none; and how often by Ctrl-C,
+  /// which wrappers send twice at once.
   int asked_to_end_by() const noexcept { return asked_to_end_by_; }
   int interrupts() const noexcept { return interrupts_; }
 
@@ -46,6 +47,7 @@ class Console {
   net::Fd signals_;
   int asked_to_end_by_ = 0;
   int interrupts_ = 0;
+  Deadline::Clock::time_point interrupted_at_ = {};
 };
 
 }  // namespace tutti::launch

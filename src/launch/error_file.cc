@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "launch/lines.h"
+#include "net/process_info.h"
 
 namespace tutti::launch {
 namespace {
@@ -77,7 +78,8 @@ class MessageFinder : public nlohmann::json_sax<nlohmann::json> {
 ErrorFile::ErrorFile() : memory_(::memfd_create("tutti-error-file", MFD_CLOEXEC)) {}
 
 std::string ErrorFile::path() const {
-  return memory_ ? fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.get()) : "";
+  if (!memory_ || !net::has_own_proc()) return "";  // else it would be a file of somebody else's
+  return fmt::format("/proc/{}/fd/{}", ::getpid(), memory_.get());
 }
 
 std::string ErrorFile::said() const {

@@ -38,8 +38,9 @@ constexpr std::size_t kReadBytes = std::size_t{32} << 10;  ///< of a pipe; not o
 
 constexpr const char* kBlind =
     "/proc is missing, or shows another pid namespace: what ranks start in sessions or process "
-    "groups of their own may be left when the job ends; mount this one's (unshare --mount-proc, or "
-    "mount -t proc proc /proc)";
+    "groups of their own may be left when the job ends, and all that they start if guard and "
+    "keeper are killed at once; mount this one's (unshare --mount-proc, or mount -t proc proc "
+    "/proc)";
 
 bool is_childless() noexcept {
   siginfo_t info;
@@ -346,13 +347,20 @@ void LocalRanks::keeper_is_gone() {
   await_guard();
 }
 
-/// Nobody is meant to stop it: should the keeper be stopped as well, the guard lets it go on.
-void LocalRanks::let_guard_go_on() {
+/// Nobody is meant to stop the guard: should the keeper be stopped as well, the guard lets it go
+/// on. A keeper whose guard has ended ends everything, unless it is stopped.
+void LocalRanks::look_at_guard() {
   siginfo_t info = {};
-  const bool is_stopped =
-      ::waitid(P_PID, static_cast<id_t>(keeper_.guard), &info, WSTOPPED | WNOHANG) == 0 &&
-      info.si_pid == keeper_.guard;
-  if (is_stopped) ::kill(keeper_.guard, SIGCONT);
+  const bool has_changed = ::waitid(P_PID, static_cast<id_t>(keeper_.guard), &info,
+                                    WSTOPPED | WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                           info.si_pid == keeper_.guard;
+  if (!has_changed) return;
+  if (info.si_code == CLD_STOPPED) {
+    ::kill(keeper_.guard, SIGCONT);
+  } else if (keeper_lives_ && keeper_pid_ > 0 && alone_until_ == Clock::time_point::max()) {
+    ::kill(keeper_pid_, SIGCONT);
+    alone_until_ = Clock::now() + kKeeperKillPatience;
+  }
 }
 
 /// Until it has ended, and with it everything below it, the keeper included.
@@ -433,6 +441,10 @@ void LocalRanks::drain(Clock::time_point until) {
 }
 
 void LocalRanks::act_on_time(Clock::time_point now) {
+  if (now >= alone_until_ && keeper_lives_) {
+    ::kill(keeper_pid_, SIGKILL);  // and the kernel its ranks
+    alone_until_ = Clock::time_point::max();
+  }
   // The keeper does not kill: a debugger holds it, or it is busy. The guard kills it as well.
   if (now >= takeover_at_ && keeper_lives_ && !awaits_guard_) {
     if (net::is_stopped(keeper_pid_)) {
@@ -476,7 +488,7 @@ void LocalRanks::step(std::span<const net::Watch> watched) {
   if (watched[1].readable) door_->news().drain();
   if (watched[2].readable) {
     net::drain_signals(children_);
-    let_guard_go_on();
+    look_at_guard();
   }
   if (door_) look_at_door();
   act_on_time(Clock::now());
@@ -485,6 +497,7 @@ void LocalRanks::step(std::span<const net::Watch> watched) {
 LocalRanks::Clock::time_point LocalRanks::next_event() const {
   if (!reports_.empty()) return Clock::time_point::min();
   Clock::time_point next = Clock::time_point::max();
+  if (keeper_lives_) next = std::min(next, alone_until_);
   if (keeper_lives_ && !awaits_guard_) next = std::min(next, takeover_at_);
   if (awaits_guard_) next = std::min(next, Clock::now() + kLookForGuard);
   if (ending_ == Ending::lingers) {

@@ -91,7 +91,7 @@ class LocalRanks {
   void take_note(const Note& note);
   void rank_ended(int number, int wait_status);
   void keeper_is_gone();
-  void let_guard_go_on();
+  void look_at_guard();
   void await_guard();
   bool is_all_gone();
   void guard_is_gone(int left_behind);
@@ -125,6 +125,7 @@ class LocalRanks {
   int left_behind_ = 0;
   Clock::time_point linger_until_ = Clock::time_point::max();
   Clock::time_point takeover_at_ = Clock::time_point::max();  ///< from a keeper that does not kill
+  Clock::time_point alone_until_ = Clock::time_point::max();  ///< a keeper whose guard has ended
   Clock::time_point guard_until_ = Clock::time_point::max();
 };
 

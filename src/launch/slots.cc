@@ -144,6 +144,7 @@ std::vector<HostSlots> parse_hostfile(std::string_view file, std::string_view te
         if (colon != word.npos && word.find(':', colon + 1) != word.npos)
           colon = word.npos;  // an address of IPv6 without brackets
         name = without_user(word.substr(0, colon));
+        if (name.empty()) break;
         if (colon != word.npos) slots = parse_slots(word.substr(colon + 1));
         if (colon != word.npos && !slots) refuse_word(word);
         continue;

@@ -236,11 +236,13 @@ void Round::throw_timeout() {
   context.rank = identity_.rank;
   const Waiting now = waiting();
   context.culprits = now.culprits;
+  const std::string name =
+      options_.name.empty() ? "" : fmt::format(", this name (\"{}\")", options_.name);
   const std::string check =
       now.missing.empty()
           ? ""
-          : fmt::format(" Were they started, with this WORLD_SIZE and this meeting point?{}{}",
-                        options_.advice.empty() ? "" : " ", options_.advice);
+          : fmt::format(" Were they started, with this WORLD_SIZE{} and this meeting point?{}{}",
+                        name, options_.advice.empty() ? "" : " ", options_.advice);
   throw Error(ErrorCode::kTimeout,
               fmt::format("init: {}.{} A longer timeout is given by InitOptions::timeout or "
                           "TUTTI_TIMEOUT",

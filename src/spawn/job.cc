@@ -24,6 +24,8 @@ constexpr auto kSettles = 1s;
 /// For the kernel to give back a large memory, after SIGKILL.
 constexpr auto kGoes = 9s;
 constexpr auto kLooksAgain = 1ms;
+/// For a keeper whose guard has ended.
+constexpr auto kEndsAlone = 400ms;
 
 Job::Clock::time_point after(Job::Clock::time_point now, std::chrono::nanoseconds time) {
   Deadline deadline = Deadline::after(time);
@@ -101,8 +103,10 @@ void Job::run() noexcept {
 }
 
 void Job::step() {
+  const auto [channel, guard] = ranks_->fds();
   net::Watch watches[] = {
-      {.fd = ranks_->fd(), .want_read = true},
+      {.fd = channel, .want_read = true},
+      {.fd = guard, .want_read = true},
       {.fd = news_.fd(), .want_read = true},
       {.fd = end_signals_ && !has_heard_signal_ ? end_signals_->fd() : -1, .want_read = true}};
   const Clock::time_point next = next_event();
@@ -135,6 +139,9 @@ void Job::take(const Event& event) {
       }
       return rank_ended(event.rank, W_EXITCODE(127, 0));
     }
+    case Event::Kind::guard_gone:  // its keeper ends everything, unless it is stopped again
+      if (running_count() > 0) forced_at_ = std::min(forced_at_, after(Clock::now(), kEndsAlone));
+      return;
     case Event::Kind::keeper_gone:  // the kernel has killed its ranks
       has_keeper_died_ = running_count() > 0 && !is_forced_;
       for (int rank = 0; rank < options_.world_size; ++rank) {

@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -26,9 +28,12 @@ constexpr auto kLooksAgain = 1ms;
 
 class Processes : public Ranks {
  public:
-  explicit Processes(Keeper keeper) noexcept : keeper_(std::move(keeper)) {}
+  Processes(Keeper keeper, const std::atomic<pid_t>& keeper_pid) noexcept
+      : keeper_(std::move(keeper)), keeper_pid_(keeper_pid) {}
   ~Processes() override;
-  int fd() const noexcept override { return keeper_.channel.get(); }
+  std::array<int, 2> fds() const noexcept override {
+    return {keeper_.channel.get(), has_guard_ended_ ? -1 : keeper_.lifeline.get()};
+  }
   std::vector<Event> read() override;
   void ask(const std::string& reason) override {
     static_cast<void>(reason);
@@ -36,7 +41,10 @@ class Processes : public Ranks {
     keeper_.signal_ranks(SIGCONT);  // one that is stopped is to hear it
   }
   /// By the guard: a keeper that does not answer goes with its ranks.
-  void force() override { keeper_.end(); }
+  void force() override {
+    keeper_.end();
+    if (has_guard_ended_ && keeper_.channel) ::kill(keeper_pid_.load(), SIGKILL);
+  }
   bool finish() override;
   std::string leave_behind() override {
     keeper_.end();
@@ -45,7 +53,11 @@ class Processes : public Ranks {
   }
 
  private:
+  bool has_guard_just_ended();
+
   Keeper keeper_;
+  const std::atomic<pid_t>& keeper_pid_;
+  bool has_guard_ended_ = false;
   bool is_awaited_ = true;  ///< the guard
 };
 
@@ -57,8 +69,20 @@ Processes::~Processes() {
   }
 }
 
+bool Processes::has_guard_just_ended() {
+  net::Watch watch{.fd = has_guard_ended_ ? -1 : keeper_.lifeline.get(), .want_read = true};
+  Deadline now = Deadline::after(0ms);
+  net::poll_any({&watch, 1}, now);
+  return watch.readable;
+}
+
 std::vector<Event> Processes::read() {
   std::vector<Event> events;
+  if (has_guard_just_ended()) {
+    has_guard_ended_ = true;
+    if (keeper_.channel) ::kill(keeper_pid_.load(), SIGCONT);
+    events.push_back({Event::Kind::guard_gone});
+  }
   while (keeper_.channel) {
     Note note;
     const ssize_t got = ::recv(keeper_.channel.get(), &note, sizeof note, MSG_DONTWAIT);
@@ -129,9 +153,10 @@ Keeper execute(const RanksOptions& options) {
 }  // namespace
 
 std::unique_ptr<Ranks> start_processes(const RanksOptions& options, Start start) {
-  if (start == Start::exec) return std::make_unique<Processes>(execute(options));
+  const std::atomic<pid_t>& keeper_pid = options.reports->call().keeper;
+  if (start == Start::exec) return std::make_unique<Processes>(execute(options), keeper_pid);
   flush_output();  // or each copy would print what is in the buffers
-  return std::make_unique<Processes>(fork_copies(options));
+  return std::make_unique<Processes>(fork_copies(options), keeper_pid);
 }
 
 }  // namespace tutti::spawning

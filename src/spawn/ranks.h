@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -17,7 +18,7 @@ namespace tutti::spawning {
 using Function = std::function<int(int rank)>;
 
 struct Event {
-  enum class Kind : std::uint8_t { started, ended, not_started, keeper_gone };
+  enum class Kind : std::uint8_t { started, ended, not_started, keeper_gone, guard_gone };
   Kind kind = Kind::started;
   int rank = 0;
   int value = 0;  ///< the pid; as waitpid gives it; errno
@@ -27,8 +28,8 @@ struct Event {
 class Ranks {
  public:
   virtual ~Ranks() = default;
-  /// Readable when there are events; -1: no more.
-  virtual int fd() const noexcept = 0;
+  /// One is readable when there are events; -1: no more of that one.
+  virtual std::array<int, 2> fds() const noexcept = 0;
   virtual std::vector<Event> read() = 0;
   /// To end, because of `reason`: SIGTERM, or an abort of the groups.
   virtual void ask(const std::string& reason) = 0;

@@ -99,7 +99,8 @@ Start choose(Start wanted, const Where& where) {
   }
   if (const std::string why = no_fork(); !why.empty()) {
     refuse(where,
-           fmt::format("ranks by fork: {}. Call spawn before that, or use Start::exec", why));
+           fmt::format("ranks by fork: {}. Call spawn before there are threads, or use Start::exec",
+                       why));
   }
   return wanted;
 }

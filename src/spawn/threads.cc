@@ -53,7 +53,7 @@ class Threads : public Ranks {
  public:
   explicit Threads(const RanksOptions& options);
   ~Threads() override { leave_behind(); }
-  int fd() const noexcept override { return shared_->news.fd(); }
+  std::array<int, 2> fds() const noexcept override { return {shared_->news.fd(), -1}; }
   std::vector<Event> read() override;
   void ask(const std::string& reason) override;
   void force() override {}

@@ -101,15 +101,22 @@ TEST_F(Launcher, SigtermEndsAJobWhoseOutputNobodyReads) {
       << job.err();
 }
 
+/// Once the launcher has read the first: two at once count as one.
+void interrupt_again(LaunchedJob& job) {
+  Deadline deadline = Deadline::after(5s);
+  net::pause(60ms, deadline);
+  job.signal(SIGINT);
+}
+
 TEST_F(Launcher, ASecondInterruptEndsAJobWhoseOutputNobodyReads) {
   LaunchedJob job(run(2, {"sh", "-c", "trap '' INT TERM; exec yes"}));
   ASSERT_TRUE(job.wait_until_full());
   job.signal(SIGINT);
   Deadline deadline = Deadline::after(5s);
-  while (is_pending(job.pid(), SIGINT)) {  // two at once would count as one
+  while (is_pending(job.pid(), SIGINT)) {
     ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
   }
-  job.signal(SIGINT);
+  interrupt_again(job);
   EXPECT_EQ(job.wait_exit_unread(5s), 130);
 }
 
@@ -262,7 +269,7 @@ TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {
   ASSERT_TRUE(job.wait_for("ready", 2));
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for_error("still run")) << job.err();
-  job.signal(SIGINT);
+  interrupt_again(job);
   EXPECT_EQ(job.wait_exit(5s), 130);
   EXPECT_EQ(without_numbers(job.err()),
             "tutti: SIGINT: asking ranks 0-1 to end; SIGKILL follows after --grace 30.0 s, or at "
@@ -428,8 +435,9 @@ TEST_F(Launcher, NobodyElseIsEndedInAPidNamespaceThatSeesAnothersProc) {
 /// leaks at exit reads /proc and ends what has none with an error of its own.
 TEST_F(Launcher, WithoutAProcOfItsOwnAJobEndsAsSoonAndSaysWhatMayBeLeft) {
   const std::string job = fmt::format(
-      "LSAN_OPTIONS=detect_leaks=0 {} run -n 2 --max-restarts 1 sh -c "
-      "'sleep 99 & setsid tail -f /dev/null & exit 3'; code=$?; ",
+      "TORCHELASTIC_ERROR_FILE=/outer LSAN_OPTIONS=detect_leaks=0 {} run -n 2 --max-restarts 1 sh "
+      "-c 'echo says in ${{TORCHELASTIC_ERROR_FILE-none}}; sleep 99 & setsid tail -f /dev/null & "
+      "exit 3'; code=$?; ",
       TUTTI_COMMAND);
   const Words none = {"unshare", "-Urm", "sh", "-c",
                       "mount -t tmpfs none /proc || exit 77; " + job + "exit $code"};
@@ -446,6 +454,8 @@ TEST_F(Launcher, WithoutAProcOfItsOwnAJobEndsAsSoonAndSaysWhatMayBeLeft) {
     EXPECT_LT(warned, limited.err().find("tutti: rank")) << limited.err();
     EXPECT_EQ(limited.err().find(warning, warned + 1), std::string::npos) << limited.err();
     EXPECT_FALSE(has(limited.err(), "does not end")) << limited.err();
+    EXPECT_TRUE(has(limited.out(), "says in none\n") && !has(limited.out(), "says in /"))
+        << limited.out();
     EXPECT_EQ(find_below(::getpid(), "sleep"), -1);
     net::kill_everything_below();
   }
@@ -550,6 +560,28 @@ TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardGoesOn) {
   }
 }
 
+TEST_F(Launcher, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
+  for (const bool has_children : {false, true}) {  // no subreaper, then
+    for (const bool is_guard_first : {true, false}) {
+      LaunchedJob job(shell(std::string(has_children ? "sleep 1000 & " : "") + "exec {} run -n 2 " +
+                            kRank + " tree"));
+      ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+      const pid_t guard = job.guard(), keeper = job.keeper();
+      if (is_guard_first) {
+        ASSERT_EQ(::kill(guard, SIGKILL), 0);
+      }
+      ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+      if (!is_guard_first) {
+        ASSERT_EQ(::kill(guard, SIGKILL), 0);
+      }
+      EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+      EXPECT_TRUE(has(job.err(), fmt::format("or its guard (pid {}) died", guard))) << job.err();
+      for (const int pid : numbers_after(job.out(), "ready ")) EXPECT_FALSE(is_alive(pid)) << pid;
+      net::kill_everything_below();  // the launcher's own child
+    }
+  }
+}
+
 TEST_F(Launcher, AKeeperInADebuggerIsNamedWhereItHoldsTheEndUp) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
@@ -558,7 +590,7 @@ TEST_F(Launcher, AKeeperInADebuggerIsNamedWhereItHoldsTheEndUp) {
   if (!held.is_held()) GTEST_SKIP() << "no ptrace here";
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for_error("asking ranks"));
-  job.signal(SIGINT);
+  interrupt_again(job);
   EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("the keeper of the ranks (pid {}) is stopped, by a "
                                          "debugger or again and again",

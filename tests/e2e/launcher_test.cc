@@ -429,9 +429,23 @@ TEST_F(Launcher, SecondInterruptKillsAtOnce) {
   ASSERT_TRUE(job.wait_for("ready", 2));
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for("heard INT", 2));
+  Deadline deadline = Deadline::after(5s);
+  net::pause(60ms, deadline);  // two at once count as one
   job.signal(SIGINT);
   EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
   EXPECT_TRUE(has(job.err(), "second SIGINT")) << job.err();
+}
+
+/// It signals its child, and then the group in which that is.
+TEST_F(Launcher, AnInterruptByTimeoutIsOne) {
+  for (int round = 0; round < 5; ++round) {
+    LaunchedJob job(LaunchedJob::Command{
+        {"timeout", "-s", "INT", "0.5", TUTTI_COMMAND, "run", "-n", "1", "bash", "-c",
+         "trap 'sleep 0.2; echo saved; exit 0' INT; sleep 99 & wait"}});
+    job.wait_exit(10s);
+    EXPECT_TRUE(has(job.out(), "saved\n")) << job.err();
+    net::kill_everything_below();
+  }
 }
 
 TEST_F(Launcher, InterruptIs130) {

@@ -56,7 +56,9 @@ TEST(Hostfile, NamesTheLineThatIsNone) {
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "a 8\n"); }),
             "hosts:1: cannot read \"8\"; a line is: name slots=8");
   EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "# nobody\n"); }), "hosts: names no host");
-  EXPECT_EQ(refusal_of([] { parse_hostfile("hosts", "@\n"); }), "hosts:1: no name of a host");
+  for (const char* const text : {"@\n", ":2 localhost\n"}) {
+    EXPECT_EQ(refusal_of([&] { parse_hostfile("hosts", text); }), "hosts:1: no name of a host");
+  }
 }
 
 TEST(Hostfile, IsReadWholeOrRefused) {

@@ -188,6 +188,8 @@ TEST(Meeting, ATimeoutNamesWhoIsMissing) {
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
   EXPECT_EQ(error.context().culprits, std::vector<int>{0});
   expect_text(error, "rank 0 of 2 is missing");
+  Child named = start(by_hand(0, 2, fresh_port()), {.timeout = 100ms, .name = "a"});
+  expect_has(named.result(), "with this WORLD_SIZE, this name (\"a\") and this meeting point?");
 }
 
 TEST(Meeting, WhoIsAwaitedIsSaidWhileWaiting) {

@@ -463,6 +463,26 @@ TEST_F(Spawning, AKeeperInADebuggerHoldsNobodyUpForLong) {
   EXPECT_TRUE(net::descendants_of(::getpid()).empty());
 }
 
+/// Nobody asks for anything, and join has no timeout.
+TEST_F(Spawning, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
+  for (const bool is_guard_first : {true, false}) {
+    const Gated gated;
+    Spawned ranks = gated.spawn_ranks();
+    const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+    if (is_guard_first) {
+      ASSERT_EQ(::kill(guard, SIGKILL), 0);
+    }
+    ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+    if (!is_guard_first) {
+      ASSERT_EQ(::kill(guard, SIGKILL), 0);
+    }
+    const Error error = failure_of(ranks, {});
+    EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+    expect_in(error.what(), "guard");
+    EXPECT_TRUE(nothing_is_left(2s));
+  }
+}
+
 TEST_F(Spawning, ASpawnerThatIsKilledWithAStoppedGuardLeavesNothing) {
   LaunchedJob job(LaunchedJob::Command{{TUTTI_SPAWN_PROGRAM, "fork", "deaf"}});
   ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();

@@ -3,4 +3,5 @@ for program in ip tc python3; do
   # shellcheck disable=SC2086
   command -v "$program" >/dev/null || install_packages $packages_hosts
 done
-exec python3 tools/hosts.py "$@"
+cd "$from" # CMD may be a path from there
+exec python3 "$root/tools/hosts.py" "$@"
