@@ -58,7 +58,8 @@ Backend::Call Backend::call(Type type, const char* title, bool is_async, millise
     return {batch_->work, false, this};
   }
   const std::uint64_t seq = is_message ? seq_.load() : ++seq_;
-  auto work = c10::make_intrusive<Work>(group_, Operation{type, title, seq, timeout}, inputs);
+  auto work =
+      c10::make_intrusive<Work>(group_, completions_, Operation{type, title, seq, timeout}, inputs);
   work->outputs() = outputs;
   return {std::move(work), !is_async};
 }
@@ -127,7 +128,8 @@ Backend::Ref<c10d::Work> Backend::message(Call call, const Submit& submit) {
 void Backend::startCoalescing() {
   end_batch();
   auto work = c10::make_intrusive<Work>(
-      group_, Operation{Type::COALESCED, "tutti:coalesced", seq_, options_->timeout}, Tensors());
+      group_, completions_, Operation{Type::COALESCED, "tutti:coalesced", seq_, options_->timeout},
+      Tensors());
   const std::lock_guard lock(batching_);
   batch_.emplace(Batch{std::move(work)});
 }
@@ -176,6 +178,14 @@ c10d::ErrorType Backend::getError() {
   if (error->code() == ErrorCode::kPeerLost) return c10d::ErrorType::REMOTE_ERROR;
   return c10d::ErrorType::COMM_ERROR;
 }
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+void Backend::registerCompletionHook(std::int64_t number, c10d::CompletionHook hook) {
+  completions_->add(number, [hook = std::move(hook)](std::uint64_t key) {
+    hook({.completionKey = key, .duration_ms = std::nullopt});
+  });
+}
+#endif
 
 void Backend::abort() {
   group_->retire();
@@ -534,5 +544,42 @@ Backend::Ref<c10d::Work> Backend::receive(Type type, const char* title, Tensors&
                            async, where);
   });
 }
+
+// ---- what is not there ------------------------------------------------------------------------
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+namespace {
+
+[[noreturn]] void not_there(const char* call, const char* instead) {
+  C10_THROW_ERROR(NotImplementedError, c10::str("tutti: there is no ", call, ": ", instead));
+}
+
+constexpr const char* kOtherGroup =
+    "dist.new_group(ranks, use_local_synchronization=True) makes a group of those that live";
+
+}  // namespace
+
+Backend::Ref<c10d::Window> Backend::new_window(const std::optional<at::Tensor>&) {
+  not_there("new_window", "use send and recv, or all_to_all");
+}
+c10d::ReconfigureHandle Backend::get_reconfigure_handle() const {
+  not_there("get_reconfigure_handle", kOtherGroup);
+}
+Backend::Ref<c10d::Work> Backend::reconfigure(const c10d::ReconfigureOptions&) {
+  not_there("reconfigure", kOtherGroup);
+}
+Backend::Ref<c10d::Backend> Backend::shrink(const std::vector<std::int64_t>&, int,
+                                            const Ref<Options>&) {
+  not_there("shrink", kOtherGroup);
+}
+Backend::Ref<c10d::Backend> Backend::merge(const Ref<c10d::Store>&, const Ref<Options>&, const int&,
+                                           const int&) {
+  not_there("merge", "a larger world has to be started as one");
+}
+void Backend::suspend() {
+  not_there("suspend", "a group between two calls holds shared memory alone; destroy what is idle");
+}
+void Backend::resume() { not_there("resume", "nothing can have been suspended"); }
+#endif
 
 }  // namespace tutti::python

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "c10d/group.h"
+#include "c10d/hooks.h"
 #include "c10d/operands.h"
 #include "c10d/work.h"
 
@@ -76,6 +77,19 @@ class Backend final : public c10d::Backend {
   Ref<c10d::Work> recv(Tensors& tensors, int from, int tag) override;
   Ref<c10d::Work> recvAnysource(Tensors& tensors, int tag) override;
 #ifdef C10D_BACKEND_HAS_HOOKS  // 2.15 and newer
+  bool supportsCompletionHooks() const override { return true; }
+  void registerCompletionHook(std::int64_t number, c10d::CompletionHook hook) override;
+  void unregisterCompletionHook(std::int64_t number) override { completions_->remove(number); }
+  // What is not there: each says what is instead.
+  Ref<c10d::Window> new_window(const std::optional<at::Tensor>& tensor) override;
+  c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  Ref<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override;
+  Ref<c10d::Backend> shrink(const std::vector<std::int64_t>& ranks, int flags,
+                            const Ref<Options>& options) override;
+  Ref<c10d::Backend> merge(const Ref<c10d::Store>& store, const Ref<Options>& options,
+                           const int& rank, const int& size) override;
+  void suspend() override;
+  void resume() override;
   Ref<c10d::Work> gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                      const c10d::GatherOptions& options) override;
 #endif
@@ -135,6 +149,7 @@ class Backend final : public c10d::Backend {
   std::shared_ptr<Group> group_;
   std::timed_mutex submitting_;
   std::mutex messaging_;
+  const std::shared_ptr<CompletionHooks> completions_ = std::make_shared<CompletionHooks>();
   std::mutex batching_;  // batch_
   std::optional<Batch> batch_;
   std::atomic<std::uint64_t> seq_ = 0;

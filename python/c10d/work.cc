@@ -16,6 +16,13 @@ namespace tutti::python {
 
 using c10::ivalue::Future;
 
+namespace {
+
+/// Of a Work in this process: no other one has it.
+std::atomic<std::uint64_t> next_key = 1;
+
+}  // namespace
+
 /// What outlives the Work when that goes before its operation ends.
 struct Work::State : std::enable_shared_from_this<State> {
   /// What may take Python's lock when it is freed: in a thread of torch's, or by a helper.
@@ -48,6 +55,7 @@ struct Work::State : std::enable_shared_from_this<State> {
       is_for_helper = is_abandoned || held.future;
     }
     if (record_end) record_end();
+    if (!failure) hooks->call(key);
     if (is_for_helper) run_by_helper([self = shared_from_this()] { self->follow_up(); });
   }
 
@@ -78,6 +86,8 @@ struct Work::State : std::enable_shared_from_this<State> {
   Held held;
   std::deque<MessageInfo> infos;
   std::function<void()> record_end;  // torch's profiler
+  std::shared_ptr<const CompletionHooks> hooks;
+  const std::uint64_t key = next_key.fetch_add(1);
   std::atomic<std::size_t> left = 0;
 
   std::mutex mutex;
@@ -85,13 +95,15 @@ struct Work::State : std::enable_shared_from_this<State> {
   bool has_ended = false, is_abandoned = false, is_future_complete = false;
 };
 
-Work::Work(std::shared_ptr<Group> group, const Operation& operation, const Tensors& inputs)
+Work::Work(std::shared_ptr<Group> group, std::shared_ptr<const CompletionHooks> hooks,
+           const Operation& operation, const Tensors& inputs)
     : c10d::Work(-1, operation.type, operation.title, inputs),
       group_(std::move(group)),
       state_(std::make_shared<State>()),
       seq_(operation.seq),
       timeout_(operation.timeout) {
   state_->record_end = std::move(recordFunctionEndCallback_);
+  state_->hooks = std::move(hooks);
 }
 
 Work::~Work() {
@@ -143,6 +155,10 @@ std::exception_ptr Work::exception() const {
 int Work::sourceRank() const { return state_->infos.empty() ? -1 : state_->infos.front().rank; }
 
 Tensors Work::result() { return state_->held.outputs; }
+
+#ifdef C10D_BACKEND_HAS_HOOKS
+std::uint64_t Work::getCompletionKey() const { return state_->key; }
+#endif
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   const Group::Inside inside(*group_);

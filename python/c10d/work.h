@@ -7,12 +7,16 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
+#include "c10d/hooks.h"
 #include "c10d/operands.h"
 #include "tutti/process_group.h"
 
 namespace tutti::python {
 
 class Group;
+
+/// Called with a Work's key when its operation has ended well, by the thread that ends it.
+using CompletionHooks = Hooks<std::uint64_t>;
 
 /// What an operation is for torch: for its profiler, and for who asks a Work.
 struct Operation {
@@ -31,7 +35,8 @@ struct Operation {
 /// Threads   Any, once it has begun.
 class Work final : public c10d::Work {
  public:
-  Work(std::shared_ptr<Group> group, const Operation& operation, const Tensors& inputs);
+  Work(std::shared_ptr<Group> group, std::shared_ptr<const CompletionHooks> hooks,
+       const Operation& operation, const Tensors& inputs);
   ~Work() override;
 
   /// What the operation reads and writes, the tensors that are its result, and what a recv fills
@@ -51,6 +56,9 @@ class Work final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return seq_; }
   std::chrono::milliseconds getTimeout() const override { return timeout_; }
+#ifdef C10D_BACKEND_HAS_HOOKS
+  std::uint64_t getCompletionKey() const override;
+#endif
 
  private:
   struct State;

@@ -110,6 +110,9 @@ class Backend(Ranks):
     def test_lost(self):
         self.check("lost", 3, [0, 0, -9])
 
+    def test_flight_recorder(self):
+        self.check("flight_recorder", TORCH_FR_BUFFER_SIZE="100")
+
     def test_late(self):
         self.check("late")
 

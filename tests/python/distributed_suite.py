@@ -1,10 +1,10 @@
 """PyTorch's own DistributedTest over the backend "tutti".
 
-    distributed_suite.py [--world-size N] [--gpu-tests] [--spawn] [--backend B] [--json FILE] [PATTERN ...]
+    distributed_suite.py [--world-size N] [--gpu-tests] [--spawn] [--if-full] [--backend B] [--json FILE] [PATTERN ...]
 
 PATTERN: parts of names of tests; all without. A test that fails and is not known to (known_failures.py) fails the run, and so does one
 that is known to and passes. --gpu-tests: also those written for GPUs, on the CPU (cuda_is_cpu.py). Ranks are forked; --spawn starts an
-interpreter for each, as PyTorch does it, which takes ten times as long.
+interpreter for each, as PyTorch does it, which takes ten times as long. --if-full: skipped (77) unless TUTTI_TEST_FULL is set.
 
 The gates of the suite that name other backends are opened, and nothing else of it is changed.
 """
@@ -27,6 +27,7 @@ def parse():
     parser.add_argument("--backend", default="tutti")
     parser.add_argument("--gpu-tests", action="store_true")
     parser.add_argument("--spawn", action="store_true")
+    parser.add_argument("--if-full", action="store_true")
     parser.add_argument("--at-least", type=int, default=1, help="tests that must pass")
     parser.add_argument("--json")
     parser.add_argument("patterns", nargs="*")
@@ -137,6 +138,9 @@ class Results(unittest.TestResult):
 
 def main():
     options = parse()
+    if options.if_full and "TUTTI_TEST_FULL" not in os.environ:
+        print("only with TUTTI_TEST_FULL=1")
+        return 77
     set_environment(options)
     import known_failures
     case = make_case(load(), options.spawn)

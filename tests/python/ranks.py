@@ -1,5 +1,6 @@
 """What the ranks of backend_test.py run: `ranks.py FUNCTION`, with RANK, WORLD_SIZE and MASTER_PORT set."""
 import datetime
+import json
 import os
 import signal
 import sys
@@ -269,6 +270,25 @@ def lost():
     x = torch.ones(1)
     dist.all_reduce(x, group=survivors)
     assert x[0] == SIZE - 1
+
+
+def flight_recorder():
+    """It sees what has completed and what never will, of blocking and of asynchronous calls."""
+    from torch._C._distributed_c10d import _dump_fr_trace_json
+    init()
+    x = torch.ones(5)
+    dist.all_reduce(x)
+    dist.broadcast(x, 0, async_op=True).wait()
+    hung = dist.irecv(x, 1, tag=7) if RANK == 0 else None
+    entries = json.loads(_dump_fr_trace_json(backend="tutti"))["entries"]
+    states = {entry["profiling_name"].split(" ")[0]: entry["state"] for entry in entries}
+    assert states["tutti:all_reduce"] == states["tutti:broadcast"] == "completed", states
+    assert hung is None or states["tutti:recv"] == "scheduled", states
+    if RANK == 1:
+        dist.send(x, 0, tag=7)
+    else:
+        hung.wait()
+    dist.destroy_process_group()
 
 
 def late():

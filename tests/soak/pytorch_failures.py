@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Soak `pytorch-failures`: what Python programs are told of failures over tutti, and that torchrun's restarts go on from them.
+"""Soak `pytorch-failures`: what Python programs are told of failures over tutti, that torchrun's restarts go on from them, and how programs end.
 
 Each case of tests/python/failing.py so many times with 3 ranks, the victim in turn: every survivor gets a DistBackendError within a
 second of the harm (of a late rank: of the timeout), whose text and `tutti.torch.failure` name the rank, or both sides. Then `torchrun
---max-restarts 1` with the default and the static rendezvous, where a rank ends with 3 or by SIGKILL: twice as many jobs of each.
+--max-restarts 1` with the default and the static rendezvous, where a rank ends with 3 or by SIGKILL: twice as many jobs of each; and as many of
+each way to end without destroy_process_group (tests/python/ranks.py), with Works and futures pending: the exit code is the program's own, nobody
+is told of a loss, and nothing is left.
 """
 import argparse
 import ast
@@ -20,10 +22,13 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANK = ROOT / "tests/python/failing.py"
+RANKS_PROGRAM = ROOT / "tests/python/ranks.py"
 RANKS = 3
 SOON_MS = 1000
 TIMEOUT_MS = 2000  # of the case "late"
 LIMIT = 120
+ENDS = {"ends_by_itself": 0, "ends_with_a_thread_inside": 0, "ends_by_exception": 1, "ends_by_sys_exit": 7, "ends_by_os_exit": 9}
+WITHOUT_GOODBYE = {"ends_by_os_exit", "ends_with_a_thread_inside"}  # so that the other may be told of a loss
 # What the text must say of both sides.
 SIDES = {"count": ["f32 x 11", "f32 x 10"], "dtype": ["f64", "f32"], "operation": ["broadcast", "all_reduce"], "root": ["root 1", "root 0"],
          "message_size": ["f32 x 9", "f32 x 10"]}
@@ -80,24 +85,47 @@ def objections(case, victim, answers, times):
             yield f"rank {rank}: failure names {told['ranks']}, and not {victim}: {told['text']}"
 
 
+def run_ranks(command, size, options):
+    """(exit code, stdout, stderr) of each; None where one does not end."""
+    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    processes = [subprocess.Popen([options.python, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env=environment(options, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})) for rank in range(size)]
+    try:
+        return [(process.returncode, out, err) for process in processes for out, err in [process.communicate(timeout=LIMIT)]]
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
 def run_case(case, victim, options, times):
     with tempfile.TemporaryDirectory(prefix="tutti-failing.") as folder:
-        shared = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-        processes = [subprocess.Popen([options.python, RANK, case, str(victim), f"{folder}/died"], text=True, stdout=subprocess.PIPE,
-                                      stderr=subprocess.PIPE, env=environment(options, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}))
-                     for rank in range(RANKS)]
-        try:
-            answers = []
-            for process in processes:
-                out, err = process.communicate(timeout=LIMIT)
-                answers.append((process.returncode, out, err))
-        except subprocess.TimeoutExpired:
-            return [f"a rank has not ended after {LIMIT} s"]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-    return list(objections(case, victim, answers, times))
+        answers = run_ranks([RANK, case, str(victim), f"{folder}/died"], RANKS, options)
+    return list(objections(case, victim, answers, times)) if answers else [f"a rank has not ended after {LIMIT} s"]
+
+
+def ours():
+    """What Tutti has in this machine's memory and among its sockets."""
+    sockets = {line.split()[-1] for line in pathlib.Path("/proc/net/unix").read_text().splitlines() if "@tutti" in line}
+    return sockets | set(os.listdir("/dev/shm"))
+
+
+def run_end(way, options):
+    before = ours()
+    answers = run_ranks([RANKS_PROGRAM, way], 2, options)
+    if answers is None:
+        return [f"a rank has not ended after {LIMIT} s"]
+    wrong = []
+    for rank, (code, _, err) in enumerate(answers):
+        if code != ENDS[way]:
+            wrong.append(f"rank {rank} ended with {code}, not {ENDS[way]}: {err[-1500:]}")
+        said = ["terminate called"] + ([] if way in WITHOUT_GOODBYE else ["was lost"])
+        wrong += [f"rank {rank} says {word!r}: {err[-1500:]}" for word in said if word in err]
+    if left := ours() - before:
+        wrong.append(f"left: {sorted(left)}")
+    return wrong
 
 
 def run_restart(how, rendezvous, victim, options):
@@ -125,8 +153,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--python", required=True, help="the interpreter for whose torch it was built")
-    parser.add_argument("--rounds", type=int, default=10, help="of each case (10); torchrun twice as many")
-    parser.add_argument("--only", nargs="*", help="cases, or torchrun")
+    parser.add_argument("--rounds", type=int, default=10, help="of each case (10); of torchrun's jobs and of ends twice as many")
+    parser.add_argument("--only", nargs="*", help="cases, torchrun, or ends")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(31), help="of which rank is the first victim")
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
@@ -153,6 +181,12 @@ def main():
             for number in range(2 * options.rounds):
                 keep(f"torchrun {how} {rendezvous}", number, run_restart(how, rendezvous, (options.seed + number) % RANKS, options))
             print(f"pytorch-failures: torchrun, {how}, {rendezvous} rendezvous: {2 * options.rounds} jobs, {len(wrong)} wrong so far", flush=True)
+    for way in ENDS:
+        if options.only and "ends" not in options.only:
+            continue
+        for number in range(2 * options.rounds):
+            keep(way, number, run_end(way, options))
+        print(f"pytorch-failures: {way}: {2 * options.rounds} programs of two ranks, {len(wrong)} wrong so far", flush=True)
     print(f"pytorch-failures: {time.monotonic() - started:.0f} s, {len(wrong)} wrong")
     if options.out:
         options.out.write_text(json.dumps({"soak": "pytorch-failures", "seed": options.seed, "rounds": options.rounds,

@@ -1,4 +1,4 @@
-# ./dev bench peers [ARGS] | net [ARGS] | backends [ARGS] | neighbours [ARGS] | training [ARGS] | init [ARGS] | micro [--before BUILD]
+# ./dev bench peers [ARGS] | net [ARGS] | backends [ARGS] | neighbours [ARGS] | training [ARGS] | pytorch [ARGS] | init [ARGS] | micro [--before BUILD]
 name=${1:-}
 [ $# -gt 0 ] && shift
 # shellcheck disable=SC2086
@@ -31,6 +31,12 @@ case "$name" in
     build release -DTUTTI_BUILD_BENCH=ON -DTUTTI_WITH_TORCH=ON
     python3 bench/peers/training.py --build build/release --python "$(tools/python_torch.sh --where "$root/third_party")/bin/python" "$@"
     ;;
+  pytorch)
+    # shellcheck disable=SC2086
+    install_packages $packages_torch
+    tools/python_torch.sh "$root/third_party" || die 1 "bench pytorch needs Python's torch, which could not be had"
+    build release && python3 bench/peers/pytorch.py --build build/release --python "$(tools/python_torch.sh --where "$root/third_party")/bin/python" "$@"
+    ;;
   micro)
     build release -DTUTTI_BUILD_BENCH=ON
     if [ "${1:-}" = --before ]; then # in turns: the machine changes from minute to minute
@@ -42,5 +48,5 @@ case "$name" in
       build/release/bench/micro/call_cost "$@"
     fi
     ;;
-  *) die 2 "unknown bench '$name' (peers, net, backends, neighbours, training, init, micro)" ;;
+  *) die 2 "unknown bench '$name' (peers, net, backends, neighbours, training, pytorch, init, micro)" ;;
 esac
