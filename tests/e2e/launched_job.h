@@ -15,6 +15,14 @@
 
 namespace tutti::e2e {
 
+/// ASan reads its options there, and what its search for leaks needs at exit: a program built with
+/// it fails without a /proc of its own.
+#if defined(__has_feature)
+inline constexpr bool kNeedsProc = __has_feature(address_sanitizer);
+#else
+inline constexpr bool kNeedsProc = false;
+#endif
+
 using namespace std::chrono_literals;
 
 /// The process below `root` that calls itself so; -1: there is none.
