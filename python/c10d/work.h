@@ -15,9 +15,6 @@ namespace tutti::python {
 
 class Group;
 
-/// Called with a Work's key when its operation has ended well, by the thread that ends it.
-using CompletionHooks = Hooks<std::uint64_t>;
-
 /// What an operation is for torch: for its profiler, and for who asks a Work.
 struct Operation {
   c10d::OpType type;
