@@ -34,7 +34,7 @@ bool cuts(const Plan& plan) {
 }
 
 /// Times that are long beside what a busy machine takes to run somebody; and beside that in which
-/// hosts part, where a link is cut.
+/// hosts part, where a link is cut. What is to last about as long as the timeout lasts longer.
 void stretch(Plan& plan) {
   constexpr std::chrono::milliseconds kShortest = 1500ms, kLongest = 2000ms;
   const auto timeout = cuts(plan) ? 2 * kParts : std::clamp(5 * plan.timeout, kShortest, kLongest);
@@ -47,6 +47,8 @@ void stretch(Plan& plan) {
   plan.patience = stretched(plan.patience);
   for (Fault& fault : plan.faults) {
     fault.lasts = std::min<std::chrono::nanoseconds>(stretched(fault.lasts), 2 * timeout);
+    if (!cuts(plan) && fault.lasts > timeout * 3 / 4)
+      fault.lasts = std::max<std::chrono::nanoseconds>(fault.lasts, timeout * 5 / 4);
     if (cuts(plan) && fault.lasts > kHeals)
       fault.lasts = std::max<std::chrono::nanoseconds>(fault.lasts, kParts);
   }
@@ -76,6 +78,15 @@ void pin(Plan& plan) {
   fault.at = is_inside ? *told[rank].reached : random.below(plan.steps.size() + 1);
   fault.is_pinned = true;
   if (fault.kind == FaultKind::die) fault.lasts = random.chance(0.5) ? 0us : 1us;
+}
+
+/// Between real hosts what a rank has sent needs a connection: it gets across before the rank, or
+/// its host, stops.
+void let_arrive(Plan& plan) {
+  const Fault fault = plan.faults.front();
+  if (plan.hosts() > 1 && (fault.kind == FaultKind::stop || fault.kind == FaultKind::freeze))
+    plan.faults.push_back(
+        {.kind = FaultKind::late, .who = fault.who, .at = fault.at, .lasts = plan.timeout / 16});
 }
 
 /// All ranks have come as far as the one that cuts the link: none is about to start, which needs
@@ -172,6 +183,24 @@ bool is_slowness(const Fault& fault) {
          (fault.kind == FaultKind::cut && fault.lasts <= kHeals);
 }
 
+/// Ranks wake together that stopped together. If the others' time is over by then, it depends on
+/// which of them looks first whether the others are called late.
+bool stops_several_for_long(const Plan& plan, const Fault& fault) {
+  if (fault.lasts < plan.timeout) return false;
+  int stopped = 0;
+  for (int rank = 0; rank < plan.ranks(); ++rank) {
+    const bool with_host =
+        fault.kind == FaultKind::freeze && plan.host_of(rank) == plan.host_of(fault.who);
+    const auto process_of = [&](int each) {
+      return plan.process_of[static_cast<std::size_t>(each)];
+    };
+    const bool with_process =
+        fault.kind == FaultKind::stop && process_of(rank) == process_of(fault.who);
+    if (with_host || with_process) ++stopped;
+  }
+  return stopped > 1;
+}
+
 /// Simulated hosts share the memory of their data: what a rank has sent lies in bounded rings, and
 /// between real hosts in connections, the next one behind it; and what several ranks of a real host
 /// are to get comes to one of them. Null: it can be run.
@@ -180,6 +209,8 @@ const char* why_only_simulated(const Plan& plan) {
   const Fault& fault = plan.faults.front();
   if (fault.kind == FaultKind::cut && fault.other >= 0 && plan.hosts() > 2)
     return "it parts two hosts that a third one reaches: either may be named";
+  if (stops_several_for_long(plan, fault))
+    return "of ranks that are stopped together for long it depends on which one wakes first";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
   const bool dies = fault.kind == FaultKind::die || fault.kind == FaultKind::lose;
   if (dies && fault.at > 0 && fault.at <= plan.steps.size() &&
@@ -210,6 +241,9 @@ const char* why_only_simulated(const Plan& plan) {
     return "between hosts data go through ranks that are not there";
   if (is_slowness(fault) && std::count_if(first, plan.steps.end(), for_some) > 1)
     return "what a rank sends too early lies in a connection";
+  if (is_slowness(fault) && fault.lasts >= plan.timeout &&
+      std::any_of(first, plan.steps.end(), lies_in_a_connection))
+    return "what goes to or through a rank that is late for long lies in a connection";
   return nullptr;
 }
 
@@ -255,6 +289,7 @@ json expect_drawn(Plan plan) {
   if (plan.ranks() > kMostRanks) return left_out(plan, "it has more than 16 ranks");
   stretch(plan);
   pin(plan);
+  let_arrive(plan);
   if (const char* why = why_only_simulated(plan)) return left_out(plan, why);
   if (cuts(plan)) gather(plan);
   return expect(plan);

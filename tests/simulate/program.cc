@@ -27,8 +27,7 @@ class Program {
     follow();
     settle(-1);
     // Late to its end, wherever that is.
-    const Fault* const fault = fault_at(plan_.steps.size() + 1);
-    if (fault != nullptr && fault->kind == FaultKind::late) around_.pause(fault->lasts);
+    if (const Fault* const late = late_at(plan_.steps.size() + 1)) around_.pause(late->lasts);
     while (!groups_.empty()) {
       const int group = groups_.rbegin()->first;
       // Else the destructor does.
@@ -69,11 +68,14 @@ class Program {
   void follow() {
     bool goes_on = make(0);
     for (std::size_t step = 0; step <= plan_.steps.size() && goes_on; ++step) {
+      if (happened_.told != nullptr) told().reached = step;
+      if (const Fault* const late = late_at(step)) {
+        happened_.befallen = operation_at(step, FaultKind::late);
+        around_.pause(late->lasts);
+      }
       const Fault* const fault = fault_at(step);
       const FaultKind kind = fault != nullptr ? fault->kind : FaultKind::none;
       if (fault != nullptr) happened_.befallen = operation_at(step, kind);
-      if (happened_.told != nullptr) told().reached = step;
-      if (kind == FaultKind::late) around_.pause(fault->lasts);
       if (kind == FaultKind::quit) return;
       if (fault != nullptr) around_.befall(*fault);
       slow_ = kind == FaultKind::slow ? fault->lasts : 0ns;
@@ -147,9 +149,14 @@ class Program {
     return carry_out(std::move(task), receives ? step.how_to : step.how);
   }
 
-  const Fault* fault_at(std::size_t step) const {
+  const Fault* late_at(std::size_t step) const { return fault_at(step, true); }
+
+  /// What befalls this rank there once it has come, however late.
+  const Fault* fault_at(std::size_t step, bool is_late = false) const {
     for (const Fault& fault : plan_.faults)
-      if (fault.who == rank_ && fault.at == step && is_at_step(fault)) return &fault;
+      if (fault.who == rank_ && fault.at == step && is_at_step(fault) &&
+          (fault.kind == FaultKind::late) == is_late)
+        return &fault;
     return nullptr;
   }
 
