@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,7 +18,7 @@ using Bytes = std::vector<std::uint8_t>;
 Bytes bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
-/// Only waiting takes a time there; the other calls have the store's own timeout.
+/// Its calls have the store's own timeout; only the wait for a key has ours.
 class StoreAdapter final : public Store {
  public:
   explicit StoreAdapter(c10::intrusive_ptr<c10d::Store> base) : base_(std::move(base)) {
@@ -60,17 +61,16 @@ class StoreAdapter final : public Store {
   bool erase(std::string_view key, Timeout) override {
     return asked([&] { return base_->deleteKey(std::string(key)); });
   }
-  /// Stores say in errors of different types that the time has passed.
+  /// By looking again and again: a wait of torch's own that ends with its time prints warnings,
+  /// and whoever meets waits for a little while many times.
   void wait(std::span<const std::string> keys, Timeout timeout) override {
-    const Timeout least(1);  // 0 would be for ever
-    timeout = std::max(timeout, least);
+    constexpr Timeout kLongest(20);
     const auto began = Clock::now();
-    try {
-      base_->wait({keys.begin(), keys.end()}, timeout);
-    } catch (const std::exception& error) {
-      if (Clock::now() - began < timeout) refuse(error);
-      throw Error(ErrorCode::kTimeout, "not in torch's store after " +
-                                           std::to_string(timeout.count()) + " ms: " + keys[0]);
+    for (Timeout pause(1); !check(keys, timeout); pause = std::min(2 * pause, kLongest)) {
+      if (Clock::now() - began >= timeout)
+        throw Error(ErrorCode::kTimeout, "not in torch's store after " +
+                                             std::to_string(timeout.count()) + " ms: " + keys[0]);
+      std::this_thread::sleep_for(pause);
     }
   }
   bool check(std::span<const std::string> keys, Timeout) override {

@@ -68,6 +68,10 @@ class Backend(Ranks):
     def test_registration(self):
         self.check("registration")
 
+    def test_awaited_at_the_meeting(self):
+        for _, text in self.check("awaited_at_the_meeting"):
+            self.assertEqual(text, "")  # no warning of torch's store
+
     def test_named_by_device(self):
         self.check("named_by_device")
 

@@ -46,6 +46,14 @@ def registration():
     dist.destroy_process_group()
 
 
+def awaited_at_the_meeting():
+    dist.init_process_group("gloo")
+    if RANK == 1:
+        time.sleep(0.5)
+    dist.new_group(backend="tutti")
+    dist.destroy_process_group()
+
+
 def named_by_device():
     dist.init_process_group("cpu:tutti")
     x = torch.ones(3)
