@@ -5,11 +5,12 @@
 #   tools/libtorch.sh --wheels FOLDER           fetch into FOLDER/download and check; unpack nothing
 #   tools/libtorch.sh --where FOLDER            print where it is (or will be)
 # --oldest with any of these: the oldest version that Tutti is tested with. Wheels before it have another C++ ABI than Debian.
+# --oldest-python with any of these: the oldest one for whose Python the backend of torch.distributed is built.
 # --cuda with any of these: FOLDER/cuda-libtorch-VERSION, with the CUDA libraries that programs are linked with, and without
 # those of NVIDIA's that they need to run: the version that GPU machines have as Python's torch (./dev gpu --prepare).
 set -euo pipefail
 
-usage="usage: tools/libtorch.sh [--oldest | --cuda] [--from WHEELS | --keep | --wheels | --where] FOLDER"
+usage="usage: tools/libtorch.sh [--oldest | --oldest-python | --cuda] [--from WHEELS | --keep | --wheels | --where] FOLDER"
 version=2.15.0 python=3.11 kind=libtorch megabytes="555 MB to download, 550 MB unpacked"
 wheels="\
 torch==2.15.0                   48c2d861134c0b5697c7602cb5ffa68f62a2989fdcd1717e593356f67996ca1e torch-2.15.0-cp311-cp311-manylinux_2_28_x86_64.whl
@@ -21,6 +22,12 @@ oldest() {
 torch==2.7.0                     fd5cfbb4c3bbadd57ad1b27d56a28008f8d8753733411a140fcfb84d7f933a25 torch-2.7.0-cp311-cp311-manylinux_2_28_x86_64.whl
 nvidia-cuda-runtime-cu12==12.6.77 a84d15d5e1da416dd4774cb42edf5e954a3e60cc945698dc1d5be02321c44dc8 nvidia_cuda_runtime_cu12-12.6.77-py3-none-manylinux2014_x86_64.whl
 nvidia-cuda-cupti-cu12==12.6.80   a3eff6cdfcc6a4c35db968a06fcadb061cbc7d6dde548609a941ff8701b98b73 nvidia_cuda_cupti_cu12-12.6.80-py3-none-manylinux2014_x86_64.whl"
+}
+oldest_python() {
+  version=2.11.0 megabytes="532 MB to download, 550 MB unpacked"
+  wheels="\
+torch==2.11.0                   7aa2f9bbc6d4595ba72138026b2074be1233186150e9292865e04b7a63b8c67a torch-2.11.0-cp311-cp311-manylinux_2_28_x86_64.whl
+$(tail -n +2 <<<"$wheels")"
 }
 cuda() {
   version=2.11.0 python=3.12 kind=cuda-libtorch megabytes="531 MB to download, 960 MB unpacked"
@@ -44,6 +51,7 @@ while [ $# -gt 1 ]; do
     --wheels) keep=1 only_wheels=1; shift ;;
     --where) where=1; shift ;;
     --oldest) oldest; shift ;;
+    --oldest-python) oldest_python; shift ;;
     --cuda) cuda; shift ;;
     *) die "unknown option '$1'; $usage" ;;
   esac

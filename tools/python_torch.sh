@@ -2,11 +2,11 @@
 # Makes a virtual environment with Python's torch, for tests of torchrun and of Python programs beside ours.
 #   tools/python_torch.sh FOLDER            make FOLDER/python-torch-VERSION, once, from the wheels of tools/libtorch.sh
 #   tools/python_torch.sh --where FOLDER    print where it is (or will be)
+# --oldest before any of these: the oldest torch for which the backend of torch.distributed is built.
 # It computes on CPUs alone. The wheel's other libraries want 3 GB of CUDA, of which nothing is ever called: stubs stand in for them.
 set -euo pipefail
 
-# What torch.distributed imports besides torch, what its own tests import, and torchvision, for its models, with what it imports; the hash of
-# torch's own wheel is checked by tools/libtorch.sh. This torchvision asks for torch 2.14 or newer; there is none of 2.15.
+# What torch.distributed imports besides torch, and what its own tests import; the hash of torch's own wheel is checked by tools/libtorch.sh.
 needed="\
 typing_extensions==4.15.0 --hash=sha256:f0fa19c6845758ab08074a0cfa8b7aecb71c999ca73d62883bc25cc018c4e548
 sympy==1.14.0 --hash=sha256:e091cc3e99d2141a0ba2847328f5479b05d94a6635cb96148ccb3f34671bd8f5
@@ -16,8 +16,10 @@ setuptools==81.0.0 --hash=sha256:fdd925d5c5d9f62e4b74b30d6dd7828ce236fd6ed998a08
 filelock==4.3.1 --hash=sha256:79e43df8e9fe509cd83a3899a7c186c8077cbbe4d200a1ed3705c2f3bb6bc487
 fsspec==2026.9.0 --hash=sha256:8dd6e646e99ea382bd85f97a45e6b526a442d79423a7dc673f1e2756d05fcb5f
 networkx==3.6.1 --hash=sha256:d47fbf302e7d9cbbb9e2555a0d267983d2aa476bac30e90dfbe5669bd57f3762
+numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93"
+# For its models, with what it imports. It asks for torch 2.14 or newer; there is none of 2.15.
+torchvision="\
 torchvision==0.29.2 --hash=sha256:0875f7a23bd298813240f716c56df44ce72ddb45146589442a38edd0e1f59637
-numpy==2.4.6 --hash=sha256:89cd468399cfd2504718f0ba50e410dca55a170b61a02ad92bb18c8a65186e93
 pillow==13.0.0 --hash=sha256:a625df9a2a5597fa5e5266e01aefc82604bb85d291e3547981e863560d75da6c"
 
 die() {
@@ -26,11 +28,18 @@ die() {
 }
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+modules="torch.distributed.run, torch.nn.parallel" which=()
+if [ "${1:-}" = --oldest ]; then
+  which=(--oldest-python)
+  shift
+else
+  needed+=$'\n'$torchvision modules+=", torchvision.models"
+fi
 where=
 if [ "${1:-}" = --where ]; then where=1; shift; fi
 folder=${1:-}
-[ -n "$folder" ] || die "usage: tools/python_torch.sh [--where] FOLDER"
-libtorch=$(dirname "$("$tools/libtorch.sh" --where "$folder")")
+[ -n "$folder" ] || die "usage: tools/python_torch.sh [--oldest] [--where] FOLDER"
+libtorch=$(dirname "$("$tools/libtorch.sh" "${which[@]}" --where "$folder")")
 version=${libtorch##*-}
 target=$(dirname "$libtorch")/python-torch-$version
 if [ -n "$where" ]; then
@@ -49,7 +58,7 @@ pip=$(command -v pip3 || command -v pip) || die "pip is missing; install the Deb
 
 start=$SECONDS
 echo "python_torch: making Python's torch $version: 1.4 GB in ${target#"$PWD/"}, 590 MB to download unless they are at hand" >&2
-"$tools/libtorch.sh" --wheels "$folder"
+"$tools/libtorch.sh" "${which[@]}" --wheels "$folder"
 download=$folder/download
 rm -rf "$target"
 "$python" -m venv --without-pip "$target"
@@ -91,7 +100,7 @@ stub libnccl.so.2 '^p?nccl'
 stub libnvrtc.so.13 '^nvrtc'
 stub libnvshmem_host.so.3 '^nvshmem'
 
-"$target/bin/python" -c 'import torch.distributed.run, torch.nn.parallel, torchvision.models' >"$work/said" 2>&1 || {
+"$target/bin/python" -c "import $modules" >"$work/said" 2>&1 || {
   tail -n 3 "$work/said" >&2
   die "Python's torch $version does not load; its last words stand above"
 }

@@ -15,6 +15,22 @@ namespace {
 using std::chrono::milliseconds;
 using Type = c10d::OpType;
 
+/// What 2.15 calls coalesced calls; 2.11 has one name for them.
+template <class T>
+constexpr T coalesced_all_gather() {
+  if constexpr (requires { T::ALLGATHER_INTO_TENSOR_COALESCED; })
+    return T::ALLGATHER_INTO_TENSOR_COALESCED;
+  else
+    return T::COALESCED;
+}
+template <class T>
+constexpr T coalesced_reduce_scatter() {
+  if constexpr (requires { T::REDUCE_SCATTER_TENSOR_COALESCED; })
+    return T::REDUCE_SCATTER_TENSOR_COALESCED;
+  else
+    return T::COALESCED;
+}
+
 at::Tensor& only(Tensors& tensors) {
   TORCH_CHECK_VALUE(tensors.size() == 1, "tutti: a call takes one tensor, not ", tensors.size());
   return tensors[0];
@@ -348,8 +364,7 @@ Backend::Ref<c10d::Work> Backend::allgather_into_tensor_coalesced(
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
   const milliseconds timeout = timeout_or_own(options.timeout);
-  Call to = call(Type::ALLGATHER_INTO_TENSOR_COALESCED, "tutti:all_gather", true, timeout, inputs,
-                 outputs);
+  Call to = call(coalesced_all_gather<Type>(), "tutti:all_gather", true, timeout, inputs, outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
   return submit_each(std::move(to), inputs.size(), [&](std::size_t i, const Where& where) {
@@ -439,8 +454,8 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
   const milliseconds timeout = timeout_or_own(options.timeout);
-  Call to = call(Type::REDUCE_SCATTER_TENSOR_COALESCED, "tutti:reduce_scatter", true, timeout,
-                 inputs, outputs);
+  Call to = call(coalesced_reduce_scatter<Type>(), "tutti:reduce_scatter", true, timeout, inputs,
+                 outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};

@@ -48,7 +48,8 @@ ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
     case Op::BXOR:
       return ReduceOp::bxor;
     case Op::PREMUL_SUM: {
-      const auto& factor = *static_cast<const c10d::PreMulSumSupplement*>(op.supplement_.get());
+      const auto& factor = *static_cast<const c10d::NCCLPreMulSumSupplement*>(
+          op.supplement_.get());  // any backend's
       return ReduceOp::premul_sum(factor.tensor_factor.defined()
                                       ? factor.tensor_factor.item<double>()
                                       : factor.double_factor);

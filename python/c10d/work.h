@@ -52,8 +52,8 @@ class Work final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return seq_; }
-  std::chrono::milliseconds getTimeout() const override { return timeout_; }
 #ifdef C10D_BACKEND_HAS_HOOKS
+  std::chrono::milliseconds getTimeout() const override { return timeout_; }
   std::uint64_t getCompletionKey() const override;
 #endif
 

@@ -3,6 +3,8 @@ SYNC_BATCH_NORM = "torch's SyncBatchNorm refuses modules on the CPU, over gloo t
 NCCL = "makes a group of NCCL's by its name"
 DEVICE_IDS = "looks at device_ids, which cuda_is_cpu.py takes away"
 
+OF_GLOO = "torch before 2.15 gives monitored_barrier to gloo alone"
+
 ALWAYS = {"test_ddp_logging_data_cpu": "torch logs the name of every backend that is not its own as 'custom'"}
 OF_GPU_TESTS = {
     "test_DistributedDataParallel_SyncBatchNorm": SYNC_BATCH_NORM,
@@ -22,7 +24,9 @@ OF_GPU_TESTS = {
     "test_monitored_barrier_allreduce_hang_wait_all_ranks": NCCL,
     "test_nccl_high_priority_stream": NCCL,
 }
+OF_OLDER_TORCH = {"test_monitored_barrier_gloo": OF_GLOO, "test_monitored_barrier_gloo_subgroup": OF_GLOO}
 
 
-def of(options):
-    return {**ALWAYS, **(OF_GPU_TESTS if options.gpu_tests else {})}
+def of(options, torch_version):
+    older = tuple(map(int, torch_version.split(".")[:2])) < (2, 15)
+    return {**ALWAYS, **(OF_GPU_TESTS if options.gpu_tests else {}), **(OF_OLDER_TORCH if older else {})}

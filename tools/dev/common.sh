@@ -66,7 +66,7 @@ watch_build() { # watch_build LOG
   done
 }
 
-# build PRESET [CMAKE-ARGS...]: configures and builds, $build_target or everything.
+# build PRESET [CMAKE-ARGS...]: configures and builds the targets $build_target, or everything.
 build() {
   local preset=$1 log start=$SECONDS watcher good=yes
   shift
@@ -80,7 +80,8 @@ build() {
   : >"$log"
   watch_build "$log" &
   watcher=$!
-  { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target "${build_target:-all}"; } >"$log" 2>&1 || good=no
+  # shellcheck disable=SC2086
+  { cmake --preset "$preset" "$@" && cmake --build "build/$preset" --target ${build_target:-all}; } >"$log" 2>&1 || good=no
   kill "$watcher" 2>/dev/null || true
   wait "$watcher" 2>/dev/null || true
   if [ $good = no ]; then

@@ -77,5 +77,10 @@ if [ -n "$full" ] && [ -z "$name" ]; then
   oldest=$(tools/libtorch.sh --oldest --where "$root/third_party")
   TORCH_ROOT=$oldest build_target=torch_tests build oldest -DTUTTI_WERROR=ON
   run_tests oldest -j "$(($(nproc) + 1))" -R '^ddp_torch$|^ddp\.training$'
+  if tools/python_torch.sh --oldest "$root/third_party"; then
+    oldest=$(tools/python_torch.sh --oldest --where "$root/third_party")
+    build_target="tutti_c10d tutti_cli" build oldest-python -DTUTTI_WERROR=ON "-DTUTTI_PYTHON=$oldest/bin/python"
+    run_tests oldest-python -R '^python\.'
+  fi
 fi
 python3 tools/test_summary.py "$results"/*.xml
