@@ -177,7 +177,9 @@ TEST(HostsSecurity, StrangersAtADoorDisturbNobody) {
             if (crowd.size() > 400) crowd.pop_front();  // as many as there are descriptors for
             if (i % 200 == 0) disturb(door, i / 200);
           }
-          if (!kKeepsFreed) EXPECT_LT(resident_bytes() - before, 32 << 20);
+          if (!kKeepsFreed) {
+            EXPECT_LT(resident_bytes() - before, 32 << 20);
+          }
         }
         for (int i = 0; i < 20; ++i) world.all_reduce(data);
         EXPECT_EQ(data[17], static_cast<float>(1 << 21));

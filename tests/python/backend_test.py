@@ -72,6 +72,9 @@ class Backend(Ranks):
         for _, text in self.check("awaited_at_the_meeting"):
             self.assertEqual(text, "")  # no warning of torch's store
 
+    def test_not_there(self):
+        self.check("not_there")
+
     def test_named_by_device(self):
         self.check("named_by_device")
 

@@ -54,6 +54,26 @@ def awaited_at_the_meeting():
     dist.destroy_process_group()
 
 
+def not_there():
+    init()
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    survivors = "dist.new_group(ranks, use_local_synchronization=True)"
+    calls = {"new_window": ((), "use send and recv, or all_to_all"), "get_reconfigure_handle": ((), survivors), "shrink": (([1],), survivors),
+             "merge": ((dist.HashStore(), backend.options, 0, 2), "a larger world has to be started as one"),
+             "suspend": ((), "destroy what is idle"), "resume": ((), "nothing can have been suspended")}
+    for name, (arguments, instead) in calls.items():
+        try:
+            getattr(backend, name)(*arguments)
+        except NotImplementedError as error:
+            assert f"tutti: there is no {name}: " in str(error) and instead in str(error), error
+        else:
+            raise AssertionError(f"{name} is there")
+    x = torch.ones(1)
+    dist.all_reduce(x)  # the group is as it was
+    assert x[0] == SIZE
+    dist.destroy_process_group()
+
+
 def named_by_device():
     dist.init_process_group("cpu:tutti")
     x = torch.ones(3)
