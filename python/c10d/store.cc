@@ -1,6 +1,7 @@
 #include "c10d/store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -64,14 +65,18 @@ class StoreAdapter final : public Store {
   /// By looking again and again: a wait of torch's own that ends with its time prints warnings,
   /// and whoever meets waits for a little while many times.
   void wait(std::span<const std::string> keys, Timeout timeout) override {
-    constexpr Timeout kLongest(20);
+    constexpr std::int64_t kLongest = 50;
     const auto began = Clock::now();
-    for (Timeout pause(1); !check(keys, timeout); pause = std::min(2 * pause, kLongest)) {
-      if (Clock::now() - began >= timeout)
+    while (!check(keys, timeout)) {
+      const auto left = timeout - std::chrono::duration_cast<Timeout>(Clock::now() - began);
+      if (left.count() <= 0)
         throw Error(ErrorCode::kTimeout, "not in torch's store after " +
                                              std::to_string(timeout.count()) + " ms: " + keys[0]);
-      std::this_thread::sleep_for(pause);
+      const std::int64_t pause = pause_ms_.load();
+      pause_ms_ = std::min(2 * pause, kLongest);
+      std::this_thread::sleep_for(std::min(left, Timeout(pause)));
     }
+    pause_ms_ = 1;
   }
   bool check(std::span<const std::string> keys, Timeout) override {
     return asked([&] { return base_->check({keys.begin(), keys.end()}); });
@@ -95,6 +100,7 @@ class StoreAdapter final : public Store {
     }
   }
   c10::intrusive_ptr<c10d::Store> base_;
+  std::atomic<std::int64_t> pause_ms_ = 1;  ///< before the next look: longer while nothing comes
 };
 
 }  // namespace
