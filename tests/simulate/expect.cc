@@ -232,10 +232,11 @@ const char* why_only_simulated(const Plan& plan) {
   if (makes_another_leave(plan, fault))
     return "a second rank leaves, as a group is not made: either may be named";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
-  const bool dies = fault.kind == FaultKind::die || fault.kind == FaultKind::lose;
-  if (dies && fault.at > 0 && fault.at <= plan.steps.size() &&
-      plan.steps[fault.at - 1].kind == StepKind::make)
-    return "members of a group connect once they have met";
+  const bool ends_others = fault.kind == FaultKind::die || fault.kind == FaultKind::lose ||
+                           fault.kind == FaultKind::abort;
+  const bool has_just_met = fault.at == 0 || (fault.at <= plan.steps.size() &&
+                                              plan.steps[fault.at - 1].kind == StepKind::make);
+  if (ends_others && has_just_met) return "members of a group connect once they have met";
   const auto lies_in_a_connection = [](const PlanStep& step) {
     constexpr int kRoot = 0, kAnother = 1;
     Request request;
