@@ -21,12 +21,12 @@ function(tutti_gpu_program name timeout)
   set_property(GLOBAL APPEND PROPERTY TUTTI_GPU_PROGRAMS "$<TARGET_FILE:${name}> ${timeout} ${ARGN}")
 endfunction()
 
-# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s] [LAYOUTS l ...]): one GoogleTest program; one
-# ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in TUTTI_TEST_LAYOUT. Labels:
-# none for the core (runs under every sanitizer), `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`,
-# `package`, `gpu` (tutti_gpu_program).
+# tutti_test(NAME SOURCES a.cc ... [LINKS t ...] [LABEL l] [TIMEOUT s] [LAYOUTS l ...] [ALONE SUITE.TEST]): one GoogleTest
+# program; one ctest entry per test, and one more per layout, NAME_LAYOUT.TEST, which finds the word in
+# TUTTI_TEST_LAYOUT. ALONE: the test that runs beside no other. Labels: none for the core (runs under every sanitizer),
+# `threads` (thread-ranks only: also under TSan), `torch`, `mpi`, `soak`, `package`, `gpu` (tutti_gpu_program).
 function(tutti_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL" "SOURCES;LINKS;LABELS;LAYOUTS" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT;LABEL;ALONE" "SOURCES;LINKS;LABELS;LAYOUTS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   tutti_test_code(${name})
   target_link_libraries(${name} PRIVATE GTest::gtest_main ${ARG_LINKS})
@@ -45,6 +45,12 @@ function(tutti_test name)
   if(gpu IN_LIST ARG_LABEL)
     tutti_gpu_program(${name} ${ARG_TIMEOUT} device)
   endif()
+  set(beside_others)
+  if(ARG_ALONE)
+    set(beside_others TEST_FILTER "-${ARG_ALONE}")
+    gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 TEST_PREFIX "${name}." TEST_FILTER ${ARG_ALONE}
+      TEST_LIST ${name}_alone_tests PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}" RUN_SERIAL ON)
+  endif()
   foreach(layout "" ${ARG_LAYOUTS})
     set(prefix ${name})
     set(where)
@@ -53,7 +59,7 @@ function(tutti_test name)
       set(where ENVIRONMENT TUTTI_TEST_LAYOUT=${layout})
     endif()
     gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 NO_PRETTY_VALUES TEST_PREFIX "${prefix}."
-      TEST_LIST ${prefix}_tests PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}" ${where})
+      ${beside_others} TEST_LIST ${prefix}_tests PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${labels}" ${where})
   endforeach()
 endfunction()
 
