@@ -161,8 +161,10 @@ class ProcessGroup::Impl {
   group::Parts next_child(std::span<const int> ranks, bool of_survivors);
   group::Parts child_parts(std::span<const int> ranks, std::uint64_t times,
                            bool of_survivors) const;
-  /// Refuses what is wrong with `request`, and gives it the stream of its buffers.
-  void admit(Request& request, bool blocking);
+  /// Refuses what is wrong with `request`; how it gets to a backend.
+  Way admit(Request& request, bool blocking);
+  /// Of a request of device memory, or once the group has used such; gives it its stream.
+  void admit_to_device(Request& request);
   template <class Call>
   void at_device(const Request& request, Call&& call) const;
   const device::Cuda& cuda() const;
@@ -180,10 +182,10 @@ class ProcessGroup::Impl {
   Answer answer(const OpKey& key) const;
   Way way_of(const Request& request) const noexcept;
   /// Refuses what nobody here does.
-  void find_way(const Request& request);
+  Way find_way(const Request& request);
   [[noreturn]] void throw_closed(const Request& request) const;
-  /// Gives `request` the next number; returns the last one, for undo.
-  Number number(Request& request);
+  /// Gives `request` the next number.
+  void number(Request& request, Way way);
   std::unique_ptr<group::Foreign> make_foreign(const std::shared_ptr<Backend>& backend,
                                                group::Side& side);
   void dispatch(const Request& request);
@@ -191,13 +193,13 @@ class ProcessGroup::Impl {
   bool is_direct(const Request& request) const noexcept { return way_of(request) == Way::direct; }
   void dispatch_direct(const Request& request);
   Work start_direct(const Request& request);
-  bool is_for_device_queue(const Request& request) const noexcept;
+  bool is_for_device_queue(const Request& request, Way way) const noexcept;
   /// The pieces of a collective, numbered; `request` gets the number of the first.
-  std::vector<Request> pieces_of(Request& request);
+  std::vector<Request> pieces_of(Request& request, Way way);
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
   void fail_alone(const Error& failure) const noexcept;
-  Work start_message(const Request& request);
+  Work start_message(const Request& request, Way way);
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;
   /// What close does, and the destructor (which has no line), which tells nobody of a failure.
@@ -216,7 +218,10 @@ class ProcessGroup::Impl {
   void told(ErrorCode code) const noexcept;
   void fail(const Cause& cause) const noexcept;
 
+  static Request blank(const group::Parts& parts) noexcept;
+
   group::Parts parts_;
+  const Request blank_;        ///< what all requests have in common
   control::Callers& callers_;  // of the world
   BackendInfo info_;
   const int exceptions_at_birth_;

@@ -80,6 +80,7 @@ ProcessGroup make_group(Parts parts, const control::Membership* parent, const Wh
 
 ProcessGroup::Impl::Impl(group::Parts parts)
     : parts_(std::move(parts)),
+      blank_(blank(parts_)),
       callers_(parts_.host->callers()),
       info_(parts_.backend->info()),
       exceptions_at_birth_(std::uncaught_exceptions()),

@@ -74,16 +74,24 @@ void watched(const Request& request, Operation&& operation) {
 
 }  // namespace
 
+Request ProcessGroup::Impl::blank(const group::Parts& parts) noexcept {
+  Request request;
+  request.group = parts.id;
+  request.arrive = Deadline::after(parts.arrive);
+  request.stall = Deadline::after(parts.stall);
+  request.observer = parts.observer.get();
+  return request;
+}
+
 Request ProcessGroup::Impl::request(Op op, const Timeout& timeout,
                                     const Where& where) const noexcept {
-  Request request;
+  Request request = blank_;
   request.op = op;
-  request.group = parts_.id;
-  request.arrive = Deadline::after(timeout.value_or(parts_.arrive));
-  request.has_own_timeout = timeout.has_value();
-  request.stall = Deadline::after(parts_.stall);
   request.where = where;
-  request.observer = parts_.observer.get();
+  if (timeout) {
+    request.arrive = Deadline::after(*timeout);
+    request.has_own_timeout = true;
+  }
   return request;
 }
 
@@ -105,18 +113,23 @@ void ProcessGroup::Impl::at_device(const Request& request, Call&& call) const tr
   throw;
 }
 
-void ProcessGroup::Impl::admit(Request& request, bool blocking) {
+ProcessGroup::Impl::Way ProcessGroup::Impl::admit(Request& request, bool blocking) {
   // Mistakes in the arguments first: if all ranks make one, the first to die of it fails the group,
   // and the others should still read about the mistake.
   if (auto wrong = group::objection(request, rank(), group_size(), blocking)) {
     refuse(request, *wrong);
   }
-  request.stream = group::stream_of(request);
   if (failed()) membership().throw_cause(request);
   if (closed_.load(std::memory_order_relaxed)) throw_closed(request);
-  if (way_of(request) == Way::unknown) find_way(request);
+  Way way = way_of(request);
+  if (way == Way::unknown) way = find_way(request);
+  if (way != Way::host || uses_device()) admit_to_device(request);
+  return way;
+}
+
+void ProcessGroup::Impl::admit_to_device(Request& request) {
   const bool on_device = group::is_on_device(request);
-  if (!on_device && !uses_device()) return;
+  if (on_device) request.stream = group::stream_of(request);
   if (!uses_device_.exchange(true) && rank() == 0 && !parts_.why_staged.empty()) {
     log(LogLevel::info, fmt::format("group {}: device memory goes through the host: {}",
                                     parts_.name, parts_.why_staged));
@@ -220,7 +233,7 @@ ProcessGroup::Impl::Way ProcessGroup::Impl::way_of(const Request& request) const
   return ways_[way_index(request)].load(std::memory_order_relaxed);
 }
 
-void ProcessGroup::Impl::find_way(const Request& request) {
+ProcessGroup::Impl::Way ProcessGroup::Impl::find_way(const Request& request) {
   const ReduceOp::Kind kind = request.reduce.kind();
   const Device::Kind device = group::device_of(request).kind;
   const auto [support, way] = answer({request.op, request.dtype, kind, device});
@@ -231,16 +244,15 @@ void ProcessGroup::Impl::find_way(const Request& request) {
     throw group::make_error(ErrorCode::kUnsupported, request, self(), what + support.reason);
   }
   ways_[way_index(request)].store(way, std::memory_order_relaxed);
+  return way;
 }
 
-ProcessGroup::Impl::Number ProcessGroup::Impl::number(Request& request) {
-  const Number before = last_;
-  last_ = {before.seq + 1, group::chain_next(before.chain, request)};
+void ProcessGroup::Impl::number(Request& request, Way way) {
+  last_ = {last_.seq + 1, group::chain_next(last_.chain, request)};
   // Ranks must agree in which of the two backends does it.
-  if (is_direct(request)) last_.chain = hash_combine(last_.chain, 1);
+  if (way == Way::direct) last_.chain = hash_combine(last_.chain, 1);
   request.seq = last_.seq;
   request.chain = last_.chain;
-  return before;
 }
 
 void ProcessGroup::Impl::after_failure(const Number& before, const Error& failure) noexcept {
@@ -278,19 +290,19 @@ Work ProcessGroup::Impl::start_direct(const Request& request) {
   return device_foreign_->start(request);
 }
 
-bool ProcessGroup::Impl::is_for_device_queue(const Request& request) const noexcept {
-  if (group::is_on_device(request) || device_queue_->pending() > 0) return true;
+bool ProcessGroup::Impl::is_for_device_queue(const Request& request, Way way) const noexcept {
+  if (way != Way::host || device_queue_->pending() > 0) return true;
   if (!parts_.may_stage || size() == 1) return false;
   return request.count * size_of(request.dtype) > device::Lane::kPieceBytes &&
          device::is_elementwise(request);
 }
 
-std::vector<Request> ProcessGroup::Impl::pieces_of(Request& request) {
-  const bool may_cut = (parts_.may_stage || size() == 1) && !is_direct(request);
+std::vector<Request> ProcessGroup::Impl::pieces_of(Request& request, Way way) {
+  const bool may_cut = (parts_.may_stage || size() == 1) && way != Way::direct;
   std::vector<Request> pieces = may_cut ? device::cut(request) : std::vector<Request>{request};
   for (Request& piece : pieces) {
     piece.observer = nullptr;  // is told of the whole
-    number(piece);
+    number(piece, way);
   }
   request.seq = pieces.front().seq;
   request.chain = pieces.front().chain;
@@ -313,16 +325,16 @@ group::Turn ProcessGroup::Impl::take_turn(const Request& request) {
 }
 
 void ProcessGroup::Impl::run(Request& request) try {
-  note_caller();
   if (group::inside_callback()) {
     refuse(request,
            "it would block inside a callback of Work::then or on_failure: pass tutti::async");
   }
-  admit(request, true);
+  callers_.note();
+  const Way way = admit(request, true);
   if (is_nothing(request)) return;
   if (is_message(request.op)) {
     watched(request, [&] {
-      if (!group::is_on_device(request)) return dispatch(request);
+      if (way == Way::host) return dispatch(request);
       group::with_heading(request, self(), [&] { device_queue_->run_message(request); });
     });
     return;
@@ -330,14 +342,14 @@ void ProcessGroup::Impl::run(Request& request) try {
   const group::Turn turn = take_turn(request);
   const Number before = last_;
   try {
-    if (is_for_device_queue(request)) {
-      std::vector<Request> pieces = pieces_of(request);
+    if (is_for_device_queue(request, way)) {
+      std::vector<Request> pieces = pieces_of(request, way);
       watched(request, [&] {
         group::with_heading(request, self(),
                             [&] { device_queue_->run(request, std::move(pieces)); });
       });
     } else {
-      number(request);
+      number(request, way);
       watched(request, [&] { dispatch(request); });
     }
   } catch (const Error& failure) {
@@ -361,8 +373,8 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
   throw;
 }
 
-Work ProcessGroup::Impl::start_message(const Request& request) try {
-  if (group::is_on_device(request)) {
+Work ProcessGroup::Impl::start_message(const Request& request, Way way) try {
+  if (way != Way::host) {
     return group::with_heading(request, self(),
                                [&] { return device_queue_->start_message(request); });
   }
@@ -374,21 +386,21 @@ Work ProcessGroup::Impl::start_message(const Request& request) try {
 
 Work ProcessGroup::Impl::start(Request& request) try {
   note_caller();
-  admit(request, false);
+  const Way way = admit(request, false);
   if (is_nothing(request)) return {};
   request.keep_alive = retain(request);
   if (request.uneven) keep_counts(request);
-  if (is_message(request.op)) return start_message(request);
+  if (is_message(request.op)) return start_message(request, way);
   const group::Turn turn = take_turn(request);
   const Number before = last_;
   try {
-    if (is_for_device_queue(request)) {
-      std::vector<Request> pieces = pieces_of(request);
+    if (is_for_device_queue(request, way)) {
+      std::vector<Request> pieces = pieces_of(request, way);
       membership().queue(pieces.back());
       return group::with_heading(request, self(),
                                  [&] { return device_queue_->start(request, std::move(pieces)); });
     }
-    number(request);
+    number(request, way);
     membership().queue(request);
     return dispatch_async(request);
   } catch (const Error& failure) {
