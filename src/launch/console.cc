@@ -68,9 +68,8 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
       ++interrupts_;
     }
     if (ends_a_job(number) && asked_to_end_by_ == 0) asked_to_end_by_ = number;
-    if (number == SIGTSTP && is_typed && is_in_orphaned_group()) continue;
     on_signal(number);
-    if (number == SIGTSTP) stop_as_any_program();
+    if (number == SIGTSTP && !stop_as_any_program() && is_typed) on_signal(SIGCONT);
   }
 }
 

@@ -1,10 +1,5 @@
 #include "launch/signals.h"
 
-#include <unistd.h>
-
-#include "net/process_info.h"
-#include "net/process_tree.h"
-
 namespace tutti::launch {
 
 bool is_ignored(int number) noexcept {
@@ -21,24 +16,14 @@ std::vector<int> forwarded_signals() {
   return numbers;
 }
 
-bool is_in_orphaned_group() {
-  const pid_t group = ::getpgrp(), session = ::getsid(0);
-  for (const pid_t pid : net::numbers_in("/proc")) {
-    const auto member = net::stat_of(pid);
-    if (!member || member->group != group || member->state == 'Z') continue;
-    const auto parent = net::stat_of(member->parent);
-    if (parent && parent->session == session && parent->group != group) return false;
-  }
-  return true;
-}
-
-void stop_as_any_program() noexcept {
-  sigset_t stop;
+bool stop_as_any_program() noexcept {
+  sigset_t stop, pending;
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTSTP);
   ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
-  ::raise(SIGTSTP);
+  ::raise(SIGTSTP);  // drops each SIGCONT that is pending
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
+  return ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGCONT) == 1;
 }
 
 sigset_t block_signals() {

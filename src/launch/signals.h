@@ -22,13 +22,9 @@ constexpr bool ends_a_job(int number) noexcept {
 /// Whether `number` is ignored by this process.
 bool is_ignored(int number) noexcept;
 
-/// Whether no process could continue this one as the shell that has started it does: none of its
-/// process group has a parent in another group of the session. There the kernel ignores Ctrl-Z.
-bool is_in_orphaned_group();
-
-/// Stops until SIGCONT; returns at once where the kernel stops nobody by SIGTSTP. The signal is
-/// blocked, and is again.
-void stop_as_any_program() noexcept;
+/// Stops until SIGCONT, which is pending then. False: the kernel stops nobody by SIGTSTP here, for
+/// no shell could continue this process. Both signals are blocked, and are again.
+bool stop_as_any_program() noexcept;
 
 /// Blocks all signals of the calling thread but those of a fault; returns the former mask. Call it
 /// before any thread is made.

@@ -33,15 +33,6 @@ std::string without_numbers(const std::string& text) {
   return std::regex_replace(plain, std::regex(" on [^ ]+ \\(pid"), " on HOST (pid");
 }
 
-bool becomes(pid_t pid, char state) {
-  Deadline deadline = Deadline::after(5s);
-  for (;;) {
-    const auto stat = net::stat_of(pid);
-    if (stat && stat->state == state) return true;
-    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
-  }
-}
-
 bool is_pending(pid_t pid, int signal_number) {
   std::ifstream status(fmt::format("/proc/{}/status", pid));
   for (std::string line; std::getline(status, line);) {

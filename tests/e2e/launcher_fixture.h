@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "e2e/launched_job.h"
+#include "net/poller.h"
+#include "net/process_info.h"
 #include "net/process_tree.h"
 
 namespace tutti::e2e {
@@ -37,5 +39,14 @@ inline bool has(const std::string& text, const std::string& part) {
 }
 
 inline bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+inline bool becomes(pid_t pid, char state) {
+  Deadline deadline = Deadline::after(5s);
+  for (;;) {
+    const auto stat = net::stat_of(pid);
+    if (stat && stat->state == state) return true;
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
+  }
+}
 
 }  // namespace tutti::e2e
