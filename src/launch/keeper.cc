@@ -209,7 +209,7 @@ void KeeperLoop::reap() {
 }
 
 void KeeperLoop::run() {
-  const net::Fd signals = net::read_signals({SIGCHLD, net::kGuardDied});
+  const net::Fd signals = net::read_signals({SIGCHLD, SIGCONT, net::kGuardDied});
   if (!signals) throw net::system_error("cannot make a signalfd", errno);
   tell(KeeperIs{::getpid()});
   for (;;) {
@@ -239,6 +239,7 @@ void move_above_standard(int& fd) {
 
 [[noreturn]] void be_keeper(const std::vector<RankCommand>& ranks, const Inherited& inherited,
                             net::Kept& kept, pid_t guard, int channel) {
+  net::never_stay_stopped();
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, net::kGuardDied);
@@ -273,6 +274,7 @@ Keeper fork_keeper(const std::vector<RankCommand>& ranks, const Inherited& inher
   if (keeper.guard < 0)
     throw net::no_thread_error("cannot make the process that guards the ranks", errno);
   if (keeper.guard > 0) return keeper;
+  net::never_stay_stopped();
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // should it be stopped when the launcher ends
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

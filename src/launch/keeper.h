@@ -8,7 +8,7 @@
 // dies, one that is left kills everything below itself: the keeper is tied to the launcher by a
 // pair of sockets and to the guard by a signal of its death, the guard to the launcher by a pipe;
 // ranks get SIGKILL from the kernel when the keeper dies (PDEATHSIG). One that is stopped goes on:
-// the keeper by its guard, the guard by the launcher or at its end.
+// the keeper by its guard, the guard by the launcher or at its end, and each by a timer of its own.
 //
 // The launcher, too, is a subreaper, for what guard and keeper leave that die at once: unless its
 // process was a parent before it became `tutti run` (sh -c "x & exec tutti run ..."), for then not

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <ctime>
 
 #include "net/poller.h"
 #include "net/process_tree.h"
@@ -19,6 +20,8 @@ namespace {
 
 /// A copy of the parent may hold its end of the lifeline open.
 constexpr std::chrono::seconds kLooksForParent{1};
+constexpr time_t kStaysStopped = 1;  ///< in seconds, at most
+constexpr std::chrono::milliseconds kWakesGuard{10};
 
 /// Nobody is meant to stop it: what becomes of the ranks would not be told.
 bool has_ended(pid_t keeper) noexcept {
@@ -65,6 +68,16 @@ void let_go_of_all_but(std::initializer_list<int> needed) {
   }
 }
 
+void never_stay_stopped() noexcept {
+  sigevent event = {};
+  event.sigev_notify = SIGEV_SIGNAL;
+  event.sigev_signo = SIGCONT;
+  timer_t timer = {};
+  if (::timer_create(CLOCK_MONOTONIC, &event, &timer) != 0) return;  // others wake it, as a rule
+  const itimerspec each = {.it_interval = {kStaysStopped, 0}, .it_value = {kStaysStopped, 0}};
+  ::timer_settime(timer, 0, &each, nullptr);
+}
+
 Kept::Kept(std::size_t most) {
   most = std::max<std::size_t>(most, 1);  // no memory is of no size
   using Pid = std::atomic<pid_t>;
@@ -85,7 +98,7 @@ std::vector<pid_t> Kept::all() const {
 }
 
 void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept) {
-  const Fd signals = read_signals({SIGCHLD});
+  const Fd signals = read_signals({SIGCHLD, SIGCONT});
   let_go_of_all_but({lifeline, signals.get()});
   for (;;) {
     Watch watches[] = {{.fd = lifeline, .want_read = true},
@@ -102,8 +115,10 @@ void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept) {
 }
 
 void end_keeper(pid_t guard, const Kept& kept) {
-  if (::getppid() == guard) ::kill(guard, SIGCONT);
-  end_everything(kept.all());
+  kill_everything_below(kept.all());
+  Deadline never;
+  for (; ::getppid() == guard; pause(kWakesGuard, never)) ::kill(guard, SIGCONT);
+  ::_exit(0);
 }
 
 }  // namespace tutti::net

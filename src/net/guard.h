@@ -33,6 +33,11 @@ void let_go_of_standard() noexcept;
 /// The same, and all others but `needed` are closed.
 void let_go_of_all_but(std::initializer_list<int> needed);
 
+/// From now on this process goes on within a second after somebody has stopped it, though nobody be
+/// left to continue it: by a timer that sends SIGCONT. This must be blocked, and read, for of one
+/// that waits the timer sends no second. No child inherits it.
+void never_stay_stopped() noexcept;
+
 /// The processes that a keeper has started, each in a group of its own, where its guard sees them
 /// as well: for where /proc shows nobody.
 class Kept {
@@ -58,7 +63,8 @@ class Kept {
 /// stopped goes on. It holds no other descriptor.
 [[noreturn]] void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept);
 
-/// In the keeper: kills everything below it and exits. A guard that is stopped goes on, and ends.
+/// In the keeper: kills everything below it, and ends after its guard, which goes on if it is
+/// stopped, and ends as well.
 [[noreturn]] void end_keeper(pid_t guard, const Kept& kept);
 
 }  // namespace tutti::net

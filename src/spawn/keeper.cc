@@ -55,7 +55,7 @@ class KeeperLoop {
         kept_(kept),
         guard_(guard),
         channel_(channel),
-        signals_(net::read_signals({SIGCHLD, net::kGuardDied})) {}
+        signals_(net::read_signals({SIGCHLD, SIGCONT, net::kGuardDied})) {}
   [[noreturn]] void run();
 
  private:
@@ -137,6 +137,7 @@ void KeeperLoop::signal_ranks(std::int32_t number) noexcept {
 }
 
 void KeeperLoop::run() {
+  net::never_stay_stopped();
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_PDEATHSIG, net::kGuardDied);
@@ -168,6 +169,7 @@ void KeeperLoop::run() {
                                      const BecomeRank& become_rank, const Inherited& inherited,
                                      net::Kept& kept, pid_t spawner, int channel,
                                      int lifeline) noexcept {
+  net::never_stay_stopped();
   ::prctl(PR_SET_NAME, "tutti-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::setpgid(0, 0);

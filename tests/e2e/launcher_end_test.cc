@@ -488,6 +488,41 @@ TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
   }
 }
 
+/// It has heard of its launcher's end, and has had no moment for it.
+TEST_F(Launcher, AGuardThatIsStoppedRightAfterItsLaunchersEndLeavesNothing) {
+  for (const bool is_keeper_stopped : {false, true}) {
+    LaunchedJob job(run(2, {kRank, "tree"}));
+    ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+    const pid_t guard = job.guard();
+    std::vector<pid_t> stopped = {job.pid(), guard};
+    if (is_keeper_stopped) stopped.push_back(job.keeper());
+    for (const pid_t pid : stopped) ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+    job.signal(SIGKILL);
+    Deadline end = Deadline::after(20s);  // then 5 ms after its launcher's
+    for (bool has_ended = false; end.left(Deadline::Clock::now()) > 0s;) {
+      for (int i = 0; i < 100; ++i) ::kill(guard, SIGSTOP);
+      if (!has_ended && net::stat_of(job.pid())->state == 'Z') {
+        has_ended = true;
+        end = Deadline::after(5ms);
+      }
+    }
+    EXPECT_EQ(job.wait_exit(5s), 137);
+    EXPECT_TRUE(is_childless_within(5s)) << (is_keeper_stopped ? "its keeper is stopped, too" : "");
+  }
+}
+
+/// Nobody is left who could continue it.
+TEST_F(Launcher, AStoppedKeeperOutlivesNobody) {
+  LaunchedJob job(run(2, {kRank, "tree"}));
+  ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
+  const pid_t guard = job.guard(), keeper = job.keeper();
+  for (const pid_t pid : {job.pid(), guard, keeper})
+    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  for (const pid_t pid : {guard, job.pid()}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
+  EXPECT_EQ(job.wait_exit(5s), 137);
+  EXPECT_TRUE(is_childless_within(5s));
+}
+
 TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {
   LaunchedJob job(shell("exec {} run -n 2 " + kRank + " hold 7</dev/zero"));
   ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();

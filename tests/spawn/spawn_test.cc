@@ -401,6 +401,19 @@ TEST_F(Spawning, AKeeperThatIsStoppedGoesOn) {
   expect_in(error.what(), "of 3 threw: out of luck; ranks 0, 2 were ended because of that");
 }
 
+/// Nobody orders anything.
+TEST_F(Spawning, AKeeperThatIsStoppedWithItsGuardGoesOn) {
+  const Gated gated;
+  Spawned ranks = gated.spawn_ranks();
+  const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+  stop(guard);
+  stop(keeper);
+  gated.open();
+  const Error error = failure_of(ranks, 20s);
+  EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+  EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+}
+
 void await_state(pid_t pid, char state) {
   Deadline deadline = Deadline::after(20s);
   while (net::stat_of(pid).value_or(net::ProcessStat{}).state != state) {
