@@ -1,8 +1,11 @@
 #include "spawn/child.h"
 
 #include <cxxabi.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -179,12 +182,39 @@ std::vector<std::string> read_arguments() {
   return arguments;
 }
 
-/// As main gets them: read before it runs, for it may write into them.
-const std::vector<std::string>& given_arguments() {
-  static const auto& arguments = *new std::vector<std::string>(read_arguments());
-  return arguments;
+/// The file that the kernel has started, for where /proc does not say it. Of a script that would be
+/// the script, and not its interpreter.
+std::string read_path() {
+  const auto* const name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
+  std::error_code failed;
+  std::string path = name == nullptr ? "" : std::filesystem::canonical(name, failed).string();
+  std::array<char, SELFMAG> magic{};
+  const net::Fd file(path.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const bool is_program = file && ::read(file.get(), magic.data(), SELFMAG) == SELFMAG &&
+                          std::equal(magic.begin(), magic.end(), ELFMAG);
+  return is_program ? path : "";
 }
-[[maybe_unused]] const std::size_t argument_count = given_arguments().size();
+
+/// This program as it was started.
+struct Started {
+  std::vector<std::string> arguments;  ///< as main gets them
+  std::string path;                    ///< empty: nobody has said it
+  struct stat file = {};               ///< at that path
+};
+Started& started() {
+  static Started& here = *new Started;
+  return here;
+}
+
+/// Before main runs, which may write into its arguments and change its folder. glibc calls it as it
+/// calls main.
+[[gnu::constructor]] void note_start(int count, char** words) {
+  Started& here = started();
+  here.arguments = read_arguments();
+  if (here.arguments.empty()) here.arguments.assign(words, words + count);
+  here.path = read_path();
+  ::stat(here.path.c_str(), &here.file);
+}
 
 /// This program by its own name, which ps shows; by /proc where a file of that name is another one
 /// by now, or none.
@@ -192,17 +222,25 @@ std::string path_of_this_program() {
   constexpr const char* kAlways = "/proc/self/exe";
   std::error_code failed;
   std::string path = std::filesystem::read_symlink(kAlways, failed).string();
-  return std::filesystem::equivalent(path, kAlways, failed) ? path : kAlways;
+  if (!failed) return std::filesystem::equivalent(path, kAlways, failed) ? path : kAlways;
+  const Started& here = started();
+  struct stat now = {};
+  const bool is_same = ::stat(here.path.c_str(), &now) == 0 && now.st_dev == here.file.st_dev &&
+                       now.st_ino == here.file.st_ino;
+  if (is_same) return here.path;
+  throw Error(ErrorCode::kSystem,
+              fmt::format("ranks by exec: /proc does not say which program this is, and {}; mount "
+                          "/proc (mount -t proc proc /proc), or use Start::thread",
+                          here.path.empty()
+                              ? "it was not started as a file that can be read (a script has one "
+                                "of its own)"
+                              : "the file it was started from, " + here.path +
+                                    ", is gone or another one by now"));
 }
 
 }  // namespace
 
-std::vector<std::string> Command::of_this_program() {
-  if (given_arguments().empty()) {
-    throw net::system_error("cannot read /proc/self/cmdline", ENOENT);
-  }
-  return given_arguments();
-}
+std::vector<std::string> Command::of_this_program() { return started().arguments; }
 
 Command::Command(const std::vector<std::string>& arguments, const Environment& variables)
     : path_(path_of_this_program()), texts_(arguments) {

@@ -22,10 +22,11 @@ Environment rank_variables(Environment inherited, int rank, int world_size,
 /// What execve takes, made before the fork: this program.
 class Command {
  public:
-  /// This program, with the arguments that it was started with.
-  ///
-  /// Errors  kSystem: /proc does not say them.
+  /// Those that this program was started with.
   static std::vector<std::string> of_this_program();
+  /// This program, with these.
+  ///
+  /// Errors  kSystem: neither /proc says which it is, nor is it where it was at its start.
   Command(const std::vector<std::string>& arguments, const Environment& variables);
   /// Returns errno where that fails.
   int execute() const noexcept;

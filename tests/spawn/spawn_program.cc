@@ -249,6 +249,9 @@ int main(int argc, char** argv) try {
   const std::string way = argv[2];
   // As strtok and the like do.
   if (std::getenv("TUTTI_TEST_REWRITES") != nullptr) std::memset(argv[2], 'x', way.size());
+  if (std::getenv("TUTTI_TEST_MOVES") != nullptr && ::chdir("/") != 0) return 3;
+  if (std::getenv("TUTTI_TEST_REMOVES") != nullptr && !is_rank() && ::unlink(argv[0]) != 0)
+    return 3;
   return run(start_of(argv[1]), way, timeout);
 } catch (const Error& error) {
   std::vector<int> culprits = error.context().culprits;

@@ -336,6 +336,37 @@ TEST_F(Spawning, RanksByExecHaveTheProgramsName) {
   EXPECT_EQ(ended.out, "spawn_program\n") << ended.err;
 }
 
+/// Started by a name that means something in the folder of the start alone, by that of its loader,
+/// and gone.
+TEST_F(Spawning, RanksByExecNeedNoProc) {
+  if (e2e::kNeedsProc) GTEST_SKIP() << "no ASan there";
+  const auto script_of = [](const std::string& start) {
+    return "mount -t tmpfs none /proc || exit 77; cp $0 $1/tutti_by_exec; cd $1; "
+           "export TUTTI_TEST_REWRITES=1; " +
+           start +
+           " exec name; code=$?; rm -f tutti_by_exec; "
+           "exit $code";
+  };
+  for (const auto& [start, said] :
+       {std::pair{"TUTTI_TEST_MOVES=1 ./tutti_by_exec", "tutti_by_exec\n"},
+        {"$(ls /lib*/ld-linux-*.so.* | head -n 1) ./tutti_by_exec", "tutti_by_exec\n"},
+        {"TUTTI_TEST_REMOVES=1 ./tutti_by_exec", ", is gone or another one by now; mount /proc"}}) {
+    LaunchedJob job(LaunchedJob::Command{{"unshare", "-Urm", "sh", "-c", script_of(start),
+                                          TUTTI_SPAWN_PROGRAM, ::testing::TempDir()}});
+    const int code = job.wait_exit(30s);
+    if (code == 77 || job.err().starts_with("unshare:")) GTEST_SKIP() << "no namespaces here";
+    expect_in(job.out(), said);
+  }
+}
+
+TEST_F(Spawning, RanksByExecAreThisProgramAlsoWhereItsFileIsGone) {
+  const std::string copy = ::testing::TempDir() + fmt::format("tutti_gone_{}", ::getpid());
+  LaunchedJob job(LaunchedJob::Command{{"env", "TUTTI_TEST_REMOVES=1", "sh", "-c",
+                                        "cp $0 $1; $1 exec name", TUTTI_SPAWN_PROGRAM, copy}});
+  EXPECT_EQ(job.wait_exit(30s), 0) << job.err();
+  EXPECT_EQ(job.out(), "exe\n") << job.err();
+}
+
 // ---- Keeper and guard --------------------------------------------------------------------------
 
 /// Ranks of which one throws once the gate is opened.
