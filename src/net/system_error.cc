@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <system_error>
@@ -59,6 +60,24 @@ std::string smallest_pids_max() {
   return smallest == ~0ull ? std::string() : std::to_string(smallest);
 }
 
+/// Where /proc does not say it nobody knows, and it is rare.
+bool are_children_elsewhere() {
+  std::error_code failed;
+  const auto own = std::filesystem::read_symlink("/proc/self/ns/pid", failed);
+  return !own.empty() &&
+         own != std::filesystem::read_symlink("/proc/self/ns/pid_for_children", failed);
+}
+
+std::string advice_on_threads(int error_number) {
+  // A thread is refused by EINVAL for nothing else, as we ask for it; a process by ENOMEM.
+  if (error_number == EINVAL || (error_number == ENOMEM && are_children_elsewhere())) {
+    return "; what this process starts belongs to another pid namespace (unshare --pid without "
+           "--fork): it can have no threads, and no processes once the first of these has ended; "
+           "use unshare --pid --fork --mount-proc";
+  }
+  return error_number == EAGAIN ? process_limits() : std::string(advice(error_number));
+}
+
 }  // namespace
 
 std::string process_limits() {
@@ -83,9 +102,8 @@ std::string process_limits() {
 
 Error no_thread_error(std::string_view what, int error_number) {
   const std::string text = std::generic_category().message(error_number);
-  return Error(ErrorCode::kSystem,
-               fmt::format("{}: {} (errno {}){}", what, text, error_number,
-                           error_number == EAGAIN ? process_limits() : advice(error_number)));
+  return Error(ErrorCode::kSystem, fmt::format("{}: {} (errno {}){}", what, text, error_number,
+                                               advice_on_threads(error_number)));
 }
 
 Error system_error(std::string_view what, int error_number) {

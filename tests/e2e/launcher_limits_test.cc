@@ -67,6 +67,28 @@ TEST_F(Launcher, AMissingDevNullIsNamed) {
   EXPECT_EQ(job.err(), "tutti run: cannot open /dev/null: No such file or directory (errno 2)\n");
 }
 
+/// `unshare --pid` without `--fork`: the first child may be made, and no thread; then no child.
+TEST_F(Launcher, APidNamespaceForChildrenAloneIsNamed) {
+  if (kNoForks) GTEST_SKIP() << "the sanitizer needs a thread";
+  for (const auto& [first, what] :
+       {std::pair{"", "cannot start the thread that serves the store: Invalid argument"},
+        {"/bin/true; ", "cannot make the process that guards the ranks: Cannot allocate memory"}}) {
+    LaunchedJob job(
+        LaunchedJob::Command{{"unshare", "-Urp", "sh", "-c",
+                              fmt::format("{}exec $0 run -n 2 true", first), TUTTI_COMMAND}});
+    const int code = job.wait_exit();
+    if (has(job.err(), "unshare:")) GTEST_SKIP() << "no pid namespaces here";
+    EXPECT_EQ(code, 1);
+    EXPECT_TRUE(has(job.err(), what)) << job.err();
+    EXPECT_TRUE(has(job.err(),
+                    "another pid namespace (unshare --pid without --fork): it can have "
+                    "no threads, and no processes once the first of these has ended; "
+                    "use unshare --pid --fork --mount-proc\n"))
+        << job.err();
+    EXPECT_EQ(lines_of(job.err()).size(), 1u) << job.err();
+  }
+}
+
 /// A job of a user who has so many processes and threads beside the caller, and no other. Whether
 /// the keeper or a thread of the launcher gets the last one is open.
 [[noreturn]] void run_with_processes(rlim_t processes) {
