@@ -258,12 +258,13 @@ std::optional<Entry> Relay::find_failure() const {
   return std::nullopt;
 }
 
-/// Whether a rank of this host has the group, and does not know that it has failed.
+/// Whether a rank of this host has the group, if only to close it, and does not know that it has
+/// failed.
 bool Relay::goes_on_here(GroupId group) const {
   if (failed_.contains(group)) return false;
   for (const SlotIndex slot : board_.slots()) {
     const Line* const line = board_.find_line(slot, group);
-    if (line != nullptr && !shows_failure(*line) && !has_left(state_of(*line))) return true;
+    if (line != nullptr && !shows_failure(*line) && !has_compared(state_of(*line))) return true;
   }
   return false;
 }

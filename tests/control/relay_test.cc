@@ -216,9 +216,15 @@ TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
   links.failures[WorldRank(2)] = {{7, {ErrorCode::kTimeout, {0, 3}, ""}},
                                   {8, {ErrorCode::kPeerLost, {3}, ""}},
                                   {9, {ErrorCode::kAborted, {2}, ""}},
-                                  {10, {ErrorCode::kAborted, {2}, ""}}};
+                                  {10, {ErrorCode::kAborted, {2}, ""}},
+                                  {11, {ErrorCode::kAborted, {2}, ""}}};
   links.failures[WorldRank(3)] = {{7, {ErrorCode::kTimeout, {0, 3}, "late"}}};
-  for (const GroupId group : {7, 8, 9}) ASSERT_TRUE(host.second.owner.open_line(group, 0, {}));
+  for (const GroupId group : {7, 8}) ASSERT_TRUE(host.second.owner.open_line(group, 0, {}));
+  auto closing = host.second.owner.open_line(9, 0, {});
+  auto closed = host.second.owner.open_line(11, 0, {});
+  ASSERT_TRUE(closing && closed);
+  closing->set_state(LineState::closing);
+  closed->set_state(LineState::closed);
   host.first.tick(0ms);
   EXPECT_FALSE(host.first.entry(1)) << "the other host may still say it";
   links.known[1].state = HostFacts::State::left;
@@ -232,7 +238,8 @@ TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
   EXPECT_EQ(host.first.entry(2)->groups, std::vector<GroupId>{9});
   EXPECT_EQ(host.first.entry(2)->text, "rank 2 (on host-b) had failed (kAborted) before it left");
   host.first.tick(40ms);
-  EXPECT_FALSE(host.first.entry(3)) << "who is lost is entered as a loss, and nobody has group 10";
+  EXPECT_FALSE(host.first.entry(3))
+      << "who is lost is entered as a loss, nobody has group 10, and 11 is closed";
 }
 
 TEST(Relay, NothingOfItsRanksIsToldToAHostThatHasParted) {
