@@ -177,10 +177,13 @@ void Attempt::on(Host& host, const Prepared& prepared) {
 void Attempt::on(Host&, const Stopped& stopped) {
   Rank& rank = rank_of(stopped.rank);
   rank.stopped_by = stopped.by_signal;
-  if (phase_ < Phase::ending) {
-    rank.stopped_line_at = Clock::now() + kStoppedLine;
-  } else {  // as it was asked to end, which it would never hear
+  // Asked to end it would never hear that; and its own handler of Ctrl-Z may stop it late.
+  const bool is_to_go_on =
+      phase_ >= Phase::ending || (stopped.by_signal == SIGTSTP && console_.cannot_stop());
+  if (is_to_go_on) {
     order_signal(stopped.rank, SIGCONT);
+  } else {
+    rank.stopped_line_at = Clock::now() + kStoppedLine;
   }
 }
 

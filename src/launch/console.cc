@@ -69,7 +69,10 @@ void Console::read_signals(const std::function<void(int number)>& on_signal) {
     }
     if (ends_a_job(number) && asked_to_end_by_ == 0) asked_to_end_by_ = number;
     on_signal(number);
-    if (number == SIGTSTP && !stop_as_any_program() && is_typed) on_signal(SIGCONT);
+    if (number == SIGTSTP) {
+      cannot_stop_ = !stop_as_any_program() && is_typed;
+      if (cannot_stop_) on_signal(SIGCONT);
+    }
   }
 }
 

@@ -31,6 +31,8 @@ class Console {
   /// which wrappers send twice at once.
   int asked_to_end_by() const noexcept { return asked_to_end_by_; }
   int interrupts() const noexcept { return interrupts_; }
+  /// Whether the last Ctrl-Z has stopped nothing, since no shell could continue the job.
+  bool cannot_stop() const noexcept { return cannot_stop_; }
 
   /// Appends what to poll, always the same number.
   void watch(std::vector<net::Watch>& watches) const;
@@ -47,6 +49,7 @@ class Console {
   net::Fd signals_;
   int asked_to_end_by_ = 0;
   int interrupts_ = 0;
+  bool cannot_stop_ = false;
   Deadline::Clock::time_point interrupted_at_ = {};
 };
 

@@ -11,7 +11,8 @@ bool is_ignored(int number) noexcept {
 std::vector<int> forwarded_signals() {
   std::vector<int> numbers;
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP}) {
-    if (!is_ignored(number)) numbers.push_back(number);
+    // Who ignores SIGCONT goes on all the same.
+    if (number == SIGCONT || !is_ignored(number)) numbers.push_back(number);
   }
   return numbers;
 }
@@ -20,8 +21,8 @@ bool stop_as_any_program() noexcept {
   sigset_t stop, pending;
   ::sigemptyset(&stop);
   ::sigaddset(&stop, SIGTSTP);
+  ::raise(SIGTSTP);  // drops each SIGCONT that is pending, and is one with a further Ctrl-Z
   ::pthread_sigmask(SIG_UNBLOCK, &stop, nullptr);
-  ::raise(SIGTSTP);  // drops each SIGCONT that is pending
   ::pthread_sigmask(SIG_BLOCK, &stop, nullptr);
   return ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGCONT) == 1;
 }

@@ -1,9 +1,9 @@
 #include "spawn/child.h"
 
 #include <cxxabi.h>
-#include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <link.h>
 #include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +15,7 @@
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -182,17 +183,29 @@ std::vector<std::string> read_arguments() {
   return arguments;
 }
 
-/// The file that the kernel has started, for where /proc does not say it. Of a script that would be
-/// the script, and not its interpreter.
+/// Whether that file has the program headers of what runs here.
+bool is_this_program(const std::string& path) {
+  const auto* const headers = reinterpret_cast<const void*>(::getauxval(AT_PHDR));
+  const net::Fd file(path.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  ElfW(Ehdr) elf = {};
+  if (headers == nullptr || !file || ::read(file.get(), &elf, sizeof elf) != sizeof elf ||
+      !std::equal(elf.e_ident, elf.e_ident + SELFMAG, ELFMAG)) {
+    return false;
+  }
+  std::vector<char> there(std::size_t{elf.e_phnum} * elf.e_phentsize);
+  const auto at = static_cast<off_t>(elf.e_phoff);
+  return elf.e_phnum == ::getauxval(AT_PHNUM) && elf.e_phentsize == ::getauxval(AT_PHENT) &&
+         ::pread(file.get(), there.data(), there.size(), at) == std::ssize(there) &&
+         std::memcmp(there.data(), headers, there.size()) == 0;
+}
+
+/// The file that the kernel has started, for where /proc does not say it. Of a script that is the
+/// script, and not its interpreter; and a library that is loaded late may be in another folder.
 std::string read_path() {
   const auto* const name = reinterpret_cast<const char*>(::getauxval(AT_EXECFN));
   std::error_code failed;
   std::string path = name == nullptr ? "" : std::filesystem::canonical(name, failed).string();
-  std::array<char, SELFMAG> magic{};
-  const net::Fd file(path.empty() ? -1 : ::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const bool is_program = file && ::read(file.get(), magic.data(), SELFMAG) == SELFMAG &&
-                          std::equal(magic.begin(), magic.end(), ELFMAG);
-  return is_program ? path : "";
+  return is_this_program(path) ? path : "";
 }
 
 /// This program as it was started.
@@ -232,8 +245,8 @@ std::string path_of_this_program() {
               fmt::format("ranks by exec: /proc does not say which program this is, and {}; mount "
                           "/proc (mount -t proc proc /proc), or use Start::thread",
                           here.path.empty()
-                              ? "it was not started as a file that can be read (a script has one "
-                                "of its own)"
+                              ? "no file is known that is this program (a script has one of its "
+                                "own; a library that is loaded late may be in another folder)"
                               : "the file it was started from, " + here.path +
                                     ", is gone or another one by now"));
 }

@@ -67,16 +67,20 @@ std::string cuda_device() {
 /// Why this process cannot be copied; empty: it can.
 std::string no_fork() {
   if (const std::string device = cuda_device(); !device.empty()) {
-    return fmt::format("CUDA is in use here ({} is open), and does not work in a forked copy",
-                       device);
+    return fmt::format(
+        "CUDA is in use here ({} is open), and does not work in a forked copy; use "
+        "Start::exec",
+        device);
   }
   const std::size_t threads = thread_count();
   if (threads == 1) return {};
-  if (threads == 0) return "/proc does not say how many threads this process has";
+  if (threads == 0)
+    return "/proc does not say how many threads this process has; mount it (mount -t proc proc "
+           "/proc)";
   return fmt::format(
       "this process has {} threads (OpenMP, a world, or a spawn that was not joined makes some), "
       "and a forked copy has one: what the others had locked stays locked in it, and its first "
-      "OpenMP region hangs",
+      "OpenMP region hangs; call spawn before there are threads, or use Start::exec",
       threads);
 }
 
@@ -98,9 +102,7 @@ Start choose(Start wanted, const Where& where) {
       break;
   }
   if (const std::string why = no_fork(); !why.empty()) {
-    refuse(where,
-           fmt::format("ranks by fork: {}. Call spawn before there are threads, or use Start::exec",
-                       why));
+    refuse(where, "ranks by fork: " + why);
   }
   return wanted;
 }

@@ -71,6 +71,16 @@ int listen() {
   }
 }
 
+/// Stops as by Ctrl-Z, once it is told to: as if it had handled that late.
+int suspend() {
+  std::puts("ready");
+  std::fflush(stdout);
+  std::getchar();
+  ::raise(SIGTSTP);
+  std::puts("went on");
+  return 0;
+}
+
 /// Lines of many lengths in pieces that do not end where lines do.
 int chatter(int lines) {
   std::string text;
@@ -275,6 +285,7 @@ int main(int argc, char** argv) {
   const bool chosen = argc <= 3 || number_of("RANK") == std::atoi(argv[3]);
   if (mode == "tree") return tree();
   if (mode == "listen") return listen();
+  if (mode == "suspend") return suspend();
   if (mode == "chatter") return chatter(std::atoi(value.c_str()));
   if (mode == "meet") return meet(true);
   if (mode == "prints") return prints();

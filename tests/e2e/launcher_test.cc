@@ -380,6 +380,17 @@ TEST_F(Launcher, CtrlZStopsNothingWhereNobodyCouldContinueIt) {
   EXPECT_EQ(job.wait_exit(), 130) << job.seen();
 }
 
+TEST_F(Launcher, CtrlZStopsNoRankThereThatHandlesItLate) {
+  TerminalJob job({TUTTI_COMMAND, "run", "-n", "1", kRank, "suspend"});
+  ASSERT_TRUE(job.wait_for("ready")) << job.seen();
+  job.type("\x1a");
+  Deadline soon = Deadline::after(5s);
+  net::pause(200ms, soon);  // the rank has gone on by then
+  job.type("\n");
+  EXPECT_TRUE(job.wait_for("went on")) << job.seen();
+  EXPECT_EQ(job.wait_exit(), 0) << job.seen();
+}
+
 std::vector<pid_t> ranks_below(pid_t root) {
   std::vector<pid_t> ranks = net::descendants_of(root);
   std::erase_if(ranks, [](pid_t pid) { return net::program_of(pid) != "launcher_rank"; });
@@ -413,6 +424,10 @@ void expect_stopped_and_continued(Words around, const std::string& first) {
 }
 
 TEST_F(Launcher, CtrlZStopsAJobThatAShellContinues) { expect_stopped_and_continued({}, ""); }
+
+TEST_F(Launcher, CtrlZStopsAJobWhoseContinuationIsIgnored) {
+  expect_stopped_and_continued({}, "trap '' CONT; ");
+}
 
 TEST_F(Launcher, CtrlZStopsAJobAlsoWhereProcShowsNobody) {
   if (kNeedsProc) GTEST_SKIP() << "no ASan there";
