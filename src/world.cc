@@ -434,7 +434,8 @@ Error of_init(const Error& failure, int rank, const Where& where) {
   for (const std::string_view begin : {"init: ", "init (", "init_process_group: "})
     if (text.starts_with(begin)) text.remove_prefix(text.find(": ") + 2);
   const std::string who = context.rank < 0 ? "" : fmt::format(" (rank {})", context.rank);
-  const std::string told = fmt::format("{}{} at {}: {}", context.op, who, context.call_site, text);
+  const std::string site = context.call_site.empty() ? "" : " at " + context.call_site;
+  const std::string told = fmt::format("{}{}{}: {}", context.op, who, site, text);
   return Error(failure.code(), told, std::move(context));
 }
 

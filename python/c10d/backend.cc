@@ -169,13 +169,16 @@ Backend::Ref<Work> Backend::end_batch() {
   return batch->work;
 }
 
-milliseconds Backend::timeout_or_own(milliseconds timeout) const {
-  return timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+Backend::CallTimeout Backend::timeout_or_own(milliseconds timeout) const {
+  const milliseconds time = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+  return {time, time == group_->timeout()};
 }
 
 void Backend::check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const {
-  TORCH_CHECK_VALUE(lists.size() == 1 && static_cast<int>(lists[0].size()) == size_,
-                    "tutti: a list of ", size_, " tensors is needed, one for each rank");
+  TORCH_CHECK_VALUE(lists.size() == 1, "tutti: ", lists.size(), " lists of tensors, not one");
+  TORCH_CHECK_VALUE(static_cast<int>(lists[0].size()) == size_, "tutti: rank ", rank_,
+                    " has given a list of ", lists[0].size(), " tensors; ", size_,
+                    " are needed, one for each rank");
   for (const at::Tensor& tensor : lists[0]) {
     TORCH_CHECK_VALUE(tensor.scalar_type() == one.scalar_type(),
                       "tutti: invalid tensor type: ", tensor.scalar_type(), " in a list beside ",
@@ -226,7 +229,7 @@ void Backend::shutdown() {
 
 Backend::Ref<c10d::Work> Backend::broadcast(Tensors& tensors,
                                             const c10d::BroadcastOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::BROADCAST, "tutti:broadcast", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(only(tensors));
   return submit(std::move(to), [&](const Where& where, auto... form) {
@@ -238,7 +241,7 @@ Backend::Ref<c10d::Work> Backend::broadcast(Tensors& tensors,
 Backend::Ref<c10d::Work> Backend::allreduce(Tensors& tensors,
                                             const c10d::AllreduceOptions& options) {
   if (only(tensors).is_sparse()) return allreduce_sparse(tensors, options);
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::ALLREDUCE, "tutti:all_reduce", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(tensors[0]);
   const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
@@ -254,7 +257,7 @@ Backend::Ref<c10d::Work> Backend::allreduce_sparse(Tensors& tensors,
   TORCH_CHECK_VALUE(tensor.is_sparse(), "tutti: all_reduce of a sparse tensor got a dense one");
   TORCH_CHECK_VALUE(options.reduceOp == c10d::ReduceOp::SUM,
                     "tutti: all_reduce of sparse tensors only sums");
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   const CollectiveOptions how{.timeout = timeout};
   Call to =
       call(Type::_ALLREDUCE_SPARSE, "tutti:sparse_all_reduce", false, timeout, tensors, tensors);
@@ -290,7 +293,7 @@ Backend::Ref<c10d::Work> Backend::allreduce_coalesced(
                       "tutti: tensors of one dtype are needed, not ", tensors[0].scalar_type(),
                       " and ", tensor.scalar_type());
   }
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", options.asyncOp, timeout,
                  tensors, tensors);
   const std::vector<Buffer> list = to.operands().out(tensors);
@@ -301,7 +304,7 @@ Backend::Ref<c10d::Work> Backend::allreduce_coalesced(
 }
 
 Backend::Ref<c10d::Work> Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::REDUCE, "tutti:reduce", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(only(tensors));
   const ReduceOptions how{
@@ -314,7 +317,7 @@ Backend::Ref<c10d::Work> Backend::reduce(Tensors& tensors, const c10d::ReduceOpt
 Backend::Ref<c10d::Work> Backend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
   check_list(outputs, only(inputs));
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::ALLGATHER, "tutti:all_gather", options.asyncOp, timeout, inputs, outputs[0]);
   const ConstBuffer input = to.operands().in(inputs[0]);
   const std::vector<Buffer> list = to.operands().out(outputs[0]);
@@ -325,7 +328,7 @@ Backend::Ref<c10d::Work> Backend::allgather(std::vector<Tensors>& outputs, Tenso
 
 Backend::Ref<c10d::Work> Backend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                   const c10d::AllgatherOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::_ALLGATHER_BASE, "tutti:_all_gather_base", options.asyncOp, timeout, {input},
                  {output});
   const ConstBuffer from = to.operands().in(input);
@@ -340,7 +343,7 @@ Backend::Ref<c10d::Work> Backend::allgather_coalesced(std::vector<Tensors>& outp
                                                       const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(static_cast<int>(outputs.size()) == size_, "tutti: ", size_,
                     " lists are needed, one for each rank");
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Tensors all;
   for (const Tensors& list : outputs) {
     TORCH_CHECK_VALUE(list.size() == inputs.size(), "tutti: lists of ", inputs.size(),
@@ -363,7 +366,7 @@ Backend::Ref<c10d::Work> Backend::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(coalesced_all_gather<Type>(), "tutti:all_gather", true, timeout, inputs, outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
@@ -374,7 +377,7 @@ Backend::Ref<c10d::Work> Backend::allgather_into_tensor_coalesced(
 
 Backend::Ref<c10d::Work> Backend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                          const c10d::GatherOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Tensors all;
   if (rank_ == options.rootRank) {
     check_list(outputs, only(inputs));
@@ -393,7 +396,7 @@ Backend::Ref<c10d::Work> Backend::gather(std::vector<Tensors>& outputs, Tensors&
 #ifdef C10D_BACKEND_HAS_HOOKS
 Backend::Ref<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                      const c10d::GatherOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::GATHER, "tutti:gather", options.asyncOp, timeout, {input}, {output});
   const ConstBuffer from = to.operands().in(input);
   const Buffer all = rank_ == options.rootRank ? to.operands().out(output) : Buffer();
@@ -406,7 +409,7 @@ Backend::Ref<c10d::Work> Backend::gather_into_tensor(at::Tensor& output, at::Ten
 
 Backend::Ref<c10d::Work> Backend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                           const c10d::ScatterOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Tensors all;
   if (rank_ == options.rootRank) {
     check_list(inputs, only(outputs));
@@ -425,7 +428,7 @@ Backend::Ref<c10d::Work> Backend::scatter(Tensors& outputs, std::vector<Tensors>
 Backend::Ref<c10d::Work> Backend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
   check_list(inputs, only(outputs));
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::REDUCE_SCATTER, "tutti:reduce_scatter", options.asyncOp, timeout, inputs[0],
                  outputs);
   const Buffer output = to.operands().out(outputs[0]);
@@ -438,7 +441,7 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter(Tensors& outputs, std::vector<T
 
 Backend::Ref<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::ReduceScatterOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::_REDUCE_SCATTER_BASE, "tutti:_reduce_scatter_base", options.asyncOp, timeout,
                  {input}, {output});
   const ConstBuffer all = to.operands().in(input);
@@ -453,7 +456,7 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "tutti: ", outputs.size(), " outputs for ",
                     inputs.size(), " inputs");
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(coalesced_reduce_scatter<Type>(), "tutti:reduce_scatter", true, timeout, inputs,
                  outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
@@ -468,7 +471,7 @@ Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& 
                                                 std::vector<std::int64_t>& output_splits,
                                                 std::vector<std::int64_t>& input_splits,
                                                 const c10d::AllToAllOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   const std::vector<std::size_t> sent = counts_of(input, input_splits, size_),
                                  received = counts_of(output, output_splits, size_);
   Call to =
@@ -487,7 +490,7 @@ Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& 
 
 Backend::Ref<c10d::Work> Backend::alltoall(Tensors& outputs, Tensors& inputs,
                                            const c10d::AllToAllOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::ALLTOALL, "tutti:all_to_all", options.asyncOp, timeout, inputs, outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
@@ -498,7 +501,7 @@ Backend::Ref<c10d::Work> Backend::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::BARRIER, "tutti:barrier", options.asyncOp, timeout, {}, {});
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->barrier({.timeout = timeout}, form..., where);
@@ -507,7 +510,7 @@ Backend::Ref<c10d::Work> Backend::barrier(const c10d::BarrierOptions& options) {
 
 /// In gloo's words, which its users look for: rank 0 names who is late, the others rank 0.
 void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
-  const milliseconds timeout = timeout_or_own(options.timeout);
+  const CallTimeout timeout = timeout_or_own(options.timeout);
   ++seq_;
   const Where where = group_->where();
   const Group::Inside inside(*group_);
@@ -521,7 +524,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_al
                 " successfully reached monitoredBarrier, but received errors while waiting for "
                 "send/recv from rank 0: ",
                 error.what());
-    TORCH_CHECK(timeout != milliseconds(0), "Rank 0 timed out in monitoredBarrier: ", error.what());
+    TORCH_CHECK(timeout.time != milliseconds(0),
+                "Rank 0 timed out in monitoredBarrier: ", error.what());
     std::vector<int> late = error.context().culprits;
     if (!wait_all_ranks && late.size() > 1) late.resize(1);
     TORCH_CHECK(false, late.size() > 1 ? "Ranks " : "Rank ", c10::Join(", ", late),
@@ -532,11 +536,12 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_al
 // ---- messages ---------------------------------------------------------------------------------
 
 Backend::Ref<c10d::Work> Backend::send(Tensors& tensors, int to, int tag) {
-  Call made = call(Type::SEND, "tutti:send", true, options_->timeout, tensors, {});
+  const CallTimeout timeout = timeout_or_own(c10d::kUnsetTimeout);
+  Call made = call(Type::SEND, "tutti:send", true, timeout, tensors, {});
   TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const ConstBuffer data = made.operands().in(only(tensors));
   return message(std::move(made), [&](const Where& where) {
-    return (*group_)->send(data, to, {.tag = tag, .timeout = options_->timeout}, async, where);
+    return (*group_)->send(data, to, {.tag = tag, .timeout = timeout}, async, where);
   });
 }
 
@@ -550,13 +555,14 @@ Backend::Ref<c10d::Work> Backend::recvAnysource(Tensors& tensors, int tag) {
 
 Backend::Ref<c10d::Work> Backend::receive(Type type, const char* title, Tensors& tensors, int from,
                                           int tag) {
-  Call made = call(type, title, true, options_->timeout, tensors, tensors);
+  const CallTimeout timeout = timeout_or_own(c10d::kUnsetTimeout);
+  Call made = call(type, title, true, timeout, tensors, tensors);
   TORCH_CHECK_VALUE(tag >= 0, "tutti: tag ", tag, ": it must not be negative");
   const Buffer data = made.operands().out(only(tensors));
   MessageInfo* info = &made.work->add_info();
   return message(std::move(made), [&](const Where& where) {
-    return (*group_)->recv(data, from, {.tag = tag, .timeout = options_->timeout, .info = info},
-                           async, where);
+    return (*group_)->recv(data, from, {.tag = tag, .timeout = timeout, .info = info}, async,
+                           where);
   });
 }
 

@@ -117,6 +117,14 @@ class Backend final : public c10d::Backend {
     bool is_blocking;
     Backend* batch_of;  ///< null: it is no part of one, or has been handed over
   };
+  /// Of a call. That of the group is none of its own: then a circle of waits is a deadlock.
+  struct CallTimeout {
+    std::chrono::milliseconds time;
+    bool is_of_group;
+    operator std::chrono::milliseconds() const { return time; }
+    operator Timeout() const { return is_of_group ? Timeout() : Timeout(time); }
+  };
+  CallTimeout timeout_or_own(std::chrono::milliseconds timeout) const;
   Call call(c10d::OpType type, const char* title, bool is_async, std::chrono::milliseconds timeout,
             const Tensors& inputs, const Tensors& outputs);
   template <class Submit>
@@ -133,7 +141,6 @@ class Backend final : public c10d::Backend {
   Ref<c10d::Work> hand_over(Call& call, std::vector<tutti::Work> works);
   /// Begins what there is of a coalesced call; null where there is none.
   Ref<Work> end_batch();
-  std::chrono::milliseconds timeout_or_own(std::chrono::milliseconds timeout) const;
   void check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const;
 
   /// What startCoalescing has begun: calls of its thread are parts of it.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -84,7 +85,7 @@ Where line_of_python() {
 std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& options) {
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "tutti: a timeout of ", options.timeout.count(),
                     " s: it must be longer than 0");
-  return *Timeout(options.timeout);
+  return std::chrono::round<std::chrono::milliseconds>(*Timeout(options.timeout));  // a float
 }
 
 }  // namespace
@@ -95,10 +96,12 @@ Group::Inside::~Inside() {
   --count_;
 }
 
-Group::Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name)
+Group::Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name,
+             std::chrono::nanoseconds timeout)
     : world_(std::move(world)),
       purpose_{.text = "torch's group " + std::move(name)},
-      group_(std::move(group)) {}
+      group_(std::move(group)),
+      timeout_(timeout) {}
 
 std::shared_ptr<Group> Group::make(const c10d::DistributedBackendOptions& options) {
   const std::chrono::nanoseconds timeout = timeout_of(options);
@@ -109,16 +112,20 @@ std::shared_ptr<Group> Group::make(const c10d::DistributedBackendOptions& option
     if (auto world = is_of_all ? nullptr : world_of_all()) {
       const std::lock_guard lock(registry().making);
       ProcessGroup made = (*world)->new_group(options.global_ranks_in_group, where);
-      return registered(new Group(std::move(world), std::move(made), options.group_id), false);
+      const auto of_world = world->timeout();
+      return registered(new Group(std::move(world), std::move(made), options.group_id, of_world),
+                        false);
     }
+    // Under `tutti run` all ranks meet at it: it is to know what they do, and who has failed first.
+    const bool has_launcher = is_of_all && std::getenv("TUTTI_AGENT") != nullptr;
     ProcessGroup made = init_process_group({.backend = "native",
                                             .rank = options.group_rank,
                                             .world_size = options.group_size,
                                             .timeout = timeout,
                                             .name = "torch-" + options.group_id,
-                                            .store = adapt(options.store)},
+                                            .store = has_launcher ? nullptr : adapt(options.store)},
                                            where);
-    return registered(new Group(nullptr, std::move(made), options.group_id), is_of_all);
+    return registered(new Group(nullptr, std::move(made), options.group_id, timeout), is_of_all);
   } catch (const Error& error) {
     std::rethrow_exception(as_torch_of_meeting(error));
   }

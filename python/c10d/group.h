@@ -24,10 +24,13 @@ class Group {
   /// Returns when all members have come.
   /// Errors  torch's: see as_torch_of_meeting.
   static std::shared_ptr<Group> make(const c10d::DistributedBackendOptions& options);
-  Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name);
+  /// `timeout`: of calls that give none.
+  Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name,
+        std::chrono::nanoseconds timeout);
 
   ProcessGroup& operator*() { return group_; }
   ProcessGroup* operator->() { return &group_; }
+  std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
   /// Before Python ends: says goodbye, or aborts it with the text of an exception; no call may
   /// follow. What is under way at `deadline` ends there. Nothing where a thread is in a call: it
   /// must not wake, since it would take Python's lock.
@@ -58,6 +61,7 @@ class Group {
   std::shared_ptr<Group> world_;  // outlives group_; null in a world
   Purpose purpose_;
   ProcessGroup group_;
+  const std::chrono::nanoseconds timeout_;
   std::atomic<int> inside_ = 0;
   mutable std::mutex mutex_;
   std::optional<Error> noted_;  // mutex_

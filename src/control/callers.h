@@ -47,6 +47,16 @@ class PendingCallback {
   PendingCallback& operator=(const PendingCallback&) = delete;
   static bool are_any() noexcept { return count().load() != 0; }
 
+  /// While it lives one counts for nothing: that behind what this thread waits for, which runs once
+  /// that has ended.
+  class Aside {
+   public:
+    Aside() noexcept { count().fetch_sub(1); }
+    ~Aside() { count().fetch_add(1); }
+    Aside(const Aside&) = delete;
+    Aside& operator=(const Aside&) = delete;
+  };
+
  private:
   static std::atomic<int>& count() noexcept;  // of the process: process.cc
 };

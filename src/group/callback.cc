@@ -78,8 +78,9 @@ void run_callback(const std::function<void()>& callback) {
   callback();
 }
 
-std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Function function) {
-  auto callback = std::make_shared<Callback>(std::move(before), std::move(function));
+std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Function function,
+                                         Of whose) {
+  auto callback = std::make_shared<Callback>(std::move(before), std::move(function), whose);
   if (callback->before_ == nullptr) {
     callback->run();
   } else {
@@ -88,10 +89,13 @@ std::shared_ptr<Callback> Callback::make(std::shared_ptr<WorkState> before, Func
   return callback;
 }
 
-Callback::Callback(std::shared_ptr<WorkState> before, Function function)
+Callback::Callback(std::shared_ptr<WorkState> before, Function function, Of whose)
     : WorkState(request_after(before.get())),
       before_(std::move(before)),
-      function_(std::move(function)) {}
+      is_of_program_(whose == Of::program),
+      function_(std::move(function)) {
+  if (is_of_program_) pending_.emplace();
+}
 
 void Callback::run() noexcept {
   std::optional<Error> failure = before_ ? before_->error() : std::nullopt;
@@ -108,6 +112,7 @@ void Callback::run() noexcept {
     }
     function_ = nullptr;  // what it owns goes here, where nothing may block
   }
+  pending_.reset();
   if (failure) {
     end(*std::move(failure));
   } else {
@@ -117,7 +122,11 @@ void Callback::run() noexcept {
 }
 
 bool Callback::help(Deadline::Clock::time_point until) {
-  if (before_ && !before_->done() && !before_->help(until)) return done();
+  if (before_ && !before_->done()) {
+    std::optional<control::PendingCallback::Aside> aside;
+    if (is_of_program_) aside.emplace();
+    if (!before_->help(until)) return done();
+  }
   return wait_until(bell_, until, [this] { return done(); });
 }
 

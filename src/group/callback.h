@@ -2,7 +2,10 @@
 // must those of on_failure, which run on the thread that finds out who has died.
 #pragma once
 
+#include <optional>
+
 #include "base/wait.h"
+#include "control/callers.h"
 #include "tutti/backend.h"
 
 namespace tutti::group {
@@ -22,9 +25,11 @@ void run_callback(const std::function<void()>& callback);
 class Callback final : public WorkState {
  public:
   using Function = std::function<void(const Error* failure)>;
-  /// `before`: null for one that has ended.
-  static std::shared_ptr<Callback> make(std::shared_ptr<WorkState> before, Function function);
-  Callback(std::shared_ptr<WorkState> before, Function function);
+  enum class Of { program, library };
+  /// `before`: null for one that has ended. One of the program may start what others wait for.
+  static std::shared_ptr<Callback> make(std::shared_ptr<WorkState> before, Function function,
+                                        Of whose);
+  Callback(std::shared_ptr<WorkState> before, Function function, Of whose);
 
   bool help(Deadline::Clock::time_point until) override;
   bool cancel() override { return before_ != nullptr && before_->cancel(); }
@@ -34,7 +39,9 @@ class Callback final : public WorkState {
   void run() noexcept;
 
   const std::shared_ptr<WorkState> before_;
+  const bool is_of_program_;
   Function function_;
+  std::optional<control::PendingCallback> pending_;  // until the program's has run
   Doorbell bell_;  // of those who wait while another thread runs the callback
 };
 

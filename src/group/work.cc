@@ -164,17 +164,16 @@ bool Work::cancel() {
 void Work::detach() && noexcept { state_.reset(); }
 
 Work Work::then(std::function<void(const Error* failure)> callback) && {
-  auto pending = std::make_shared<control::PendingCallback>();
-  auto told = [state = state_, pending = std::move(pending),
-               callback = std::move(callback)](const Error* failure) {
+  auto told = [state = state_, callback = std::move(callback)](const Error* failure) {
     if (failure != nullptr) tell(*state, *failure);
     callback(failure);
   };
-  return group::continue_with(std::move(*this), std::move(told));
+  using group::Callback;
+  return Work(Callback::make(std::move(state_), std::move(told), Callback::Of::program));
 }
 
 Work group::continue_with(Work work, std::function<void(const Error* failure)> callback) {
-  return Work(Callback::make(std::move(work.state_), std::move(callback)));
+  return Work(Callback::make(std::move(work.state_), std::move(callback), Callback::Of::library));
 }
 
 namespace {

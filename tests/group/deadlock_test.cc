@@ -152,6 +152,20 @@ TEST(Deadlock, IsToldAfterACallbackHasCalledTheWorld) {
       options());
 }
 
+/// A callback behind what is awaited starts nothing before that has ended.
+TEST(Deadlock, IsToldWhereACallbackIsBehindWhatIsAwaited) {
+  const auto nothing = [](const Error*) {};
+  on_stuck_ranks(
+      2,
+      [&](ProcessGroup& world) {
+        float x = 0;
+        deadlock_of(world, [&] {
+          world.recv(x, 1 - world.rank(), async).then(nothing).then(nothing).wait();
+        });
+      },
+      options());
+}
+
 TEST(Deadlock, TwoGroupsInOppositeOrderFailBoth) {
   on_free_ranks(
       3,

@@ -185,6 +185,26 @@ class Launched(unittest.TestCase):
                                     "assert x[0] == 2; d.destroy_process_group()")
         self.assertEqual(code, 0, text)
 
+    def run_after_a_sum(self, code):
+        return self.run_tutti("import os, signal, sys, time, torch, torch.distributed as d; d.init_process_group('tutti'); rank = d.get_rank();"
+                              f"x = torch.ones(4); d.all_reduce(x)\n{code}")
+
+    def test_who_failed_first(self):
+        code, text = self.run_after_a_sum("if rank == 1: sys.exit(7)\nwhile True: d.all_reduce(x)")
+        self.assertEqual(code, 7, text)
+        self.assertRegex(text, "ROOT CAUSE: rank 1 .* left the group")
+
+    def test_what_ranks_did(self):
+        code, text = self.run_after_a_sum("if rank == 0: d.recv(x, 1)\ntime.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
+        self.assertEqual(code, 137, text)
+        self.assertRegex(text, "ROOT CAUSE: rank 1 .* killed by SIGKILL")
+        self.assertRegex(text, r"others: rank 0: last completed all_reduce #1\(f32 x 4, sum\) for torch's group 0")
+
+    def test_a_circle(self):
+        code, text = self.run_after_a_sum("d.recv(x, 1 - rank)")
+        self.assertNotEqual(code, 0)
+        self.assertIn("kDeadlock: recv (rank 0) for torch's group 0: deadlock: rank 0 waits in recv(f32 x 4, from 1, tag 0) for rank 1", text)
+
     def test_another_rank_than_the_launchers(self):
         code, text = self.run_tutti("import os, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, 1, True);"
                                     "d.init_process_group('tutti', store=s, rank=1 - int(os.environ['RANK']), world_size=2)")

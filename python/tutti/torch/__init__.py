@@ -93,7 +93,7 @@ def _create(options, pg_options):
 
 
 def _check_launcher(options):
-    """Of `tutti run`, whose ranks are those of the board that `tutti status` shows."""
+    """Of `tutti run`, at which its ranks meet."""
     if "TUTTI_AGENT" not in os.environ:
         return
     for name, given in (("RANK", options.group_rank), ("WORLD_SIZE", options.group_size)):
