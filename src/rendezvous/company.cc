@@ -56,7 +56,8 @@ Error decode_failure(const std::string& text, int rank) {
     return malformed();
   }
   const std::size_t second = text.find(' ', static_cast<std::size_t>(after_code - text.data()) + 1);
-  if (after_code == end || second == std::string::npos) return malformed();
+  const bool has_words = second != std::string::npos && text.c_str()[second + 1] != '\0';
+  if (after_code == end || !has_words) return malformed();
   ErrorContext context{.op = "init", .rank = rank};
   for (const char* at = after_code + 1; at < text.data() + second; ++at) {
     int culprit = -1;
