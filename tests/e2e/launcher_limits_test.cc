@@ -69,7 +69,7 @@ TEST_F(Launcher, AMissingDevNullIsNamed) {
 
 /// `unshare --pid` without `--fork`: the first child may be made, and no thread; then no child.
 TEST_F(Launcher, APidNamespaceForChildrenAloneIsNamed) {
-  if (kNoForks) GTEST_SKIP() << "the sanitizer needs a thread";
+  if (kNoForks || kNeedsProc) GTEST_SKIP() << "the sanitizer needs a thread";
   for (const auto& [first, what] :
        {std::pair{"", "cannot start the thread that serves the store: Invalid argument"},
         {"/bin/true; ", "cannot make the process that guards the ranks: Cannot allocate memory"}}) {
