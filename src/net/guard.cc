@@ -22,6 +22,7 @@ namespace {
 constexpr std::chrono::seconds kLooksForParent{1};
 constexpr time_t kStaysStopped = 1;  ///< in seconds, at most
 constexpr std::chrono::milliseconds kWakesGuard{10};
+constexpr std::chrono::seconds kGuardEnds{10};  ///< one in a debugger ends later, by itself
 
 /// Nobody is meant to stop it: what becomes of the ranks would not be told.
 bool has_ended(pid_t keeper) noexcept {
@@ -116,8 +117,11 @@ void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept) {
 
 void end_keeper(pid_t guard, const Kept& kept) {
   kill_everything_below(kept.all());
-  Deadline never;
-  for (; ::getppid() == guard; pause(kWakesGuard, never)) ::kill(guard, SIGCONT);
+  Deadline end = Deadline::after(kGuardEnds);
+  while (::getppid() == guard) {
+    ::kill(guard, SIGCONT);
+    if (pause(kWakesGuard, end) == PollResult::expired) break;
+  }
   ::_exit(0);
 }
 

@@ -64,7 +64,7 @@ class Kept {
 [[noreturn]] void be_guard(pid_t keeper, pid_t parent, int lifeline, const Kept& kept);
 
 /// In the keeper: kills everything below it, and ends after its guard, which goes on if it is
-/// stopped, and ends as well.
+/// stopped, and ends as well. A guard that does not within 10 s is held by a debugger.
 [[noreturn]] void end_keeper(pid_t guard, const Kept& kept);
 
 }  // namespace tutti::net

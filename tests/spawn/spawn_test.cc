@@ -14,7 +14,6 @@
 #include <chrono>
 #include <csignal>
 #include <stdexcept>
-#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -482,16 +481,13 @@ TEST_F(Spawning, AKeeperThatIsFoundStoppedIsNamedAndNoRankIsBlamed) {
   Spawned ranks = gated.spawn_ranks();
   const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
   stop(guard);
-  stop(keeper);
-  std::jthread again([&](const std::stop_token& over) {  // they go on by themselves
-    while (!over.stop_requested()) {
-      std::this_thread::sleep_for(1ms);
-      for (const pid_t pid : {guard, keeper}) ::kill(pid, SIGSTOP);
-    }
-  });
+  e2e::Held held(keeper);  // without a debugger it goes on by itself
+  if (!held.is_held()) {
+    ranks.end();
+    GTEST_SKIP() << "no ptrace here";
+  }
   gated.open();
   const Error error = failure_of(ranks, 500ms);
-  again = {};
   EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
   EXPECT_TRUE(error.context().culprits.empty()) << error.what();
   expect_in(error.what(), fmt::format("the keeper of its ranks (pid {}) was stopped", keeper));
