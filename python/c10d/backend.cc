@@ -171,7 +171,7 @@ Backend::Ref<Work> Backend::end_batch() {
 
 Backend::CallTimeout Backend::timeout_or_own(milliseconds timeout) const {
   const milliseconds time = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
-  return {time, time == group_->timeout()};
+  return {time, *Timeout(time) == group_->timeout()};
 }
 
 void Backend::check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const {

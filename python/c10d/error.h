@@ -2,11 +2,14 @@
 #pragma once
 
 #include <exception>
+#include <string>
 
 #include "tutti/error.h"
 
 namespace tutti::python {
 
+/// Its text, with advice that a program in Python can follow.
+std::string words_of(const Error& error);
 /// kInvalidArgument is ValueError, kUnsupported NotImplementedError, everything else
 /// DistBackendError, whose text says "Timed out" where time has passed.
 std::exception_ptr as_torch(const Error& error);

@@ -85,7 +85,7 @@ Where line_of_python() {
 std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& options) {
   TORCH_CHECK_VALUE(options.timeout.count() > 0, "tutti: a timeout of ", options.timeout.count(),
                     " s: it must be longer than 0");
-  return std::chrono::round<std::chrono::milliseconds>(*Timeout(options.timeout));  // a float
+  return *Timeout(std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
 }
 
 }  // namespace

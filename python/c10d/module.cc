@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/backend.h"
+#include "c10d/error.h"
 #include "c10d/helpers.h"
 
 namespace {
@@ -31,8 +32,8 @@ py::object failure(const c10::intrusive_ptr<c10d::Backend>& backend) {
   for (const int rank : context.culprits) {
     global_ranks.push_back(ours->global_ranks().empty() ? rank : ours->global_ranks().at(rank));
   }
-  return py::make_tuple(std::string(name_of(error->code())), error->what(), context.op, context.seq,
-                        context.culprits, global_ranks);
+  return py::make_tuple(std::string(name_of(error->code())), tutti::python::words_of(*error),
+                        context.op, context.seq, context.culprits, global_ranks);
 }
 
 bool end(const std::string& exception) {

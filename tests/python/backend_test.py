@@ -204,6 +204,14 @@ class Launched(unittest.TestCase):
         code, text = self.run_after_a_sum("d.recv(x, 1 - rank)")
         self.assertNotEqual(code, 0)
         self.assertIn("kDeadlock: recv (rank 0) for torch's group 0: deadlock: rank 0 waits in recv(f32 x 4, from 1, tag 0) for rank 1", text)
+        self.assertIn("change the order of the calls, or use batch_isend_irecv or async_op=True", text)  # what Python has
+
+    def test_a_circle_with_a_long_timeout(self):
+        """torch gives it as a float of seconds, which is rounded once."""
+        code, text = self.run_tutti("import datetime, torch, torch.distributed as d; d.init_process_group('tutti', timeout=datetime.timedelta(hours=10));"
+                                    "d.recv(torch.ones(1), 1 - d.get_rank())")
+        self.assertNotEqual(code, 0)
+        self.assertIn("kDeadlock", text)
 
     def test_another_rank_than_the_launchers(self):
         code, text = self.run_tutti("import os, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, 1, True);"
