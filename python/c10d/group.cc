@@ -83,9 +83,10 @@ Where line_of_python() {
 }
 
 std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& options) {
-  TORCH_CHECK_VALUE(options.timeout.count() > 0, "tutti: a timeout of ", options.timeout.count(),
-                    " s: it must be longer than 0");
-  return *Timeout(std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout));
+  const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
+  TORCH_CHECK_VALUE(time.count() > 0, "tutti: a timeout of ", options.timeout.count(),
+                    " s: it must be at least a millisecond");
+  return *Timeout(time);
 }
 
 }  // namespace

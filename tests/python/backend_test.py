@@ -84,8 +84,8 @@ class Backend(Ranks):
     def test_bad_arguments(self):
         self.check("bad_arguments")
 
-    def test_timeout_of_0(self):
-        self.check("timeout_of_0", 1)
+    def test_too_short_a_timeout(self):
+        self.check("too_short_a_timeout", 1)
 
     def test_not_contiguous(self):
         self.check("not_contiguous", 3)
@@ -122,6 +122,9 @@ class Backend(Ranks):
 
     def test_late(self):
         self.check("late")
+
+    def test_late_in_a_new_group(self):
+        self.check("late_in_a_new_group")
 
     def test_different(self):
         self.check("different")
@@ -208,7 +211,7 @@ class Launched(unittest.TestCase):
 
     def test_a_circle_with_a_long_timeout(self):
         """torch gives it as a float of seconds, which is rounded once."""
-        code, text = self.run_tutti("import datetime, torch, torch.distributed as d; d.init_process_group('tutti', timeout=datetime.timedelta(hours=10));"
+        code, text = self.run_tutti("import datetime, torch, torch.distributed as d; d.init_process_group('tutti', timeout=datetime.timedelta(hours=24));"
                                     "d.recv(torch.ones(1), 1 - d.get_rank())")
         self.assertNotEqual(code, 0)
         self.assertIn("kDeadlock", text)

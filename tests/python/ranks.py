@@ -114,9 +114,11 @@ def bad_arguments():
         dist.all_reduce(x)
 
 
-def timeout_of_0():
+def too_short_a_timeout():
     with refused(ValueError, "timeout of 0 s"):
         init(timeout=datetime.timedelta(0), store=dist.HashStore(), rank=0, world_size=1)
+    with refused(ValueError, "at least a millisecond"):
+        init(timeout=datetime.timedelta(microseconds=400), store=dist.HashStore(), rank=0, world_size=1)
 
 
 def not_contiguous():
@@ -332,6 +334,16 @@ def late():
     else:
         raise AssertionError("rank 1 was not late")
     assert tutti.torch.failure().ranks == (1,)
+
+
+def late_in_a_new_group():
+    """The advice is what Python has."""
+    init(timeout=datetime.timedelta(seconds=1))
+    if RANK == 1:
+        time.sleep(2.5)
+        return
+    with refused(dist.DistStoreError, "Timed out", "(init_process_group(timeout=))"):
+        dist.new_group([0, 1], use_local_synchronization=True)
 
 
 def different():
