@@ -73,27 +73,29 @@ class SlowWait {
         next_ask_(start_ + kFirstAsk) {}
 
   WaitResult run() {
-    while (!look_()) {
+    TimePoint now = start_;
+    for (; !look_(); now = Clock::now()) {
       if (aborted(waiter_)) return WaitResult::aborted;
-      const TimePoint now = Clock::now();
       if (now >= next_ask_) {
         next_ask_ = now + kAskAgain;
         if (patience_.ask(now, &next_ask_) == Patience::Verdict::give_up) {
           return WaitResult::gave_up;
         }
       } else if (go_on(plan_.next(now - start_, is_in_the_way(now)))) {
+        if (plan_.lingers()) now = Clock::now();
         break;
       }
     }
-    if (plan_.lingers()) plan_.end(Clock::now() - start_);
+    plan_.end(now - start_);
     return WaitResult::ready;
   }
 
  private:
   /// Whether an awaited rank was last seen on this core, and this thread stays here.
   bool is_in_the_way(TimePoint now) const {
+    if (waiter_.policy.shares_cores) return false;
     const int core = ::sched_getcpu();
-    if (waiter_.policy.shares_cores || !patience_.awaits_core(core)) return false;
+    if (!patience_.awaits_core(core)) return false;
     return waiter_.account == nullptr || !waiter_.account->should_move(now) || !leave_core(core);
   }
 

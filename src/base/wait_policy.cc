@@ -8,7 +8,8 @@ namespace tutti {
 
 WaitPolicy wait_policy(int local_threads, int usable) noexcept {
   if (local_threads <= usable) return {};
-  return {20, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000), true};
+  // Who is awaited may be waiting for this core: few looks before it is given away.
+  return {5, std::chrono::nanoseconds(0), std::chrono::nanoseconds(200'000), true};
 }
 
 bool WaitAccount::allows(std::chrono::nanoseconds linger) noexcept {

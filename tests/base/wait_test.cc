@@ -284,7 +284,7 @@ TEST(WaitUntil, ReturnsWhenRungAndWhenItIsTime) {
 TEST(WaitPolicies, MoreThreadsThanCoresNeverSpin) {
   EXPECT_GT(wait_policy(2, 2).spin, 10us);
   EXPECT_FALSE(wait_policy(2, 2).shares_cores);
-  EXPECT_LE(wait_policy(3, 2).looks, 20);
+  EXPECT_LE(wait_policy(3, 2).looks, 5);
   EXPECT_TRUE(wait_policy(3, 2).shares_cores);
   EXPECT_GE(usable_cores(), 1);
 }
