@@ -82,11 +82,12 @@ bool TcpLinks::arm(Lane lane) noexcept {
 
 bool TcpLinks::arm(End& end, Lane lane) {
   using Want = net::Events::Want;
-  const TcpConnection& connection = *end.connection;
+  TcpConnection& connection = *end.connection;
   if (!connection.is_open() || connection.end()) return false;
   const bool reads = connection.is_read_out();
   const bool writes = connection.is_full();
   if (!reads && !writes) return false;
+  if (reads) connection.defer_alarm();
   const std::lock_guard lock(mutex_);
   if (end.watched == nullptr) {
     const auto call = [this, &end, lane] { has_happened(end, lane); };

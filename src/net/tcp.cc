@@ -459,6 +459,11 @@ bool has_unacknowledged(int socket) noexcept {
   return ::ioctl(socket, SIOCOUTQ, &byte_count) != 0 || byte_count > 0;
 }
 
+bool set_least_to_read(int socket, std::size_t byte_count) noexcept {
+  const int least = static_cast<int>(byte_count);
+  return ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) == 0;
+}
+
 TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept {
   return move(parts, [&](const msghdr& message) {
     return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);

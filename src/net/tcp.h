@@ -134,6 +134,9 @@ struct TcpMoved {
   std::size_t bytes = 0;
   int error_number = 0;  ///< of `closed`: why; 0: the other end has closed in order
 };
+/// A connection counts as readable once so much has come, or it has ended; a reading takes what is
+/// there. False: the system refuses that.
+bool set_least_to_read(int socket, std::size_t byte_count) noexcept;
 /// Sends the parts one after the other, as much of them as there is room for.
 TcpMoved send_parts(int socket, std::span<const iovec> parts) noexcept;
 /// Fills the parts one after the other with what has come; at least one byte must fit.

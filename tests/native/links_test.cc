@@ -502,6 +502,73 @@ TEST(Links, WhatWasReadOutRingsOnceWhenMoreComes) {
   other.join();
 }
 
+/// So much of it at least as is worth an alarm; and whoever has read some of it meanwhile, the rest
+/// rings.
+TEST(Links, ALongFrameRingsOnceWhenAllOfItHasCome) {
+  constexpr std::size_t kPart = std::size_t{60} << 10;
+  Wires wires({0, 1}, Wires::Kind::tcp);
+  const std::shared_ptr<Store> store = make_memory_store();
+  std::barrier both(2);
+  const auto live = [&](const group::NativeSpec& spec) {
+    TcpLinks links(*spec.sockets, *spec.membership, spec.world_ranks);
+    const PeerLink link = links.link(1 - spec.rank, Lane::collective);
+    Alarm& alarm = links.alarm(Lane::collective);
+    while (!link.connection->is_open()) EXPECT_EQ(link.receiver->peek(), nullptr);
+    both.arrive_and_wait();
+    if (spec.rank == 0) {
+      FrameHeader header;
+      header.type = FrameType::segment;
+      header.payload_bytes = 3 * kPart;
+      std::vector<std::byte> bytes(kWireHeaderBytes + header.payload_bytes);
+      std::ranges::copy(encode(header), bytes.begin());
+      std::size_t sent = 0;
+      for (const std::size_t end : {kWireHeaderBytes, kPart, 2 * kPart, bytes.size()}) {
+        while (sent < end)
+          sent += static_cast<std::size_t>(
+              ::send(link.connection->socket(), bytes.data() + sent, end - sent, MSG_NOSIGNAL));
+        both.arrive_and_wait();  // sent
+        both.arrive_and_wait();  // looked at
+      }
+      return;
+    }
+    Doorbell& bell = *spec.membership->waiter().bell;
+    bell.sleepers.fetch_add(1);  // who is about to sleep
+    const auto rings_by = [&](Clock::time_point end) {
+      const std::uint32_t seen = bell.rings.load();
+      const bool arms = alarm.arm();
+      EXPECT_TRUE(arms) << "it has been read out";
+      while (bell.rings.load() == seen && Clock::now() < end) std::this_thread::yield();
+      return bell.rings.load() != seen;
+    };
+    std::vector<std::byte> whole(3 * kPart);
+    both.arrive_and_wait();
+    while (link.receiver->peek() == nullptr) {  // the header
+    }
+    EXPECT_EQ(link.receiver->take_into(whole.data()), 0U);
+    both.arrive_and_wait();
+    both.arrive_and_wait();
+    EXPECT_FALSE(rings_by(Clock::now() + 100ms)) << "a third of it is worth no alarm";
+    both.arrive_and_wait();
+    both.arrive_and_wait();
+    std::size_t taken = 0;
+    while (taken < 2 * kPart - kWireHeaderBytes) taken += link.receiver->take_into(whole.data());
+    both.arrive_and_wait();
+    const std::uint32_t seen = bell.rings.load();
+    alarm.arm();  // it is, by the first time, for more than is to come
+    both.arrive_and_wait();
+    for (const auto end = Clock::now() + 20s; bell.rings.load() == seen && Clock::now() < end;)
+      std::this_thread::yield();
+    EXPECT_EQ(bell.rings.load(), seen + 1);
+    EXPECT_EQ(link.receiver->take_into(whole.data()), 3 * kPart - taken);
+    EXPECT_TRUE(link.receiver->peek()->is_taken());
+    bell.sleepers.fetch_sub(1);
+    both.arrive_and_wait();
+  };
+  std::thread other([&] { on_native_member(1, 2, wires.board_fd(), store, live, &wires); });
+  on_native_member(0, 2, wires.board_fd(), store, live, &wires);
+  other.join();
+}
+
 /// Ranks that send, receive and meet after they have computed for about as long as they wait before
 /// they sleep.
 TEST(Links, AnyOrderOfArrivingAndFallingAsleep) {

@@ -35,6 +35,9 @@ constexpr std::size_t kTagLine = kWireHeaderBytes;
 constexpr std::size_t kEnough = kWireHeaderBytes,
                       kEnoughBeforeTag = 2 * kWireHeaderBytes + kTagLine;
 
+/// As much as is worth a wake-up, where more is to come.
+constexpr std::size_t kWorthAnAlarm = std::size_t{256} << 10;
+
 /// The parts of a frame, less those bytes of it that are out.
 class Parts {
  public:
@@ -66,6 +69,22 @@ std::string TcpConnection::how_ended() const {
   const std::lock_guard lock(mutex_);
   if (!unmade_.empty()) return "cannot be made: " + unmade_;
   return error == 0 ? "has ended" : "has ended: " + std::generic_category().message(error);
+}
+
+void TcpConnection::set_due(std::size_t byte_count) noexcept {
+  const std::lock_guard lock(due_mutex_);
+  due_ = std::max<std::size_t>(byte_count, 1);
+  if (rings_at_ > due_) ring_at(due_);
+}
+
+void TcpConnection::defer_alarm() noexcept {
+  const std::lock_guard lock(due_mutex_);
+  if (const std::size_t most = std::min(due_, kWorthAnAlarm); rings_at_ < most) ring_at(most);
+}
+
+/// The kernel looks at once whether so much is there.
+void TcpConnection::ring_at(std::size_t byte_count) noexcept {
+  if (net::set_least_to_read(socket(), byte_count)) rings_at_ = byte_count;
 }
 
 int TcpConnection::take(bool makes) {
@@ -285,7 +304,8 @@ void TcpReceiver::fill(std::size_t most) {
     begin_ = begin;
   }
   const iovec part{buffer() + end_, std::min(begin + most, kBufferBytes) - end_};
-  end_ += receive({&part, 1});
+  const std::size_t here = buffered();
+  end_ += receive({&part, 1}, has_frame_ && due() > here ? due() - here : 0);
 }
 
 /// Reads what may be taken of the payload to where it belongs, and what comes behind it: the buffer
@@ -294,7 +314,7 @@ void TcpReceiver::receive_into(std::byte* target) {
   const std::size_t payload = takeable();
   const std::size_t behind = (position_ + payload) % kWireHeaderBytes;
   const iovec parts[] = {{target, payload}, {buffer() + behind, kHeadBytes}};
-  const std::size_t moved = receive(parts);
+  const std::size_t moved = receive(parts, due());
   const std::size_t own = std::min(moved, payload);
   count({target, own});
   position_ += own;
@@ -302,13 +322,15 @@ void TcpReceiver::receive_into(std::byte* target) {
   end_ = begin_ + (moved - own);
 }
 
-std::size_t TcpReceiver::receive(std::span<const iovec> parts) {
+/// `due`: so much has yet to come of the frame.
+std::size_t TcpReceiver::receive(std::span<const iovec> parts, std::size_t due) {
   const int socket = connection_->socket_to_receive();
   if (socket < 0) return 0;
   const net::TcpMoved moved = net::receive_parts(socket, parts);
   if (moved.result == net::IoResult::closed) connection_->set_end(moved.error_number);
   std::size_t room = 0;
   for (const iovec& part : parts) room += part.iov_len;
+  connection_->set_due(due - std::min(due, moved.bytes));
   if (moved.bytes < room) connection_->found_read_out();
   return moved.bytes;
 }

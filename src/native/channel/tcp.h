@@ -78,16 +78,23 @@ class TcpConnection {
 
   // What is worth an alarm: that something has come where all was read, or that there is room where
   // there was none; until it has rung, and then again when that was found to be so once more.
+  // Of a long frame a part is worth none: a thread that is woken for each few kilobytes takes the
+  // core from the program.
   bool is_read_out() const noexcept { return read_out_.load() == alarms_.load(); }
   bool is_full() const noexcept { return full_.load() == alarms_.load(); }
   void found_read_out() noexcept { read_out_.store(alarms_.load()); }
   void found_full(bool full) noexcept { full_.store(full ? alarms_.load() : 0); }
+  /// So much at the least has yet to come of what has begun, whoever reads it. After each reading.
+  void set_due(std::size_t byte_count) noexcept;
+  /// Before the alarm for what comes is set: it may wait for as much of that as is worth one.
+  void defer_alarm() noexcept;
   /// Before the bell is rung.
   void has_rung() noexcept { alarms_.fetch_add(1); }
 
  private:
   static constexpr int kStands = -1;
   int take(bool makes);
+  void ring_at(std::size_t byte_count) noexcept;
 
   const Origin origin_;
   mutable std::mutex mutex_;
@@ -98,6 +105,8 @@ class TcpConnection {
   std::atomic<bool> owes_{false}, is_lacking_here_{false}, is_distrusted_{false};
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
+  std::mutex due_mutex_;
+  std::size_t due_ = 1, rings_at_ = 1;  // due_mutex_; bytes; rings_at_ is never more than due_
 };
 
 /// The line behind each frame that is sent over a protected connection.
@@ -161,7 +170,7 @@ class TcpReceiver final : public Receiver {
   void skip(std::size_t byte_count) noexcept;
   void fill(std::size_t most);
   void receive_into(std::byte* target);
-  std::size_t receive(std::span<const iovec> parts);
+  std::size_t receive(std::span<const iovec> parts, std::size_t due);
 
   const std::shared_ptr<TcpConnection> connection_;
   std::unique_ptr<Line[]> lines_;    // from when there is a socket
