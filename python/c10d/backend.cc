@@ -244,7 +244,7 @@ Backend::Ref<c10d::Work> Backend::allreduce(Tensors& tensors,
   const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::ALLREDUCE, "tutti:all_reduce", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(tensors[0]);
-  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp, tensors[0]), .timeout = timeout};
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->all_reduce(data, how, form..., where);
   });
@@ -297,7 +297,8 @@ Backend::Ref<c10d::Work> Backend::allreduce_coalesced(
   Call to = call(Type::ALLREDUCE_COALESCED, "tutti:all_reduce_coalesced", options.asyncOp, timeout,
                  tensors, tensors);
   const std::vector<Buffer> list = to.operands().out(tensors);
-  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  const at::Tensor first = tensors.empty() ? at::Tensor() : tensors[0];
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp, first), .timeout = timeout};
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->all_reduce(List<Buffer>(list), how, form..., where);
   });
@@ -307,8 +308,9 @@ Backend::Ref<c10d::Work> Backend::reduce(Tensors& tensors, const c10d::ReduceOpt
   const CallTimeout timeout = timeout_or_own(options.timeout);
   Call to = call(Type::REDUCE, "tutti:reduce", options.asyncOp, timeout, tensors, tensors);
   const Buffer data = to.operands().out(only(tensors));
-  const ReduceOptions how{
-      .op = reduce_op_of(options.reduceOp), .root = rank_of(options.rootRank), .timeout = timeout};
+  const ReduceOptions how{.op = reduce_op_of(options.reduceOp, tensors[0]),
+                          .root = rank_of(options.rootRank),
+                          .timeout = timeout};
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->reduce(data, how, form..., where);
   });
@@ -433,7 +435,7 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter(Tensors& outputs, std::vector<T
                  outputs);
   const Buffer output = to.operands().out(outputs[0]);
   const std::vector<ConstBuffer> list = to.operands().in(inputs[0]);
-  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp, outputs[0]), .timeout = timeout};
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->reduce_scatter(List<ConstBuffer>(list), output, how, form..., where);
   });
@@ -446,7 +448,7 @@ Backend::Ref<c10d::Work> Backend::_reduce_scatter_base(at::Tensor& output, at::T
                  {input}, {output});
   const ConstBuffer all = to.operands().in(input);
   const Buffer own = to.operands().out(output);
-  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
+  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp, output), .timeout = timeout};
   return submit(std::move(to), [&](const Where& where, auto... form) {
     return (*group_)->reduce_scatter(all, own, how, form..., where);
   });
@@ -461,9 +463,10 @@ Backend::Ref<c10d::Work> Backend::reduce_scatter_tensor_coalesced(
                  outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   const std::vector<Buffer> into = to.operands().out(outputs);
-  const AllReduceOptions how{.op = reduce_op_of(options.reduceOp), .timeout = timeout};
   return submit_each(std::move(to), inputs.size(), [&](std::size_t i, const Where& where) {
-    return (*group_)->reduce_scatter(from[i], into[i], how, async, where);
+    const ReduceOp op = reduce_op_of(options.reduceOp, outputs[i]);
+    return (*group_)->reduce_scatter(from[i], into[i], {.op = op, .timeout = timeout}, async,
+                                     where);
   });
 }
 
@@ -476,14 +479,10 @@ Backend::Ref<c10d::Work> Backend::alltoall_base(at::Tensor& output, at::Tensor& 
                                  received = counts_of(output, output_splits, size_);
   Call to =
       call(Type::ALLTOALL_BASE, "tutti:all_to_all", options.asyncOp, timeout, {input}, {output});
-  const ConstBuffer from = to.operands().in(input);
+  // Of one form on all ranks, whether they give lists or work in place or not.
+  const ConstBuffer from = to.operands().in(input.is_alias_of(output) ? input.clone() : input);
   const Buffer into = to.operands().out(output);
-  // Ranks may give lists or not, as they like: only what is in place, and even, has its own form.
-  const bool is_in_place = input.is_alias_of(output) && input_splits.empty();
   return submit(std::move(to), [&](const Where& where, auto... form) {
-    if (is_in_place && output_splits.empty()) {
-      return (*group_)->all_to_all(from, into, {.timeout = timeout}, form..., where);
-    }
     return (*group_)->all_to_allv(from, sent, into, received, {.timeout = timeout}, form..., where);
   });
 }

@@ -28,15 +28,16 @@ at::Tensor side_by_side(const at::Tensor& tensor) {
 
 }  // namespace
 
-ReduceOp reduce_op_of(const c10d::ReduceOp& op) {
+ReduceOp reduce_op_of(const c10d::ReduceOp& op, const at::Tensor& tensor) {
   using Op = c10d::ReduceOp;
+  const bool is_bool = tensor.scalar_type() == at::kBool;
   switch (op.op_) {
     case Op::SUM:
-      return ReduceOp::sum;
+      return is_bool ? ReduceOp::max : ReduceOp::sum;
     case Op::AVG:
       return ReduceOp::avg;
     case Op::PRODUCT:
-      return ReduceOp::product;
+      return is_bool ? ReduceOp::min : ReduceOp::product;
     case Op::MIN:
       return ReduceOp::min;
     case Op::MAX:
@@ -89,7 +90,8 @@ std::vector<Buffer> Operands::out(const Tensors& list) {
 
 void Operands::copy_back() {
   if (back_.empty()) return;
-  const at::NoGradGuard no_grad;
+  // As a collective writes into what lies side by side: of any mode, unseen by autograd.
+  const at::AutoDispatchBelowADInplaceOrView unseen;
   for (auto& [from, to] : back_) to.copy_(from);
 }
 

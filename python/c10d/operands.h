@@ -14,8 +14,11 @@ namespace tutti::python {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// Errors  TypeError: none of Tutti's.
-ReduceOp reduce_op_of(const c10d::ReduceOp& op);
+/// What reduces `tensor`: a sum of bools says whether any is true, a product whether all are, as
+/// torch's + and * do.
+///
+/// Errors  TypeError: an operation that Tutti has not.
+ReduceOp reduce_op_of(const c10d::ReduceOp& op, const at::Tensor& tensor);
 
 /// What a call reads and writes. A tensor that is not contiguous is copied before, and where it is
 /// written after.

@@ -114,6 +114,21 @@ class Backend(Ranks):
     def test_forked_after_import(self):
         self.check("forked_after_import", 1)
 
+    def test_bools(self):
+        self.check("bools", 3)
+
+    def test_in_place_or_not(self):
+        self.check("in_place_or_not", 3)
+
+    def test_of_inference(self):
+        self.check("of_inference")
+
+    def test_forked_with_a_thread_inside(self):
+        self.check("forked_with_a_thread_inside", 1)
+
+    def test_forked_and_ends_by_exception(self):
+        self.check("forked_and_ends_by_exception", 1)
+
     def test_lost(self):
         self.check("lost", 3, [0, 0, -9])
 
@@ -220,7 +235,8 @@ class Launched(unittest.TestCase):
         code, text = self.run_tutti("import os, torch.distributed as d; s = d.TCPStore('127.0.0.1', 0, 1, True);"
                                     "d.init_process_group('tutti', store=s, rank=1 - int(os.environ['RANK']), world_size=2)")
         self.assertNotEqual(code, 0)
-        self.assertRegex(text, "ValueError: tutti: init_process_group was given rank [01], and `tutti run` RANK=[01]")
+        self.assertRegex(text, "ValueError: tutti: init_process_group was given rank [01], and `tutti run` RANK=[01]: leave it out, or, "
+                               "where the program starts its ranks itself, start the program without `tutti run`")
 
 
 class Imports(unittest.TestCase):

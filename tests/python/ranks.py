@@ -259,6 +259,57 @@ def old_world():
     dist.destroy_process_group()
 
 
+def bools():
+    """As + and * of torch: whether any is true, whether all are."""
+    init()
+    for op, expected in ((dist.ReduceOp.SUM, [True, False, True, SIZE > 1]), (dist.ReduceOp.PRODUCT, [True, False, SIZE == 1, False])):
+        own = torch.tensor([True, False, RANK == 0, RANK != 0])
+        parts = own.repeat(SIZE).chunk(SIZE)
+        dist.all_reduce(own, op=op)
+        assert own.tolist() == expected, (op, own)
+        scattered = torch.zeros(4, dtype=torch.bool)
+        dist.reduce_scatter(scattered, list(parts), op=op)
+        assert scattered.tolist() == expected, (op, scattered)
+    with refused(NotImplementedError, "bool has no average"):
+        dist.all_reduce(own, op=dist.ReduceOp.AVG)
+    dist.destroy_process_group()
+
+
+def in_place_or_not():
+    """Ranks may hold both sides of an all_to_all in one storage, in one place, or apart."""
+    init()
+    sent = torch.arange(float(2 * SIZE)) + 10 * RANK
+    expected = [10.0 * rank + 2 * RANK + i for rank in range(SIZE) for i in range(2)]
+    storage = torch.cat([sent, torch.zeros(2 * SIZE)])
+    received = [storage[2 * SIZE:], sent, torch.zeros(2 * SIZE)][RANK]
+    dist.all_to_all_single(received, [storage[:2 * SIZE], sent, sent][RANK])
+    assert received.tolist() == expected, received
+    dist.destroy_process_group()
+
+
+def of_inference():
+    """Tensors that were made in inference_mode, whether they lie side by side or not."""
+    init()
+    with torch.inference_mode():
+        x = torch.ones(3, 4)
+    dist.all_reduce(x[1])
+    dist.all_reduce(x[:, 1])
+    assert x.tolist() == [[1, SIZE, 1, 1], [SIZE, SIZE * SIZE, SIZE, SIZE], [1, SIZE, 1, 1]], x
+    dist.destroy_process_group()
+
+
+def fork_ranks(function):
+    """The exit codes of two ranks that multiprocessing forks."""
+    fork = torch.multiprocessing.get_context("fork")
+    os.environ["WORLD_SIZE"] = "2"
+    ranks = [fork.Process(target=function, args=(rank,)) for rank in range(2)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    return [rank.exitcode for rank in ranks]
+
+
 def of_a_fork(rank):
     os.environ["RANK"] = str(rank)
     init()
@@ -270,14 +321,45 @@ def of_a_fork(rank):
 def forked_after_import():
     """Ranks that multiprocessing forks from a program that knows the backend already."""
     import tutti.torch  # noqa: F401
-    fork = torch.multiprocessing.get_context("fork")
-    os.environ["WORLD_SIZE"] = "2"
-    ranks = [fork.Process(target=of_a_fork, args=(rank,)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-        assert rank.exitcode == 0
+    assert fork_ranks(of_a_fork) == [0, 0]
+
+
+def leaves_a_thread_inside(rank):
+    """One that Python waits for at its end: so do we, before the group ends."""
+    import threading
+    os.environ["RANK"] = str(rank)
+    init()
+    if rank == 1:
+        time.sleep(0.5)
+        dist.send(torch.ones(1), 0)
+    else:
+        threading.Thread(target=lambda: (dist.recv(torch.ones(1), 1), time.sleep(0.2), dist.get_world_size())).start()
+
+
+def forked_with_a_thread_inside():
+    assert fork_ranks(leaves_a_thread_inside) == [0, 0]
+
+
+def ends_by_exception_or_hears_of_it(rank):
+    """As torch.multiprocessing.spawn ends a rank."""
+    os.environ["RANK"] = str(rank)
+    init()
+    dist.barrier()
+    if rank == 0:
+        try:
+            raise RuntimeError("told to")
+        except RuntimeError:
+            sys.exit(1)
+    try:
+        dist.recv(torch.ones(1), 0)
+    except dist.DistBackendError as error:
+        assert "its program ends by an exception: RuntimeError: told to" in str(error), error
+    else:
+        raise AssertionError("nothing was told")
+
+
+def forked_and_ends_by_exception():
+    assert fork_ranks(ends_by_exception_or_hears_of_it) == [1, 0]
 
 
 def lost():

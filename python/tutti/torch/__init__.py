@@ -9,6 +9,7 @@ import importlib.metadata
 import multiprocessing.util
 import os
 import sys
+import threading
 
 try:
     from tutti.torch._built_for import TORCH
@@ -99,7 +100,8 @@ def _check_launcher(options):
     for name, given in (("RANK", options.group_rank), ("WORLD_SIZE", options.group_size)):
         if os.environ.get(name, str(given)) != str(given):
             raise ValueError(
-                f"tutti: init_process_group was given {name.lower()} {given}, and `tutti run` {name}={os.environ[name]}: leave it out")
+                f"tutti: init_process_group was given {name.lower()} {given}, and `tutti run` {name}={os.environ[name]}: leave it out, or, "
+                "where the program starts its ranks itself, start the program without `tutti run`")
 
 
 def register():
@@ -110,8 +112,21 @@ def register():
 
 def _end():
     """Once no thread of Python's runs: no thread of ours may want its lock any more."""
-    error = getattr(sys, "last_value", None)
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()  # as Python would next in a process of multiprocessing; elsewhere it has done so
+    error = _exception()
     _backend.end("" if error is None else f"{type(error).__name__}: {error}")
+
+
+def _exception():
+    """By which the program ends, if it ends by one."""
+    error = sys.exc_info()[1]  # in a process of multiprocessing it is still on its way
+    if error is None:
+        return getattr(sys, "last_value", None)
+    while isinstance(error, SystemExit):  # torch.multiprocessing.spawn makes one of every exception
+        error = error.__context__ if error.code else None
+    return error
 
 
 register()
