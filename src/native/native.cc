@@ -279,9 +279,10 @@ class Native final : public Backend, private control::Driver {
   }
 
   bool arm() noexcept override {
-    if (neighbours_.links() == nullptr) return false;
-    const bool has_armed = collective_channels_.alarm()->arm();
-    return message_channels_.alarm()->arm() || has_armed;
+    TcpLinks* const links = neighbours_.links();
+    if (links == nullptr) return false;
+    const bool has_armed = links->arm_late(Lane::collective);
+    return links->arm_late(Lane::message) || has_armed;
   }
   Clock::time_point due() const noexcept override { return due_; }
 

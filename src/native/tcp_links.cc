@@ -70,24 +70,24 @@ PeerLink TcpLinks::link(int peer, Lane lane) {
           .connection = end.connection};
 }
 
-bool TcpLinks::arm(Lane lane) noexcept {
+bool TcpLinks::arm(Lane lane, bool late) noexcept {
   bool has_armed = false;
   try {
-    for (const auto& each : lane_at(lane).ends) has_armed = arm(*each, lane) || has_armed;
+    for (const auto& each : lane_at(lane).ends) has_armed = arm(*each, lane, late) || has_armed;
   } catch (...) {
     fail_with_thrown(membership_);
   }
   return has_armed;
 }
 
-bool TcpLinks::arm(End& end, Lane lane) {
+bool TcpLinks::arm(End& end, Lane lane, bool late) {
   using Want = net::Events::Want;
   TcpConnection& connection = *end.connection;
   if (!connection.is_open() || connection.end()) return false;
   const bool reads = connection.is_read_out();
   const bool writes = connection.is_full();
   if (!reads && !writes) return false;
-  if (reads) connection.defer_alarm();
+  if (reads) connection.set_alarm(late);
   const std::lock_guard lock(mutex_);
   if (end.watched == nullptr) {
     const auto call = [this, &end, lane] { has_happened(end, lane); };

@@ -45,6 +45,10 @@ class TcpLinks {
   /// Asked once for each member elsewhere, before anything else is.
   PeerLink link(int peer, Lane lane);
   Alarm& alarm(Lane lane) noexcept { return lane_at(lane); }
+  /// Arms as the alarm of that lane does, but a part of a long frame does not ring before it is
+  /// worth that. For the progress thread: woken for each few kilobytes it would take the core from
+  /// the program.
+  bool arm_late(Lane lane) noexcept { return arm(lane, true); }
 
   /// Whether what comes on the lane of messages wakes the progress thread.
   bool is_listening() const noexcept { return listening_.load(); }
@@ -75,7 +79,7 @@ class TcpLinks {
   class LaneEnds final : public Alarm {
    public:
     LaneEnds(TcpLinks& links, Lane lane) noexcept : links_(links), lane_(lane) {}
-    bool arm() noexcept override { return links_.arm(lane_); }
+    bool arm() noexcept override { return links_.arm(lane_, false); }
     std::vector<std::unique_ptr<End>> ends;  // grows under mutex_
 
    private:
@@ -87,8 +91,8 @@ class TcpLinks {
   const LaneEnds& lane_at(Lane lane) const noexcept {
     return lanes_[static_cast<std::size_t>(lane)];
   }
-  bool arm(Lane lane) noexcept;
-  bool arm(End& end, Lane lane);
+  bool arm(Lane lane, bool late) noexcept;
+  bool arm(End& end, Lane lane, bool late);
   void has_happened(End& end, Lane lane) noexcept;
   void look_at(End& end, const control::GroupFacts& facts, Clock::time_point now,
                Clock::time_point* next);

@@ -77,9 +77,10 @@ void TcpConnection::set_due(std::size_t byte_count) noexcept {
   if (rings_at_ > due_) ring_at(due_);
 }
 
-void TcpConnection::defer_alarm() noexcept {
+void TcpConnection::set_alarm(bool late) noexcept {
   const std::lock_guard lock(due_mutex_);
-  if (const std::size_t most = std::min(due_, kWorthAnAlarm); rings_at_ < most) ring_at(most);
+  const std::size_t wanted = late ? std::min(due_, kWorthAnAlarm) : 1;
+  if (rings_at_ != wanted) ring_at(wanted);
 }
 
 /// The kernel looks at once whether so much is there.

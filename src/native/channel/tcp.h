@@ -78,16 +78,15 @@ class TcpConnection {
 
   // What is worth an alarm: that something has come where all was read, or that there is room where
   // there was none; until it has rung, and then again when that was found to be so once more.
-  // Of a long frame a part is worth none: a thread that is woken for each few kilobytes takes the
-  // core from the program.
   bool is_read_out() const noexcept { return read_out_.load() == alarms_.load(); }
   bool is_full() const noexcept { return full_.load() == alarms_.load(); }
   void found_read_out() noexcept { read_out_.store(alarms_.load()); }
   void found_full(bool full) noexcept { full_.store(full ? alarms_.load() : 0); }
   /// So much at the least has yet to come of what has begun, whoever reads it. After each reading.
   void set_due(std::size_t byte_count) noexcept;
-  /// Before the alarm for what comes is set: it may wait for as much of that as is worth one.
-  void defer_alarm() noexcept;
+  /// Before the alarm for what comes is set. `late`: it waits for as much as is worth one, or all
+  /// that is due.
+  void set_alarm(bool late) noexcept;
   /// Before the bell is rung.
   void has_rung() noexcept { alarms_.fetch_add(1); }
 
