@@ -72,14 +72,16 @@ std::string TcpConnection::how_ended() const {
 }
 
 void TcpConnection::set_due(std::size_t byte_count) noexcept {
+  const std::size_t due = std::max<std::size_t>(byte_count, 1);
+  if (due == due_.load()) return;  // nothing has come: no lock for each look of a wait
   const std::lock_guard lock(due_mutex_);
-  due_ = std::max<std::size_t>(byte_count, 1);
-  if (rings_at_ > due_) ring_at(due_);
+  due_.store(due);
+  if (rings_at_ > due) ring_at(due);
 }
 
 void TcpConnection::set_alarm(bool late) noexcept {
   const std::lock_guard lock(due_mutex_);
-  const std::size_t wanted = late ? std::min(due_, kWorthAnAlarm) : 1;
+  const std::size_t wanted = late ? std::min(due_.load(), kWorthAnAlarm) : 1;
   if (rings_at_ != wanted) ring_at(wanted);
 }
 

@@ -105,7 +105,8 @@ class TcpConnection {
   std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
   std::mutex due_mutex_;
-  std::size_t due_ = 1, rings_at_ = 1;  // due_mutex_; bytes; rings_at_ is never more than due_
+  std::atomic<std::size_t> due_{1};  // bytes; written by who reads, under due_mutex_
+  std::size_t rings_at_ = 1;         // due_mutex_; bytes, never more than due_
 };
 
 /// The line behind each frame that is sent over a protected connection.
