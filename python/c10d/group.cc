@@ -89,6 +89,10 @@ std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& optio
   return *Timeout(time);
 }
 
+std::string reason_of(const std::string& exception) {
+  return "its program ends by an exception: " + exception;
+}
+
 }  // namespace
 
 Group::Inside::~Inside() {
@@ -134,7 +138,7 @@ std::shared_ptr<Group> Group::make(const c10d::DistributedBackendOptions& option
 
 void Group::leave(std::chrono::nanoseconds deadline, const std::string& exception) {
   if (inside_ != 0) return;
-  if (!exception.empty()) group_.abort("its program ends by an exception: " + exception);
+  if (!exception.empty()) group_.abort(reason_of(exception));
   try {
     group_.close(deadline);
   } catch (const Error&) {
@@ -165,18 +169,29 @@ Where Group::where() const {
   return line_of_python().with(purpose_);
 }
 
+namespace {
+
+/// A world last.
+std::vector<std::shared_ptr<Group>> groups_that_live() {
+  std::vector<std::shared_ptr<Group>> groups;
+  const std::lock_guard lock(registry().mutex);
+  for (const auto& each : registry().groups) {
+    if (auto group = each.lock()) groups.push_back(std::move(group));
+  }
+  std::ranges::reverse(groups);
+  return groups;
+}
+
+}  // namespace
+
+void abort_all(const std::string& exception) {
+  for (const auto& group : groups_that_live()) (*group)->abort(reason_of(exception));
+}
+
 void leave_all(const std::string& exception) {
   registry().ends_in = std::this_thread::get_id();
-  std::vector<std::shared_ptr<Group>> groups;
-  {
-    const std::lock_guard lock(registry().mutex);
-    for (const auto& each : registry().groups) {
-      if (auto group = each.lock()) groups.push_back(std::move(group));
-    }
-  }
-  std::ranges::reverse(groups);  // a world last
   const auto end = Clock::now() + std::chrono::seconds(2);
-  for (const auto& group : groups) {
+  for (const auto& group : groups_that_live()) {
     group->leave(std::max(end - Clock::now(), Clock::duration(0)), exception);
   }
 }

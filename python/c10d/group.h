@@ -67,6 +67,11 @@ class Group {
   std::optional<Error> noted_;  // mutex_
 };
 
+/// Aborts the groups that the program has not destroyed, also those that a thread is in a call on.
+///
+/// Threads   Without Python's lock.
+void abort_all(const std::string& exception);
+
 /// Before Python ends: leaves the groups that the program has not destroyed, so that the others are
 /// not told that this rank was lost; within 2 s in all. With the text of an exception that ends the
 /// program it aborts them.

@@ -36,6 +36,11 @@ py::object failure(const c10::intrusive_ptr<c10d::Backend>& backend) {
                         context.op, context.seq, context.culprits, global_ranks);
 }
 
+void abort_groups(const std::string& exception) {
+  const py::gil_scoped_release unlocked;
+  tutti::python::abort_all(exception);
+}
+
 bool end(const std::string& exception) {
   const py::gil_scoped_release unlocked;
   tutti::python::leave_all(exception);
@@ -47,5 +52,6 @@ bool end(const std::string& exception) {
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   module.def("create", &create);
   module.def("failure", &failure);
+  module.def("abort", &abort_groups);
   module.def("end", &end);
 }

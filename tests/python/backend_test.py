@@ -126,6 +126,9 @@ class Backend(Ranks):
     def test_forked_with_a_thread_inside(self):
         self.check("forked_with_a_thread_inside", 1)
 
+    def test_forked_and_raises_beside_a_thread_inside(self):
+        self.check("forked_and_raises_beside_a_thread_inside", 1)
+
     def test_forked_and_ends_by_exception(self):
         self.check("forked_and_ends_by_exception", 1)
 

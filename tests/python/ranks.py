@@ -340,6 +340,24 @@ def forked_with_a_thread_inside():
     assert fork_ranks(leaves_a_thread_inside) == [0, 0]
 
 
+def raises_beside_a_thread_inside(rank):
+    """Its call ends with the exception, long before its timeout."""
+    import threading
+    os.environ["RANK"] = str(rank)
+    init()
+    dist.barrier()
+    if rank == 0:
+        threading.Thread(target=lambda: dist.recv(torch.ones(1), 1)).start()
+        time.sleep(0.5)
+        raise RuntimeError("told to")
+    with refused(dist.DistBackendError, "its program ends by an exception: RuntimeError: told to"):
+        dist.recv(torch.ones(1), 0, tag=1)
+
+
+def forked_and_raises_beside_a_thread_inside():
+    assert fork_ranks(raises_beside_a_thread_inside) == [1, 0]
+
+
 def ends_by_exception_or_hears_of_it(rank):
     """As torch.multiprocessing.spawn ends a rank."""
     os.environ["RANK"] = str(rank)

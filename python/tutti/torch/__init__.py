@@ -112,11 +112,15 @@ def register():
 
 def _end():
     """Once no thread of Python's runs: no thread of ours may want its lock any more."""
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()  # as Python would next in a process of multiprocessing; elsewhere it has done so
     error = _exception()
-    _backend.end("" if error is None else f"{type(error).__name__}: {error}")
+    text = "" if error is None else f"{type(error).__name__}: {error}"
+    # In a process of multiprocessing Python waits for them next; elsewhere it has done so.
+    threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
+    if threads and text:
+        _backend.abort(text)  # their calls end now, not by their timeout
+    for thread in threads:
+        thread.join()
+    _backend.end(text)
 
 
 def _exception():
