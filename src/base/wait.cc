@@ -82,11 +82,11 @@ class SlowWait {
           return WaitResult::gave_up;
         }
       } else if (go_on(plan_.next(now - start_, is_in_the_way(now)))) {
-        if (plan_.lingers()) now = Clock::now();
         break;
       }
     }
-    plan_.end(now - start_);
+    // The look that was the last one may have been a long step.
+    if (plan_.lingers()) plan_.end(Clock::now() - start_);
     return WaitResult::ready;
   }
 

@@ -81,7 +81,9 @@ void TcpConnection::set_due(std::size_t byte_count) noexcept {
 
 void TcpConnection::set_alarm(bool late) noexcept {
   const std::lock_guard lock(due_mutex_);
-  const std::size_t wanted = late ? std::min(due_.load(), kWorthAnAlarm) : 1;
+  const std::uint64_t alarm = alarms_.load();
+  if (!late) prompt_ = alarm;
+  const std::size_t wanted = prompt_ == alarm ? 1 : std::min(due_.load(), kWorthAnAlarm);
   if (rings_at_ != wanted) ring_at(wanted);
 }
 

@@ -85,7 +85,7 @@ class TcpConnection {
   /// So much at the least has yet to come of what has begun, whoever reads it. After each reading.
   void set_due(std::size_t byte_count) noexcept;
   /// Before the alarm for what comes is set. `late`: it waits for as much as is worth one, or all
-  /// that is due.
+  /// that is due; unless another thread has yet to be rung by one that is not late.
   void set_alarm(bool late) noexcept;
   /// Before the bell is rung.
   void has_rung() noexcept { alarms_.fetch_add(1); }
@@ -107,6 +107,7 @@ class TcpConnection {
   std::mutex due_mutex_;
   std::atomic<std::size_t> due_{1};  // bytes; written by who reads, under due_mutex_
   std::size_t rings_at_ = 1;         // due_mutex_; bytes, never more than due_
+  std::uint64_t prompt_ = 0;         // due_mutex_; the last of the alarms that is not late
 };
 
 /// The line behind each frame that is sent over a protected connection.
