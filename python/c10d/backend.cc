@@ -211,7 +211,8 @@ void Backend::abort() {
   (*group_)->abort("torch.distributed aborts the group");
 }
 
-/// Others may have work to do before they leave: this rank need not wait for it.
+/// Others may have work to do before they leave: this rank need not wait for it. Where the ranks
+/// turn out to have called different things, the program's results are wrong: it must not end well.
 void Backend::shutdown() {
   constexpr std::chrono::seconds kPatience{2};
   const Where where = group_->where();
@@ -221,7 +222,11 @@ void Backend::shutdown() {
   try {
     (*group_)->close(kPatience, where);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kTimeout) TORCH_WARN("tutti: ", error.what());
+    const bool is_news = (*group_)->error() ? group_->note(error)  // or else a call has told it
+                                            : error.code() != ErrorCode::kTimeout;  // but patience
+    if (!is_news) return;
+    if (error.code() == ErrorCode::kCollectiveMismatch) std::rethrow_exception(as_torch(error));
+    TORCH_WARN("tutti: ", words_of(error));
   }
 }
 

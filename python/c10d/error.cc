@@ -15,6 +15,7 @@ constexpr std::pair<std::string_view, std::string_view> kAdvice[] = {
     {"InitOptions::timeout", "init_process_group(timeout=)"},
     {"sendrecv, batch or tutti::async", "batch_isend_irecv or async_op=True"},
     {", or take it back with Work::cancel", ""},
+    {"see the setting deadlock", "set TUTTI_DEADLOCK=off"},
 };
 
 /// Where the program is to blame, and messages do not name its lines.

@@ -137,11 +137,13 @@ std::shared_ptr<Group> Group::make(const c10d::DistributedBackendOptions& option
 }
 
 void Group::leave(std::chrono::nanoseconds deadline, const std::string& exception) {
-  if (inside_ != 0) return;
   if (!exception.empty()) group_.abort(reason_of(exception));
+  if (inside_ != 0) return;
   try {
     group_.close(deadline);
-  } catch (const Error&) {
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kCollectiveMismatch && note(error))
+      TORCH_WARN("tutti: ", words_of(error));
     const ProcessGroup ended = std::move(group_);  // says goodbye whatever is under way
   }
 }
@@ -152,10 +154,12 @@ void Group::retire() {
   if (all.world.lock().get() == this) all.world.reset();
 }
 
-void Group::note(const Error& error) {
-  if (!group_.error()) return;
+bool Group::note(const Error& error) {
+  if (!group_.error()) return false;
   const std::lock_guard lock(mutex_);
-  if (!noted_) noted_ = error;
+  if (noted_) return false;
+  noted_ = error;
+  return true;
 }
 
 std::optional<Error> Group::failure() const {

@@ -31,14 +31,16 @@ class Group {
   ProcessGroup& operator*() { return group_; }
   ProcessGroup* operator->() { return &group_; }
   std::chrono::nanoseconds timeout() const noexcept { return timeout_; }
+  /// "torch's group 0".
+  const std::string& name() const noexcept { return purpose_.text; }
   /// Before Python ends: says goodbye, or aborts it with the text of an exception; no call may
-  /// follow. What is under way at `deadline` ends there. Nothing where a thread is in a call: it
-  /// must not wake, since it would take Python's lock.
+  /// follow. What is under way at `deadline` ends there. Without goodbye where a thread is in a
+  /// call: see Inside.
   void leave(std::chrono::nanoseconds deadline, const std::string& exception);
   /// It has been closed or aborted: groups that come are not made from it.
   void retire();
-  /// Keeps the first error that a call on it got, if the group has failed.
-  void note(const Error& error);
+  /// Keeps the first error that a call on it got, if the group has failed. Whether that is `error`.
+  bool note(const Error& error);
   /// What the group has failed with; as a call was told it, if one was.
   std::optional<Error> failure() const;
   /// For the messages of Tutti: which group of torch's a call is on, and, with

@@ -1,6 +1,7 @@
 #include "c10d/operands.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 
 #include "tutti/torch/dtype.h"
 
@@ -69,6 +70,10 @@ ConstBuffer Operands::in(const at::Tensor& tensor) {
 
 Buffer Operands::out(const at::Tensor& tensor) {
   const DType dtype = checked_dtype(tensor);
+  TORCH_CHECK_VALUE(
+      at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+      "tutti: elements of a tensor that is written share their memory, as expand() makes "
+      "it: pass its clone()");
   const at::Tensor& whole = kept_.emplace_back(side_by_side(tensor));
   if (whole.const_data_ptr() != tensor.const_data_ptr()) back_.emplace_back(whole, tensor);
   return {whole.mutable_data_ptr(), static_cast<std::size_t>(whole.numel()), dtype};

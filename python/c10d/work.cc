@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "c10d/error.h"
@@ -17,6 +18,8 @@ namespace tutti::python {
 using c10::ivalue::Future;
 
 namespace {
+
+constexpr std::string_view kPrefix = "tutti:";  // of the titles
 
 /// Of a Work in this process: no other one has it.
 std::atomic<std::uint64_t> next_key = 1;
@@ -100,6 +103,7 @@ Work::Work(std::shared_ptr<Group> group, std::shared_ptr<const CompletionHooks> 
     : c10d::Work(-1, operation.type, operation.title, inputs),
       group_(std::move(group)),
       state_(std::make_shared<State>()),
+      title_(std::string_view(operation.title).substr(kPrefix.size())),
       seq_(operation.seq),
       timeout_(operation.timeout) {
   state_->record_end = std::move(recordFunctionEndCallback_);
@@ -169,8 +173,10 @@ bool Work::wait(std::chrono::milliseconds timeout) {
       const bool has_ended = timeout == kNoTimeout
                                  ? (work.wait(), true)
                                  : work.wait_for(deadline.left(Deadline::Clock::now()));
-      TORCH_CHECK(has_ended, "tutti: Timed out: the operation has not ended within ",
-                  timeout.count(), " ms; it goes on");
+      TORCH_CHECK(has_ended, "tutti: Timed out: rank ", (*group_)->rank(), " has waited ",
+                  timeout.count(), " ms for ", title_, " of ", group_->name(),
+                  ", which goes on: wait again, or let it end by the timeout of the group, whose "
+                  "error names who is late");
     } catch (const Error& error) {  // torch's is thrown below
       group_->note(error);
     }

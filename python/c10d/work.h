@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <vector>
 
@@ -62,6 +63,7 @@ class Work final : public c10d::Work {
   std::shared_ptr<Group> group_;  // outlives works_
   std::shared_ptr<State> state_;
   std::vector<tutti::Work> works_;
+  const std::string_view title_;  // "all_reduce"
   std::uint64_t seq_;
   std::chrono::milliseconds timeout_;
 };

@@ -61,7 +61,7 @@ std::string hint(const JobReport& report, const RankReport& culprit) {
   if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
     return "  SIGKILL comes from kill -9 or from the kernel when memory ran out (see dmesg)";
   }
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
+  if (WIFEXITED(status) && WEXITSTATUS(status) == 0 && culprit.exit.failure.empty()) {
     return "  it ended without a goodbye while others still needed it: return from main, or "
            "close() the groups before exit";
   }

@@ -100,7 +100,8 @@ Round::Entry Round::enter() {
 
 /// By who gave the number that two processes have.
 std::string advice_when_twice(const Identity& identity, const std::string& mark) {
-  if (identity.launched_rank >= 0 && identity.is_renumbered) {
+  if (identity.launched_rank >= 0 && identity.is_renumbered &&
+      identity.launcher != Launcher::by_hand) {
     return fmt::format(
         "The program gives itself this number (rank {} of {}) where {} has started it as rank {}: "
         "leave rank and world_size out, or give each process its own rank",

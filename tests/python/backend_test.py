@@ -147,6 +147,21 @@ class Backend(Ranks):
     def test_different(self):
         self.check("different")
 
+    def test_different_to_the_end(self):
+        self.check("different_to_the_end", 3)
+
+    def test_waits_for_a_while(self):
+        self.check("waits_for_a_while")
+
+    def test_shared_elements(self):
+        self.check("shared_elements")
+
+    def test_raises_beside_a_daemon(self):
+        self.check("raises_beside_a_daemon", 2, [1, 0])
+
+    def test_two_that_call_themselves_rank_1(self):
+        self.check("calls_itself_rank_1", 3)
+
     def test_line_of_python(self):
         self.check("line_of_python", TORCH_DISTRIBUTED_DEBUG="INFO")
 
@@ -179,6 +194,10 @@ class Ends(Ranks):
 
     def test_by_itself(self):
         self.ends("ends_by_itself", 0)
+
+    def test_with_other_roots(self):
+        for _, text in self.check("ends_with_other_roots"):
+            self.assertIn("the ranks disagree about operation #1", text)
 
     def test_with_a_thread_inside(self):
         self.check("ends_with_a_thread_inside")
@@ -220,6 +239,14 @@ class Launched(unittest.TestCase):
         self.assertEqual(code, 137, text)
         self.assertRegex(text, "ROOT CAUSE: rank 1 .* killed by SIGKILL")
         self.assertRegex(text, r"rank 0: .*last completed all_reduce #1\(f32 x 4, sum\) for torch's group 0")
+
+    def test_who_was_late(self):
+        code, text = self.run_tutti("import datetime, time, torch, torch.distributed as d; d.init_process_group('tutti', timeout=datetime.timedelta(seconds=1))\n"
+                                    "if d.get_rank() == 1: time.sleep(2.5)\nelse: d.all_reduce(torch.ones(1))\nd.destroy_process_group()")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, r"ROOT CAUSE: rank 1 .*exit code 0")
+        self.assertIn("had not entered", text)
+        self.assertNotIn("goodbye", text)
 
     def test_a_circle(self):
         code, text = self.run_after_a_sum("d.recv(x, 1 - rank)")

@@ -3,6 +3,7 @@ import datetime
 import json
 import os
 import signal
+import socket
 import sys
 import time
 
@@ -249,8 +250,14 @@ def old_world():
     init()
     kept = dist.all_reduce(torch.ones(1), async_op=True)
     kept.wait()
+    port = torch.zeros(1, dtype=torch.int64)
+    if RANK == 0:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port[0] = free.getsockname()[1]
+    dist.broadcast(port, 0)
     dist.destroy_process_group()
-    os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+    os.environ["MASTER_PORT"] = str(port.item())
     dist.init_process_group("gloo")
     group = dist.new_group(backend="tutti")
     x = torch.ones(1)
@@ -459,6 +466,61 @@ def different():
         raise AssertionError("nobody has seen it")
 
 
+def different_to_the_end():
+    """No call tells it: the broadcasts are too small to wait for anybody. Told once."""
+    init()
+    dist.broadcast(torch.ones(4), src=RANK)
+    with refused(dist.DistBackendError, "kCollectiveMismatch", "root"):
+        dist.destroy_process_group()
+    dist.destroy_process_group()
+
+
+def waits_for_a_while():
+    init()
+    if RANK == 1:
+        time.sleep(1)
+    work = dist.barrier(async_op=True)
+    if RANK == 0:
+        with refused(RuntimeError, "Timed out", "rank 0 has waited 200 ms for barrier of torch's group 0", "goes on"):
+            work.wait(datetime.timedelta(milliseconds=200))
+    work.wait()
+    dist.destroy_process_group()
+
+
+def shared_elements():
+    """Before anything is sent."""
+    init()
+    with refused(ValueError, "clone()"):
+        dist.all_reduce(torch.ones(1).expand(4))
+    x = torch.ones(1)
+    dist.all_gather([torch.empty(4), torch.empty(4)], x.expand(4))
+    dist.destroy_process_group()
+
+
+def raises_beside_a_daemon():
+    """The others are told by which exception."""
+    import threading
+    init()
+    dist.barrier()
+    if RANK == 0:
+        threading.Thread(target=lambda: dist.recv(torch.ones(1), 1), daemon=True).start()
+        time.sleep(0.5)
+        raise ValueError("main raises")
+    with refused(dist.DistBackendError, "rank 0 aborted the group", "ValueError: main raises"):
+        dist.recv(torch.ones(1), 0, tag=1)
+
+
+def calls_itself_rank_1():
+    try:
+        dist.init_process_group("tutti", timeout=datetime.timedelta(seconds=10), rank=min(RANK, 1), world_size=SIZE)
+    except Exception as error:
+        assert "by hand" not in str(error), error
+        if "already present" in str(error):
+            assert "The same job? Then give each process its own RANK" in str(error), error
+    else:
+        raise AssertionError("two processes are rank 1")
+
+
 def line_of_python():
     """With TORCH_DISTRIBUTED_DEBUG=INFO."""
     init()
@@ -549,6 +611,11 @@ def start_works():
 
 def ends_by_itself():
     globals()["kept"] = start_works()
+
+
+def ends_with_other_roots():
+    init()
+    dist.broadcast(torch.ones(4), src=RANK)
 
 
 def ends_with_a_thread_inside():

@@ -113,7 +113,7 @@ def register():
 def _end():
     """Once no thread of Python's runs: no thread of ours may want its lock any more."""
     error = _exception()
-    text = "" if error is None else f"{type(error).__name__}: {error}"
+    text = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
     # In a process of multiprocessing Python waits for them next; elsewhere it has done so.
     threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
     if threads and text:
