@@ -65,10 +65,7 @@ def conditions(text):
             continue  # a declaration: what it declares is tested elsewhere
         add(begin, end, f"!({text[begin:end]})")
         whole.add(begin)
-    loops = [(match.start(), closing(code, match.end() - 1)) for match in re.finditer(r"\b(?:for|while) \(", code)]
     for match in re.finditer(r" (==|!=|<=|>=|<|>|&&|\|\|) ", code):
-        if any(begin <= match.start() < end for begin, end in loops):
-            continue
         begin = max((b for b in whole if b <= match.start()), default=-1)
         alone = begin >= 0 and match.start() < closing(code, code.rindex("(", 0, begin)) and \
             not re.search(r"&&|\|\|", code[begin:closing(code, code.rindex("(", 0, begin))])

@@ -4,6 +4,7 @@
 Series:
 training   examples/07 with 4 ranks as 1 x 4, 2 x 2 and 4 x 1 hosts, with other segments and algorithms, and by gloo: one hash of the
            parameters; what each host of two of them gives to its link is what the schedule says, within a fifth
+models     examples/08 and 09, a few steps of each on those layouts, native and gloo: one hash of the parameters for each model
 examples   the examples without data on 2 and 4 hosts, native and gloo: each rank prints what it prints on one host, and the banner says
            once that the world is open to everybody until it is complete"""
 import os
@@ -30,7 +31,10 @@ LAYOUTS = {
     "4x1, exchange": (4, 1, {"TUTTI_ALGORITHM": "exchange"}),
     "1x4, gloo": (1, 4, {"TUTTI_BACKEND": "gloo"}),
     "2x2, gloo": (2, 2, {"TUTTI_BACKEND": "gloo"}),
+    "4x1, gloo": (4, 1, {"TUTTI_BACKEND": "gloo"}),
 }
+SAME = ("1x4", "2x2", "4x1", "1x4, gloo", "2x2, gloo", "4x1, gloo")  # of LAYOUTS
+MODELS = {"resnet": ("08_resnet/resnet", "--limit", "128", "--epochs", "1"), "transformer": ("09_transformer/transformer", "--steps", "5")}
 COUNTED = ("2x2", "4x1")
 PARAMETERS = 207_178  # of the network of examples/07, f32
 BATCH = 128
@@ -60,25 +64,46 @@ def scheduled(hosts, each, images):
     return steps * each * 2 * (size - each) / size * PARAMETERS * 4
 
 
+def hash_of(said):
+    found = re.search(r"parameter hash (\w+) on every rank", said)
+    return found and found[1]
+
+
 def train(options):
     """(what each layout gave, what was wrong)"""
     report, wrong = {}, []
     program = options.build / "examples/07_fashion_mnist/fashion_mnist"
     for name, (hosts, each, settings) in LAYOUTS.items():
         code, said, seconds = run_on_hosts(hosts, each, [program, "--epochs", "1", "--limit", str(options.images)], settings)
-        found = re.search(r"parameter hash (\w+) on every rank", said)
+        found = hash_of(said)
         sent = [int(count.replace(",", "")) for count in re.findall(r"sent ([\d,]+) bytes", said)]
-        report[name] = {"hash": found and found[1], "sent": sent, "seconds": seconds}
+        report[name] = {"hash": found, "sent": sent, "seconds": seconds}
         if name in COUNTED:
             report[name]["scheduled"] = expected = round(scheduled(hosts, each, options.images))
             if not all(abs(count - expected) <= MOST_OFF * expected for count in sent):
                 wrong.append(f"{name}: the hosts sent {sent} bytes, the schedule says {expected}")
-        print(f"layouts: {name}: {found[1] if found else 'no hash'}, {seconds} s", file=sys.stderr)
+        print(f"layouts: {name}: {found or 'no hash'}, {seconds} s", file=sys.stderr)
         if code != 0 or not found:
             wrong.append(f"{name}: ended with {code}\n{said}")
     hashes = {each["hash"] for each in report.values()}
     if len(hashes) != 1:
         wrong.append(f"hashes {hashes}")
+    return report, wrong
+
+
+def train_models(options):
+    report, wrong = {}, []
+    for model, (program, *words) in MODELS.items():
+        report[model] = {}
+        for name in SAME:
+            hosts, each, settings = LAYOUTS[name]
+            code, said, seconds = run_on_hosts(hosts, each, [options.build / "examples" / program, *words], settings)
+            report[model][name] = found = hash_of(said)
+            print(f"layouts: {model}, {name}: {found or 'no hash'}, {seconds} s", file=sys.stderr)
+            if code != 0 or not found:
+                wrong.append(f"{model}, {name}: ended with {code}\n{said}")
+        if len(set(report[model].values())) != 1:
+            wrong.append(f"{model}: hashes {report[model]}")
     return report, wrong
 
 
@@ -110,7 +135,7 @@ def run_examples(options):
     return report, wrong
 
 
-SERIES = {"training": train, "examples": run_examples}
+SERIES = {"training": train, "models": train_models, "examples": run_examples}
 
 
 def soak(options):
