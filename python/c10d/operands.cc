@@ -73,7 +73,8 @@ Buffer Operands::out(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(
       at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
       "tutti: elements of a tensor that is written share their memory, as expand() makes "
-      "it: pass its clone()");
+      "it (sizes ",
+      tensor.sizes(), ", strides ", tensor.strides(), "): pass its clone()");
   const at::Tensor& whole = kept_.emplace_back(side_by_side(tensor));
   if (whole.const_data_ptr() != tensor.const_data_ptr()) back_.emplace_back(whole, tensor);
   return {whole.mutable_data_ptr(), static_cast<std::size_t>(whole.numel()), dtype};

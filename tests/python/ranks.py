@@ -490,7 +490,7 @@ def waits_for_a_while():
 def shared_elements():
     """Before anything is sent."""
     init()
-    with refused(ValueError, "clone()"):
+    with refused(ValueError, "strides [0]", "clone()"):
         dist.all_reduce(torch.ones(1).expand(4))
     x = torch.ones(1)
     dist.all_gather([torch.empty(4), torch.empty(4)], x.expand(4))

@@ -194,7 +194,8 @@ void run_groups(ProcessGroup& world, int operations, std::uint64_t seed) {
     groups.push_back(world.new_group(ranks));
   }
   const auto rank = static_cast<std::uint64_t>(world.rank());
-  const int each = operations / static_cast<int>(groups.size());
+  const int count = static_cast<int>(groups.size());
+  const int each = (operations + count - 1) / count;  // no fewer in all
   std::vector<std::exception_ptr> failures(groups.size());
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < groups.size(); ++i) {

@@ -29,6 +29,7 @@ LATE = 12  # s that the last rank lets the others wait in an all_reduce
 MOST_MIB = 32
 PATIENCE = 2  # s, after which who has not said all is dropped
 HELLO, PROOF = 80, 32  # bytes; docs/wire.md
+LEVELS = {"auth": 2, "integrity": 3}  # there
 MAGIC = b"TUTTihs1"
 HELD = 'while [ "$RANK" = 3 ] && [ ! -e "$GO" ]; do sleep 0.05; done; exec "$@"'
 
@@ -75,12 +76,12 @@ def hear(end):
     return heard, True
 
 
-def drip(address):
+def drip(address, level):
     """Of this process: a hello, a byte every 0.2 s; says after how many seconds the other end has closed."""
     began = time.monotonic()
     with connected(address) as end:
         end.settimeout(0.2)
-        for byte in MAGIC + struct.pack("<II", 1, 2) + bytes(HELLO):
+        for byte in MAGIC + struct.pack("<II", 1, level) + bytes(HELLO):
             try:
                 end.sendall(bytes([byte]))
                 if end.recv(1) == b"":
@@ -203,10 +204,10 @@ class Strangers:
                     f"{opened} at {address}, {grown:+.1f} MiB resident")
         return crowd
 
-    def drips(self, what, address):
-        said = self.inside(1, sys.executable, __file__, "drip", address).communicate()[0].strip()
+    def drips(self, level, what, address):
+        said = self.inside(1, sys.executable, __file__, "drip", address, LEVELS[level]).communicate()[0].strip()
         is_cut_off = re.fullmatch(r"\d+\.\d+", said) and float(said) < PATIENCE + 2
-        self.expect(f"a hello that comes a byte at a time at {what}", is_cut_off, f"cut off after {said} s")
+        self.expect(f"at {level}, at {what}: a hello that comes a byte at a time", is_cut_off, f"cut off after {said} s")
 
     def recorder(self):
         recorder = self.inside(0, sys.executable, __file__, "record")
@@ -242,7 +243,7 @@ class Strangers:
             said = self.as_other_user("auth", secret).communicate()[0].strip()
             self.expect(f"another user over TCP, with {'another' if secret else 'no'} secret", said.startswith("failed"), said[:200])
         self.repeats(recorder, "auth", "the store's port", store)
-        self.drips("the store's port", store)
+        self.drips("auth", "the store's port", store)
         recorder = self.recorder()
         crowds = [self.crowd("the store's port", store, pids[0])]
         self.go.touch()
@@ -251,7 +252,7 @@ class Strangers:
         self.look_at_listeners("while ranks work")
         door = self.await_listener(pids[1], [store])
         self.repeats(recorder, "auth", "a rank's door", door)
-        self.drips("a rank's door", door)
+        self.drips("auth", "a rank's door", door)
         crowds.append(self.crowd("a rank's door", door, pids[1]))
         self.look_for_secret(job, pids)
         codes = job.wait_ends(range(4), 60)
@@ -263,16 +264,19 @@ class Strangers:
 
     def integrity(self):
         recorder = self.recorder()
-        job = self.job("integrity", 4, {"TUTTI_SECRET_FILE": self.secret_file(self.secret)})
+        job = self.job("integrity", LATE, {"TUTTI_SECRET_FILE": self.secret_file(self.secret)})
         pids = [process.pid for process in job.ranks.processes]
         store = self.await_listener(pids[0])
         time.sleep(1)  # for rank 2 to call
         self.repeats(recorder, "integrity", "the store's port", store)
+        self.drips("integrity", "the store's port", store)
         recorder = self.recorder()
         self.go.touch()
         if not job.wait_for("ready", range(4), 60):
             self.expect("at integrity the world is complete", False, job.text())
-        self.repeats(recorder, "integrity", "a rank's door", self.await_listener(pids[1], [store]))
+        door = self.await_listener(pids[1], [store])
+        self.repeats(recorder, "integrity", "a rank's door", door)
+        self.drips("integrity", "a rank's door", door)
         codes = job.wait_ends(range(4), 60)
         self.expect("at integrity the job has its result", set(codes.values()) == {0} and len(job.said("done")) == 4,
                     f"exit codes {sorted(codes.values())}")
@@ -328,7 +332,7 @@ def main():
     if sys.argv[1:2] == ["knock"]:
         return knock(sys.argv[2])
     if sys.argv[1:2] == ["drip"]:
-        return drip(sys.argv[2])
+        return drip(sys.argv[2], int(sys.argv[3]))
     if sys.argv[1:2] == ["record"]:
         return record()
     if sys.argv[1:2] == ["repeat"]:
