@@ -17,7 +17,7 @@ EXAMPLES = {
                     if r == 0 else [f"worker_{r} has received data from rank 0"]),
     "send_recv": (2, lambda r: ["Rank: 0, has data tensor([1.])"]
                   if r == 0 else ["init tensor tensor([0.])", "Rank: 1, has data tensor([1.])"]),
-    "all_reduce": (3, lambda r: [] if r == 2 else [
+    "all_reduce": (3, lambda r: [] if r >= 2 else [
         f"Rank: {r}, random tensor: tensor({['[1., 2., 3.]', '[4., 5., 6.]'][r]})", f"Rank: {r}, has data: tensor([5., 7., 9.])"]),
     "broadcast": (4, lambda r: [
         f"Worker {r} received tensor: 1.0", f"Rank {r} has tensor: 1.0", f"Rank {r} has tensor after all_reduce: 6.0"]),
