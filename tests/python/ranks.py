@@ -421,6 +421,7 @@ def flight_recorder():
     states = {entry["profiling_name"].split(" ")[0]: entry["state"] for entry in entries}
     assert states["tutti:all_reduce"] == states["tutti:broadcast"] == "completed", states
     assert hung is None or states["tutti:recv"] == "scheduled", states
+    dist.barrier()  # rank 0 has looked
     if RANK == 1:
         dist.send(x, 0, tag=7)
     else:

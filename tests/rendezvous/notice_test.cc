@@ -203,6 +203,7 @@ TEST_F(ByFile, AFileThatIsRemovedWhileRanksComeIsMadeAgain) {
 TEST_F(ByFile, TheSecondJobAtAPathIsRefusedAndSeesBothSides) {
   Child zero = start(rank_of(0, 2));
   await_notice();
+  EXPECT_EQ(zero.result(300ms), "(still running)");  // it claims its number after its notice
   const std::string text = start(rank_of(0, 2)).result();
   expect_has(text, "kInvalidArgument: rank 0 is already present at file://" + path_);
   expect_has(text, "pid " + std::to_string(zero.pid()));
