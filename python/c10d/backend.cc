@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <c10/util/StringUtil.h>
+#include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
@@ -211,8 +212,28 @@ void Backend::abort() {
   (*group_)->abort("torch.distributed aborts the group");
 }
 
+namespace {
+
+/// Whether a `finally` or an `except` of Python's runs in this thread, for anything but a program
+/// that ends well by sys.exit.
+bool is_handling_exception() {
+  const py::gil_scoped_acquire locked;
+  PyObject *type = nullptr, *value = nullptr, *traceback = nullptr;
+  PyErr_GetExcInfo(&type, &value, &traceback);
+  const auto exception = py::reinterpret_steal<py::object>(value);
+  Py_XDECREF(type);
+  Py_XDECREF(traceback);
+  if (!exception || exception.is_none()) return false;
+  if (!py::isinstance(exception, py::handle(PyExc_SystemExit))) return true;
+  const py::object code = exception.attr("code");
+  return !code.is_none() && !code.equal(py::int_(0));
+}
+
+}  // namespace
+
 /// Others may have work to do before they leave: this rank need not wait for it. Where the ranks
 /// turn out to have called different things, the program's results are wrong: it must not end well.
+/// But an exception that is on its way is not to be replaced.
 void Backend::shutdown() {
   constexpr std::chrono::seconds kPatience{2};
   const Where where = group_->where();
@@ -222,11 +243,13 @@ void Backend::shutdown() {
   try {
     (*group_)->close(kPatience, where);
   } catch (const Error& error) {
-    const bool is_news = (*group_)->error() ? group_->note(error)  // or else a call has told it
-                                            : error.code() != ErrorCode::kTimeout;  // but patience
-    if (!is_news) return;
-    if (error.code() == ErrorCode::kCollectiveMismatch) std::rethrow_exception(as_torch(error));
-    TORCH_WARN("tutti: ", words_of(error));
+    const std::optional<Error> failure = (*group_)->error();
+    if (!failure && error.code() == ErrorCode::kTimeout) return;  // of patience alone
+    const Error& learned = failure && failure->code() != error.code() ? *failure : error;
+    if (failure && !group_->note(learned)) return;  // a call has told it
+    if (learned.code() == ErrorCode::kCollectiveMismatch && !is_handling_exception())
+      std::rethrow_exception(as_torch(learned));
+    TORCH_WARN("tutti: ", words_of(learned));
   }
 }
 

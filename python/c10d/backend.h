@@ -94,7 +94,7 @@ class Backend final : public c10d::Backend {
                                      const c10d::GatherOptions& options) override;
 #endif
 
-  std::optional<Error> failure() const { return group_->failure(); }
+  std::optional<Error> failure() { return group_->failure(); }
   /// The number in torch's group of all ranks of each rank of this group; empty for that group.
   const std::vector<std::int64_t>& global_ranks() const { return global_ranks_; }
 

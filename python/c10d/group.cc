@@ -96,9 +96,13 @@ std::string reason_of(const std::string& exception) {
 }  // namespace
 
 Group::Inside::~Inside() {
+  pause_at_end();
+  --count_;
+}
+
+void Group::Inside::pause_at_end() const noexcept {
   const std::thread::id ends = registry().ends_in.load();
   while (ends != std::thread::id() && ends != std::this_thread::get_id()) ::pause();
-  --count_;
 }
 
 Group::Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name,
@@ -162,10 +166,12 @@ bool Group::note(const Error& error) {
   return true;
 }
 
-std::optional<Error> Group::failure() const {
-  std::optional<Error> failure = group_.error();
+std::optional<Error> Group::failure() {
+  const std::optional<Error> failure = group_.error();
+  if (!failure) return std::nullopt;
   const std::lock_guard lock(mutex_);
-  return failure && noted_ ? noted_ : failure;
+  if (!noted_) noted_ = failure;
+  return noted_;
 }
 
 Where Group::where() const {

@@ -41,8 +41,8 @@ class Group {
   void retire();
   /// Keeps the first error that a call on it got, if the group has failed. Whether that is `error`.
   bool note(const Error& error);
-  /// What the group has failed with; as a call was told it, if one was.
-  std::optional<Error> failure() const;
+  /// What the group has failed with; as a call was told it, if one was. Notes it.
+  std::optional<Error> failure();
   /// For the messages of Tutti: which group of torch's a call is on, and, with
   /// TORCH_DISTRIBUTED_DEBUG=INFO or DETAIL, the line of Python that made it.
   Where where() const;
@@ -51,9 +51,11 @@ class Group {
   class Inside {
    public:
     explicit Inside(Group& group) : count_(group.inside_) { ++count_; }
-    /// Once leave_all has begun it comes back in the thread that called it alone: Python 3.11 ends
-    /// a thread that takes its lock then, which ends the process. That is about to end.
     ~Inside();
+    /// Before what may take Python's lock. Once leave_all has begun it comes back in the thread
+    /// that called it alone, and so does the destructor: Python 3.11 ends a thread that takes its
+    /// lock then, which ends the process. That is about to end.
+    void pause_at_end() const noexcept;
 
    private:
     std::atomic<int>& count_;
@@ -65,7 +67,7 @@ class Group {
   ProcessGroup group_;
   const std::chrono::nanoseconds timeout_;
   std::atomic<int> inside_ = 0;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::optional<Error> noted_;  // mutex_
 };
 

@@ -22,7 +22,7 @@ c10::intrusive_ptr<c10d::Backend> create(const c10d::DistributedBackendOptions& 
 
 /// (code, text, operation, number, ranks in the group, ranks in torch's group of all), or None.
 py::object failure(const c10::intrusive_ptr<c10d::Backend>& backend) {
-  const auto* ours = dynamic_cast<const Backend*>(backend.get());
+  auto* ours = dynamic_cast<Backend*>(backend.get());
   TORCH_CHECK_TYPE(ours != nullptr, "tutti: a group of another backend, ",
                    backend->getBackendName());
   const auto error = ours->failure();

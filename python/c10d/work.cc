@@ -184,6 +184,7 @@ bool Work::wait(std::chrono::milliseconds timeout) {
   TORCH_CHECK(isCompleted(),
               "tutti: part of a coalesced call, which has not ended: wait for the "
               "Work of the whole call");
+  inside.pause_at_end();  // the future may call back
   // Who has waited may look at the future next.
   state_->complete_future();
   c10::intrusive_ptr<Future> future;

@@ -150,6 +150,15 @@ class Backend(Ranks):
     def test_different_to_the_end(self):
         self.check("different_to_the_end", 3)
 
+    def test_different_beside_an_exception(self):
+        self.check("different_beside_an_exception")
+
+    def test_different_and_asked_for(self):
+        self.check("different_and_asked_for")
+
+    def test_different_beside_sys_exit(self):
+        self.check("ends_well_with_other_roots", 2, [1, 1])
+
     def test_waits_for_a_while(self):
         self.check("waits_for_a_while")
 
@@ -158,6 +167,9 @@ class Backend(Ranks):
 
     def test_raises_beside_a_daemon(self):
         self.check("raises_beside_a_daemon", 2, [1, 0])
+
+    def test_raises_beside_a_callback(self):
+        self.check("raises_beside_a_callback", 2, [1, 0])
 
     def test_two_that_call_themselves_rank_1(self):
         self.check("calls_itself_rank_1", 3)

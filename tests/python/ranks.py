@@ -476,6 +476,47 @@ def different_to_the_end():
     dist.destroy_process_group()
 
 
+def different_beside_an_exception():
+    """What is learned in the end does not take its place."""
+    init()
+    if RANK == 0:
+        dist.broadcast(torch.ones(4), src=0)
+        with refused(dist.DistBackendError, "kCollectiveMismatch"):
+            dist.destroy_process_group()
+        return
+    try:
+        try:
+            raise ValueError("its own")
+        finally:
+            dist.destroy_process_group()
+    except ValueError as error:
+        assert str(error) == "its own", error
+
+
+def different_and_asked_for():
+    """destroy_process_group does not raise what tutti.torch.failure() has told."""
+    import tutti.torch
+    init()
+    group = dist.new_group()
+    work = dist.all_reduce(torch.ones(100000 + RANK), group=group, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    assert tutti.torch.failure(group).code == "kCollectiveMismatch"
+    dist.destroy_process_group(group)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def ends_well_with_other_roots():
+    """So it says; but its numbers are wrong."""
+    init()
+    try:
+        dist.broadcast(torch.ones(4), src=RANK)
+        sys.exit(0)
+    finally:
+        dist.destroy_process_group()
+
+
 def waits_for_a_while():
     init()
     if RANK == 1:
@@ -509,6 +550,25 @@ def raises_beside_a_daemon():
         raise ValueError("main raises")
     with refused(dist.DistBackendError, "rank 0 aborted the group", "ValueError: main raises"):
         dist.recv(torch.ones(1), 0, tag=1)
+
+
+def raises_beside_a_callback():
+    """That of a future, in a daemon thread: it does not run once Python ends."""
+    import threading
+    init()
+    dist.barrier()
+    if RANK == 1:
+        with refused(dist.DistBackendError, "rank 0 aborted the group", "ValueError: main raises"):
+            dist.recv(torch.ones(1), 0, tag=1)
+        return
+
+    def receive():
+        work = dist.irecv(torch.ones(1), 1)
+        work.get_future().then(lambda _: time.sleep(0.2))
+        work.wait()
+    threading.Thread(target=receive, daemon=True).start()
+    time.sleep(0.5)
+    raise ValueError("main raises")
 
 
 def calls_itself_rank_1():
