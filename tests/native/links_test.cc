@@ -551,13 +551,15 @@ TEST(Links, ALateAlarmRingsWhenAllThatIsLeftHasCome) {
     EXPECT_EQ(rings_at(), 1U) << "it has yet to be rung";
     const std::uint32_t unrung = bell.rings.load();
     both.arrive_and_wait();
-    while (bell.rings.load() == unrung) std::this_thread::yield();  // what is read rings no bell
-    while (taken < kPart) taken += link.receiver->take_into(whole.data());
+    const auto end = Clock::now() + 20s;
+    while (bell.rings.load() == unrung && Clock::now() < end)
+      std::this_thread::yield();  // what is read rings no bell
+    EXPECT_NE(bell.rings.load(), unrung);
+    while (taken < kPart && Clock::now() < end) taken += link.receiver->take_into(whole.data());
     taken += link.receiver->take_into(whole.data());
     EXPECT_TRUE(links.arm_late(Lane::collective));
     EXPECT_EQ(rings_at(), 2 * kPart);
     both.arrive_and_wait();
-    const auto end = Clock::now() + 20s;
     while (taken < whole.size() && Clock::now() < end) {
       const std::uint32_t seen = bell.rings.load();
       do {
