@@ -140,10 +140,12 @@ void Job::take(const Event& event) {
       return rank_ended(event.rank, W_EXITCODE(127, 0));
     }
     case Event::Kind::guard_gone:  // its keeper ends everything, unless it is stopped again
-      if (running_count() > 0) forced_at_ = std::min(forced_at_, after(Clock::now(), kEndsAlone));
+      if (running_count() == 0) return;
+      has_keeper_died_ = has_keeper_died_ || !is_forced_;
+      forced_at_ = std::min(forced_at_, after(Clock::now(), kEndsAlone));
       return;
     case Event::Kind::keeper_gone:  // the kernel has killed its ranks
-      has_keeper_died_ = running_count() > 0 && !is_forced_;
+      has_keeper_died_ = has_keeper_died_ || (running_count() > 0 && !is_forced_);
       for (int rank = 0; rank < options_.world_size; ++rank) {
         if (!of_rank(states_, rank).wait_status) rank_ended(rank, W_EXITCODE(0, SIGKILL));
       }

@@ -54,6 +54,7 @@ class Processes : public Ranks {
 
  private:
   bool has_guard_just_ended();
+  std::vector<Event> read_notes();
 
   Keeper keeper_;
   const std::atomic<pid_t>& keeper_pid_;
@@ -77,12 +78,18 @@ bool Processes::has_guard_just_ended() {
 }
 
 std::vector<Event> Processes::read() {
-  std::vector<Event> events;
-  if (has_guard_just_ended()) {
+  const bool is_guard_gone = has_guard_just_ended();
+  if (is_guard_gone) {
     has_guard_ended_ = true;
     if (keeper_.channel) ::kill(keeper_pid_.load(), SIGCONT);
-    events.push_back({Event::Kind::guard_gone});
   }
+  std::vector<Event> events = read_notes();  // ranks may have ended before it
+  if (is_guard_gone) events.push_back({Event::Kind::guard_gone});
+  return events;
+}
+
+std::vector<Event> Processes::read_notes() {
+  std::vector<Event> events;
   while (keeper_.channel) {
     Note note;
     const ssize_t got = ::recv(keeper_.channel.get(), &note, sizeof note, MSG_DONTWAIT);

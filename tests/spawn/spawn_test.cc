@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "e2e/launched_job.h"
+#include "forks.h"
 #include "net/poller.h"
 #include "net/process_info.h"
 #include "net/process_tree.h"
@@ -37,7 +38,7 @@ class Spawning : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    EXPECT_TRUE(nothing_is_left(2s));
+    EXPECT_TRUE(nothing_is_left(10s));
     net::kill_everything_below();
   }
   static bool nothing_is_left(std::chrono::milliseconds limit) {
@@ -129,13 +130,13 @@ class SpawnEnds : public Spawning, public ::testing::WithParamInterface<Case> {}
 TEST_P(SpawnEnds, ComesBackAsOneError) {
   const auto& [start, row] = GetParam();
   const bool hangs = row.code == "kTimeout";
-  const Ended ended = run({start, row.way, hangs ? "2000" : "20000"});
+  const Ended ended = run({start, row.way, hangs ? "6000" : "20000"});
   const std::string begin =
       row.code == "well" ? "well exits" : row.code + " culprits " + row.culprits;
   EXPECT_TRUE(ended.out.starts_with(begin)) << ended.out << ended.err;
   EXPECT_NE(ended.out.find(row.text), std::string::npos) << ended.out << ended.err;
   if (hangs) {
-    EXPECT_NE(ended.out.find("not all ranks had ended 2 s after join was called"),
+    EXPECT_NE(ended.out.find("not all ranks had ended 6 s after join was called"),
               std::string::npos)
         << ended.out;
   }
@@ -205,9 +206,16 @@ TEST_F(Spawning, AutomaticIsForkWithOneThreadElseExec) {
 }
 
 TEST_F(Spawning, JoinForReturnsFalseAndTouchesNothing) {
-  Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(500ms); });
+  int gate[2] = {-1, -1};
+  ASSERT_EQ(::pipe2(gate, O_CLOEXEC), 0);
+  Spawned ranks = spawn(2, [&](int) {
+    char byte = 0;
+    return ::read(gate[0], &byte, 1) == 1 ? 0 : 1;
+  });
   EXPECT_FALSE(ranks.join_for(10ms));
   EXPECT_EQ(ranks.exit_code(0), std::nullopt);
+  EXPECT_EQ(::write(gate[1], "xx", 2), 2);
+  for (const int end : gate) ::close(end);
   EXPECT_TRUE(ranks.join_for(20s));
   EXPECT_TRUE(ranks.join_for(0s));
   EXPECT_EQ(ranks.exit_code(1), 0);
@@ -228,6 +236,7 @@ TEST_F(Spawning, EndIsAborted) {
 }
 
 TEST_F(Spawning, ACopyOfTheProgramOwnsNothing) {
+  if (kKeepsFreed) GTEST_SKIP() << "a copy waits for locks of ASan's allocator for ever";
   Spawned ranks = spawn(2, [](int) { std::this_thread::sleep_for(500ms); });
   const pid_t copy = ::fork();
   if (copy == 0) {
@@ -272,7 +281,12 @@ TEST_F(Spawning, TheThreadThatSpawnedMayEnd) {
 TEST_F(Spawning, AProgramThatIgnoresItsChildrenOrHasNoStandardDescriptors) {
   for (const char* start : {"fork", "exec"}) {
     const Ended ignoring = run({start, "exits"}, {"TUTTI_TEST_IGNORE_CHILDREN=1"});
-    EXPECT_TRUE(ignoring.out.starts_with("kPeerLost culprits 1 exits 143 5 143")) << ignoring.out;
+    int exits[3] = {};  // the others may have found it before they were asked to end
+    EXPECT_EQ(std::sscanf(ignoring.out.c_str(), "kPeerLost culprits 1 exits %d %d %d", &exits[0],
+                          &exits[1], &exits[2]),
+              3)
+        << ignoring.out;
+    EXPECT_EQ(exits[1], 5) << ignoring.out;
     const Ended closed = run({start, "well"}, {"sh", "-c", "exec \"$@\" <&-", "sh"});
     EXPECT_EQ(closed.out, "well exits 0 0 0\n") << closed.err;
   }
@@ -290,7 +304,7 @@ TEST_F(Spawning, AWorldThatWasClosedBeforeDoesNotMatter) {
 
 TEST_F(Spawning, TheLargestWorldMeets) {
   Spawned ranks = spawn(256, [](int) { init_process_group().barrier(); }, {.start = Start::fork});
-  ranks.join(100s);
+  ranks.join(250s);
 }
 
 TEST_F(Spawning, RanksByExecGetTheArgumentsThatMainGot) {
@@ -310,7 +324,12 @@ TEST_F(Spawning, AStoppedRankIsNamedAndACutTextSaysSo) {
   const auto stop = [](int rank) {
     if (rank == 1) ::raise(SIGSTOP);
   };
-  const std::string stopped = text_of(spawn(2, stop), 500ms);
+  Spawned with_stopped = spawn(2, stop);
+  Deadline deadline = Deadline::after(20s);
+  while (with_stopped.pid(1) <= 0 || !net::is_stopped(with_stopped.pid(1))) {
+    ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+  }
+  const std::string stopped = text_of(std::move(with_stopped), 500ms);
   EXPECT_NE(stopped.find("was stopped by a signal, and was ended"), std::string::npos) << stopped;
   const auto say_much = [](int) { throw std::runtime_error(std::string(100'000, 'z') + "END"); };
   const std::string cut = text_of(spawn(1, say_much), 20s);
@@ -406,8 +425,9 @@ pid_t find(const std::string& name) {
 void stop(pid_t pid) {
   ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   Deadline deadline = Deadline::after(20s);
-  while (!net::is_stopped(pid)) {
+  while (!net::is_stopped(pid)) {  // its own timer may have let it go on
     ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+    ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   }
 }
 
@@ -452,28 +472,45 @@ void await_state(pid_t pid, char state) {
   }
 }
 
-TEST_F(Spawning, WhoEndedFirstIsTheCauseAlsoWhereTheKeeperLooksLate) {
-  Spawned ranks = spawn(3,
-                        [](int) {
-                          for (;;) ::pause();
-                        },
-                        {.start = Start::fork, .grace = 500ms});
-  const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
-  Deadline deadline = Deadline::after(20s);
-  while (ranks.pid(2) <= 0) ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
-  await_state(keeper, 'S');  // it has started all
-  stop(guard);
-  stop(keeper);
-  for (const int rank : {2, 0}) {
-    ASSERT_EQ(::kill(ranks.pid(rank), SIGKILL), 0);
-    await_state(ranks.pid(rank), 'Z');
+/// Kills both, the second once the first has ended, while their keeper stands still. False: it has
+/// gone on by itself meanwhile.
+bool kill_behind(pid_t keeper, pid_t first, pid_t second) {
+  const auto has_ended = [](pid_t pid) {
+    return net::stat_of(pid).value_or(net::ProcessStat{}).state == 'Z';
+  };
+  for (const pid_t rank : {first, second}) {
+    net::signal_descendant(rank, ::getpid(), SIGKILL);
+    Deadline deadline = Deadline::after(20s);
+    while (!has_ended(rank) && net::is_stopped(keeper)) {
+      if (net::pause(1ms, deadline) == net::PollResult::expired) return false;
+    }
   }
-  ASSERT_EQ(::kill(keeper, SIGCONT), 0);
-  ASSERT_EQ(::kill(guard, SIGCONT), 0);
-  const Error error = failure_of(ranks, 20s);
-  EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
-  EXPECT_EQ(error.context().culprits, std::vector<int>{2}) << error.what();
-  expect_in(error.what(), "of 3 was killed by SIGKILL (which the kernel does");
+  return has_ended(first) && has_ended(second) && net::is_stopped(keeper);
+}
+
+TEST_F(Spawning, WhoEndedFirstIsTheCauseAlsoWhereTheKeeperLooksLate) {
+  for (int tries = 0; tries < 10; ++tries) {  // guard and keeper never stay stopped for long
+    Spawned ranks = spawn(3,
+                          [](int) {
+                            for (;;) ::pause();
+                          },
+                          {.start = Start::fork, .grace = 500ms});
+    const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+    Deadline deadline = Deadline::after(20s);
+    while (ranks.pid(2) <= 0) ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+    await_state(keeper, 'S');  // it has started all
+    stop(guard);
+    stop(keeper);
+    const bool was_late = kill_behind(keeper, ranks.pid(2), ranks.pid(0));
+    for (const pid_t stopped : {keeper, guard}) ::kill(stopped, SIGCONT);  // if it is still there
+    const Error error = failure_of(ranks, 20s);
+    if (!was_late) continue;
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+    EXPECT_EQ(error.context().culprits, std::vector<int>{2}) << error.what();
+    expect_in(error.what(), "of 3 was killed by SIGKILL (which the kernel does");
+    return;
+  }
+  FAIL() << "its keeper went on each time";
 }
 
 TEST_F(Spawning, AKeeperThatIsFoundStoppedIsNamedAndNoRankIsBlamed) {
@@ -511,6 +548,23 @@ TEST_F(Spawning, AKeeperInADebuggerHoldsNobodyUpForLong) {
   EXPECT_TRUE(net::descendants_of(::getpid()).empty());
 }
 
+/// It is killed for that with its ranks, of which none is to blame.
+TEST_F(Spawning, AKilledGuardIsTheCauseAlsoWhereItsKeeperIsSlow) {
+  const Gated gated;
+  Spawned ranks = gated.spawn_ranks();
+  const pid_t guard = find("tutti-guard"), keeper = find("tutti-keeper");
+  e2e::Held held(keeper);
+  if (!held.is_held()) {
+    ranks.end();
+    GTEST_SKIP() << "no ptrace here";
+  }
+  ASSERT_EQ(::kill(guard, SIGKILL), 0);
+  const Error error = failure_of(ranks, {});
+  EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
+  EXPECT_TRUE(error.context().culprits.empty()) << error.what();
+  expect_in(error.what(), "the keeper of its ranks, or its guard, was killed");
+}
+
 /// Nobody asks for anything, and join has no timeout.
 TEST_F(Spawning, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
   for (const bool is_guard_first : {true, false}) {
@@ -527,7 +581,7 @@ TEST_F(Spawning, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
     const Error error = failure_of(ranks, {});
     EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
     expect_in(error.what(), "guard");
-    EXPECT_TRUE(nothing_is_left(2s));
+    EXPECT_TRUE(nothing_is_left(10s));
   }
 }
 
@@ -537,7 +591,7 @@ TEST_F(Spawning, ASpawnerThatIsKilledWithAStoppedGuardLeavesNothing) {
   stop(job.guard());
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait_exit(20s), 137);
-  EXPECT_TRUE(nothing_is_left(2s));
+  EXPECT_TRUE(nothing_is_left(10s));
 }
 
 TEST_F(Spawning, OneThatFailsAfterItsForkLeavesNoZombie) {
@@ -691,7 +745,7 @@ TEST_P(SpawnerDies, NothingIsLeft) {
   EXPECT_GE(net::descendants_of(job.pid()).size(), 8u);
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait_exit(10s), 128 + SIGKILL);
-  EXPECT_TRUE(nothing_is_left(2s));
+  EXPECT_TRUE(nothing_is_left(10s));
 }
 
 TEST_P(SpawnerDies, KeeperOrGuardTakesAllAlong) {
@@ -706,7 +760,7 @@ TEST_P(SpawnerDies, KeeperOrGuardTakesAllAlong) {
     net::signal_descendant(is_guard ? job.guard() : job.keeper(), ::getpid(), SIGKILL);
     EXPECT_EQ(job.wait_exit(20s), 0);
     expect_in(job.out(), "kSystem");
-    EXPECT_TRUE(nothing_is_left(2s));
+    EXPECT_TRUE(nothing_is_left(10s));
   }
 }
 
