@@ -3,36 +3,20 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <functional>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "forks.h"
 #include "tutti/test_kit.h"
 
 namespace tutti {
-
-/// TSan does not follow ranks that are forked from a process in which it runs threads of its own;
-/// ASan keeps memory that was freed.
-#if defined(__has_feature)
-inline constexpr bool kNoForks = __has_feature(thread_sanitizer);
-inline constexpr bool kKeepsFreed = __has_feature(address_sanitizer);
-#else
-inline constexpr bool kNoForks = false, kKeepsFreed = false;
-#endif
 
 /// Ranks as threads, and as processes where they can be.
 inline std::vector<test_kit::As> every_kind() {
   if (kNoForks) return {test_kit::As::threads};
   return {test_kit::As::threads, test_kit::As::processes};
-}
-
-/// Of this process; ranks can be forked while it has none but the one.
-inline bool has_threads() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks)) > 1;
 }
 
 /// Runs `function` on every rank of a new world and closes it; every failure of a rank is one of

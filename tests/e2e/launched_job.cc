@@ -55,6 +55,14 @@ LaunchedJob::Command tutti_command(const std::vector<std::string>& words) {
   return command;
 }
 
+/// For execvp. Made before the fork: in a child locks of the allocator may be held for ever.
+std::vector<char*> arguments_of(std::vector<std::string>& words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  return arguments;
+}
+
 }  // namespace
 
 LaunchedJob::LaunchedJob(const std::vector<std::string>& words, const std::string& input)
@@ -62,14 +70,12 @@ LaunchedJob::LaunchedJob(const std::vector<std::string>& words, const std::strin
 
 LaunchedJob::LaunchedJob(Command command, const std::string& input) {
   Pipe in, out, err;
+  std::vector<char*> arguments = arguments_of(command.words);
   pid_ = ::fork();
   if (pid_ == 0) {
     ::dup2(in.read_end.get(), STDIN_FILENO);
     ::dup2(out.write_end.get(), STDOUT_FILENO);
     ::dup2(err.write_end.get(), STDERR_FILENO);
-    std::vector<char*> arguments;
-    for (std::string& word : command.words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
     ::execvp(arguments[0], arguments.data());
     ::_exit(126);
   }
@@ -184,14 +190,12 @@ TerminalJob::TerminalJob(const std::vector<std::string>& command)
   }
   const std::string terminal = ::ptsname(master_.get());
   std::vector<std::string> words = command;
+  std::vector<char*> arguments = arguments_of(words);
   pid_ = ::fork();
   if (pid_ == 0) {
     ::setsid();
     const int slave = ::open(terminal.c_str(), O_RDWR);  // becomes the controlling terminal
     for (const int fd : {0, 1, 2}) ::dup2(slave, fd);
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
     ::execvp(arguments[0], arguments.data());
     ::_exit(126);
   }

@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "forks.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "tutti/error.h"
@@ -20,7 +21,7 @@
 namespace tutti::test {
 
 /// Runs a function in a forked process. What it returns, or "<code>: <text> (culprits: 1, 3)" of
-/// the Error that it throws, can be read here. Fork before making threads.
+/// the Error that it throws, can be read here. To be made before threads.
 class Child {
  public:
   explicit Child(const std::function<std::string()>& body) {
@@ -28,7 +29,7 @@ class Child {
     if (::pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error("pipe");
     read_end_ = net::Fd(ends[0]);
     net::Fd write_end(ends[1]);
-    pid_ = ::fork();
+    pid_ = fork_alone();
     if (pid_ != 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     read_end_.reset();

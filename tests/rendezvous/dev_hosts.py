@@ -118,10 +118,16 @@ def check_cuts():
         expect("ranks that hear each other", code == 0 and err.count(" bytes") == 2, code, out, err)
         found = dict(line.strip("[").split("] pause ") for line in out.splitlines())
         return [float(found[str(rank)].split()[0]) for rank in range(2)], [float(found[str(rank)].split()[2]) for rank in range(2)]
-    pause, last = pauses("0-1@3+1")
-    expect("a link that is back after a second", all(0.8 < p < 2 for p in pause) and max(last) < 0.5, pause, last)
-    pause, last = pauses("0>1@3")
-    expect("one way only, for good", pause[0] < 0.5 and last[0] < 0.5 and last[1] > 0.8, pause, last)
+
+    def expect_cut(what, cut, is_so):
+        for _ in range(3):  # a busy machine has pauses of its own
+            pause, last = pauses(cut)
+            if is_so(pause, last):
+                return
+        expect(what, False, pause, last)
+
+    expect_cut("a link that is back after a second", "0-1@3+1", lambda pause, last: all(0.8 < p < 2 for p in pause) and max(last) < 0.5)
+    expect_cut("one way only, for good", "0>1@3", lambda pause, last: pause[0] < 0.5 and last[0] < 0.5 and last[1] > 0.8)
     for cut in ("2@1", "0-0@1", "0@x", "0"):
         code, _, err = run("2", "--cut", cut, "--", "true")
         expect("a cut that is none", code == 2 and f"--cut {cut}" in err, code, err)

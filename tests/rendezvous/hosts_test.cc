@@ -317,7 +317,7 @@ TEST_F(Hosts, ANameOfThisHostAloneIsSaidToBeThat) {
   const Identity identity = rank_of(0, 2, "node-a.test", port_);
   const std::string text = Child([=] {
                              if (!use_hosts("127.0.1.1 node-a.test\n")) return std::string("no");
-                             return meet_and_greet(identity, {.timeout = 300ms});
+                             return meet_and_greet(identity, {.timeout = 3s});
                            }).result();
   if (text == "no") GTEST_SKIP() << "no mount namespaces here";
   expect_has(text, "kTimeout: init: 1 of 2 ranks missing: 1");
@@ -353,8 +353,7 @@ TEST_F(Hosts, WhoWaitsForNobodyIsToldWhatToCheck) {
                         ": Connection refused)");
   expect_text(away, "One that was given 127.0.0.1");
   expect_text(away, "does a firewall let the port through");
-  const Error here =
-      thrown_by([&] { meet(rank_of(0, 2, "127.0.0.1", port_), {.timeout = 300ms}); });
+  const Error here = thrown_by([&] { meet(rank_of(0, 2, "127.0.0.1", port_), {.timeout = 3s}); });
   expect_text(here,
               "MASTER_ADDR=127.0.0.1 is this host alone: if ranks are on other hosts, give "
               "all of them an address of rank 0's host");
@@ -560,6 +559,7 @@ TEST_F(Hosts, WhoDoesNotGoOnAfterTheMeetingIsNamed) {
     Identity identity = rank_of(1, 2, "", 0);
     meet(identity, {.timeout = 20s, .store = store});
   });
+  store->get("world//1/rank/1", 20s);  // so that the init below completes the meeting
   const Error error = thrown_by(
       [&] { init_process_group({.rank = 0, .world_size = 2, .timeout = 1s, .store = store}); });
   other.join();
@@ -576,10 +576,11 @@ TEST_F(Hosts, AStoreThatDoesNotAnswerAfterTheMeetingIsSaidToBeRank0s) {
     ::raise(SIGSTOP);
     return std::string("went on");
   });
+  test::await_claim(port_, 0);
   const auto begin = Clock::now();
-  Child one([&] { return whole_rank(1, 2, host_, port_, {}, 1500ms); });
+  Child one([&] { return whole_rank(1, 2, host_, port_, {}, 5s); });
   const std::string text = one.result();
-  EXPECT_LT(Clock::now() - begin, 6s) << "an answer that does not come is waited for once";
+  EXPECT_LT(Clock::now() - begin, 12s) << "an answer that does not come is waited for once";
   expect_has(text, "kTimeout: init_process_group (rank 1) at hosts_test.cc:");
   expect_has(text, ": the store does not answer (at MASTER_ADDR=" + host_);
   expect_has(text, "the process that serves it is stopped or overloaded");
@@ -737,6 +738,14 @@ struct InNamespaces : testing::Test {
       return meet_and_greet(rank_of(rank, world_size, master, 29500), {.timeout = timeout});
     });
   }
+  /// Returns once these ranks have claimed their numbers, as the store on rank 0's host says.
+  void await_claims(const std::vector<int>& ranks) const {
+    Child looks = spaces.on_host(0, [=] {
+      for (const int rank : ranks) test::await_claim(29500, rank);
+      return std::string("here");
+    });
+    EXPECT_EQ(looks.result(), "here");
+  }
   Namespaces spaces{3};
 };
 
@@ -752,7 +761,7 @@ TEST_F(InNamespaces, ARankKilledOnAnotherHostIsNamedWithinASecond) {
   Child zero = start(0, 4, 0, Namespaces::address(0));
   Child one = start(1, 4, 1, Namespaces::address(0));
   Child two = start(2, 4, 2, Namespaces::address(0));
-  EXPECT_EQ(two.result(1000ms), "(still running)");
+  await_claims({0, 1, 2});
   one.kill();  // and with it, as the parent of its pid namespace's first, the rank
   const auto begin = Clock::now();
   for (Child* child : {&zero, &two}) {
@@ -766,8 +775,9 @@ TEST_F(InNamespaces, ARankKilledOnAnotherHostIsNamedWithinASecond) {
 
 TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {
   Child zero = start(0, 3, 0, Namespaces::address(0));
+  await_claims({0});  // rank 1 knows of the process what it has read before it claims its number
   Child one = start(1, 3, 1, Namespaces::address(0));
-  EXPECT_EQ(one.result(1000ms), "(still running)");
+  await_claims({1});
   zero.kill();
   const std::string text = one.result();
   expect_has(text, "kPeerLost: init: rank 0 (pid 1 (");
@@ -778,7 +788,7 @@ TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {
 TEST_F(InNamespaces, AHostThatIsCutOffIsNamedOnBothSides) {
   Child zero = start(0, 3, 0, Namespaces::address(0), 60s);
   Child one = start(1, 3, 1, Namespaces::address(0), 60s);
-  EXPECT_EQ(one.result(1000ms), "(still running)");
+  await_claims({0, 1});
   spaces.cut(1);
   const auto begin = Clock::now();
   for (auto* const child : {&one, &zero}) {
@@ -797,7 +807,7 @@ TEST_F(InNamespaces, AHostThatIsCutOffIsNamedOnBothSides) {
 TEST_F(InNamespaces, ARankThatIsStoppedIsNotCutOff) {
   Child zero = start(0, 3, 0, Namespaces::address(0), 60s);
   Child one = start(1, 3, 1, Namespaces::address(0), 60s);
-  EXPECT_EQ(one.result(1000ms), "(still running)");
+  await_claims({0, 1});
   for (const auto& [stopped, other] : {std::pair(&zero, &one), std::pair(&one, &zero)}) {
     const pid_t pid = Namespaces::pid_inside(*stopped);
     ASSERT_GT(pid, 0);
@@ -812,7 +822,7 @@ TEST_F(InNamespaces, ARankThatIsStoppedIsNotCutOff) {
 TEST_F(InNamespaces, ARankThatGivesUpTellsTheOthers) {
   Child zero = start(0, 3, 0, Namespaces::address(0));
   Child one = start(1, 3, 1, Namespaces::address(0));
-  EXPECT_EQ(one.result(500ms), "(still running)");
+  await_claims({0, 1});
   Child late = start(1, 3, 2, Namespaces::address(0));
   const std::string text = late.result();
   expect_has(text, "kInvalidArgument: rank 1 is already present at MASTER_ADDR=10.77.0.1");
@@ -856,7 +866,12 @@ TEST_F(InNamespaces, InTheProgramsTcpStoreADeathIsSeen) {
   };
   Child zero = start_in_store(0);
   Child one = start_in_store(1);
-  EXPECT_EQ(one.result(1000ms), "(still running)");
+  Child looks = spaces.on_host(2, [] {
+    const auto store = make_tcp_store({.host = Namespaces::address(0), .timeout = 20s});
+    for (const int rank : {0, 1}) store->get("world//1/rank/" + std::to_string(rank), 20s);
+    return std::string("here");
+  });
+  EXPECT_EQ(looks.result(), "here");
   one.kill();
   const std::string text = zero.result();
   expect_has(text, "kPeerLost: init: rank 1 (pid 1 (");
@@ -891,11 +906,11 @@ TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesI
   const Settings right = {{"security", "auth"}, {"secret_file", secret.path()}};
   Child zero = start_whole(0, right);
   Child wrong = start_whole(1, {{"security", "auth"}, {"secret_file", another.path()}});
-  const std::string text = wrong.result(10s);
+  const std::string text = wrong.result();
   expect_has(text, "kUnauthenticated: ");
   expect_has(text, "rank 1 on host-1 and the store at 10.77.0.1:29500 do not have the same secret");
   Child low = start_whole(1, {{"security", "none"}});
-  expect_has(low.result(10s),
+  expect_has(low.result(),
              "rank 1 on host-1 has security=none, the store at 10.77.0.1:29500 has "
              "security=auth");
   Child one = start_whole(1, right);
@@ -916,9 +931,9 @@ TEST_F(WholeRanks, HostsOfOneIdMustShareTheirNetwork) {
 
 TEST_F(WholeRanks, WhoWaitsForARankThatWasTurnedAwayIsToldWhy) {
   const SecretFile secret("a secret that nobody guesses"), another("one that differs from that");
-  Child zero = start_whole(0, {{"security", "auth"}, {"secret_file", secret.path()}}, 1500ms);
+  Child zero = start_whole(0, {{"security", "auth"}, {"secret_file", secret.path()}}, 6s);
   Child wrong = start_whole(1, {{"security", "auth"}, {"secret_file", another.path()}});
-  expect_has(wrong.result(10s), "kUnauthenticated: ");
+  expect_has(wrong.result(), "kUnauthenticated: ");
   const std::string text = zero.result();
   expect_has(text, "kTimeout: ");
   expect_has(text, "1 of 2 ranks missing: 1 (at ");
@@ -927,9 +942,9 @@ TEST_F(WholeRanks, WhoWaitsForARankThatWasTurnedAwayIsToldWhy) {
 }
 
 TEST_F(InNamespaces, WhoWaitsForARankIsToldThatAnotherOneHasItsProcess) {
-  Child zero = start(0, 3, 0, Namespaces::address(0), 6s);
-  Child one = start(1, 3, 1, Namespaces::address(0), 6s);
-  EXPECT_EQ(one.result(2s), "(still running)");  // it has come, also where the machine is busy
+  Child zero = start(0, 3, 0, Namespaces::address(0), 12s);
+  Child one = start(1, 3, 1, Namespaces::address(0), 12s);
+  await_claims({0, 1});
   Child late = start(1, 3, 2, Namespaces::address(0));
   expect_has(late.result(), "kInvalidArgument: rank 1 is already present at ");
   const std::string text = zero.result();
@@ -956,8 +971,8 @@ TEST_F(WholeRanks, InterfaceAndPortsAreAsTheyWereChosen) {
 }
 
 TEST_F(InNamespaces, Rank0AtItsLoopbackIsMissedWithAdvice) {
-  Child zero = start(0, 2, 0, "127.0.0.1", 1000ms);
-  Child one = start(1, 2, 1, Namespaces::address(0), 1000ms);
+  Child zero = start(0, 2, 0, "127.0.0.1", 3s);
+  Child one = start(1, 2, 1, Namespaces::address(0), 3s);
   expect_has(one.result(), "(10.77.0.1:29500: Connection refused)");
   expect_has(zero.result(), "MASTER_ADDR=127.0.0.1 is this host alone");
 }

@@ -25,7 +25,7 @@ using rendezvous::MeetingOptions;
 
 /// A port of this test's own: names in the abstract name space are not ports of the network.
 inline int fresh_port() {
-  static int next = 20000 + static_cast<int>(::getpid() % 2000) * 20;
+  static int next = 100'000 + static_cast<int>(::getpid()) * 20;
   return next++;
 }
 
