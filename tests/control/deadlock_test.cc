@@ -3,8 +3,10 @@
 
 #include <atomic>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
+#include "control/board/waits.h"
 #include "control/forked_ranks.h"
 #include "control/thread_ranks.h"
 #include "op_patience.h"
@@ -38,13 +40,29 @@ void wait_in_a_ring(Membership& world, ChildReport& report) {
 
 int code_of(ForkedRanks& ranks, int rank) { return ranks.report(rank).code.load(); }
 
+/// Stops `rank` once it shows its wait, before it has looked so often that a knot may count.
+bool stop_in_time(ForkedRanks& ranks, int rank) {
+  const auto shown = [&] { return read_wait(ranks.board(), SlotIndex(rank)); };
+  if (!ForkedRanks::eventually([&] { return shown().version != 0; })) return false;
+  ranks.stop(rank);
+  return shown().looks + 1 < kLooksOfAKnot;  // it may have been stopped in a look
+}
+
+/// Ranks in a ring, of which `stopped` was stopped in time.
+std::unique_ptr<ForkedRanks> ring_with_a_stopped(int n, int stopped,
+                                                 std::chrono::nanoseconds deadlock_after) {
+  for (int tries = 0; tries < 50; ++tries) {
+    auto ranks = std::make_unique<ForkedRanks>(
+        n, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
+        deadlock_after);
+    if (ranks->all_reach(1) && stop_in_time(*ranks, stopped)) return ranks;
+  }
+  throw std::runtime_error("no rank was stopped in time");
+}
+
 TEST(Deadlock, AStoppedRankHasNotLookedWhetherItCanGoOn) {
-  ForkedRanks ranks(
-      2, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
-      700ms);
-  ASSERT_TRUE(ranks.all_reach(1));
-  usleep(100'000);  // both show their waits
-  kill(ranks.pid(1), SIGSTOP);
+  const auto ring = ring_with_a_stopped(2, 1, 700ms);
+  ForkedRanks& ranks = *ring;
   usleep(1'800'000);
   EXPECT_EQ(code_of(ranks, 0), -1) << ranks.report(0).text.data();
   ranks.report(1).told.store(1);  // its data have come meanwhile
@@ -57,11 +75,8 @@ TEST(Deadlock, AStoppedRankHasNotLookedWhetherItCanGoOn) {
 }
 
 TEST(Deadlock, AStoppedRankThatGoesOnIsTold) {
-  ForkedRanks ranks(
-      3, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
-      200ms);
-  ASSERT_TRUE(ranks.all_reach(1));
-  kill(ranks.pid(2), SIGSTOP);
+  const auto ring = ring_with_a_stopped(3, 2, 200ms);
+  ForkedRanks& ranks = *ring;
   usleep(1'000'000);
   EXPECT_EQ(code_of(ranks, 0), -1) << ranks.report(0).text.data();
   kill(ranks.pid(2), SIGCONT);
@@ -81,8 +96,7 @@ TEST(Deadlock, AStoppedRankThatGoesOnIsTold) {
 
 TEST(Deadlock, ADeadRankIsLost) {
   ForkedRanks ranks(
-      3, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); },
-      200ms);
+      3, [](Host&, Membership& world, ChildReport& report) { wait_in_a_ring(world, report); }, 30s);
   ASSERT_TRUE(ranks.all_reach(1));
   usleep(100'000);
   ranks.kill_now(1);
@@ -148,7 +162,7 @@ TEST(Deadlock, UnequalTagsAreSaid) {
 
 TEST(Deadlock, ThroughMoreGroupsThanAVerdictHolds) {
   constexpr int kRanks = 40;
-  std::atomic<int> made{0};
+  std::atomic<int> made{0}, told{0};
   on_thread_ranks(
       kRanks,
       [&](Host& host, Membership& world) {
@@ -166,6 +180,7 @@ TEST(Deadlock, ThroughMoreGroupsThanAVerdictHolds) {
         other->meet(&world, Where::current(), Deadline::after(20s));
         for (++made; made.load() < kRanks;) std::this_thread::yield();
         const Cause cause = wait_in_vain(*own, receive_from(1));
+        for (++told; told.load() < kRanks;) std::this_thread::yield();  // before one leaves
         EXPECT_EQ(cause.code, ErrorCode::kDeadlock) << cause.text;
         EXPECT_NE(cause.text.find("deadlock: world rank 0 waits in "), std::string::npos);
         EXPECT_EQ(world.abort_word().load(), 0u) << "nobody waits in it";
@@ -189,6 +204,9 @@ TEST(Deadlock, WhoMakesAGroupLaterIsToldOfIt) {
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::kDeadlock) << error.what();
         }
+        // The verdict is in the log, and may not have been applied here.
+        const auto end = Deadline::Clock::now() + 20s;
+        while (!group->cause() && Deadline::Clock::now() < end) std::this_thread::yield();
         ASSERT_TRUE(group->cause());
         EXPECT_EQ(group->cause()->code, ErrorCode::kDeadlock);
         EXPECT_EQ(group->cause()->culprits, (std::vector<int>{0, 1}));

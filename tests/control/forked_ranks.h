@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -23,6 +24,7 @@
 #include "control/board/board.h"
 #include "control/host.h"
 #include "control/thread_ranks.h"
+#include "forks.h"
 #include "tutti/error.h"
 
 namespace tutti::control {
@@ -57,7 +59,7 @@ class ForkedRanks {
     for (int rank = 0; rank < n; ++rank) new (reports_ + rank) ChildReport;
     const pid_t parent = getpid();
     for (int rank = 0; rank < n; ++rank) {
-      const pid_t pid = fork();
+      const pid_t pid = fork_alone();
       if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent) _exit(3);
@@ -80,6 +82,32 @@ class ForkedRanks {
   const Board& board() const { return board_; }
   ChildReport& report(int rank) { return reports_[rank]; }
   pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  /// Returns once it stands still: until one thread has taken the signal the others go on.
+  void stop(int rank) {
+    kill(pid(rank), SIGSTOP);
+    waitpid(pid(rank), nullptr, WUNTRACED);
+  }
+  void go_on(int rank) { kill(pid(rank), SIGCONT); }
+  /// Returns once it is dead; it is still to be reaped.
+  void kill_and_see(int rank) {
+    kill_now(rank);
+    siginfo_t how{};
+    waitid(P_PID, static_cast<id_t>(pid(rank)), &how, WEXITED | WNOWAIT);
+  }
+  /// Kills all of them while the others stand still, so that these find them dead together.
+  /// Returns when the others go on.
+  std::int64_t kill_together(const std::vector<int>& victims) {
+    const auto is_victim = [&](int rank) {
+      return std::find(victims.begin(), victims.end(), rank) != victims.end();
+    };
+    const int n = static_cast<int>(pids_.size());
+    for (int rank = 0; rank < n; ++rank) stop(rank);
+    for (const int victim : victims) kill_and_see(victim);
+    const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+    for (int rank = 0; rank < n; ++rank)
+      if (!is_victim(rank)) go_on(rank);
+    return now;
+  }
   /// Sends SIGKILL; returns when.
   std::int64_t kill_now(int rank) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
@@ -87,7 +115,7 @@ class ForkedRanks {
     return now;
   }
   /// The wait status; -1 if it does not end within the time.
-  int reap(int rank, std::chrono::milliseconds at_most = std::chrono::seconds(10)) {
+  int reap(int rank, std::chrono::milliseconds at_most = std::chrono::seconds(60)) {
     int status = -1;
     eventually([&] { return waitpid(pid(rank), &status, WNOHANG) == pid(rank); }, at_most);
     if (status != -1) pids_[static_cast<std::size_t>(rank)] = -1;
@@ -95,7 +123,7 @@ class ForkedRanks {
   }
   /// Looks every millisecond until it is true.
   static bool eventually(const std::function<bool()>& predicate,
-                         std::chrono::milliseconds at_most = std::chrono::seconds(10)) {
+                         std::chrono::milliseconds at_most = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + at_most;
     while (!predicate()) {
       if (std::chrono::steady_clock::now() > end) return false;

@@ -310,7 +310,7 @@ TEST(HandOver, ATimeoutNamesWhoDidNotCome) {
     EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
   });
   const Error error =
-      thrown_by([&] { hand_over(*store, "g", 0, 4, own.memory.get(), Deadline::after(300ms)); });
+      thrown_by([&] { hand_over(*store, "g", 0, 4, own.memory.get(), Deadline::after(5s)); });
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);
   expect_text(error, "ranks 1, 3 of 4");
   other.join();
@@ -405,18 +405,25 @@ TEST(HandOver, WhatIsUnderWayIsWaitedForAfterAnAbort) {
   const net::Fd listener = net::listen(address);
   store->set("g/hand-over", address);
   std::atomic<std::uint64_t> abort_word{0};
+  net::Accepted guest;
+  int looks = 0;
+  const std::function<void()> look = [&] {
+    if (abort_word != 1 || ++looks != 3) return;  // the guest has seen it, and waits on
+    Deadline deadline = soon();
+    const std::string batch("TBo1\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    net::send_all(guest.socket.get(), std::as_bytes(std::span(batch)), deadline);
+  };
   std::thread host([&] {
     Deadline deadline = soon();
     EXPECT_EQ(net::poll_readable(listener.get(), deadline), net::PollResult::ready);
-    const net::Accepted guest = net::accept(listener.get());
+    guest = net::accept(listener.get());
     EXPECT_EQ(net::poll_readable(guest.socket.get(), deadline), net::PollResult::ready);
     abort_word = 1;  // by a rank that has its memories
-    std::this_thread::sleep_for(100ms);
-    const std::string batch("TBo1\0\0\0\0\0\0\0\0\0\0\0\0", 16);
-    net::send_all(guest.socket.get(), std::as_bytes(std::span(batch)), deadline);
     while (abort_word != 2) std::this_thread::sleep_for(1ms);
   });
-  EXPECT_EQ(hand_over(*store, "g", 1, 2, -1, soon(), {.abort_word = &abort_word}).size(), 2u);
+  EXPECT_EQ(
+      hand_over(*store, "g", 1, 2, -1, soon(), {.abort_word = &abort_word, .look = &look}).size(),
+      2u);
   abort_word = 2;
   host.join();
 }

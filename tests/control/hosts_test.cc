@@ -106,7 +106,7 @@ TEST(Hosts, OneOnAnotherHostIsLateOnlyIfItSaysSo) {
   RankOfHostA a;
   a.wait_in(short_collective(), 300ms);
   EXPECT_FALSE(a.world->cause()) << "it has not answered";
-  EXPECT_GE(a.told.questions, 2);
+  EXPECT_GE(a.told.questions, 1);
 
   RankOfHostA b;
   b.told.answers = [](MemberFacts&) {};

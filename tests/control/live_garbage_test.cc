@@ -52,7 +52,7 @@ class Lines {
 constexpr auto kGiven = 100ms;
 /// What it may take: as long as progress seems to be made, nothing is late; and the machine may be
 /// busy.
-constexpr auto kMayTake = 10s;
+constexpr auto kMayTake = 60s;
 
 /// As culprits, or in words where a failure cannot be read: "rank 0 (pid 4711) has failed".
 void expect_names_ranks(const Error& error) {

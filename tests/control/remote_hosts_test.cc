@@ -52,11 +52,15 @@ void on_hosts(const std::vector<int>& host_of, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// Enters and waits until the group fails.
-void wait_in(Membership& world, const Request& request) {
-  world.enter(request);
+/// Waits in the request that it has entered until the group fails.
+void wait_for_failure(Membership& world, const Request& request) {
   OpPatience patience(world, request, -1);
   wait(world.waiter(), patience, [] { return false; });
+}
+
+void wait_in(Membership& world, const Request& request) {
+  world.enter(request);
+  wait_for_failure(world, request);
 }
 
 const std::vector<std::vector<int>> kLayouts = {
@@ -107,13 +111,16 @@ TEST(RemoteHosts, AnAddressOfOneHostAloneBesideOneOfTheNetworkIsRefused) {
 TEST(RemoteHosts, WhoComesLateIsNamed) {
   for (const auto& layout : kLayouts) {
     const auto late = static_cast<int>(layout.size()) - 1;
-    on_hosts(layout, [late](Host&, Membership& world) {
+    std::barrier all_are_there(static_cast<std::ptrdiff_t>(layout.size()));
+    on_hosts(layout, [&](Host&, Membership& world) {
+      Request request = collective(Op::all_reduce, 1);
+      request.arrive = Deadline::after(300ms);
+      if (world.rank() != late) world.enter(request);
+      all_are_there.arrive_and_wait();
       if (world.rank() == late) {
         while (!world.cause()) std::this_thread::sleep_for(1ms);
       } else {
-        Request request = collective(Op::all_reduce, 1);
-        request.arrive = Deadline::after(300ms);
-        wait_in(world, request);
+        wait_for_failure(world, request);
       }
       ASSERT_TRUE(world.cause());
       EXPECT_EQ(world.cause()->code, ErrorCode::kTimeout);
@@ -125,7 +132,9 @@ TEST(RemoteHosts, WhoComesLateIsNamed) {
 TEST(RemoteHosts, WhoCallsAnotherOperationIsFound) {
   for (const auto& layout : kLayouts) {
     const auto other = static_cast<int>(layout.size()) - 1;
-    on_hosts(layout, [other](Host&, Membership& world) {
+    std::barrier all_have_met(static_cast<std::ptrdiff_t>(layout.size()));
+    on_hosts(layout, [&](Host&, Membership& world) {
+      all_have_met.arrive_and_wait();
       wait_in(world, collective(Op::all_reduce, 1, world.rank() == other ? 7 : 1000));
       ASSERT_TRUE(world.cause());
       EXPECT_EQ(world.cause()->code, ErrorCode::kCollectiveMismatch) << world.cause()->text;

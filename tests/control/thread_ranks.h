@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <latch>
 #include <thread>
 #include <vector>
 
@@ -41,6 +42,7 @@ inline Request collective(Op op, std::uint64_t seq, std::size_t count = 1000, in
 inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>& body,
                             std::chrono::nanoseconds deadlock_after = std::chrono::seconds(1)) {
   const net::Fd memory = Board::make(n);
+  std::latch all_have_met(n);  // nobody is told in the meeting of what a body does
   std::vector<std::thread> threads;
   for (int rank = 0; rank < n; ++rank)
     threads.emplace_back([&, rank] {
@@ -50,12 +52,16 @@ inline void on_thread_ranks(int n, const std::function<void(Host&, Membership&)>
       options.world_size = n;
       options.timeout = std::chrono::seconds(20);
       options.deadlock_after = deadlock_after;
+      bool has_met = false;
       try {
         const auto host = Host::join(options);
         const auto world = host->make_membership({kWorld, "world", all_ranks(n), rank});
         world->meet(nullptr, Where::current(), Deadline::after(std::chrono::seconds(20)));
+        has_met = true;
+        all_have_met.arrive_and_wait();
         body(*host, *world);
       } catch (const std::exception& error) {
+        if (!has_met) all_have_met.count_down();
         ADD_FAILURE() << "rank " << rank << ": " << error.what();
       }
     });
