@@ -96,7 +96,7 @@ class Rank final : private EngineSignals {
 void run_threads(const SharedMemory& memory, const std::function<void(Rank&)>& body);
 /// Runs `body` on every rank, each in a forked process; returns how many failed.
 int run_forked(const SharedMemory& memory, const std::function<void(Rank&)>& body,
-               std::chrono::seconds limit = std::chrono::seconds(60));
+               std::chrono::seconds limit = std::chrono::seconds(250));
 /// Runs one program per rank in this thread: steps a random rank at a time, and begins its next
 /// request when it has none, so that ranks run ahead of each other as far as the engine lets them.
 /// `done(rank, index)` is called after each request. False: nothing moved for long.

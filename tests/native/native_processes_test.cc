@@ -8,6 +8,7 @@
 
 #include <random>
 
+#include "forks.h"
 #include "native_ranks.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -23,7 +24,7 @@ std::vector<int> on_native_processes(int n, const std::function<void(NativeRank&
   net::Fd listener(net::listen(address).release());  // not private: rank 0 is a forked child
   std::vector<pid_t> children;
   for (int rank = 0; rank < n; ++rank) {
-    const pid_t child = fork();
+    const pid_t child = fork_alone();
     if (child == 0) {
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       alarm(60);
@@ -109,13 +110,14 @@ TEST(NativeProcesses, AKilledRankIsNamedToAllSurvivors) {
     const auto life = std::chrono::microseconds(random() % 20'000);
     const std::vector<int> ends = on_native_processes(n, [&](NativeRank& me) {
       std::thread killer;
-      if (me.rank == victim) {
-        killer = std::thread([life] {
-          std::this_thread::sleep_for(life);
-          raise(SIGKILL);
-        });
-      }
       try {
+        me.run(me.barrier());  // all have the memory of all
+        if (me.rank == victim) {
+          killer = std::thread([life] {
+            std::this_thread::sleep_for(life);
+            raise(SIGKILL);
+          });
+        }
         for (;;) do_everything(me, 20'000);
       } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -76,6 +77,16 @@ class Wires {
     const std::lock_guard lock(mutex_);
     const auto found = wires_.find(key(group, rank, peer, lane));
     return found == wires_.end() ? -1 : found->second.given[rank < peer ? 0 : 1];
+  }
+
+  /// Whether something lies unread at the end of `rank`, which it was not given.
+  bool lies_at(GroupId group, int rank, int peer, std::uint8_t lane) {
+    const std::lock_guard lock(mutex_);
+    const auto found = wires_.find(key(group, rank, peer, lane));
+    if (found == wires_.end()) return false;
+    const net::Fd& end = found->second.ends[rank < peer ? 0 : 1];
+    int bytes = 0;
+    return end && ::ioctl(end.get(), FIONREAD, &bytes) == 0 && bytes > 0;
   }
 
   net::Secured try_take(GroupId group, int rank, int peer, std::uint8_t lane) {

@@ -12,6 +12,7 @@
 #include <random>
 #include <thread>
 
+#include "forks.h"
 #include "net/process_info.h"
 #include "ranks.h"
 #include "stores.h"
@@ -55,6 +56,15 @@ TEST(StoreServer, GarbageClosesThatConnectionAndNoOther) {
   }
 }
 
+/// A server closes the connection of a client that is slow to speak.
+void send_if_open(const net::Fd& socket, const std::string& bytes, Deadline& deadline) {
+  try {
+    net::send_all(socket.get(), bytes_of(bytes), deadline);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+  }
+}
+
 TEST(StoreServer, MalformedCallsCloseTheConnection) {
   test::ServerUnderTest under_test;
   const auto frame = [](std::uint32_t type, std::string body) {
@@ -74,7 +84,7 @@ TEST(StoreServer, MalformedCallsCloseTheConnection) {
         frame(store::kFrameAnswer, good)}) {
     Deadline deadline = soon();
     const net::Fd socket = net::connect(under_test.address(), deadline);
-    net::send_all(socket.get(), bytes_of(bytes), deadline);
+    send_if_open(socket, bytes, deadline);
     EXPECT_TRUE(is_closed_by_server(socket));
   }
   under_test.at(0)->set("still", "here");
@@ -87,7 +97,7 @@ TEST(StoreServer, AnEndInTheMiddleOfAFrameIsHarmless) {
   for (std::size_t cut = 1; cut < bytes.size(); ++cut) {
     Deadline deadline = soon();
     const net::Fd socket = net::connect(under_test.address(), deadline);
-    net::send_all(socket.get(), bytes_of(bytes.substr(0, cut)), deadline);
+    send_if_open(socket, bytes.substr(0, cut), deadline);
   }
   EXPECT_EQ(under_test.at(0)->try_get("k"), std::nullopt);
 }
@@ -107,8 +117,8 @@ TEST(StoreServer, StopsAtAnyPointOfItsLoop) {
 TEST(StoreServer, WhoSaysNothingIsDroppedAfterTwoSeconds) {
   test::ServerUnderTest under_test;
   Deadline deadline = soon();
+  const auto begin = Clock::now();  // it may be accepted before connect has returned
   const net::Fd silent = net::connect(under_test.address(), deadline);
-  const auto begin = Clock::now();
   EXPECT_TRUE(is_closed_by_server(silent));
   EXPECT_GE(Clock::now() - begin, 1900ms);
   EXPECT_LT(Clock::now() - begin, 10s);
@@ -247,7 +257,9 @@ TEST(StoreServer, ServesALocalSocketAndTcpAtOnce) {
                         .descriptor = STDERR_FILENO});
   std::string why;
   const auto near = store::connect_store(address, {}, soon());
-  const auto far = store::try_connect_tcp_store(addresses, {}, {}, soon(), &why);
+  std::optional<store::Connected> far;
+  for (const auto end = Clock::now() + 20s; !far && Clock::now() < end;)
+    far = store::try_connect_tcp_store(addresses, {}, {}, soon(), &why);
   ASSERT_TRUE(far) << why;
   near.store->set("k", "v");
   EXPECT_EQ(far->store->get("k"), "v");
@@ -277,7 +289,11 @@ struct Guarded {
   }
   std::optional<store::Connected> connect(const net::Security& security) {
     std::string why;
-    return store::try_connect_tcp_store(addresses, {.rank = 1}, security, soon(), &why);
+    Deadline deadline = soon();
+    for (;;) {  // one that is slow is dropped, or gives up
+      auto made = store::try_connect_tcp_store(addresses, {.rank = 1}, security, soon(), &why);
+      if (made || net::pause(20ms, deadline) == net::PollResult::expired) return made;
+    }
   }
   std::vector<net::TcpAddress> addresses;
   std::optional<store::Server> server;
@@ -437,7 +453,7 @@ class ServerProcess {
  public:
   ServerProcess() {
     net::Fd listener(net::listen(address_).release());  // not private: for the child
-    pid_ = ::fork();
+    pid_ = fork_alone();
     if (pid_ == 0) {
       {
         store::Server server({.listener = std::move(listener)});

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "net/unix_socket.h"
+#include "ranks.h"
 #include "store/client.h"
 #include "store/server.h"
 #include "tutti/store.h"
@@ -41,6 +42,16 @@ inline bool is_closed_by_server(const net::Fd& socket) {
   }
 }
 
+/// What `call(time)` throws, with more time until it says `part`: a slow machine may not get so far.
+template <class Call>
+Error told_in_time(const std::string& part, Call&& call) {
+  for (Store::Timeout time(100);; time *= 2) {
+    const Error error = thrown_by([&] { call(time); });
+    const bool says_it = std::string(error.what()).find(part) != std::string::npos;
+    if (says_it || time > std::chrono::seconds(10)) return error;
+  }
+}
+
 /// One store seen by several ranks: `at(i)` is rank i's view of it.
 class StoreUnderTest {
  public:
@@ -65,7 +76,7 @@ class ServerUnderTest final : public StoreUnderTest {
   std::shared_ptr<Store> at(int rank) override {
     auto& client = clients_.at(static_cast<std::size_t>(rank));
     if (!client) {
-      client = store::connect_store(address_, {}, Deadline::after(std::chrono::seconds(10))).store;
+      client = store::connect_store(address_, {}, Deadline::after(std::chrono::seconds(60))).store;
     }
     return client;
   }

@@ -43,9 +43,9 @@ TEST(TcpStore, WhoServesItWaitsForAll) {
 
 TEST(TcpStore, ATimeoutSaysWhoHasNotCome) {
   const int port = test::free_port();
-  const Error server = thrown_by([&] {
+  const Error server = test::told_in_time("1 of 3", [&](Store::Timeout time) {
     make_tcp_store(
-        {.host = "127.0.0.1", .port = port, .is_server = true, .world_size = 3, .timeout = 100ms});
+        {.host = "127.0.0.1", .port = port, .is_server = true, .world_size = 3, .timeout = time});
   });
   EXPECT_EQ(server.code(), ErrorCode::kTimeout);
   expect_text(server, "1 of 3 have connected to 127.0.0.1:" + std::to_string(port));
