@@ -42,10 +42,12 @@ class Office {
     const WaitResult result = wait_among(crowd, waiter, patience, ready, done);
     return Clock::now() < patience.end ? result : WaitResult::gave_up;
   }
-  /// Until one of `threads` sleeps at the bell, the others stand by and no patience is due.
-  void await_all_asleep(std::uint32_t threads) const {
+  /// Until one of `threads` sleeps at the bell, the others stand by and no patience is due; or
+  /// until `is_over`.
+  void await_all_asleep(std::uint32_t threads, const std::atomic<bool>* is_over = nullptr) const {
     while (crowd.standing() != threads - 1 || bell.sleepers.load() != 1 ||
            asked_.load() < static_cast<int>(threads)) {
+      if (is_over != nullptr && is_over->load()) return;
       std::this_thread::yield();
     }
     std::this_thread::sleep_for(2ms);  // from the last look into the futex
@@ -160,13 +162,15 @@ TEST(Crowd, LosesNoWake) {
 TEST(Crowd, AForgottenWakeIsFound) {
   Office office(2);
   office.forgets_to_wake = true;
+  std::atomic<bool> has_given_up{false};
   const Threads threads(2, [&](std::size_t i) {
     while (i == 1 && office.bell.sleepers.load() == 0) std::this_thread::yield();
     EXPECT_EQ(office.await(i, 1, i == 0 ? 20s : 300ms),
               i == 0 ? WaitResult::ready : WaitResult::gave_up);
+    if (i == 1) has_given_up.store(true);
     if (i == 1) office.post(0);
   });
-  office.await_all_asleep(2);
+  office.await_all_asleep(2, &has_given_up);
   office.post(1);
 }
 
@@ -187,16 +191,17 @@ TEST(Crowd, AnAbortReachesAll) {
 
 TEST(Crowd, OneWhoGivesUpIsFollowedByAnotherLookout) {
   Office office(2);
-  std::atomic<bool> has_lookout{false};
+  std::atomic<bool> has_lookout{false}, has_given_up{false};
   Threads threads(2, [&](std::size_t i) {
     if (i == 1) {
       while (!has_lookout.load()) std::this_thread::yield();
       EXPECT_EQ(office.await(1, 1), WaitResult::ready);
     } else {
       EXPECT_EQ(office.await(0, 1, 300ms), WaitResult::gave_up);
+      has_given_up.store(true);
     }
   });
-  while (office.bell.sleepers.load() == 0) std::this_thread::yield();
+  while (office.bell.sleepers.load() == 0 && !has_given_up.load()) std::this_thread::yield();
   has_lookout.store(true);
   threads.join(0);
   office.post(1);

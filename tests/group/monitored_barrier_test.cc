@@ -12,18 +12,37 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Four ranks, of which 3 has done nothing and 2 one operation when 0 and 1 `meet`.
-void with_two_missing(const std::function<void(ProcessGroup&)>& meet,
+/// Returns once the board shows that rank 1 is in barrier #2.
+void await_barrier_of_rank_1(ProcessGroup& world) {
+  for (int tries = 0; tries < 4000; ++tries) {
+    int x = 0;
+    const Error error =
+        thrown_by([&] { world.recv(x, 1, {.tag = 99, .timeout = milliseconds(5)}); });
+    if (std::string(error.what()).find("barrier #2") != std::string::npos) return;
+  }
+  ADD_FAILURE() << "rank 1 has not called";
+}
+
+/// Four ranks, of which 3 has done nothing and 2 one operation when 0 and 1 `meet`: rank 1 first,
+/// and it is rank 0's time that ends.
+void with_two_missing(const std::function<void(ProcessGroup&, milliseconds)>& meet,
                       const std::vector<int>& named) {
-  std::atomic<int> told{0};
+  std::atomic<int> told{0}, scanned{0};
   const auto outcomes = test_kit::collect_ranks(4, [&](const test_kit::Rank& me) -> std::string {
     ProcessGroup world = init_process_group(me.init);
     int x = 1;
-    if (me.rank < 3) world.scan(x);  // needs lower ranks only
+    if (me.rank < 3) {
+      world.scan(x);  // needs lower ranks only
+      ++scanned;
+    }
+    while (me.rank < 2 && scanned.load() < 3) std::this_thread::yield();
+    if (me.rank == 0) await_barrier_of_rank_1(world);
     if (me.rank >= 2) {
       while (told.load() < 2) std::this_thread::yield();
     }
-    const Error error = thrown_by([&] { me.rank < 2 ? meet(world) : world.barrier(); });
+    const Error error = thrown_by([&] {
+      me.rank < 2 ? meet(world, milliseconds(me.rank == 0 ? 200 : 20'000)) : world.barrier();
+    });
     told.fetch_add(1);
     EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
     EXPECT_EQ(error.context().culprits, named) << error.what();
@@ -39,16 +58,16 @@ void with_two_missing(const std::function<void(ProcessGroup&)>& meet,
 }
 
 TEST(MonitoredBarrier, NamesEveryMissingRankOnEveryRank) {
-  with_two_missing(
-      [](ProcessGroup& world) { world.monitored_barrier({.timeout = milliseconds(200)}); }, {2, 3});
+  with_two_missing([](ProcessGroup& world,
+                      milliseconds timeout) { world.monitored_barrier({.timeout = timeout}); },
+                   {2, 3});
 }
 
 TEST(MonitoredBarrier, NamesThoseFurthestBehindIfToldSo) {
-  const MonitoredBarrierOptions options = {.timeout = milliseconds(200), .wait_all_ranks = false};
   with_two_missing(
-      [&](ProcessGroup& world) {
+      [](ProcessGroup& world, milliseconds timeout) {
         try {
-          world.monitored_barrier(options, {"step.cc", 9});
+          world.monitored_barrier({.timeout = timeout, .wait_all_ranks = false}, {"step.cc", 9});
         } catch (const Error& error) {
           EXPECT_EQ(error.context().op, "monitored_barrier");
           EXPECT_TRUE(std::string(error.what()).starts_with("monitored_barrier #2 (rank "));
@@ -56,7 +75,8 @@ TEST(MonitoredBarrier, NamesThoseFurthestBehindIfToldSo) {
         }
       },
       {3});
-  with_two_missing([](ProcessGroup& world) { world.barrier({.timeout = milliseconds(200)}); }, {3});
+  with_two_missing(
+      [](ProcessGroup& world, milliseconds timeout) { world.barrier({.timeout = timeout}); }, {3});
 }
 
 TEST(MonitoredBarrier, IsABarrier) {
