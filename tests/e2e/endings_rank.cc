@@ -152,13 +152,18 @@ int second_world() {
 /// Rank 0 waits in vain and is told; rank 2 never touches the group again.
 int unaware() {
   auto world = tutti::init_process_group();
+  auto aside = world.new_group({0, 2});  // in which rank 2 hears when it may go
   work(world);
   float x = 0;
-  if (world.rank() == 0) throws([&] { world.all_reduce(x, {.timeout = 100ms}); });
+  if (world.rank() == 0) {
+    throws([&] { world.all_reduce(x, {.timeout = 100ms}); });
+    aside.send(x, 1);
+  }
   if (is_chosen(world)) {
     while (!world.error()) std::this_thread::sleep_for(1ms);
     told("error", *world.error());
   }
+  if (world.rank() == 2) aside.recv(x, 0);
   std::this_thread::sleep_for(kWhile + 100ms);
   return 0;
 }
@@ -173,15 +178,21 @@ int too_late() {
   return 0;
 }
 
+/// Until the others have given up.
+void be_late(ProcessGroup& world) {
+  while (!world.error()) std::this_thread::sleep_for(1ms);
+}
+
 /// Rank 1 calls something else and ends; the others go on in a group of their own.
-int outlive(const std::function<void(ProcessGroup&)>& what, bool chosen_lives) {
+int outlive(const std::function<void(ProcessGroup&)>& what, bool chosen_lives,
+            tutti::Timeout timeout = {}) {
   auto world = tutti::init_process_group();
   throws([&] {
     work(world);
     if (is_chosen(world)) what(world);
     for (;;) {
       std::vector<float> data(1000, 1.0f);
-      world.all_reduce(data, {.timeout = 300ms});
+      world.all_reduce(data, {.timeout = timeout});
     }
   });
   auto survivors = chosen_lives ? world.new_group({0, 1, 2}) : world.new_group({0, 2});
@@ -196,7 +207,7 @@ int unwind() {
   auto world = tutti::init_process_group();
   throws([&] {
     const auto idle = world.new_group({0, 1, 2});
-    if (is_chosen(world)) std::this_thread::sleep_for(400ms);
+    if (is_chosen(world)) be_late(world);
     float x = 0;
     world.all_reduce(x, {.timeout = 300ms});
   });
@@ -219,7 +230,7 @@ int lose(ProcessGroup& group) {
 int late_then_kill() {
   auto world = tutti::init_process_group();
   throws([&] {
-    if (is_chosen(world)) std::this_thread::sleep_for(400ms);
+    if (is_chosen(world)) be_late(world);
     float x = 0;
     world.all_reduce(x, {.timeout = 300ms});
   });
@@ -316,7 +327,7 @@ int main(int argc, char** argv) {
       {"second world", second_world},
       {"unaware", unaware},
       {"too late", too_late},
-      {"timeout", [] { return outlive([](auto&) { std::this_thread::sleep_for(400ms); }, true); }},
+      {"timeout", [] { return outlive(be_late, true, 300ms); }},
       {"abort", [] { return outlive([](auto& world) { world.abort("enough"); }, true); }},
       {"exit, survivors", [] { return outlive([](auto&) { ::_exit(0); }, false); }},
       {"kill, survivors", [] { return outlive([](auto&) { ::raise(SIGKILL); }, false); }},

@@ -47,43 +47,46 @@ bool is_pending(pid_t pid, int signal_number) {
 
 TEST_F(Launcher, ClosedOutputsAreSaidAndHoldNobodyUp) {
   LaunchedJob out(shell("exec {} run -n 2 echo hi >&-"));
-  EXPECT_EQ(out.wait_exit(10s), 1);
+  EXPECT_EQ(out.wait_exit(20s), 1);
   EXPECT_EQ(out.err(), "tutti: cannot write to stdout: Bad file descriptor; its output is lost\n");
   LaunchedJob err(shell("exec {} run -n 2 sh -c 'echo hi; echo oops >&2' 2>&-"));
-  EXPECT_EQ(err.wait_exit(10s), 0);
+  EXPECT_EQ(err.wait_exit(20s), 0);
   EXPECT_TRUE(has(err.out(), "[0] hi\n") && has(err.out(), "[1] hi\n")) << err.out();
   LaunchedJob all(shell("exec {} run -n 2 sh -c 'cat; echo hi; exit 3' <&- >&- 2>&-"));
-  EXPECT_EQ(all.wait_exit(10s), 3);
+  EXPECT_EQ(all.wait_exit(20s), 3);
 }
 
 TEST_F(Launcher, WhatIsPrintedAndLostIsNoSuccess) {
   const std::string why = "cannot write to stdout: No space left on device";
   for (const std::string ranks : {"1", "2"}) {
     LaunchedJob job(shell("exec {} run -n " + ranks + " echo hi > /dev/full"));
-    EXPECT_EQ(job.wait_exit(10s), 1);
+    EXPECT_EQ(job.wait_exit(20s), 1);
     EXPECT_EQ(job.err(), "tutti: " + why + "; its output is lost\n");
   }
   LaunchedJob failed(shell("exec {} run -n 2 sh -c 'echo hi; exit 3' > /dev/full"));
-  EXPECT_EQ(failed.wait_exit(10s), 3);
+  EXPECT_EQ(failed.wait_exit(20s), 3);
   LaunchedJob silent(shell("exec {} run -n 2 true > /dev/full"));
-  EXPECT_EQ(silent.wait_exit(10s), 0) << silent.err();
+  EXPECT_EQ(silent.wait_exit(20s), 0) << silent.err();
   for (const std::string words : {"env", "backends --markdown", "--help", "--version", "run --help",
                                   "run -n 2 --dry-run true", "man run", "completion bash"}) {
     LaunchedJob job(shell("exec {} " + words + " > /dev/full"));
-    EXPECT_EQ(job.wait_exit(10s), 1) << words;
+    EXPECT_EQ(job.wait_exit(20s), 1) << words;
     EXPECT_TRUE(has(job.err(), why)) << words << ": " << job.err();
   }
 }
 
 TEST_F(Launcher, SigtermEndsAJobWhoseOutputNobodyReads) {
-  LaunchedJob job(run(2, {"--grace", "200ms", "sh", "-c", "trap '' TERM; exec yes"}));
+  LaunchedJob job(
+      run(2, {"--grace", "200ms", "sh", "-c", "trap '' TERM; echo deaf >&2; exec yes"}));
+  ASSERT_TRUE(job.wait_for_error("[0] deaf") && job.wait_for_error("[1] deaf"));
   ASSERT_TRUE(job.wait_until_full());
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit_unread(5s), 143);
+  EXPECT_EQ(job.wait_exit_unread(20s), 143);
   job.wait_exit();
   EXPECT_TRUE(std::regex_match(
       without_numbers(job.err()),
-      std::regex("tutti: SIGTERM: asking ranks 0-1 to end; SIGKILL follows after --grace 0.2 s\n"
+      std::regex("(\\[[01]\\] deaf\n){2}"
+                 "tutti: SIGTERM: asking ranks 0-1 to end; SIGKILL follows after --grace 0.2 s\n"
                  "tutti: ranks still run after --grace 0.2 s; killing them\n"
                  "tutti: ended after N s by SIGTERM\n"
                  "  ranks 0-1: killed by SIGKILL \\(ended by tutti run\\)\n"
@@ -107,8 +110,8 @@ TEST_F(Launcher, ASecondInterruptEndsAJobWhoseOutputNobodyReads) {
   while (is_pending(job.pid(), SIGINT)) {
     ASSERT_NE(net::pause(2ms, deadline), net::PollResult::expired);
   }
-  interrupt_again(job);
-  EXPECT_EQ(job.wait_exit_unread(5s), 130);
+  for (int tries = 0; tries < 10 && job.wait_exit_unread(2s) < 0; ++tries) interrupt_again(job);
+  EXPECT_EQ(job.wait_exit_unread(1s), 130);
 }
 
 /// It waits for nothing but its reader.
@@ -125,7 +128,7 @@ TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilItIsAskedToEnd) {
   LaunchedJob job(run(2, {"head", "-c", "300000", "/dev/zero"}));
   ASSERT_TRUE(has_ended_and_is_full(job));
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit_unread(5s), 143);
+  EXPECT_EQ(job.wait_exit_unread(20s), 143);
   job.wait_exit();
   EXPECT_TRUE(std::regex_match(
       job.err(), std::regex("tutti: nobody reads stdout: \\d+ bytes of what was printed are "
@@ -138,7 +141,7 @@ TEST_F(Launcher, AFailedJobWaitsForItsReaderUntilItIsAskedToEnd) {
     LaunchedJob job(run(2, {"sh", "-c", "yes | head -n 20000; exit 3"}));
     ASSERT_TRUE(has_ended_and_is_full(job));
     job.signal(number);
-    EXPECT_EQ(job.wait_exit_unread(5s), 3) << number;
+    EXPECT_EQ(job.wait_exit_unread(20s), 3) << number;
   }
 }
 
@@ -151,13 +154,13 @@ TEST_F(Launcher, ARequestToEndDuringTheFailureGraceCountsForTheReaderToo) {
                           "sleep 0.01; done"}));
   ASSERT_TRUE(job.wait_until_full());
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit_unread(5s), 3);
+  EXPECT_EQ(job.wait_exit_unread(20s), 3);
 }
 
 TEST_F(Launcher, AnEndedJobWaitsForItsReaderUntilTheTimeout) {
-  LaunchedJob job(run(2, {"--timeout", "1500ms", "head", "-c", "300000", "/dev/zero"}));
+  LaunchedJob job(run(2, {"--timeout", "6s", "head", "-c", "300000", "/dev/zero"}));
   ASSERT_TRUE(has_ended_and_is_full(job));
-  EXPECT_EQ(job.wait_exit_unread(5s), 124);
+  EXPECT_EQ(job.wait_exit_unread(20s), 124);
 }
 
 TEST_F(Launcher, AStoppedTerminalHoldsNobodyUp) {
@@ -175,7 +178,7 @@ TEST_F(Launcher, AStoppedTerminalHoldsNobodyUp) {
     ASSERT_GT(::read(master.get(), screen, sizeof screen), 0);
   }
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit(5s), 143) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 143) << job.err();
 }
 
 /// What was typed is read once, and nobody waits for more, also when the launcher has turned to
@@ -187,13 +190,12 @@ TEST_F(Launcher, ATerminalHoldsNobodyUpWhenTheKeeperDies) {
   LaunchedJob job(shell("exec setsid -c {} run -n 2 " + kRank + " hold < " + terminal));
   ASSERT_TRUE(job.wait_for("ready", 2)) << job.err();
   const pid_t keeper = job.keeper();
-  for (const pid_t pid : {job.pid(), job.guard()}) {  // one that runs lets its guard go on
-    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
-  }
+  ASSERT_TRUE(stop_all({job.pid(), job.guard()}));  // a launcher that runs lets its guard go on
   ASSERT_EQ(::write(master.get(), "typed\n", 6), 6);
-  ASSERT_TRUE(::kill(keeper, SIGKILL) == 0 && becomes(keeper, 'Z'));
+  ::kill(keeper, SIGKILL);
+  ASSERT_TRUE(ends(keeper));
   job.signal(SIGCONT);
-  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
 }
 
 TEST_F(Launcher, ATerminalThatControlsNobodyIsRead) {
@@ -223,7 +225,7 @@ TEST_F(Launcher, ARankWhoseReaderWentWithTheInterruptMaySave) {
   writer.reset();
   reader.reset();
   job.signal(SIGINT);
-  EXPECT_EQ(job.wait_exit(10s), 0) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 0) << job.err();
   EXPECT_FALSE(has(job.err(), "SIGPIPE")) << job.err();
   std::ifstream saved(file);
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(saved), {}).size(), 4u) << job.err();
@@ -233,7 +235,7 @@ TEST_F(Launcher, ARankWhoseReaderWentWithTheInterruptMaySave) {
 TEST_F(Launcher, ARankThatPrintsToAClosedPipeEndsLikeAnyProgram) {
   LaunchedJob job(shell("{{ {} run -n 2 yes; echo code $? >&2; }} | head -n 1"));
   EXPECT_TRUE(job.wait_for_error("code 141")) << job.err();
-  EXPECT_EQ(job.wait_exit(10s), 0);
+  EXPECT_EQ(job.wait_exit(20s), 0);
 }
 
 /// Where a part of the output is in files, or not shown at all, its ranks need no reader.
@@ -248,7 +250,7 @@ TEST_F(Launcher, RanksOfWhomNothingIsShownOutliveTheReader) {
         "2>/dev/null; sleep 0.05; done; exit 0; fi; for i in 1 2 3 4 5 6 7 8 9; do echo kept; "
         "sleep 0.05; done'; echo code $? >&2; }} | head -n 1"));
     EXPECT_TRUE(job.wait_for_error("code 0")) << words << ": " << job.err();
-    EXPECT_EQ(job.wait_exit(10s), 0);
+    EXPECT_EQ(job.wait_exit(20s), 0);
   }
   std::filesystem::remove_all(folder);
 }
@@ -261,7 +263,7 @@ TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for_error("still run")) << job.err();
   interrupt_again(job);
-  EXPECT_EQ(job.wait_exit(5s), 130);
+  EXPECT_EQ(job.wait_exit(20s), 130);
   EXPECT_EQ(without_numbers(job.err()),
             "tutti: SIGINT: asking ranks 0-1 to end; SIGKILL follows after --grace 30.0 s, or at "
             "once by a second Ctrl-C\n"
@@ -272,6 +274,11 @@ TEST_F(Launcher, AnInterruptIsAnsweredAtOnceAndNamesWhoStillRuns) {
             "tutti: exit code 130\n");
 }
 
+/// Which is said of ranks that a slow machine takes a second to end.
+std::string without_still_run(const std::string& text) {
+  return std::regex_replace(text, std::regex("tutti: ranks? [-0-9N, ]+ still runs?[^\n]*\n"), "");
+}
+
 TEST_F(Launcher, AStoppedRankIsNamedAndHearsTheRequestToEnd) {
   LaunchedJob job(run(2, {kRank, "hold"}));
   ASSERT_TRUE(job.wait_for("ready", 2));
@@ -279,8 +286,8 @@ TEST_F(Launcher, AStoppedRankIsNamedAndHearsTheRequestToEnd) {
   ASSERT_EQ(::kill(rank, SIGSTOP), 0);
   ASSERT_TRUE(job.wait_for_error("lets it go on")) << job.err();
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit(5s), 143) << "it need not be killed after the grace of 30 s";
-  EXPECT_EQ(without_numbers(job.err()),
+  EXPECT_EQ(job.wait_exit(20s), 143) << "it need not be killed after the grace of 30 s";
+  EXPECT_EQ(without_still_run(without_numbers(job.err())),
             "tutti: rank 1 (pid N) is stopped by SIGSTOP; kill -CONT N lets it go on\n"
             "tutti: SIGTERM: asking ranks 0-1 (of which 1 stopped) to end; SIGKILL follows after "
             "--grace 30.0 s\n"
@@ -324,7 +331,7 @@ TEST_F(Launcher, TheLastLinesOfTheRootCauseAreWhole) {
                                         gate, are_away ? 16 : 1)}));
     ASSERT_TRUE(job.wait_for_error("REASON")) << job.err();
     std::ofstream(gate).put('x');
-    EXPECT_EQ(job.wait_exit(10s), 3) << job.err();
+    EXPECT_EQ(job.wait_exit(20s), 3) << job.err();
     std::filesystem::remove(gate);
     EXPECT_EQ(has(job.err(), "    line 5\n    REASON\n"), are_away) << job.err();
     EXPECT_EQ(has(job.err(), "last lines of rank 1"), are_away) << job.err();
@@ -336,11 +343,13 @@ TEST_F(Launcher, ARankThatTheProgramHasRenumberedIsNamedAsItWasStarted) {
   LaunchedJob wrapped(run(2, {"sh", "-c",
                               kRank + " leave-renumbered - 0; code=$?; [ $RANK = 1 ] || sleep 0.3; "
                                       "exit $code"}));
-  EXPECT_EQ(wrapped.wait_exit(10s), 137) << wrapped.err();
+  EXPECT_EQ(wrapped.wait_exit(20s), 137) << wrapped.err();
   EXPECT_TRUE(has(wrapped.err(), "ROOT CAUSE: rank 0 on ")) << wrapped.err();
-  EXPECT_TRUE(has(wrapped.err(), "others: rank 1: in all_reduce #")) << wrapped.err();
+  EXPECT_TRUE(has(wrapped.err(), "others: rank 1: in all_reduce #") ||
+              has(wrapped.err(), "others: rank 1: last completed all_reduce #"))
+      << wrapped.err();
   LaunchedJob direct(run(2, {kRank, "leave-renumbered", "-", "0"}));
-  EXPECT_EQ(direct.wait_exit(10s), 137) << direct.err();
+  EXPECT_EQ(direct.wait_exit(20s), 137) << direct.err();
   const int killed = numbers_after(direct.out(), "[0] ready ").at(0);
   EXPECT_TRUE(has(direct.err(), fmt::format("(pid {}): killed by SIGKILL", killed)))
       << direct.err();
@@ -363,7 +372,7 @@ TEST_F(Launcher, OpenMpDefaultsAreSaidWhereOpenMpIs) {
 
 TEST_F(Launcher, ARankThatLeavesInitEndsItForAllAtOnceAndIsNamed) {
   LaunchedJob job(run(3, {kRank, "leave-init", "-", "1"}));
-  EXPECT_EQ(job.wait_exit(10s), 3) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 3) << job.err();
   const std::string text = without_numbers(job.err());
   EXPECT_TRUE(std::regex_search(
       text, std::regex("tutti: rank 1 left init_process_group before the world was complete "
@@ -457,9 +466,9 @@ TEST_F(Launcher, KilledGuardLeavesNothing) {
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   const pid_t guard = job.guard();
   ASSERT_EQ(::kill(guard, SIGKILL), 0);
-  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("or its guard (pid {}) died", guard))) << job.err();
-  EXPECT_TRUE(is_childless_within(1s));
+  EXPECT_TRUE(is_childless_within(10s));
 }
 
 TEST_F(Launcher, KilledKeeperAndGuardLeaveNothing) {
@@ -467,11 +476,10 @@ TEST_F(Launcher, KilledKeeperAndGuardLeaveNothing) {
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   const pid_t keeper = job.keeper(), guard = job.guard();
   // Neither has a moment for the other's end.
-  for (const pid_t pid : {job.pid(), guard, keeper})
-    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  ASSERT_TRUE(stop_all({job.pid(), guard, keeper}));
   for (const pid_t pid : {guard, keeper}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
   job.signal(SIGCONT);
-  EXPECT_EQ(job.wait_exit(5s), 137) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
   EXPECT_TRUE(net::descendants_of(::getpid()).empty()) << "the launcher has seen to it";
 }
 
@@ -481,10 +489,10 @@ TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
     ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
     std::vector<pid_t> stopped = {job.pid(), job.guard()};  // one that runs lets its guard go on
     if (is_keeper_stopped) stopped.push_back(job.keeper());
-    for (const pid_t pid : stopped) ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+    ASSERT_TRUE(stop_all(stopped));
     job.signal(SIGKILL);
-    EXPECT_EQ(job.wait_exit(5s), 137);
-    EXPECT_TRUE(is_childless_within(1s));
+    EXPECT_EQ(job.wait_exit(20s), 137);
+    EXPECT_TRUE(is_childless_within(10s));
   }
 }
 
@@ -496,7 +504,7 @@ TEST_F(Launcher, AGuardThatIsStoppedRightAfterItsLaunchersEndLeavesNothing) {
     const pid_t guard = job.guard();
     std::vector<pid_t> stopped = {job.pid(), guard};
     if (is_keeper_stopped) stopped.push_back(job.keeper());
-    for (const pid_t pid : stopped) ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+    ASSERT_TRUE(stop_all(stopped));
     job.signal(SIGKILL);
     Deadline end = Deadline::after(20s);  // then 5 ms after its launcher's
     for (bool has_ended = false; end.left(Deadline::Clock::now()) > 0s;) {
@@ -506,8 +514,9 @@ TEST_F(Launcher, AGuardThatIsStoppedRightAfterItsLaunchersEndLeavesNothing) {
         end = Deadline::after(5ms);
       }
     }
-    EXPECT_EQ(job.wait_exit(5s), 137);
-    EXPECT_TRUE(is_childless_within(5s)) << (is_keeper_stopped ? "its keeper is stopped, too" : "");
+    EXPECT_EQ(job.wait_exit(20s), 137);
+    EXPECT_TRUE(is_childless_within(10s))
+        << (is_keeper_stopped ? "its keeper is stopped, too" : "");
   }
 }
 
@@ -516,11 +525,10 @@ TEST_F(Launcher, AStoppedKeeperOutlivesNobody) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   const pid_t guard = job.guard(), keeper = job.keeper();
-  for (const pid_t pid : {job.pid(), guard, keeper})
-    ASSERT_TRUE(::kill(pid, SIGSTOP) == 0 && becomes(pid, 'T'));
+  ASSERT_TRUE(stop_all({job.pid(), guard, keeper}));
   for (const pid_t pid : {guard, job.pid()}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
-  EXPECT_EQ(job.wait_exit(5s), 137);
-  EXPECT_TRUE(is_childless_within(5s));
+  EXPECT_EQ(job.wait_exit(20s), 137);
+  EXPECT_TRUE(is_childless_within(10s));
 }
 
 TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {
@@ -540,7 +548,7 @@ TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {
   const int rank = numbers_after(job.out(), "[0] ready ").at(0);
   EXPECT_EQ(std::filesystem::read_symlink(fmt::format("/proc/{}/fd/7", rank)), "/dev/zero");
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit(5s), 143);
+  EXPECT_EQ(job.wait_exit(20s), 143);
 }
 
 TEST_F(Launcher, AStoppedKeeperGoesOn) {
@@ -548,8 +556,8 @@ TEST_F(Launcher, AStoppedKeeperGoesOn) {
   ASSERT_TRUE(asked.wait_for("ready", 2)) << asked.err();
   ASSERT_EQ(::kill(asked.keeper(), SIGSTOP), 0);
   asked.signal(SIGTERM);
-  EXPECT_EQ(asked.wait_exit(10s), 143) << "long before the grace of 30 s: " << asked.err();
-  EXPECT_EQ(without_numbers(asked.err()),
+  EXPECT_EQ(asked.wait_exit(20s), 143) << "long before the grace of 30 s: " << asked.err();
+  EXPECT_EQ(without_still_run(without_numbers(asked.err())),
             "tutti: SIGTERM: asking ranks 0-1 to end; SIGKILL follows after --grace 30.0 s\n"
             "tutti: ended after N s by SIGTERM\n"
             "  ranks 0-1: killed by SIGTERM (ended by tutti run)\n"
@@ -567,7 +575,7 @@ TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardHoldsNobodyUp) {
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   for (const pid_t pid : {job.guard(), job.keeper()}) ASSERT_EQ(::kill(pid, SIGSTOP), 0);
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit(10s), 143) << "long before the grace of 30 s: " << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 143) << "long before the grace of 30 s: " << job.err();
   EXPECT_FALSE(has(job.err(), "died")) << job.err();
 }
 
@@ -581,7 +589,7 @@ TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardGoesOn) {
       ASSERT_EQ(::kill(pid, SIGSTOP), 0);
     }
     ASSERT_EQ(::kill(numbers_after(job.out(), "[1] ready ").at(0), SIGKILL), 0);
-    EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+    EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
     EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
   }
 }
@@ -589,20 +597,27 @@ TEST_F(Launcher, AStoppedKeeperWithAStoppedGuardGoesOn) {
 TEST_F(Launcher, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
   for (const bool has_children : {false, true}) {  // no subreaper, then
     for (const bool is_guard_first : {true, false}) {
-      LaunchedJob job(shell(std::string(has_children ? "sleep 1000 & " : "") + "exec {} run -n 2 " +
-                            kRank + " tree"));
+      LaunchedJob job(shell(std::string(has_children ? "sleep 1000 > /dev/null 2>&1 & " : "") +
+                            "exec {} run -n 2 " + kRank + " tree"));
       ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
       const pid_t guard = job.guard(), keeper = job.keeper();
+      const auto began = std::chrono::steady_clock::now();
       if (is_guard_first) {
         ASSERT_EQ(::kill(guard, SIGKILL), 0);
       }
-      ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+      ASSERT_TRUE(::kill(keeper, SIGSTOP) == 0 || is_guard_first);  // it may have ended by now
       if (!is_guard_first) {
         ASSERT_EQ(::kill(guard, SIGKILL), 0);
       }
-      EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+      EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
       EXPECT_TRUE(has(job.err(), fmt::format("or its guard (pid {}) died", guard))) << job.err();
-      for (const int pid : numbers_after(job.out(), "ready ")) EXPECT_FALSE(is_alive(pid)) << pid;
+      // A keeper that takes longer is killed, and such a launcher ends no orphans.
+      const bool is_owed = !has_children || std::chrono::steady_clock::now() - began < 400ms;
+      for (const int pid : numbers_after(job.out(), "ready ")) {
+        if (is_owed) {
+          EXPECT_FALSE(is_alive(pid)) << pid;
+        }
+      }
       net::kill_everything_below();  // the launcher's own child
     }
   }
@@ -617,7 +632,7 @@ TEST_F(Launcher, AKeeperInADebuggerIsNamedWhereItHoldsTheEndUp) {
   job.signal(SIGINT);
   ASSERT_TRUE(job.wait_for_error("asking ranks"));
   interrupt_again(job);
-  EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 130) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("the keeper of the ranks (pid {}) is stopped, by a "
                                          "debugger or again and again",
                                          keeper)))
@@ -653,7 +668,7 @@ TEST_F(Launcher, ARestartWhoseFilesCannotBeMadeLeavesTheFailureBeforeIt) {
 
 TEST_F(Launcher, ASignalAfterTheFailureEndsAJobThatWouldStartAgain) {
   LaunchedJob job(
-      run(2, {"--max-restarts", "1000", "--failure-grace", "100ms", "--grace", "300ms", "sh", "-c",
+      run(2, {"--max-restarts", "1000", "--failure-grace", "100ms", "--grace", "5s", "sh", "-c",
               "[ $RANK = 0 ] && exit 3; trap '' TERM; while :; do sleep 0.01; done"}));
   ASSERT_TRUE(job.wait_for_error("survivors still run")) << job.err();
   job.signal(SIGTERM);
@@ -668,7 +683,7 @@ TEST_F(Launcher, ASignalAfterRanksThatDidNotMeetEndsAJobThatWouldStartAgain) {
                                   "while :; do sleep 0.01; done"}));
   ASSERT_TRUE(job.wait_for_error("left init_process_group before")) << job.err();
   job.signal(SIGTERM);
-  EXPECT_EQ(job.wait_exit(10s), 128 + SIGTERM) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 128 + SIGTERM) << job.err();
   EXPECT_TRUE(has(job.err(), "the ranks did not all meet\n")) << job.err();
   EXPECT_TRUE(has(job.err(), "\n  not started again: SIGTERM asked the job to end\n")) << job.err();
 }
@@ -695,7 +710,7 @@ TEST_F(Launcher, WithoutPidfdsNothingIsLeft) {
   LaunchedJob job(
       LaunchedJob::Command{{kRank, "refuse-pidfd", TUTTI_COMMAND, "run", "-n", "2", "sh", "-c",
                             "setsid sh -c 'sleep 1000 & sleep 1000' & exit 0"}});
-  const int code = job.wait_exit(10s);
+  const int code = job.wait_exit(20s);
   if (code == 77) GTEST_SKIP() << "no seccomp here";
   EXPECT_EQ(code, 0) << job.err();
 }
@@ -704,7 +719,7 @@ TEST_F(Launcher, AnIgnoredSigchldStaysIgnoredAndHidesNoExit) {
   ::signal(SIGCHLD, SIG_IGN);
   LaunchedJob job(run(2, {"grep", "SigIgn", "/proc/self/status"}));
   ::signal(SIGCHLD, SIG_DFL);
-  EXPECT_EQ(job.wait_exit(10s), 0) << job.err();
+  EXPECT_EQ(job.wait_exit(20s), 0) << job.err();
   const std::size_t at = job.out().find("SigIgn:\t");
   ASSERT_NE(at, std::string::npos);
   const unsigned long ignored = std::stoul(job.out().substr(at + 8, 16), nullptr, 16);

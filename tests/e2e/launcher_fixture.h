@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -29,7 +30,7 @@ class Launcher : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
+    EXPECT_TRUE(is_childless_within(10s)) << "processes were left";
     net::kill_everything_below();
   }
 };
@@ -41,12 +42,37 @@ inline bool has(const std::string& text, const std::string& part) {
 inline bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
 
 inline bool becomes(pid_t pid, char state) {
-  Deadline deadline = Deadline::after(5s);
+  Deadline deadline = Deadline::after(20s);
   for (;;) {
     const auto stat = net::stat_of(pid);
     if (stat && stat->state == state) return true;
     if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
   }
+}
+
+inline char state_of(pid_t pid) {
+  const auto stat = net::stat_of(pid);
+  return stat ? stat->state : '\0';
+}
+
+/// All of them stand still at one moment: guard and keeper go on by themselves within a second.
+inline bool stop_all(const std::vector<pid_t>& pids) {
+  Deadline deadline = Deadline::after(20s);
+  do {
+    for (const pid_t pid : pids) ::kill(pid, SIGSTOP);
+    if (std::all_of(pids.begin(), pids.end(), [](pid_t pid) { return state_of(pid) == 'T'; }))
+      return true;
+  } while (net::pause(2ms, deadline) != net::PollResult::expired);
+  return false;
+}
+
+/// Its parent may have reaped it.
+inline bool ends(pid_t pid) {
+  Deadline deadline = Deadline::after(20s);
+  while (state_of(pid) != 'Z' && state_of(pid) != '\0') {
+    if (net::pause(2ms, deadline) == net::PollResult::expired) return false;
+  }
+  return true;
 }
 
 }  // namespace tutti::e2e

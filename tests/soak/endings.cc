@@ -44,7 +44,7 @@ std::vector<Job> jobs_of(Ending::Kind kind, int count, std::mt19937_64& random) 
   for (int i = 0; i < count; ++i) {  // every way as often as any other
     const Ending& row = rows[static_cast<std::size_t>(i) % rows.size()];
     const bool waits_long = row.way == "stopped in close";  // destructors give up after 2 s
-    jobs.push_back({row, between(random, 300, waits_long ? 3000 : 1500)});
+    jobs.push_back({row, between(random, 300, waits_long ? 3000 : 700)});
   }
   return jobs;
 }

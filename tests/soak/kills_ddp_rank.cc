@@ -79,11 +79,15 @@ void train_until_the_next_loss(torch::nn::Sequential net, ProcessGroup& world,
   for (int step = 0; step < kSteps; ++step) training.step();
   compare(net, group);
   say("together " + std::to_string(group.world_size()));
-  if (world.rank() == survivors.back()) {
-    say("dies at=" + std::to_string(tutti::soak::now_ns()));
-    ::kill(::getpid(), SIGKILL);
-  }
+  int heard = 0;
+  const int last = group.world_size() - 1;
   try {
+    if (world.rank() == survivors.back()) {
+      for (int member = 0; member < last; ++member) group.recv(heard, member);  // all have said so
+      say("dies at=" + std::to_string(tutti::soak::now_ns()));
+      ::kill(::getpid(), SIGKILL);
+    }
+    group.send(heard, last);
     for (;;) training.step();
   } catch (const tutti::Error& error) {
     say("second " + loss.describe(error, survivors));

@@ -267,7 +267,12 @@ class Strangers:
         job = self.job("integrity", LATE, {"TUTTI_SECRET_FILE": self.secret_file(self.secret)})
         pids = [process.pid for process in job.ranks.processes]
         store = self.await_listener(pids[0])
-        time.sleep(1)  # for rank 2 to call
+        port, until = store.rpartition(":")[2], time.monotonic() + 20
+        while not self.inside(0, "ss", "-Htn", "state", "established", f"sport = :{port}").communicate()[0].strip():
+            if time.monotonic() > until:
+                break
+            time.sleep(0.1)
+        time.sleep(1)  # for rank 2 to call, and to say its hello
         self.repeats(recorder, "integrity", "the store's port", store)
         self.drips("integrity", "the store's port", store)
         recorder = self.recorder()

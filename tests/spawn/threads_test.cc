@@ -38,7 +38,7 @@ TEST(SpawnThreads, TheFirstToFailIsNamed) {
                                   {"returns", ErrorCode::kPeerLost},
                                   {"waits", ErrorCode::kTimeout}}) {
     const bool hangs = code == ErrorCode::kTimeout;
-    const ways::Result result = ways::attempt(Start::thread, way, hangs ? 3s : 60s, 30s);
+    const ways::Result result = ways::attempt(Start::thread, way, hangs ? 10s : 60s, 30s);
     EXPECT_EQ(result.code, code) << result.text;
     EXPECT_EQ(result.culprits, std::vector<int>{ways::kCulprit}) << result.text;
     EXPECT_GT(result.exit_codes.at(ways::kCulprit), 0);
@@ -69,12 +69,13 @@ TEST(SpawnThreads, OneThatWaitsForTheOthersInInitIsEnded) {
 }
 
 TEST(SpawnThreads, OneThatCannotBeEndedIsLeftAndSaid) {
-  std::atomic<bool> is_released{false};
+  const auto is_released = std::make_shared<std::atomic<bool>>(false);  // rank 1 may end late
   Spawned ranks = spawn(2,
-                        [&](int rank) {
-                          while (rank == 1 && !is_released) std::this_thread::sleep_for(1ms);
+                        [is_released](int rank) {
+                          while (rank == 1 && !*is_released) std::this_thread::sleep_for(1ms);
                         },
                         {.start = Start::thread, .grace = 50ms});
+  while (!ranks.exit_code(0)) std::this_thread::sleep_for(1ms);
   try {
     ranks.join(200ms);
     ADD_FAILURE() << "it ended well";
@@ -84,8 +85,7 @@ TEST(SpawnThreads, OneThatCannotBeEndedIsLeftAndSaid) {
         << error.what();
   }
   EXPECT_EQ(ranks.exit_code(1), std::nullopt);
-  is_released = true;
-  std::this_thread::sleep_for(100ms);  // it uses the flag
+  *is_released = true;
 }
 
 TEST(Recall, FailsWhatIsKnownAndWhatComesLater) {
