@@ -206,7 +206,7 @@ TEST(Stats, TheRankThatComesLastIsKnownOnAll) {
     for (int step = 0; step < 16; ++step) {
       check(model.stats().last_to_arrive == std::vector<std::uint64_t>(3), "not known before");
       const Tensor loss = loss_of(model.forward(share(world, step)));
-      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
       loss.backward();
     }
     auto last = model.stats().last_to_arrive;

@@ -12,7 +12,9 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
+#include <future>
 #include <map>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -183,7 +185,10 @@ std::string describe(const Error& error) {
 /// Rank 1 dies; the others are about to call, or wait for it in the check.
 void die_before(ProcessGroup& group) {
   group.barrier();
-  if (group.rank() == 1) die();
+  if (group.rank() == 1) {
+    std::this_thread::sleep_for(500ms);  // the others have left the barrier
+    die();
+  }
   std::vector<float> x(1000);
   group.all_reduce(x);
 }
@@ -207,7 +212,11 @@ void die_inside(ProcessGroup& group) {
 /// Rank 1 comes after the deadline of the others.
 void late(ProcessGroup& group) {
   group.barrier();
-  if (group.rank() == 1) std::this_thread::sleep_for(4s);
+  if (group.rank() == 1) {  // until the others have given up
+    const auto told = std::make_shared<std::promise<void>>();
+    group.on_failure([told](const Error&) { told->set_value(); });
+    told->get_future().wait_for(60s);
+  }
   std::vector<float> x(1000);
   group.all_reduce(x, {.timeout = 2s});
 }

@@ -854,6 +854,8 @@ TEST_F(NcclBackend, AnErrorLaterEndsTheGroup) {
   const Ends ends = run_until_failure(2, [&](Rank& me) {
     if (me.rank != 0) return;
     breaker = std::thread([] {
+      const auto end = Clock::now() + 30s;
+      while (control().counts().living < 2 && Clock::now() < end) std::this_thread::sleep_for(1ms);
       std::this_thread::sleep_for(50ms);
       control().fail_all(6);
     });
@@ -883,10 +885,10 @@ TEST_F(NcclBackend, WhatIsInProgressForEverEndsAtTheDeadline) {
   const Ends ends = run_until_failure(
       2, [](Rank&) {}, {}, 300ms);
   expect_ended(ends, ErrorCode::kTimeout, "within 0.3 s");
-  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_LT(Clock::now() - begin, 60s);
 
   control().hang("ncclCommInitRankConfig", 1);
-  expect_ended(run_until_failure(2, [](Rank&) {}, {.timeout = 300ms}), ErrorCode::kTimeout,
+  expect_ended(run_until_failure(2, [](Rank&) {}, {.timeout = 3s}), ErrorCode::kTimeout,
                "ncclCommInitRankConfig has not got done");
 }
 
@@ -904,10 +906,10 @@ TEST_F(NcclBackend, ARankThatIsNeverThereEndsAtTheDeadline) {
 
 TEST_F(NcclBackend, AnOperationThatIsStuckOnTheDeviceEndsTheGroup) {
   const Ends ends = collect(2, [](Rank& me) {
-    me.stall = 300ms;
     DeviceArray<float> data(me.stream.device(), {1.F});
     me.run(me.all_reduce(data));
     me.stream.synchronize();
+    me.stall = 300ms;
     me.meet();
     if (me.rank == 1) {
       standin::Driver::get().control->hang("cuLaunchHostFunc", 1);
@@ -933,9 +935,9 @@ TEST_F(NcclBackend, AnOperationThatIsStuckOnTheDeviceEndsTheGroup) {
 TEST_F(NcclBackend, WhatAProgramPutsBeforeAnOperationIsNoStall) {
   for (const int slow : {-1, 0, 1}) {  // all, or one whom the other awaits
     on_ranks(2, [&](Rank& me) {
-      me.stall = 200ms;
+      me.stall = 1s;
       DeviceArray<float> data(me.stream.device(), {1.F});
-      if (slow < 0 || slow == me.rank) standin::delay(me.stream, 1200ms);
+      if (slow < 0 || slow == me.rank) standin::delay(me.stream, 3s);
       me.run(me.all_reduce(data));
       EXPECT_EQ(data.download(me.stream.stream()), std::vector<float>{2});
       me.run(me.all_reduce(data));
@@ -977,6 +979,7 @@ TEST_F(NcclBackend, CloseEndsAtItsDeadline) {
   const Ends ends = collect(1, [](Rank& me) {
     DeviceArray<float> data(me.stream.device(), {1.F});
     me.run(me.all_reduce(data));
+    me.stream.synchronize();
     control().hang("ncclCommFinalize", 1);
     me.backend->close(Deadline::after(200ms));
   });
@@ -1031,7 +1034,7 @@ bool run_round(std::uint32_t seed) {
   trouble.arrange();
   test_kit::RunOptions options = in_groups({{"stall_timeout", "200ms"}, {"log", "error"}});
   options.deadline = 60s;
-  options.init.timeout = trouble.hangs ? 1s : 30s;  // a communicator may take that long to be made
+  options.init.timeout = trouble.hangs ? 3s : 30s;  // a communicator may take that long to be made
   const auto body = [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
     operate(world);

@@ -23,15 +23,18 @@ def environment(**more):
     return {**kept, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", **more}
 
 
-def free_port():
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return held.getsockname()[1]
+def hold_port():
+    """Nobody else is given it while the socket lives; rank 0's store, which reuses addresses, may listen there."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 def run_ranks(function, size, **more):
     """(exit code, what it wrote) of each rank."""
-    port = str(free_port())
+    held = hold_port()
+    port = str(held.getsockname()[1])
     outputs = [tempfile.TemporaryFile(mode="w+") for _ in range(size)]
     ranks = [subprocess.Popen([sys.executable, str(HERE / "ranks.py"), function], stdout=output, stderr=subprocess.STDOUT,
                               env=environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more))
@@ -42,6 +45,7 @@ def run_ranks(function, size, **more):
     for rank in ranks:
         rank.kill()  # one that hangs; nothing to one that has ended
         rank.wait()
+    held.close()
     texts = []
     for output in outputs:
         with output:
@@ -253,8 +257,10 @@ class Launched(unittest.TestCase):
         self.assertRegex(text, r"rank 0: .*last completed all_reduce #1\(f32 x 4, sum\) for torch's group 0")
 
     def test_who_was_late(self):
-        code, text = self.run_tutti("import datetime, time, torch, torch.distributed as d; d.init_process_group('tutti', timeout=datetime.timedelta(seconds=1))\n"
-                                    "if d.get_rank() == 1: time.sleep(2.5)\nelse: d.all_reduce(torch.ones(1))\nd.destroy_process_group()")
+        code, text = self.run_tutti("import datetime, os, time, torch, torch.distributed as d; rank = int(os.environ['RANK'])\n"
+                                    "s = d.TCPStore(os.environ['MASTER_ADDR'], int(os.environ['MASTER_PORT']), 2, rank == 0)\n"
+                                    "d.init_process_group('tutti', store=s, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=3))\n"
+                                    "if rank == 1: time.sleep(6)\nelse: d.all_reduce(torch.ones(1))\nd.destroy_process_group()")
         self.assertNotEqual(code, 0)
         self.assertRegex(text, r"ROOT CAUSE: rank 1 .*exit code 0")
         self.assertIn("had not entered", text)

@@ -429,12 +429,19 @@ def flight_recorder():
     dist.destroy_process_group()
 
 
+def init_soon(seconds):
+    """Ranks may start at any time; what they call then has no more than this."""
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), SIZE, RANK == 0)
+    init(store=store, rank=RANK, world_size=SIZE, timeout=datetime.timedelta(seconds=seconds))
+    return store
+
+
 def late():
     import tutti.torch
-    init(timeout=datetime.timedelta(seconds=1))
+    init_soon(3)
     dist.barrier()
-    if RANK == 1:
-        time.sleep(2.5)
+    while RANK == 1 and tutti.torch.failure() is None:
+        time.sleep(0.01)
     try:
         dist.all_reduce(torch.ones(1))
     except dist.DistBackendError as error:
@@ -446,12 +453,15 @@ def late():
 
 def late_in_a_new_group():
     """The advice is what Python has."""
-    init(timeout=datetime.timedelta(seconds=1))
+    store = init_soon(3)
     if RANK == 1:
-        time.sleep(2.5)
+        store.wait(["told"])
+        store.set("seen", "")
         return
     with refused(dist.DistStoreError, "Timed out", "(init_process_group(timeout=))"):
         dist.new_group([0, 1], use_local_synchronization=True)
+    store.set("told", "")
+    store.wait(["seen"])
 
 
 def different():
@@ -519,12 +529,14 @@ def ends_well_with_other_roots():
 
 def waits_for_a_while():
     init()
+    store = dist.distributed_c10d._get_default_store()
     if RANK == 1:
-        time.sleep(1)
+        store.wait(["waited"])
     work = dist.barrier(async_op=True)
     if RANK == 0:
         with refused(RuntimeError, "Timed out", "rank 0 has waited 200 ms for barrier of torch's group 0", "goes on"):
             work.wait(datetime.timedelta(milliseconds=200))
+        store.set("waited", "")
     work.wait()
     dist.destroy_process_group()
 
@@ -622,7 +634,10 @@ def nothing_left():
         del group
         if number in (9, 59):
             dist.barrier()
-            time.sleep(0.1)
+            for _ in range(100):  # helpers of a burst are about to end
+                time.sleep(0.1)
+                if not seen or (held()[0] <= seen[0][0] and held()[1] <= seen[0][1] + 1):
+                    break
             seen.append(held())
     (files, threads, maps), (files_then, threads_then, maps_then) = seen
     # A helper may have come, with its stack and its heap.
@@ -698,6 +713,13 @@ def ends_by_sys_exit():
 
 def ends_by_os_exit():
     globals()["kept"] = start_works()
+    store = dist.distributed_c10d._get_default_store()  # the first to go is lost to the other, whose calls say so
+    if RANK == 0:
+        store.set("started", "")
+        store.wait(["seen"])
+    else:
+        store.wait(["started"])
+        store.set("seen", "")
     os._exit(9)
 
 
