@@ -42,7 +42,7 @@ inline bool is_closed_by_server(const net::Fd& socket) {
   }
 }
 
-/// What `call(time)` throws, with more time until it says `part`: a slow machine may not get so far.
+/// What `call(time)` throws, with more time until it says `part`: a slow machine may need it.
 template <class Call>
 Error told_in_time(const std::string& part, Call&& call) {
   for (Store::Timeout time(100);; time *= 2) {
