@@ -232,7 +232,7 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
     return 0;
   }
   // Who does not hear SIGTERM is killed after it; the others may be slow.
-  const auto grace = std::chrono::milliseconds(way == "stubborn" ? 300 : 5000);
+  const auto grace = std::chrono::milliseconds(way.starts_with("stubborn") ? 300 : 5000);
   fmt::print("{}\n", tutti::ways::line_of(tutti::ways::attempt(start, way, timeout, grace)));
   return 0;
 }
