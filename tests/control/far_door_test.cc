@@ -128,7 +128,7 @@ TEST(FarDoor, WhoIsResetCallsAgainSoonAndHasHeardTheOtherHost) {
     ASSERT_EQ(hosts.state(), HostFacts::State::reachable) << "after " << calls << " calls";
   }
   EXPECT_LT(shortest, 400ms) << "beats go every 500 ms";
-  EXPECT_LT(hosts.time_until_dead(), 20s);
+  EXPECT_LT(hosts.time_until_dead(), 10s);
 }
 
 /// How long a rank takes to see that the other host is dead, whose kernel has dropped its last call
@@ -362,7 +362,7 @@ TEST(FarNote, ThatIsKeptOpenHidesNoDeath) {
   say(kept_back, note.proof());
   const net::Fd replayed = hosts.call_near();
   say(replayed, note.proof());
-  EXPECT_LT(hosts.time_until_dead(), 20s);
+  EXPECT_LT(hosts.time_until_dead(), 6s);
 }
 
 // ---- the door ----------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ TEST(Loss, AKilledRankIsKnownToAllSurvivors) {
     for (int rank = 0; rank < n; ++rank) {
       if (rank == victim) continue;
       ChildReport& report = ranks.report(rank);
-      ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; }));
+      ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; }, 2s));
       EXPECT_EQ(report.code.load(), kPeerLost);
       EXPECT_EQ(ranks.culprits(rank), std::vector<int>{victim}) << report.text.data();
       const std::string text = report.text.data();
@@ -56,13 +56,12 @@ TEST(Loss, AKilledRankIsKnownToAllSurvivors) {
       EXPECT_NE(text.find("is in all_reduce #1(f32 x 1000, sum) at train.cc:88"), std::string::npos)
           << text;
       times.push_back(milliseconds_until(report, start));
-      EXPECT_LT(times.back(), 3000.0);
+      EXPECT_LT(times.back(), 1000.0);
       report.told.store(1);
       EXPECT_EQ(ranks.reap(rank), 0);
     }
   }
   std::sort(times.begin(), times.end());
-  EXPECT_LT(times[times.size() / 2], 1000.0);
   std::printf("kill to callback, %zu survivors: median %.1f ms, worst %.1f ms\n", times.size(),
               times[times.size() / 2], times.back());
 }
@@ -74,7 +73,7 @@ TEST(Loss, TwoAtOnceAreOneVerdict) {
     ranks.kill_together({first, second});
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == first || rank == second) continue;
-      ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }));
+      ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
       EXPECT_EQ(ranks.culprits(rank), (std::vector{first, second}))
           << ranks.report(rank).text.data();
     }
@@ -93,7 +92,7 @@ TEST(Loss, ExitWithoutGoodbyeIsADeath) {
       [&] { return ranks.report(0).stage.load() == 1 && ranks.report(2).stage.load() == 1; }));
   ranks.report(1).told.store(1);
   for (const int rank : {0, 2}) {
-    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }));
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
     EXPECT_EQ(ranks.report(rank).code.load(), kPeerLost);
     EXPECT_EQ(ranks.culprits(rank), std::vector<int>{1});
   }
@@ -110,7 +109,7 @@ TEST(Loss, TheExitReasonIsToldWhenTheAgentKnowsIt) {
   const int status = ranks.reap(1);
   const_cast<Board&>(ranks.board()).set_exit(SlotIndex(1), status);
   kill(ranks.pid(2), SIGCONT);
-  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(2).code.load() >= 0; }));
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(2).code.load() >= 0; }, 2s));
   const std::string text = ranks.report(2).text.data();
   EXPECT_NE(text.find("(pid " + std::to_string(pid) + " on "), std::string::npos) << text;
   EXPECT_NE(text.find(", killed by SIGKILL) was lost"), std::string::npos) << text;
@@ -139,11 +138,11 @@ TEST(Loss, AStoppedDeciderIsOvertaken) {
   kill(ranks.pid(0), SIGSTOP);
   const std::int64_t start = ranks.kill_now(2);
   for (const int rank : {1, 3}) {
-    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }));
-    EXPECT_LT(milliseconds_until(ranks.report(rank), start), 3000.0);
+    ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(rank).code.load() >= 0; }, 2s));
+    EXPECT_LT(milliseconds_until(ranks.report(rank), start), 1000.0);
   }
   kill(ranks.pid(0), SIGCONT);
-  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }));
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }, 2s));
   for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks.culprits(rank), std::vector<int>{2});
 }
 
@@ -162,8 +161,8 @@ TEST(Loss, AForkedHelperThatHoldsEverythingHidesNothing) {
   ASSERT_TRUE(ranks.all_reach(1));
   const pid_t helper = ranks.report(1).culprits[0];
   const std::int64_t start = ranks.kill_now(1);
-  EXPECT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }));
-  EXPECT_LT(milliseconds_until(ranks.report(0), start), 3000.0);
+  EXPECT_TRUE(ForkedRanks::eventually([&] { return ranks.report(0).code.load() >= 0; }, 2s));
+  EXPECT_LT(milliseconds_until(ranks.report(0), start), 1000.0);
   EXPECT_EQ(kill(helper, 0), 0) << "the helper must have been alive";
   kill(helper, SIGKILL);
 }
@@ -302,7 +301,7 @@ TEST(Loss, WhoLeftInOrderIsNotLost) {
   for (const int rank : {1, 2}) EXPECT_EQ(ranks.report(rank).code.load(), -1);
   // The decider is rank 1 now.
   ranks.kill_now(2);
-  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(1).code.load() >= 0; }));
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return ranks.report(1).code.load() >= 0; }, 2s));
   EXPECT_EQ(ranks.culprits(1), std::vector<int>{2});
   ranks.report(1).told.store(1);
   EXPECT_EQ(ranks.reap(1), 0);
@@ -361,7 +360,7 @@ TEST(Loss, RanksThatAreThreadsShareTheirFate) {
   const auto world = host->make_membership({kWorld, "world", all_ranks(3), 0});
   kill(pair, SIGKILL);
   waitpid(pair, nullptr, 0);
-  EXPECT_TRUE(ForkedRanks::eventually([&] { return world->abort_word().load() != 0; }));
+  EXPECT_TRUE(ForkedRanks::eventually([&] { return world->abort_word().load() != 0; }, 2s));
   ASSERT_TRUE(world->cause());
   EXPECT_EQ(world->cause()->code, ErrorCode::kPeerLost);
   EXPECT_EQ(world->cause()->culprits, (std::vector{1, 2}));

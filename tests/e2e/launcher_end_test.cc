@@ -468,7 +468,7 @@ TEST_F(Launcher, KilledGuardLeavesNothing) {
   ASSERT_EQ(::kill(guard, SIGKILL), 0);
   EXPECT_EQ(job.wait_exit(20s), 137) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("or its guard (pid {}) died", guard))) << job.err();
-  EXPECT_TRUE(is_childless_within(10s));
+  EXPECT_TRUE(is_childless_within(1s));
 }
 
 TEST_F(Launcher, KilledKeeperAndGuardLeaveNothing) {
@@ -492,7 +492,7 @@ TEST_F(Launcher, KilledLauncherWithAStoppedGuardLeavesNothing) {
     ASSERT_TRUE(stop_all(stopped));
     job.signal(SIGKILL);
     EXPECT_EQ(job.wait_exit(20s), 137);
-    EXPECT_TRUE(is_childless_within(10s));
+    EXPECT_TRUE(is_childless_within(1s));
   }
 }
 
@@ -515,8 +515,7 @@ TEST_F(Launcher, AGuardThatIsStoppedRightAfterItsLaunchersEndLeavesNothing) {
       }
     }
     EXPECT_EQ(job.wait_exit(20s), 137);
-    EXPECT_TRUE(is_childless_within(10s))
-        << (is_keeper_stopped ? "its keeper is stopped, too" : "");
+    EXPECT_TRUE(is_childless_within(5s)) << (is_keeper_stopped ? "its keeper is stopped, too" : "");
   }
 }
 
@@ -528,7 +527,7 @@ TEST_F(Launcher, AStoppedKeeperOutlivesNobody) {
   ASSERT_TRUE(stop_all({job.pid(), guard, keeper}));
   for (const pid_t pid : {guard, job.pid()}) ASSERT_EQ(::kill(pid, SIGKILL), 0);
   EXPECT_EQ(job.wait_exit(20s), 137);
-  EXPECT_TRUE(is_childless_within(10s));
+  EXPECT_TRUE(is_childless_within(5s));
 }
 
 TEST_F(Launcher, KeeperAndGuardHoldNothingOfTheUsersOpen) {

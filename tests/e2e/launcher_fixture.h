@@ -30,7 +30,7 @@ class Launcher : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    EXPECT_TRUE(is_childless_within(10s)) << "processes were left";
+    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
     net::kill_everything_below();
   }
 };

@@ -222,8 +222,8 @@ TEST_F(Launcher, KilledLauncherLeavesNothing) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
   job.signal(SIGKILL);
-  EXPECT_EQ(job.wait_exit(10s), 137);
-  EXPECT_TRUE(is_childless_within(10s));
+  EXPECT_EQ(job.wait_exit(1s), 137);
+  EXPECT_TRUE(is_childless_within(1s));
 }
 
 TEST_F(Launcher, KilledKeeperLeavesNothing) {
@@ -232,7 +232,7 @@ TEST_F(Launcher, KilledKeeperLeavesNothing) {
   const pid_t keeper = job.keeper();
   ASSERT_GT(keeper, 0);
   ASSERT_EQ(::kill(keeper, SIGKILL), 0);
-  EXPECT_EQ(job.wait_exit(10s), 137) << job.err();
+  EXPECT_EQ(job.wait_exit(1s), 137) << job.err();
   EXPECT_TRUE(has(job.err(), fmt::format("the keeper (pid {}) or its guard (pid ", keeper)))
       << job.err();
   EXPECT_TRUE(has(job.err(), "the keeper of the ranks, or its guard, was killed\n")) << job.err();
@@ -264,9 +264,9 @@ TEST_F(Launcher, SiblingJobIsUntouched) {
     LaunchedJob job(run(2, {kRank, "tree"}));
     ASSERT_TRUE(job.wait_for("ready", 6));
     ASSERT_EQ(::kill(kill_launcher ? job.pid() : job.keeper(), SIGKILL), 0);
-    EXPECT_EQ(job.wait_exit(10s), 137);
+    EXPECT_EQ(job.wait_exit(2s), 137);
     for (const int pid : numbers_after(job.out(), "ready ")) {
-      const auto end = std::chrono::steady_clock::now() + 10s;
+      const auto end = std::chrono::steady_clock::now() + 1s;
       while (is_alive(pid) && std::chrono::steady_clock::now() < end) {
         ::waitpid(pid, nullptr, WNOHANG);
       }

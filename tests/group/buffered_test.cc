@@ -306,7 +306,7 @@ TEST(Buffered, WhatWasNeverSentIsMissedAtOnce) {
       int x = 0;
       const Error error = thrown_by([&] { world.recv(x, 0, {.tag = 1000}); });
       EXPECT_EQ(error.code(), ErrorCode::kClosed) << error.what();
-      EXPECT_LT(std::chrono::steady_clock::now() - began, 10s);
+      EXPECT_LT(std::chrono::steady_clock::now() - began, 1s);
     }
     return std::string();
   });

@@ -38,7 +38,7 @@ class Spawning : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    EXPECT_TRUE(nothing_is_left(10s));
+    EXPECT_TRUE(nothing_is_left(2s));
     net::kill_everything_below();
   }
   static bool nothing_is_left(std::chrono::milliseconds limit) {
@@ -581,7 +581,7 @@ TEST_F(Spawning, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
     const Error error = failure_of(ranks, {});
     EXPECT_EQ(error.code(), ErrorCode::kSystem) << error.what();
     expect_in(error.what(), "guard");
-    EXPECT_TRUE(nothing_is_left(10s));
+    EXPECT_TRUE(nothing_is_left(2s));
   }
 }
 
@@ -591,7 +591,7 @@ TEST_F(Spawning, ASpawnerThatIsKilledWithAStoppedGuardLeavesNothing) {
   stop(job.guard());
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait_exit(20s), 137);
-  EXPECT_TRUE(nothing_is_left(10s));
+  EXPECT_TRUE(nothing_is_left(2s));
 }
 
 TEST_F(Spawning, OneThatFailsAfterItsForkLeavesNoZombie) {
@@ -745,7 +745,7 @@ TEST_P(SpawnerDies, NothingIsLeft) {
   EXPECT_GE(net::descendants_of(job.pid()).size(), 8u);
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait_exit(10s), 128 + SIGKILL);
-  EXPECT_TRUE(nothing_is_left(10s));
+  EXPECT_TRUE(nothing_is_left(2s));
 }
 
 TEST_P(SpawnerDies, KeeperOrGuardTakesAllAlong) {
@@ -760,7 +760,7 @@ TEST_P(SpawnerDies, KeeperOrGuardTakesAllAlong) {
     net::signal_descendant(is_guard ? job.guard() : job.keeper(), ::getpid(), SIGKILL);
     EXPECT_EQ(job.wait_exit(20s), 0);
     expect_in(job.out(), "kSystem");
-    EXPECT_TRUE(nothing_is_left(10s));
+    EXPECT_TRUE(nothing_is_left(2s));
   }
 }
 
