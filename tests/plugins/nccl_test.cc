@@ -587,6 +587,7 @@ TEST_F(NcclBackend, GroupsFollowTheStreamsOfTheProgram) {
       ASSERT_EQ(arrays[i].download(streams[i].stream()),
                 std::vector<float>(100, static_cast<float>(2 * round + 1)));
     }
+    for (const TestStream& stream : streams) stream.synchronize();  // the arrays go first
   };
   test_kit::run_ranks(2, check, in_groups());
 }
