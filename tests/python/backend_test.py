@@ -6,12 +6,13 @@ PACKAGES: a folder with the package tutti, for PYTHONPATH. TUTTI: the command. R
 """
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+
+import ports
 
 PACKAGES, TUTTI = sys.argv[1:3]
 HERE = pathlib.Path(__file__).resolve().parent
@@ -23,29 +24,20 @@ def environment(**more):
     return {**kept, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", **more}
 
 
-def hold_port():
-    """Nobody else is given it while the socket lives; rank 0's store, which reuses addresses, may listen there."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind(("127.0.0.1", 0))
-    return held
-
-
 def run_ranks(function, size, **more):
     """(exit code, what it wrote) of each rank."""
-    held = hold_port()
-    port = str(held.getsockname()[1])
     outputs = [tempfile.TemporaryFile(mode="w+") for _ in range(size)]
-    ranks = [subprocess.Popen([sys.executable, str(HERE / "ranks.py"), function], stdout=output, stderr=subprocess.STDOUT,
-                              env=environment(RANK=str(rank), WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port, **more))
-             for rank, output in enumerate(outputs)]
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
-        time.sleep(0.02)
-    for rank in ranks:
-        rank.kill()  # one that hangs; nothing to one that has ended
-        rank.wait()
-    held.close()
+    with ports.held_port() as port:
+        shared = environment(WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **more)
+        ranks = [subprocess.Popen([sys.executable, str(HERE / "ranks.py"), function], stdout=output, stderr=subprocess.STDOUT,
+                                  env=shared | {"RANK": str(rank)})
+                 for rank, output in enumerate(outputs)]
+        end = time.monotonic() + DEADLINE
+        while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
+            time.sleep(0.02)
+        for rank in ranks:
+            rank.kill()  # one that hangs; nothing to one that has ended
+            rank.wait()
     texts = []
     for output in outputs:
         with output:

@@ -3,10 +3,10 @@ import datetime
 import json
 import os
 import signal
-import socket
 import sys
 import time
 
+import ports
 import torch
 import torch.distributed as dist
 
@@ -250,15 +250,12 @@ def old_world():
     init()
     kept = dist.all_reduce(torch.ones(1), async_op=True)
     kept.wait()
-    port = torch.zeros(1, dtype=torch.int64)
-    if RANK == 0:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port[0] = free.getsockname()[1]
-    dist.broadcast(port, 0)
-    dist.destroy_process_group()
-    os.environ["MASTER_PORT"] = str(port.item())
-    dist.init_process_group("gloo")
+    with ports.held_port() as own:
+        port = torch.tensor([own])
+        dist.broadcast(port, 0)
+        dist.destroy_process_group()
+        os.environ["MASTER_PORT"] = str(port.item())
+        dist.init_process_group("gloo")
     group = dist.new_group(backend="tutti")
     x = torch.ones(1)
     dist.all_reduce(x, group=group)

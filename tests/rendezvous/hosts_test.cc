@@ -51,12 +51,6 @@ net::TcpAddress at(const std::string& host, int port) {
   return *net::TcpAddress::parse(text);
 }
 
-/// Free a moment ago.
-int free_port(const std::string& host) {
-  const net::Fd socket = net::listen_tcp(at(host, 0));
-  return net::TcpAddress::local(socket.get()).port();
-}
-
 Identity rank_of(int rank, int world_size, const std::string& host, int port) {
   Identity identity = test::by_hand(rank, world_size, port);
   identity.master_addr = host;
@@ -68,7 +62,6 @@ class Hosts : public testing::Test {
   void SetUp() override {
     host_ = own_address();
     if (host_.empty()) GTEST_SKIP() << "this host has no IPv4 address but loopback";
-    port_ = free_port(host_);
   }
   Child start(int rank, int world_size, const MeetingOptions& options = {.timeout = 20s}) {
     const Identity identity = rank_of(rank, world_size, host_, port_);
@@ -90,7 +83,8 @@ class Hosts : public testing::Test {
     }
   }
   std::string host_;
-  int port_ = 0;
+  const net::HeldPort held_ = net::hold_port(0);
+  const int port_ = held_.port;
 };
 
 TEST_F(Hosts, MeetAtAnAddressOfThisHostInAnyOrder) {
@@ -176,7 +170,8 @@ TEST_F(Hosts, APortIsOpenOnlyWhereItMustBeAndUntilAllAreThere) {
 
 TEST_F(Hosts, NoPortIsOpenedForOneHost) {
   Identity loopback = rank_of(0, 2, "127.0.0.1", port_);
-  Identity one_host = rank_of(0, 2, host_, free_port(host_));
+  const net::HeldPort other_port = net::hold_port(0);
+  Identity one_host = rank_of(0, 2, host_, other_port.port);
   one_host.is_one_host = true;
   for (const Identity& identity : {loopback, one_host}) {
     Child zero([=] { return meet_and_greet(identity, {.timeout = 20s}); });

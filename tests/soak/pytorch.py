@@ -10,26 +10,22 @@ import json
 import os
 import pathlib
 import random
-import socket
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANK = ROOT / "tests/python/beside_gloo.py"
+sys.path.insert(0, str(RANK.parent))
+import ports  # noqa: E402
+
 SILENCE = 300  # seconds without a sign of life
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def run(size, rounds, options):
+def run(size, rounds, port, options):
     """What went wrong; "" if nothing did."""
     shared = {"PYTHONPATH": str(options.build / "python"), "PYTHONDONTWRITEBYTECODE": "1", "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1",
-              "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+              "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
     ranks = []
     for rank in range(size):
         environment = os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -66,7 +62,9 @@ def main():
     print(f"pytorch: seed {options.seed}", flush=True)
     started, wrong = time.monotonic(), []
     for size in options.ranks:
-        if text := run(size, options.rounds // len(options.ranks), options):
+        with ports.held_port() as port:
+            text = run(size, options.rounds // len(options.ranks), port, options)
+        if text:
             wrong.append(text)
             print(f"WRONG: {text}", flush=True)
     seconds = time.monotonic() - started

@@ -14,7 +14,6 @@ import os
 import pathlib
 import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,9 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 RANK = ROOT / "tests/python/failing.py"
 RANKS_PROGRAM = ROOT / "tests/python/ranks.py"
+sys.path.insert(0, str(RANK.parent))
+import ports  # noqa: E402
+
 RANKS = 3
 SOON_MS = 1000
 TIMEOUT_MS = 2000  # of the case "late"
@@ -50,12 +52,6 @@ def cases():
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "CASES":
             return [element.id for element in node.value.elts]
     sys.exit(f"{RANK} has no CASES")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def environment(options, more):
@@ -87,17 +83,18 @@ def objections(case, victim, answers, times):
 
 def run_ranks(command, size, options):
     """(exit code, stdout, stderr) of each; None where one does not end."""
-    shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    processes = [subprocess.Popen([options.python, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  env=environment(options, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})) for rank in range(size)]
-    try:
-        return [(process.returncode, out, err) for process in processes for out, err in [process.communicate(timeout=LIMIT)]]
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    with ports.held_port() as port:
+        shared = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        processes = [subprocess.Popen([options.python, *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                      env=environment(options, shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)})) for rank in range(size)]
+        try:
+            return [(process.returncode, out, err) for process in processes for out, err in [process.communicate(timeout=LIMIT)]]
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
 
 
 def run_case(case, victim, options, times):
@@ -129,10 +126,10 @@ def run_end(way, options):
 
 
 def run_restart(how, rendezvous, victim, options):
-    with tempfile.NamedTemporaryFile("w", suffix=".py", prefix="tutti-restart.") as program:
+    with tempfile.NamedTemporaryFile("w", suffix=".py", prefix="tutti-restart.") as program, ports.held_port() as port:
         program.write(RESTARTED)
         program.flush()
-        where = ["--standalone"] if rendezvous == "default" else ["--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={free_port()}"]
+        where = ["--standalone"] if rendezvous == "default" else ["--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={port}"]
         command = [options.python, "-m", "torch.distributed.run", *where, f"--nproc-per-node={RANKS}", "--max-restarts=1", program.name, how, str(victim)]
         process = subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment(options, {}),
                                    start_new_session=True)

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "net/port_holder.h"
 #include "net/unix_socket.h"
 #include "ranks.h"
 #include "store/client.h"
@@ -99,25 +100,19 @@ class SharedConnectionUnderTest final : public StoreUnderTest {
   ServerUnderTest base_;
 };
 
-/// A port of the loopback address that was free a moment ago.
-inline int free_port() {
-  const net::Fd socket = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
-  return net::TcpAddress::local(socket.get()).port();
-}
-
 /// The public one: rank 0 serves it, every rank has a connection of its own.
 class TcpUnderTest final : public StoreUnderTest {
  public:
   std::shared_ptr<Store> at(int rank) override {
     auto& store = stores_.at(static_cast<std::size_t>(rank));
     if (!store) {
-      store = make_tcp_store({.host = "127.0.0.1", .port = port_, .is_server = rank == 0});
+      store = make_tcp_store({.host = "127.0.0.1", .port = held_.port, .is_server = rank == 0});
     }
     return store;
   }
 
  private:
-  const int port_ = free_port();
+  const net::HeldPort held_ = net::hold_port(0);
   std::vector<std::shared_ptr<Store>> stores_{64};
 };
 

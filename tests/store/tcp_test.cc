@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "net/port_holder.h"
 #include "net/process_info.h"
 #include "ranks.h"
 #include "stores.h"
@@ -21,7 +22,8 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 TEST(TcpStore, WhoServesItWaitsForAll) {
-  const int port = test::free_port();
+  const net::HeldPort held = net::hold_port(0);
+  const int port = held.port;
   std::vector<std::thread> threads;
   for (const int rank : {2, 0, 1}) {
     threads.emplace_back([=] {
@@ -42,7 +44,8 @@ TEST(TcpStore, WhoServesItWaitsForAll) {
 }
 
 TEST(TcpStore, ATimeoutSaysWhoHasNotCome) {
-  const int port = test::free_port();
+  const net::HeldPort held = net::hold_port(0);
+  const int port = held.port;
   const Error server = test::told_in_time("1 of 3", [&](Store::Timeout time) {
     make_tcp_store(
         {.host = "127.0.0.1", .port = port, .is_server = true, .world_size = 3, .timeout = time});
@@ -57,7 +60,8 @@ TEST(TcpStore, ATimeoutSaysWhoHasNotCome) {
 }
 
 TEST(TcpStore, ThePortIsFreeOnceTheServerHasGone) {
-  const int port = test::free_port();
+  const net::HeldPort held = net::hold_port(0);
+  const int port = held.port;
   for (int round = 0; round < 3; ++round) {
     auto server = make_tcp_store({.host = "127.0.0.1", .port = port, .is_server = true});
     const auto client = make_tcp_store({.host = "127.0.0.1", .port = port});
@@ -99,7 +103,8 @@ TEST(TcpStore, ProtectionWithoutASecretIsRefusedAndEncryptionByName) {
     ::setenv("TUTTI_SECURITY", security, 1);
     for (const bool is_server : {true, false}) {
       const Error error = thrown_by([&] {
-        make_tcp_store({.host = "127.0.0.1", .port = test::free_port(), .is_server = is_server});
+        const net::HeldPort held = net::hold_port(0);
+        make_tcp_store({.host = "127.0.0.1", .port = held.port, .is_server = is_server});
       });
       const bool is_encrypt = std::string(security) == "encrypt";
       EXPECT_EQ(error.code(), is_encrypt ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument);
