@@ -81,8 +81,11 @@ void Stream::run() {
     }
     Delays::get().take(number, i);
     if (piece.injected.gate != nullptr) piece.injected.gate->wait();
-    if (piece.injected.later != kSuccess) trouble.break_device(piece.injected.later);
-    if (piece.is_order || trouble.broken() == kSuccess) piece.work();
+    const int later = piece.injected.later;
+    if (later != kSuccess) trouble.break_device(later);
+    // A piece that breaks its device is not done, also where that has been forgotten since.
+    const bool is_whole = later == kSuccess && trouble.broken() == kSuccess;
+    if (piece.is_order || is_whole) piece.work();
     piece = {};  // its memory is in use no more
     const std::lock_guard lock(mutex_);
     ++done_count_;
