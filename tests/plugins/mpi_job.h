@@ -56,9 +56,11 @@ class MpiJob {
   Outcome run(const Words& start, int ranks, const Words& settings, const std::string& program,
               const std::string& scenario) {
     const std::string records = (folder_ / "rank").string();
+    // Jobs of Open MPI share a folder in /tmp, which one that ends takes from one that begins.
     LaunchedJob::Command command{{"env", "OMPI_ALLOW_RUN_AS_ROOT=1",
                                   "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "LSAN_OPTIONS=detect_leaks=0",
-                                  "ASAN_OPTIONS=detect_leaks=0"}};
+                                  "ASAN_OPTIONS=detect_leaks=0",
+                                  "OMPI_MCA_orte_tmpdir_base=" + folder_.string()}};
     const auto add = [&](const Words& words) {
       command.words.insert(command.words.end(), words.begin(), words.end());
     };
