@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -49,6 +50,15 @@ std::optional<json> end_batch(Batch& batch, int& status) {
   std::fclose(batch.answer);
   if (status != 0) return std::nullopt;
   return json::parse(text);
+}
+
+/// One that has ended, of those under way.
+std::vector<Batch>::iterator await_any(std::vector<Batch>& batches) {
+  siginfo_t ended = {};
+  while (waitid(P_ALL, 0, &ended, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+  return std::find_if(batches.begin(), batches.end(),
+                      [&](const Batch& batch) { return batch.pid == ended.si_pid; });
 }
 
 /// The rounds of a batch that has crashed, each in a child of its own.
@@ -140,8 +150,8 @@ class Progress {
 std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint64_t next,
                     std::uint64_t count, json& sum) {
   const auto jobs = static_cast<std::size_t>(options.jobs);
-  // Some for each process, so that all have work to the end.
-  const std::uint64_t at_a_time = std::clamp<std::uint64_t>(count / (4 * jobs), 1, 500);
+  // Many for each process, so that all have work to the end.
+  const std::uint64_t at_a_time = std::clamp<std::uint64_t>(count / (16 * jobs), 1, 500);
   const std::uint64_t last = next + count;
   std::vector<Batch> batches;
   Progress progress(count);
@@ -153,10 +163,11 @@ std::string run_all(const SoakOptions& options, const Rounds& rounds, std::uint6
       next = end;
     }
     int status = 0;
-    const auto answer = end_batch(batches.front(), status);
-    const json part = answer ? *answer : find_crash(rounds, batches.front(), status);
-    const std::uint64_t in_batch = batches.front().end - batches.front().first;
-    batches.erase(batches.begin());
+    const auto batch = await_any(batches);
+    const auto answer = end_batch(*batch, status);
+    const json part = answer ? *answer : find_crash(rounds, *batch, status);
+    const std::uint64_t in_batch = batch->end - batch->first;
+    batches.erase(batch);
     add(sum, part);
     if (!part.contains("violation")) {
       progress.advance(in_batch);

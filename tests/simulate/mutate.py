@@ -8,7 +8,9 @@ simulator within that many rounds, or SURVIVED. Survivors that are argued below 
 without an argument survived.
 """
 import argparse
+import concurrent.futures
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -146,13 +148,11 @@ def main():
     build = Build(options.build.resolve())
     began = time.monotonic()
     counts, survivors = {}, []
-    for source in sorted(JUDGES.glob("*.cc")):
-        if options.files and source.name not in options.files:
-            continue
-        text = source.read_text()
-        for condition in conditions(text):
-            line, stands, begin, end, instead = condition
-            who = judge(build, source, text, condition, options.rounds)
+    sources = [source for source in sorted(JUDGES.glob("*.cc")) if not options.files or source.name in options.files]
+    mutants = [(source, text, condition) for source in sources for text in [source.read_text()] for condition in conditions(text)]
+    with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        judged = pool.map(lambda mutant: judge(build, *mutant, options.rounds), mutants)
+        for (source, text, (line, stands, begin, end, instead)), who in zip(mutants, judged):
             argued = ARGUED.get((source.name, stands), "")
             counts[who or "nobody"] = counts.get(who or "nobody", 0) + 1
             if not who:
