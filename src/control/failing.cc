@@ -244,10 +244,17 @@ void Membership::State::adopt_parent(State& parent) noexcept {
   std::vector<WorldRank> culprits;
   for (const int of_parent : failure->culprits)
     culprits.push_back(parent.members.world_rank_of(of_parent));
-  fail({failure->code,
-        fmt::format("{}: group {}: {}", kParentFailed, parent.name, failure->text),
-        members.members_of(culprits),
-        {}});
+  Cause cause{failure->code,
+              fmt::format("{}: group {}: {}", kParentFailed, parent.name, failure->text),
+              members.members_of(culprits),
+              {}};
+  {
+    // An entry of this group might be chosen before the one of its parent, and name nobody where
+    // the culprits are no members of it: the others find by themselves that the parent has failed.
+    const std::lock_guard lock(host->log_mutex);
+    if (host->ahead_of_log.contains(parent.id)) return settle(std::move(cause));
+  }
+  fail(std::move(cause));
 }
 
 Error Membership::State::make_error(const Request* request) const {

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Scripts of the simulator: a good one runs, and what is cut, of another version or makes no sense is refused in words."""
+"""Scripts of the simulator: a good one runs, and what is cut, of another version or makes no sense is refused in words.
+
+In found/ are those that once violated something, shrunk.
+"""
 import json
 import pathlib
 import subprocess
@@ -90,7 +93,14 @@ def main(simulator):
         done = subprocess.run([simulator, "--expect", "--replay", path], capture_output=True, text=True)
         if done.returncode != 2 or "parse error" not in done.stderr:
             sys.exit(f"expected 2 and a parse error, got {done.returncode} and:\n{done.stdout}{done.stderr}")
-    print(f"{len(CASES)} scripts")
+    found = sorted((pathlib.Path(__file__).parent / "found").glob("*.json"))
+    if not found:
+        sys.exit("found/ is empty")
+    for path in found:
+        done = subprocess.run([simulator, "--replay", path], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{path}: {done.stdout}{done.stderr}")
+    print(f"{len(CASES) + len(found)} scripts")
 
 
 if __name__ == "__main__":
