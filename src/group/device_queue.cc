@@ -155,6 +155,19 @@ class DeviceQueue::Operation {
     const Current current(lane_->cuda(), device_.index);
     over_->order(stream);
   }
+  /// Whether the host is at a piece of it.
+  bool is_under_way() const noexcept { return has_started_ && !under_way_.done(); }
+  /// Starts nothing more. What it has begun to copy in is still read, and then over.
+  void give_up() noexcept {
+    begun_.clear();
+    if (lane_ == nullptr) return;
+    try {
+      mark_over();
+    } catch (const Error&) {  // a device that is broken does nothing more
+      over_.reset();
+    }
+  }
+  /// Whether the device writes nothing more of what is done on the host, or was given up.
   bool is_over() const { return !over_ || over_->done(); }
 
  private:
@@ -169,8 +182,8 @@ class DeviceQueue::Operation {
   }
   void end_next() {
     if (is_staged()) copy_out();
+    if (lane_ != nullptr && next_ + 1 == pieces_.size()) mark_over();
     ++next_;
-    if (lane_ != nullptr && is_done_on_host()) mark_over();
   }
   void copy_out() {
     const Current current(lane_->cuda(), device_.index);
@@ -215,9 +228,10 @@ class DeviceQueue::Started : public WorkState, public control::ProgramAwaits {
   }
   bool is_in_order() const noexcept { return is_in_order_.load(); }
   void set_in_order() noexcept { is_in_order_.store(true); }
-  /// Something of this rank's own, unless the group has failed of another.
+  /// Of something of this rank's own, unless the group has failed of another.
+  void fail_group(const Error& failure) noexcept { queue_.fail(failure, request()); }
   void end_failed(const Error& failure) noexcept {
-    queue_.fail(failure, request());
+    fail_group(failure);
     end_failed();
   }
   /// With what the group has failed with.
@@ -589,27 +603,35 @@ control::Driver::Step DeviceQueue::step() noexcept {
   return Step::moved;
 }
 
-/// Starts copies of those that wait, and does the next piece of the first.
+/// Starts copies of those that wait, and does the next piece of the first. One that fails is told
+/// to the program by end_those_over(), as one that is done: its buffers may be in use until then.
 bool DeviceQueue::step_collectives() noexcept {
   if (entries_.empty()) return false;
   const std::shared_ptr<Entry> first = entries_.front();
+  Operation& operation = first->operation();
+  const auto fails = [&](const Error& failure) {
+    first->fail_group(failure);
+    if (operation.is_under_way()) return false;  // the abort ends it
+    operation.give_up();
+    return true;
+  };
   try {
-    if (failed()) membership_.throw_cause(first->request());
-    begin_copies();
-    Operation& operation = first->operation();
+    if (!failed()) {
+      begin_copies();
+    } else if (!operation.is_under_way()) {
+      membership_.throw_cause(first->request());
+    }
     if (!operation.is_next_in()) return false;
     if (!std::exchange(first_has_begun_, true)) first->begin();
     if (!operation.step_next()) return false;
     if (!operation.is_done_on_host()) return true;
     first->set_in_order();
-    on_device_.push_back(first);
   } catch (const Error& failure) {
-    first->end_failed(failure);
-    unfinished_.fetch_sub(1);
+    if (!fails(failure)) return true;
   } catch (const std::exception& failure) {
-    first->end_failed(Error(ErrorCode::kSystem, failure.what()));
-    unfinished_.fetch_sub(1);
+    if (!fails(Error(ErrorCode::kSystem, failure.what()))) return true;
   }
+  on_device_.push_back(first);
   first_has_begun_ = false;
   entries_.pop_front();
   pending_.fetch_sub(1);
@@ -634,14 +656,15 @@ bool DeviceQueue::end_those_over() noexcept {
   bool ended = false;
   for (auto entry = on_device_.begin(); entry != on_device_.end();) {
     try {
-      const bool is_over = (*entry)->operation().is_over();
-      const bool is_direct = (*entry)->operation().is_direct();
-      if (!is_over && (is_direct || !is_stuck_)) {
+      const Operation& operation = (*entry)->operation();
+      const bool is_over = operation.is_over();
+      if (!is_over && (operation.is_direct() || !is_stuck_)) {
         ++entry;
         continue;
       }
       // A device is let go of what has failed in the same way as of what is done.
-      if (!is_over || (is_direct && failed())) {
+      const bool is_done = is_over && operation.is_done_on_host();
+      if (!is_done || (operation.is_direct() && failed())) {
         membership_.throw_cause((*entry)->request());
       }
       (*entry)->end();

@@ -129,7 +129,7 @@ class DeviceQueue final : private control::Driver {
 
   // The thread's own.
   std::deque<std::shared_ptr<Entry>> entries_;   // not done on the host
-  std::list<std::shared_ptr<Entry>> on_device_;  // done there
+  std::list<std::shared_ptr<Entry>> on_device_;  // done there, or given up
   std::list<std::shared_ptr<Received>> received_;
   bool first_has_begun_ = false;
   bool is_stuck_ = false;  // a copy does not end or has failed, and so the group has failed

@@ -10,6 +10,7 @@
 #include <future>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/driver_memory.h"
@@ -283,6 +284,41 @@ TEST(DeviceFailures, AWorkWhoseCopyHangsEndsAlsoWhereTheGroupHasFailedOfAnother)
     control.release();
   };
   on_failing_pair(fails, "5s");  // rank 0 aborts before that
+}
+
+// ---- a program that is told may use its buffers again
+
+TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  constexpr std::size_t kCount = std::size_t{5} << 20;  // in two pieces
+  std::barrier told(2);
+  const auto fails = [&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, std::vector<float>(kCount, 1));
+    std::vector<float> host(kCount, 1);
+    world.barrier();
+    if (world.rank() == 0) {
+      const Error failure = thrown_by([&] {
+        world.all_reduce(host);
+        world.barrier();
+      });
+      expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+      told.arrive_and_wait();
+      return;
+    }
+    // Both pieces are copied in, then the first one out, which hangs, and the second fails.
+    control.hang("cuMemcpyAsync", 3);
+    control.fail("cuMemcpyAsync", 4, standin::kUnknown);
+    Work work = world.all_reduce(buffer_of(device, stream), async);
+    told.arrive_and_wait();
+    std::this_thread::sleep_for(50ms);
+    EXPECT_FALSE(work.done());
+    control.release();
+    expect_text(thrown_by([&] { work.wait_host(); }), "CUDA's cuMemcpyAsync failed on cuda:1");
+  };
+  on_failing_pair(fails, "5s");
 }
 
 TEST(DeviceFailures, ACopyThatHangsBehindABlockingCallIsTold) {
