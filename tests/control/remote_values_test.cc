@@ -331,6 +331,15 @@ TEST(View, WhoHasLeftStaysSo) {
   EXPECT_FALSE(view.has_left(WorldRank(2)));
 }
 
+TEST(View, NothingMoreIsAskedOfWhoHasLeft) {
+  View view;
+  view.take(at(10, LineState::gone));
+  EXPECT_EQ(view.facts_of(5, WorldRank(1)).asked, Clock::time_point{});
+  view.take({.rank = WorldRank(1), .stamp = 20, .has_left = true});
+  EXPECT_EQ(view.facts_of(5, WorldRank(1)).asked, Clock::time_point::max());
+  EXPECT_EQ(view.facts_of(6, WorldRank(1)).asked, Clock::time_point::max()) << "it never made it";
+}
+
 VoteFrame frame_of(std::uint64_t number, std::vector<int> entries, std::uint64_t term = 1) {
   VoteFrame frame;
   frame.term = term;

@@ -31,12 +31,14 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
 
   control::MemberFacts facts_of(GroupId group, WorldRank rank) const override {
     const Known& known = known_of(rank);
-    control::MemberFacts facts{.has_left_world = known.has_left, .asked = {}};
+    control::MemberFacts facts{
+        .has_left_world = known.has_left,
+        .asked = known.has_left ? Clock::time_point::max() : Clock::time_point{}};
     if (const auto line = known.lines.find(group); line != known.lines.end()) {
       facts.line = line->second.facts;
-      facts.asked = line->second.asked;
+      if (!known.has_left) facts.asked = line->second.asked;
     }
-    facts.meetings = known.meetings;
+    if (!known.has_left) facts.meetings = known.meetings;
     return facts;
   }
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override {

@@ -52,12 +52,16 @@ WaitFacts View::wait_of(WorldRank rank) const {
 
 MemberFacts View::facts_of(GroupId group, WorldRank rank) const {
   const std::lock_guard lock(mutex_);
-  MemberFacts facts{.has_left_world = left_.contains(rank), .asked = {}};
+  // Whoever has left does nothing more, and perhaps nobody is there to answer: its last lines came
+  // before that it has left.
+  const bool has_left = left_.contains(rank);
+  MemberFacts facts{.has_left_world = has_left,
+                    .asked = has_left ? Clock::time_point::max() : Clock::time_point{}};
   if (const auto line = lines_.find({rank, group}); line != lines_.end()) {
     facts.line = line->second.facts;
-    facts.asked = Clock::time_point(Clock::duration(line->second.asked));
+    if (!has_left) facts.asked = Clock::time_point(Clock::duration(line->second.asked));
   }
-  if (const auto meets = meetings_.find(rank); meets != meetings_.end())
+  if (const auto meets = meetings_.find(rank); meets != meetings_.end() && !has_left)
     facts.meetings = meets->second.facts;
   return facts;
 }

@@ -85,7 +85,7 @@ struct MemberFacts {
   bool is_lost = false;                ///< by verdict
   std::optional<LineFacts> line = {};  ///< none: it has not made the group, or made room since
   /// When the question was put that the line answers; but for state, goodbye and failure, which
-  /// come unasked. A member of this host answers always.
+  /// come unasked. A member of this host, or one that has left the world, answers always.
   Clock::time_point asked = Clock::time_point::max();
   std::vector<MeetingFacts> meetings = {};  ///< only where they were asked for
 };
