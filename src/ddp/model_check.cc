@@ -59,6 +59,15 @@ std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescripti
   return by_rank;
 }
 
+/// After it every rank has every description. The first to throw may leave the group meanwhile,
+/// which ends the barrier of the others: what they have to say they know by then.
+void await_all(ProcessGroup& group, Where where) {
+  try {
+    group.barrier({}, where);
+  } catch (const Error&) {
+  }
+}
+
 }  // namespace
 
 std::uint64_t hash_bytes(std::span<const std::byte> bytes, std::uint64_t seed) noexcept {
@@ -98,6 +107,7 @@ void check_same(ProcessGroup& group, const Compared& compared, const ModelDescri
   const auto equals_own = [&](std::uint64_t other) { return other == own_digest; };
   if (std::all_of(digests.begin(), digests.end(), equals_own)) return;
   const ModelDifference difference = first_difference(exchange(group, own, where));
+  await_all(group, where);
   ErrorContext context;
   context.rank = group.rank();
   context.culprits = {difference.rank};

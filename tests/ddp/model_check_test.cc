@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "tutti/test_kit.h"
+
 namespace tutti::ddp {
 namespace {
 
@@ -35,6 +37,26 @@ TEST(ModelCheck, AMissingTensorIsNamed) {
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{shorter, model}).text,
             "rank 0 has nothing, rank 1 has 'parameter b [3] f32'");
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, model}).rank, -1);
+}
+
+/// The first to know throws, and its world goes while it unwinds: the others still learn what differs
+/// and not only that somebody left. Ranks outnumber the cores so that some are late.
+TEST(ModelCheck, EveryRankIsToldOfTheDifferenceThoughTheOthersLeave) {
+  const auto body = [](const test_kit::Rank& me) {
+    ProcessGroup world = init_process_group(me.init);
+    const bool is_last = me.rank == me.world_size - 1;
+    check_same(world, {"the wrapper", "models", "Build the same."},
+               {is_last ? "parameter a [2] f32" : "parameter a [3] f32"}, Where::current());
+    return std::string();
+  };
+  for (int round = 0; round < 40; ++round) {
+    for (const auto& rank : test_kit::collect_ranks(6, body, {.as = test_kit::As::processes})) {
+      ASSERT_TRUE(rank.error) << rank.failure;
+      ASSERT_EQ(rank.error->code(), ErrorCode::kCollectiveMismatch)
+          << "round " << round << ", rank " << rank.rank << ": " << rank.failure;
+      EXPECT_EQ(rank.error->context().culprits, std::vector<int>{5});
+    }
+  }
 }
 
 TEST(ModelCheck, DigestsDifferByOrderAndByBorders) {
