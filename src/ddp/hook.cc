@@ -45,8 +45,10 @@ Work start_mean(const NamedHook& hook, const GradientBucket& bucket, ProcessGrou
 void check_same_hook(ProcessGroup& group, const std::string& owner, const NamedHook& hook,
                      Where where) {
   const std::string line = hook.function ? hook.name : hook.name + " (none)";
-  check_same(group, {owner, "communication hooks", "Set the same one on every rank."}, {line},
-             where);
+  check_same(
+      group,
+      {"set_communication_hook", owner, "communication hooks", "Set the same one on every rank."},
+      {line}, where);
 }
 
 }  // namespace tutti::ddp

@@ -39,10 +39,15 @@ std::string quote(const ModelDescription& description, std::size_t line,
   return fmt::format("'{}'", description[line]);
 }
 
-/// Every rank's description, by rank; only after a difference was found, so cost does not matter.
-std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescription& own,
-                                       Where where) {
-  std::string text = join(own);
+/// What the ranks tell each other, by rank.
+struct Told {
+  std::vector<std::string> hosts;
+  std::vector<ModelDescription> descriptions;
+};
+
+/// Only after a difference was found, so cost does not matter.
+Told exchange(ProcessGroup& group, const ModelDescription& own, Where where) {
+  std::string text = group.host() + "\n" + join(own);
   const std::uint64_t own_count = text.size();
   const auto ranks = static_cast<std::size_t>(group.world_size());
   std::vector<std::uint64_t> counts(ranks);
@@ -52,11 +57,14 @@ std::vector<ModelDescription> exchange(ProcessGroup& group, const ModelDescripti
   std::string all(longest * ranks, '\0');
   group.all_gather(ConstBuffer(text.data(), longest, DType::u8),
                    Buffer(all.data(), all.size(), DType::u8), {}, where);
-  std::vector<ModelDescription> by_rank;
+  Told told;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    by_rank.push_back(split(std::string_view(all).substr(rank * longest, counts[rank])));
+    const std::string_view one = std::string_view(all).substr(rank * longest, counts[rank]);
+    const std::size_t end = one.find('\n');
+    told.hosts.emplace_back(one.substr(0, end));
+    told.descriptions.push_back(split(one.substr(end + 1)));
   }
-  return by_rank;
+  return told;
 }
 
 /// After it every rank has every description. The first to throw may leave the group meanwhile,
@@ -106,11 +114,14 @@ void check_same(ProcessGroup& group, const Compared& compared, const ModelDescri
   group.all_gather(ConstBuffer(own_digest), Buffer(digests), {}, where);
   const auto equals_own = [&](std::uint64_t other) { return other == own_digest; };
   if (std::all_of(digests.begin(), digests.end(), equals_own)) return;
-  const ModelDifference difference = first_difference(exchange(group, own, where));
+  const Told told = exchange(group, own, where);
+  const ModelDifference difference = first_difference(told.descriptions);
   await_all(group, where);
   ErrorContext context;
+  context.op = compared.op;
   context.rank = group.rank();
   context.culprits = {difference.rank};
+  context.host = told.hosts[static_cast<std::size_t>(difference.rank)];
   context.call_site = name_of(where);
   throw Error(ErrorCode::kCollectiveMismatch,
               fmt::format("{}, rank {}: the ranks' {} differ: {}. {}", compared.owner, group.rank(),

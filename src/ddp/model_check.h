@@ -31,6 +31,7 @@ ModelDifference first_difference(std::span<const ModelDescription> by_rank);
 
 /// What is compared, for messages.
 struct Compared {
+  std::string op;      ///< the call, as ErrorContext has it
   std::string owner;   ///< the wrapper
   std::string what;    ///< "models"
   std::string remedy;  ///< a sentence

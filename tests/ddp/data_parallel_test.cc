@@ -135,6 +135,25 @@ TEST(DataParallel, ALastStepThatOneRankGaveUpIsToldToAll) {
   for (const std::string& text : told) EXPECT_EQ(text.find("kCollectiveMismatch: "), 0u) << text;
 }
 
+TEST(DataParallel, TheContextOfAnErrorHasWhatItsTextSays) {
+  on_ranks(1, [](ProcessGroup& world) {
+    const auto net = std::make_shared<torch::nn::Module>();
+    net->register_parameter("weight", torch::zeros({1, 2}).to_sparse());
+    try {
+      DistributedDataParallel(net, world);
+    } catch (const Error& error) {
+      check_contains(error.what(), "DistributedDataParallel 1 (data_parallel_test.cc:");
+      check_contains(error.what(), "), rank 0: weight: sparse tensor");
+      const ErrorContext& context = error.context();
+      check(context.op == "DistributedDataParallel", context.op);
+      check(context.rank == 0, "rank");
+      check_contains(context.call_site, "data_parallel_test.cc:");
+      return;
+    }
+    throw std::runtime_error("nothing was thrown");
+  });
+}
+
 TEST(DataParallel, AWrapperThatWasMovedFromSaysSo) {
   on_ranks(1, [](ProcessGroup& world) {
     Net net = make_net();

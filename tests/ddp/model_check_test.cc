@@ -1,6 +1,7 @@
 #include "ddp/model_check.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <set>
 
@@ -39,22 +40,28 @@ TEST(ModelCheck, AMissingTensorIsNamed) {
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, model}).rank, -1);
 }
 
-/// The first to know throws, and its world goes while it unwinds: the others still learn what differs
-/// and not only that somebody left. Ranks outnumber the cores so that some are late.
+/// The first to know throws, and its world goes while it unwinds: the others still learn what
+/// differs and not only that somebody left. Six ranks are often more than cores: some are late.
 TEST(ModelCheck, EveryRankIsToldOfTheDifferenceThoughTheOthersLeave) {
   const auto body = [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
     const bool is_last = me.rank == me.world_size - 1;
-    check_same(world, {"the wrapper", "models", "Build the same."},
+    check_same(world, {"the call", "the wrapper", "models", "Build the same."},
                {is_last ? "parameter a [2] f32" : "parameter a [3] f32"}, Where::current());
     return std::string();
   };
+  char own_host[256] = {};
+  ASSERT_EQ(::gethostname(own_host, sizeof(own_host) - 1), 0);
   for (int round = 0; round < 40; ++round) {
     for (const auto& rank : test_kit::collect_ranks(6, body, {.as = test_kit::As::processes})) {
       ASSERT_TRUE(rank.error) << rank.failure;
       ASSERT_EQ(rank.error->code(), ErrorCode::kCollectiveMismatch)
           << "round " << round << ", rank " << rank.rank << ": " << rank.failure;
-      EXPECT_EQ(rank.error->context().culprits, std::vector<int>{5});
+      const ErrorContext& context = rank.error->context();
+      EXPECT_EQ(context.culprits, std::vector<int>{5});
+      EXPECT_EQ(context.op, "the call");
+      EXPECT_EQ(context.host, own_host);
+      EXPECT_EQ(context.call_site.find("model_check_test.cc:"), 0u);
     }
   }
 }

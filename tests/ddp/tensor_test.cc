@@ -62,6 +62,24 @@ TEST(TensorBuffer, ARefusalNamesTheLineThatGaveTheTensor) {
   EXPECT_EQ(message_of([&] { read(transposed); }).find(line(__LINE__)), 0u);
 }
 
+TEST(TensorBuffer, TheContextOfARefusalHasWhatItsTextSays) {
+  const torch::Tensor with_holes = torch::zeros({3, 4}).slice(1, 0, 2);
+  const auto context_of = [](const auto& give) {
+    try {
+      give();
+    } catch (const Error& error) {
+      return error.context();
+    }
+    return ErrorContext{};
+  };
+  const auto line = [](int number) { return c10::str("tensor_test.cc:", number); };
+  const ErrorContext dense = context_of([&] { in_memory_order(with_holes); });
+  EXPECT_EQ(dense.call_site, line(__LINE__ - 1));
+  EXPECT_EQ(dense.op, "in_memory_order");
+  const ErrorContext buffer = context_of([&] { Buffer given(with_holes); });
+  EXPECT_EQ(buffer.call_site, line(__LINE__ - 1));
+}
+
 TEST(TensorBuffer, DenseMemoryIsTakenWhereItIsAskedFor) {
   const torch::Tensor transposed = torch::zeros({3, 4}).t();
   EXPECT_EQ(in_memory_order(transposed).count, 12u);

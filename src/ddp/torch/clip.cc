@@ -17,7 +17,7 @@ namespace {
 using c10::str;
 
 [[noreturn]] void refuse_clip(ErrorCode code, const std::string& what) {
-  throw Error(code, "clip_grad_norm_: " + what);
+  throw Error(code, "clip_grad_norm_: " + what, {.op = "clip_grad_norm_"});
 }
 
 void check_arguments(double max_norm, const ClipOptions& options) {

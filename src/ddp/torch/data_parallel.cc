@@ -13,7 +13,8 @@
 namespace tutti::detail {
 namespace {
 
-constexpr std::size_t kPlans = 4;  // sets of parameters whose buckets are kept
+constexpr const char* kOp = "DistributedDataParallel";  // in the context of errors
+constexpr std::size_t kPlans = 4;                       // sets of parameters whose buckets are kept
 
 std::vector<ddp::NamedParameter> named(const torch::nn::Module& module) {
   std::vector<ddp::NamedParameter> all;
@@ -30,6 +31,7 @@ Tensors tensors_of(const torch::nn::Module& module) {
   const auto parameters = module.named_parameters();
   for (const auto& item : parameters) {
     const at::Tensor& tensor = item.value();
+    ddp::dtype_of_tensor(tensor, item.key());  // a sparse one has no strides to describe
     const auto [place, is_new] =
         tensors.index.emplace(tensor.unsafeGetTensorImpl(), tensors.parameters.size());
     tensors.description.push_back(
@@ -37,15 +39,14 @@ Tensors tensors_of(const torch::nn::Module& module) {
                      tensor.requires_grad() ? "" : " without gradient")
                : str("parameter ", item.key(), " shared with ", tensors.names[place->second]));
     if (!is_new) continue;
-    ddp::dtype_of_tensor(tensor, item.key());
     tensors.parameters.push_back(tensor);
     tensors.names.push_back(item.key());
   }
   const auto buffers = module.named_buffers();
   for (const auto& item : buffers) {
     if (!item.value().defined()) continue;
-    tensors.description.push_back(str("buffer ", item.key(), " ", ddp::describe(item.value())));
     ddp::dtype_of_tensor(item.value(), item.key());
+    tensors.description.push_back(str("buffer ", item.key(), " ", ddp::describe(item.value())));
     tensors.buffers.push_back(item.value());
   }
   return tensors;
@@ -90,6 +91,7 @@ Purpose DataParallel::Impl::purpose(const std::string& what, std::uint64_t key) 
 
 void DataParallel::Impl::fail(ErrorCode code, const std::string& what) const {
   ErrorContext context;
+  context.op = kOp;
   context.rank = rank;
   context.call_site = name_of(called_at);
   throw Error(code, str(name(), ", rank ", rank, ": ", what), std::move(context));
@@ -132,7 +134,11 @@ void DataParallel::Impl::attach(std::shared_ptr<torch::nn::Module> wrapped) {
   plan = nullptr;
   plans.clear();
   module = std::move(wrapped);
-  tensors = tensors_of(*module);
+  try {
+    tensors = tensors_of(*module);
+  } catch (const Error& error) {  // says which tensor, not whose
+    fail(error.code(), error.what());
+  }
   latest.reset();
   take_devices();
   refuse_contest(ddp::BackwardWatch::contest_of(tensors.parameters, self()));
@@ -192,9 +198,9 @@ void DataParallel::Impl::check_model() {
                             options.init_sync, " static_graph ", options.static_graph));
   ProcessGroup ranks = group();
   const Purpose for_check = purpose("the comparison of models");
-  ddp::check_same(ranks,
-                  {name(), "models", "Build the same model with the same options on every rank."},
-                  description, at(for_check));
+  ddp::check_same(
+      ranks, {kOp, name(), "models", "Build the same model with the same options on every rank."},
+      description, at(for_check));
   if (!options.init_sync) return;
   const Purpose for_parameters = purpose("the parameters");
   ddp::broadcast_tensors(ranks, tensors.parameters, 0, at(for_parameters));
@@ -329,7 +335,8 @@ DataParallel::~DataParallel() = default;
 DataParallel::Impl& DataParallel::impl() const {
   if (impl_) return *impl_;
   throw Error(ErrorCode::kInvalidArgument,
-              "this DistributedDataParallel has been moved from; use the one that it was moved to");
+              "this DistributedDataParallel has been moved from; use the one that it was moved to",
+              {.op = kOp});
 }
 
 void DataParallel::before_forward(Where where) { impl().forward_begins(where); }

@@ -52,6 +52,7 @@ class NormExchange {
 
   [[noreturn]] void fail(ErrorCode code, const std::string& what) const {
     ErrorContext context;
+    context.op = "SyncBatchNorm";
     context.rank = rank_;
     context.call_site = name_of(made_at_);
     throw Error(code, str(name(), ", rank ", rank_, ": ", what), std::move(context));
@@ -401,7 +402,8 @@ class Conversion {
           ErrorCode::kInvalidArgument,
           str("convert_sync_batch_norm: cannot exchange ", ddp::listed(members_, kListBytes),
               " from outside: only a BatchNorm itself in a Sequential or ModuleList, since "
-              "other code names the type; declare as tutti::SyncBatchNorm there"));
+              "other code names the type; declare as tutti::SyncBatchNorm there"),
+          {.op = "convert_sync_batch_norm", .call_site = name_of(where_)});
     }
     for (const Place& place : places_) exchange(place);
     return places_.size();

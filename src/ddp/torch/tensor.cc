@@ -37,14 +37,15 @@ std::shared_ptr<const void> retain_tensor(const void* source) {
 }
 
 /// Refusals of `body` get to know the line that gave the tensor; what is taken costs nothing more.
+/// `op` is the call, if it is known.
 template <class Body>
-Buffer given_at(const Where& where, const Body& body) {
+Buffer given_at(const Where& where, const char* op, const Body& body) {
   try {
     return body();
   } catch (const Error& error) {
     const std::string line = name_of(where);
-    if (line.empty()) throw;
-    throw Error(error.code(), str(line, ": ", error.what()));
+    throw Error(error.code(), line.empty() ? error.what() : str(line, ": ", error.what()),
+                {.op = op, .call_site = line});
   }
 }
 
@@ -116,7 +117,7 @@ void broadcast_tensors(ProcessGroup& group, std::span<const at::Tensor> tensors,
 
 Buffer BufferTraits<torch::Tensor>::buffer(const torch::Tensor& tensor, const Where& where) {
   constexpr const char* kWhat = "tensor as buffer";
-  return ddp::given_at(where, [&] {
+  return ddp::given_at(where, "", [&] {
     const DType dtype = ddp::dtype_of_tensor(tensor, kWhat);
     if (!tensor.is_contiguous()) {
       ddp::refuse(
@@ -136,7 +137,7 @@ ConstBuffer BufferTraits<torch::Tensor>::const_buffer(const torch::Tensor& tenso
 
 Buffer in_memory_order(const torch::Tensor& tensor, const Where& where) {
   constexpr const char* kWhat = "in_memory_order";
-  return ddp::given_at(where, [&] {
+  return ddp::given_at(where, kWhat, [&] {
     const DType dtype = ddp::dtype_of_tensor(tensor, kWhat);
     if (!tensor.is_non_overlapping_and_dense()) {
       ddp::refuse(ErrorCode::kInvalidArgument, kWhat,
