@@ -1,5 +1,14 @@
 # One table at the end of configure: component, state, why.
-message(STATUS "tutti ${PROJECT_VERSION} (${TUTTI_COMMIT}), ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}")
+set(tutti_build_type "${CMAKE_BUILD_TYPE}")
+if(CMAKE_CONFIGURATION_TYPES)
+  list(JOIN CMAKE_CONFIGURATION_TYPES " or " tutti_build_type)
+elseif(NOT CMAKE_BUILD_TYPE)  # of a project around this one: its choice, where it made one
+  set(tutti_build_type "no build type")
+  if(NOT CMAKE_CXX_FLAGS MATCHES "(^| )-O[1-3sf]")
+    string(APPEND tutti_build_type ": not optimised; -DCMAKE_BUILD_TYPE=Release")
+  endif()
+endif()
+message(STATUS "tutti ${PROJECT_VERSION} (${TUTTI_COMMIT}), ${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}, ${tutti_build_type}")
 get_property(tutti_summary GLOBAL PROPERTY TUTTI_SUMMARY)
 foreach(line ${tutti_summary})
   message(STATUS "  ${line}")

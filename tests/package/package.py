@@ -58,10 +58,14 @@ def main():
     sh(["cmake", "-S", work / "user", "-B", work / "user-build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}"])
     sh(["cmake", "--build", work / "user-build"])
     run_example(tutti, work / "user-build/one_to_many", environment, f"find_package, {options.linkage}")
-    absent = subprocess.run(["cmake", "-S", source / "tests/package/absent", "-B", work / "absent-build",
-                             f"-DCMAKE_PREFIX_PATH={prefix}"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if absent.returncode == 0 or "built without its component 'torch'" not in absent.stdout.replace("\n", " "):
-        sys.exit(f"package: find_package of an absent component must fail and say why:\n{absent.stdout}")
+    for component, reason in {"torch": "built without its component 'torch'",
+                              "gloo": "no component 'gloo': it has torch and test_kit. Backends are none"}.items():
+        shutil.rmtree(work / "absent-build", ignore_errors=True)
+        absent = subprocess.run(["cmake", "-S", source / "tests/package/absent", "-B", work / "absent-build",
+                                 f"-DCOMPONENT={component}", f"-DCMAKE_PREFIX_PATH={prefix}"],
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if absent.returncode == 0 or reason not in " ".join(absent.stdout.split()):
+            sys.exit(f"package: find_package of an absent component must fail and say why:\n{absent.stdout}")
 
     # A backend of one's own, loaded by name, against the conformance suite.
     if options.linkage == "shared":
@@ -92,8 +96,11 @@ def main():
         "cmake_minimum_required(VERSION 3.25)\nproject(user CXX)\n"
         f"add_subdirectory({source} tutti)\nadd_executable(one_to_many {work}/user/main.cc)\n"
         "target_link_libraries(one_to_many PRIVATE tutti::tutti)\n")
-    sh(["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", *flags, shared,
-        "-DTUTTI_WITH_TORCH=OFF", "-DTUTTI_WITH_PYTHON=OFF"])
+    as_part = ["cmake", "-S", work / "sub", "-B", work / "sub-build", "-G", "Ninja", shared, "-DTUTTI_WITH_TORCH=OFF",
+               "-DTUTTI_WITH_PYTHON=OFF"]
+    for given, told in ([], True), (["-DCMAKE_CXX_FLAGS=-O2"], False), (["-DCMAKE_CXX_FLAGS=", *flags], False):
+        if ("not optimised; -DCMAKE_BUILD_TYPE=Release" in sh([*as_part, *given])) != told:
+            sys.exit(f"package: add_subdirectory with {given}: the summary must say whether the build is optimised")
     sh(["cmake", "--build", work / "sub-build"])
     run_example(tutti, work / "sub-build/one_to_many", environment, f"add_subdirectory, {options.linkage}")
 
