@@ -67,6 +67,7 @@ Backend::Backend(const c10d::DistributedBackendOptions& options)
 Backend::Call Backend::call(Type type, const char* title, bool is_async, milliseconds timeout,
                             const Tensors& inputs, const Tensors& outputs) {
   const bool is_message = c10d::isP2POp(type);  // which no number counts
+  end_left_batch();
   const std::lock_guard lock(batching_);
   if (batch_ && batch_->thread == std::this_thread::get_id()) {
     Tensors& all = batch_->work->outputs();
@@ -168,6 +169,17 @@ Backend::Ref<Work> Backend::end_batch() {
   if (!batch) return {};
   batch->work->begin(std::move(batch->works));
   return batch->work;
+}
+
+/// One that an exception has left would take in all later calls of its thread, and never end.
+void Backend::end_left_batch() {
+  bool was_left = false;
+  {
+    const std::lock_guard lock(batching_);
+    was_left = batch_ && batch_->thread == std::this_thread::get_id() &&
+               batch_->work->was_awaited_too_early();
+  }
+  if (was_left) end_batch();
 }
 
 Backend::CallTimeout Backend::timeout_or_own(milliseconds timeout) const {

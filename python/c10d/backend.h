@@ -141,6 +141,7 @@ class Backend final : public c10d::Backend {
   Ref<c10d::Work> hand_over(Call& call, std::vector<tutti::Work> works);
   /// Begins what there is of a coalesced call; null where there is none.
   Ref<Work> end_batch();
+  void end_left_batch();
   void check_list(const std::vector<Tensors>& lists, const at::Tensor& one) const;
 
   /// What startCoalescing has begun: calls of its thread are parts of it.

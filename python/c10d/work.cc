@@ -181,9 +181,12 @@ bool Work::wait(std::chrono::milliseconds timeout) {
       group_->note(error);
     }
   }
-  TORCH_CHECK(isCompleted(),
+  const bool has_begun = isCompleted();
+  if (!has_begun) awaited_too_early_ = true;
+  TORCH_CHECK(has_begun,
               "tutti: part of a coalesced call, which has not ended: wait for the "
-              "Work of the whole call");
+              "Work of the whole call. If an exception has left that call, the next call on this "
+              "group ends it, and is no part of it");
   inside.pause_at_end();  // the future may call back
   // Who has waited may look at the future next.
   state_->complete_future();

@@ -1,6 +1,7 @@
 // An operation of Tutti's as c10d's Work.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,9 @@ class Work final : public c10d::Work {
   MessageInfo& add_info();
   /// All of `works` have to end; with none it has ended.
   void begin(std::vector<tutti::Work> works);
+  /// Somebody has waited for it in vain before it had begun: its coalesced call was left, most
+  /// likely by an exception, or is used wrongly.
+  bool was_awaited_too_early() const { return awaited_too_early_; }
 
   bool isCompleted() override;
   bool isSuccess() const override;
@@ -66,6 +70,7 @@ class Work final : public c10d::Work {
   const std::string_view title_;  // "all_reduce"
   std::uint64_t seq_;
   std::chrono::milliseconds timeout_;
+  std::atomic<bool> awaited_too_early_ = false;
 };
 
 }  // namespace tutti::python

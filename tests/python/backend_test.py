@@ -101,6 +101,9 @@ class Backend(Ranks):
     def test_refused_part(self):
         self.check("refused_part")
 
+    def test_left_part(self):
+        self.check("left_part")
+
     def test_another_order(self):
         self.check("another_order", 3)
 

@@ -234,6 +234,21 @@ def refused_part():
     dist.destroy_process_group()
 
 
+def left_part():
+    """A coalesced call that an exception leaves fails what is waited for next, and takes in nothing more."""
+    init()
+    x, y = torch.ones(2), torch.ones(2)
+    with refused(KeyError, "no batch"):
+        with dist._coalescing_manager(device=torch.device("cpu")):
+            dist.broadcast(x, 0, async_op=True)
+            raise KeyError("no batch")
+    with refused(RuntimeError, "an exception has left that call"):
+        dist.broadcast(y, 0)
+    dist.broadcast(y, 0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
 def another_order():
     """Ranks of a group that are not in the order of the world."""
     init()
