@@ -366,7 +366,10 @@ class Membership::State::Farewell final : public Patience {
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
     *next = now + kLongestBackoff;
     if (state_.adopt_failure() || find_difference()) return Verdict::keep_waiting;
-    if (deadline_.expired(now)) return all_have_left() ? Verdict::keep_waiting : Verdict::give_up;
+    if (deadline_.expired(now)) {
+      late_ = absent();
+      return late_.empty() ? Verdict::keep_waiting : Verdict::give_up;
+    }
     if (deadline_.left(now) < kAnswersSoon) state_.members.ask(absent());  // for the error's words
     *next = std::min(after(now, deadline_.left(now)), now + kLook);
     return Verdict::keep_waiting;
@@ -399,6 +402,8 @@ class Membership::State::Farewell final : public Patience {
       if (!has_left(member)) found.push_back(member);
     return found;
   }
+  /// Members that had not left when the time was over; they may have done so since.
+  const std::vector<int>& late() const noexcept { return late_; }
   /// True: a disagreement was found, or a failure that explains it; the group has failed.
   bool find_difference() {
     const auto finding = compare_goodbyes(state_.members.read());
@@ -411,6 +416,7 @@ class Membership::State::Farewell final : public Patience {
 
   State& state_;
   int missing_ = 0;  ///< member that had not left
+  std::vector<int> late_;
   Deadline deadline_;
   std::optional<Clock::time_point> shown_;  ///< since when somebody shows a failure
 };
@@ -454,7 +460,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   if (result == WaitResult::ready) return;
 
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
-  context.culprits = farewell.absent();
+  context.culprits = farewell.late();
   context.host = state.host_of_first(context.culprits);
   const std::string who =
       ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");
