@@ -200,7 +200,7 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
                          (state != State::left && is_off);
     if (host == roster_.own_host() || !is_lost) continue;
     losses.out.insert(host);
-    if (state != State::dead) unreachable.push_back(roster_.host(host).name);
+    if (state != State::dead) unreachable.push_back(name_apart(host));
     for (const WorldRank rank : roster_.host(host).ranks)
       if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);
   }
@@ -210,6 +210,16 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
   if (!unreachable.empty()) losses.verdict.text = out_of_reach(unreachable);
 }
 
+/// A host's name; where others have the same one, with its first rank.
+std::string Relay::name_apart(int host) const {
+  const std::string& name = roster_.host(host).name;
+  for (int other = 0; other < roster_.host_count(); ++other) {
+    if (other == host || roster_.host(other).name != name) continue;
+    return fmt::format("{} (of rank {})", name, roster_.host(host).ranks.front().value);
+  }
+  return name;
+}
+
 /// That processes were lost with the way to them, and may live.
 std::string Relay::out_of_reach(const std::vector<std::string>& hosts) const {
   constexpr std::size_t kMost = 16;
@@ -217,7 +227,7 @@ std::string Relay::out_of_reach(const std::vector<std::string>& hosts) const {
   return fmt::format(
       "{} and {}{} do not reach each other (nothing was acknowledged for 2 s): the network or a "
       "host is down, and processes on the other side may live and go on by themselves",
-      roster_.host(roster_.own_host()).name,
+      name_apart(roster_.own_host()),
       fmt::join(hosts.begin(), hosts.begin() + static_cast<std::ptrdiff_t>(named), ", "),
       hosts.size() == named ? "" : fmt::format(" and {} more", hosts.size() - named));
 }

@@ -43,6 +43,7 @@ class Relay {
   bool step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next);
   std::optional<Entry> find_want(const std::vector<HostFacts>& facts) const;
   void add_losses(const std::vector<HostFacts>& facts, Entry& losses) const;
+  std::string name_apart(int host) const;
   std::string out_of_reach(const std::vector<std::string>& hosts) const;
   std::vector<WorldRank> lost_here() const;
   void tell_own_ranks(bool is_held_up);

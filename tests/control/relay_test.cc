@@ -110,7 +110,8 @@ struct Rank {
 
 /// A host with two ranks.
 struct OneHost {
-  explicit OneHost(int own) : roster(two_hosts(own)) {}
+  explicit OneHost(int own) : OneHost(two_hosts(own)) {}
+  explicit OneHost(Roster given) : roster(std::move(given)) {}
   /// Its first rank was the relay, and has left without entering what was chosen.
   void has_had_a_relay(std::uint64_t number, const Verdict& last,
                        const std::vector<WorldRank>& lost_before) {
@@ -260,6 +261,16 @@ TEST(Relay, NothingOfItsRanksIsToldToAHostThatHasParted) {
   host.first.owner.slot().state.store(RankState::left);
   host.second.tick(6000ms);
   EXPECT_TRUE(host.second.links.parted.contains(1)) << "the next relay as well";
+}
+
+TEST(Relay, HostsOfOneNameAreToldApart) {
+  OneHost host(Roster({{"vm", world_ranks({0, 1})}, {"vm", world_ranks({2, 3})}}, 0));
+  host.first.links.known[1].state = HostFacts::State::cut;
+  for (auto at = 0ms; at < 5000ms && !host.first.entry(1); at += 20ms) host.first.tick(at);
+  ASSERT_TRUE(host.first.entry(1));
+  EXPECT_TRUE(host.first.entry(1)->text.starts_with(
+      "vm (of rank 0) and vm (of rank 2) do not reach each other"))
+      << host.first.entry(1)->text;
 }
 
 TEST(Relay, TwoHostsEnterTheSame) {
