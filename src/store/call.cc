@@ -100,7 +100,7 @@ void check_limits(const Call& call) {
   }
   std::size_t total = 0;
   for (const std::string& key : call.keys) {
-    if (key.empty()) fail("an empty key");
+    if (key.empty()) fail("an empty key: give one of at least one byte");
     if (key.size() > kMaxKeyBytes) {
       fail(fmt::format("key {} of {} bytes, at most {} are taken", quote(key), key.size(),
                        kMaxKeyBytes));

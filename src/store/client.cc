@@ -94,15 +94,17 @@ void SocketStore::lose(std::string_view why) {
   const std::string text =
       is_out_of_reach_
           ? fmt::format(
-                "the {} is out of reach, and no group can be made without it: {} and its "
-                "host do not reach each other (nothing was acknowledged for 2 s), the "
-                "network or that host is down. Start the job again when they do",
+                "the {} is out of reach with what was stored in it, and no group can be made "
+                "without it: {} and its host do not reach each other (nothing was acknowledged "
+                "for 2 s), the network or that host is down. Start all that use it again when "
+                "they do",
                 place_, net::own_host_name())
           : fmt::format(
-                "the {} is gone ({}), and no group can be made without it: the process "
-                "that served it (of a job started by hand rank 0, else the launcher) has "
-                "ended or closed it, or its host cannot be reached. See why, then start the "
-                "job again",
+                "the {} is gone ({}) with what was stored in it, and no group can be made "
+                "without it: the process that served it (of make_tcp_store the one with "
+                "is_server, of a job started by hand rank 0, else the launcher) has ended or "
+                "closed it, or its host cannot be reached. See why, then start all that use it "
+                "again",
                 place_, why);
   loss_ = Error(ErrorCode::kSystem, text, {.op = "store"});
   changed_.notify_all();

@@ -54,7 +54,10 @@ class PrefixStore final : public Store {
  private:
   std::string below(std::string_view key) const {
     // Without this an empty key would be accepted here and nowhere else.
-    if (key.empty()) throw Error(ErrorCode::kInvalidArgument, "store: an empty key");
+    if (key.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "prefix store: an empty key: give one of at least one byte");
+    }
     return prefix_ + std::string(key);
   }
   std::vector<std::string> below(std::span<const std::string> keys) const {

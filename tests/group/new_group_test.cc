@@ -498,9 +498,10 @@ TEST(NewGroup, NoneIsMadeOnceRank0IsDead) {
     EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{0}) << outcome.error->what();
     expect_text(
         *outcome.error,
-        ", and no group can be made without it: the process that served "
-        "it (of a job started by hand rank 0, else the launcher) has "
-        "ended or closed it, or its host cannot be reached. See why, then start the job again");
+        " with what was stored in it, and no group can be made without it: the process that served "
+        "it (of make_tcp_store the one with is_server, of a job started by hand rank 0, else the "
+        "launcher) has ended or closed it, or its host cannot be reached. See why, then start all "
+        "that use it again");
   }
 }
 

@@ -192,7 +192,8 @@ TEST_P(StoreConformance, LimitsAreNamedAndHarmless) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
     expect_text(error, says);
   };
-  refused([&] { at(0).set("", "v"); }, "empty key");
+  refused([&] { at(0).set("", "v"); }, "store");
+  refused([&] { at(0).set("", "v"); }, "an empty key: give one of at least one byte");
   refused([&] { at(0).set(std::string(4097, 'k'), "v"); }, "4096");
   refused([&] { at(0).set("k", std::string((16 << 20) + 1, 'v')); }, "16777216");
   const std::vector<std::string> many(4097, "k");

@@ -67,7 +67,10 @@ TEST(TcpStore, ThePortIsFreeOnceTheServerHasGone) {
     const auto client = make_tcp_store({.host = "127.0.0.1", .port = port});
     client->set("k", "v");
     server.reset();
-    EXPECT_EQ(thrown_by([&] { client->get("k"); }).code(), ErrorCode::kSystem);
+    const Error gone = thrown_by([&] { client->get("k"); });
+    EXPECT_EQ(gone.code(), ErrorCode::kSystem);
+    expect_text(gone, "of make_tcp_store the one with is_server");
+    expect_text(gone, "See why, then start all that use it again");
   }
 }
 
