@@ -109,7 +109,9 @@ using FailureCallback = std::function<void(const Error&)>;
 ///
 /// Shape     `count` is the number of elements each rank contributes or receives in all_gather,
 ///           gather, scatter, reduce_scatter and all_to_all, and of the whole buffer elsewhere.
-///           In-place forms take the whole buffer; rank r's part begins at r * count.
+///           In-place forms take the whole buffer; rank r's part begins at r * count. Where only
+///           the root has a whole (output of gather, input of scatter), others pass Buffer() or
+///           ConstBuffer(), not {}.
 /// Lifetime  Move-only. Works and the world's groups must not outlive what made them. The
 ///           destructor closes within 2 s and never throws; while an exception unwinds it aborts at
 ///           once.

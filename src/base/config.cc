@@ -266,10 +266,12 @@ void check_names(const Settings& options) {
   for (const auto& [name, text] : options) {
     if (std::find(names.begin(), names.end(), name) != names.end()) continue;
     const std::string guess = nearest(name, names);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("\"{}\" is not a setting{}; the settings are {}", name,
-                            guess.empty() ? "" : fmt::format(", did you mean \"{}\"?", guess),
-                            fmt::join(names, ", ")));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("\"{}\" is not a setting{} {}", name,
+                    guess.empty() ? "; the settings are"
+                                  : fmt::format(", did you mean \"{}\"? The settings are", guess),
+                    fmt::join(names, ", ")));
   }
 }
 

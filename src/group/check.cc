@@ -72,7 +72,10 @@ Objection check_ranks(const Request& request, int group_size) {
     }
   }
   if (is_message(request.op) && request.message.tag < 0) {
-    return fmt::format("tag {} is negative", request.message.tag);
+    return fmt::format("tag {} is negative: tags begin at 0{}", request.message.tag,
+                       request.op == Op::recv
+                           ? ", and a recv names one (the rank it comes from may be kAnyRank)"
+                           : "");
   }
   return {};
 }

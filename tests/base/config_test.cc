@@ -107,6 +107,16 @@ TEST(Nearest, IsCloseForTheLengthOfTheWord) {
     EXPECT_EQ(nearest(word, names), found) << word;
 }
 
+TEST(Config, UnknownSettingIsToldWithTheOnesThereAre) {
+  const std::string near = rejection({{"tiemout", "5"}}, {});
+  EXPECT_TRUE(contains(near,
+                       "\"tiemout\" is not a setting, did you mean \"timeout\"? The settings "
+                       "are "))
+      << near;
+  const std::string far = rejection({{"qqqqqqqqqq", "5"}}, {});
+  EXPECT_TRUE(contains(far, "\"qqqqqqqqqq\" is not a setting; the settings are ")) << far;
+}
+
 TEST(Config, ValueThatDoesNotParseNamesItsSource) {
   const std::string option = rejection({{"timeout", "soon"}}, {});
   EXPECT_TRUE(contains(option, "setting \"timeout\"") && contains(option, "\"soon\"")) << option;

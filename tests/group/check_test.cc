@@ -104,7 +104,10 @@ TEST_F(CheckTest, RankOutOfRangeIsNamed) {
 TEST_F(CheckTest, NegativeTagIsRefused) {
   Request request = make(Op::recv, {}, small_, 2, 0);
   request.message.tag = -5;
-  expect_objection(request, "tag -5 is negative");
+  expect_objection(request, "tag -5 is negative: tags begin at 0, and a recv names one");
+  request = make(Op::send, small_, {}, 2, 0);
+  request.message.tag = -1;
+  expect_objection(request, "tag -1 is negative: tags begin at 0");
 }
 
 TEST_F(CheckTest, NullWithElementsIsRefused) {
