@@ -141,16 +141,30 @@ void Job::take(const Event& event) {
     }
     case Event::Kind::guard_gone:  // its keeper ends everything, unless it is stopped again
       if (running_count() == 0) return;
-      has_keeper_died_ = has_keeper_died_ || !is_forced_;
+      keeper_died();
       forced_at_ = std::min(forced_at_, after(Clock::now(), kEndsAlone));
       return;
     case Event::Kind::keeper_gone:  // the kernel has killed its ranks
-      has_keeper_died_ = has_keeper_died_ || (running_count() > 0 && !is_forced_);
+      if (running_count() > 0) keeper_died();
       for (int rank = 0; rank < options_.world_size; ++rank) {
         if (!of_rank(states_, rank).wait_status) rank_ended(rank, W_EXITCODE(0, SIGKILL));
       }
       return;
   }
+}
+
+/// It, or its guard, by another hand than ours, and those who run will end by that. It is the
+/// reason if there was none before.
+void Job::keeper_died() {
+  if (is_forced_) return;
+  has_keeper_died_ = true;
+  const std::lock_guard lock(mutex_);
+  for (RankState& rank : states_) rank.is_asked = rank.is_asked || !rank.wait_status;
+  if (ended_by_ != EndedBy::nobody || outcome_.failed()) return;
+  ended_by_ = EndedBy::keeper_death;
+  why_ =
+      "the keeper of its ranks, or its guard, was killed, and they with it; or there was no "
+      "process left for it";
 }
 
 /// Whom a rank blames that has ended: by the board, else by what it threw.
@@ -238,7 +252,7 @@ void Job::begin_end(Clock::time_point now) {
   const std::string reason = reason_to_end();
   if (options_.start == Start::thread) server_->fail(Error(ErrorCode::kAborted, reason));
   ranks_->ask(reason);
-  forced_at_ = after(now, options_.grace);
+  forced_at_ = std::min(forced_at_, after(now, options_.grace));  // sooner without a guard
 }
 
 void Job::act(Clock::time_point now) {

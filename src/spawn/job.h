@@ -24,7 +24,7 @@
 namespace tutti::spawning {
 
 /// Why a job was ended that no rank had ended by a failure.
-enum class EndedBy : std::uint8_t { nobody, program, timeout, late_start, signal };
+enum class EndedBy : std::uint8_t { nobody, program, timeout, late_start, signal, keeper_death };
 
 /// What is known of one rank.
 struct RankState {
@@ -71,6 +71,7 @@ class Job {
   void step();
   void take(const Event& event);
   void rank_ended(int rank, int wait_status);
+  void keeper_died();
   std::vector<int> culprits_of(int rank) const;
   void act(Clock::time_point now);
   void begin_end(Clock::time_point now);

@@ -43,7 +43,7 @@ class Processes : public Ranks {
   /// By the guard: a keeper that does not answer goes with its ranks.
   void force() override {
     keeper_.end();
-    if (has_guard_ended_ && keeper_.channel) ::kill(keeper_pid_.load(), SIGKILL);
+    if (has_guard_ended_) signal_keeper(SIGKILL);
   }
   bool finish() override;
   std::string leave_behind() override {
@@ -53,6 +53,7 @@ class Processes : public Ranks {
   }
 
  private:
+  void signal_keeper(int signal_number) const noexcept;
   bool has_guard_just_ended();
   std::vector<Event> read_notes();
 
@@ -70,6 +71,12 @@ Processes::~Processes() {
   }
 }
 
+/// The guard may have ended before there was one: 0 would be all of this program's group.
+void Processes::signal_keeper(int signal_number) const noexcept {
+  const pid_t keeper = keeper_pid_.load();
+  if (keeper_.channel && keeper > 0) ::kill(keeper, signal_number);
+}
+
 bool Processes::has_guard_just_ended() {
   net::Watch watch{.fd = has_guard_ended_ ? -1 : keeper_.lifeline.get(), .want_read = true};
   Deadline now = Deadline::after(0ms);
@@ -81,7 +88,7 @@ std::vector<Event> Processes::read() {
   const bool is_guard_gone = has_guard_just_ended();
   if (is_guard_gone) {
     has_guard_ended_ = true;
-    if (keeper_.channel) ::kill(keeper_pid_.load(), SIGCONT);
+    signal_keeper(SIGCONT);
   }
   std::vector<Event> events = read_notes();  // ranks may have ended before it
   if (is_guard_gone) events.push_back({Event::Kind::guard_gone});

@@ -85,7 +85,11 @@ Error make(const Ended& ended, ErrorCode code, std::vector<int> culprits, const 
   context.host = net::own_host_name();
   const std::string left =
       ended.left.empty() ? "" : fmt::format("; what does not end is left: {}", ended.left);
-  const std::string whole = fmt::format("spawn at {}: {}{}", context.call_site, text, left);
+  const bool has_died_later = ended.has_keeper_died && ended.by != EndedBy::keeper_death;
+  const std::string_view later =
+      has_died_later ? "; then the keeper of its ranks, or its guard, was killed" : "";
+  const std::string whole =
+      fmt::format("spawn at {}: {}{}{}", context.call_site, text, later, left);
   return Error(code, whole, std::move(context));
 }
 
@@ -202,12 +206,6 @@ std::string fate_of(const Ended& ended, int rank) {
 }
 
 std::optional<Error> failure_of(const Ended& ended) {
-  if (ended.has_keeper_died) {
-    return make(
-        ended, ErrorCode::kSystem, {},
-        "the keeper of its ranks, or its guard, was killed, and they with it; or there was no "
-        "process left for it");
-  }
   // What came before it was asked to end is the reason, if anything did.
   const std::optional<int> root = ended.outcome.root_cause();
   if (root && is_failed(ended, *root) && !of_rank(ended.states, *root).is_asked) {
@@ -216,6 +214,7 @@ std::optional<Error> failure_of(const Ended& ended) {
   if (ended.by == EndedBy::timeout || ended.by == EndedBy::late_start) return of_time(ended);
   if (ended.by == EndedBy::program || ended.by == EndedBy::signal)
     return make(ended, ErrorCode::kAborted, {}, ended.why);
+  if (ended.by == EndedBy::keeper_death) return make(ended, ErrorCode::kSystem, {}, ended.why);
   if (std::optional<Error> untold = of_untold(ended)) return untold;
   // The root may have ended well, and left others without it. Who was asked to end says nothing.
   for (const bool was_asked : {false, true}) {
