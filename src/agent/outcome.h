@@ -53,8 +53,8 @@ inline constexpr int kTimedOutCode = 124;  ///< as of timeout(1)
 struct Ending {
   bool timed_out = false;
   bool rendezvous_failed = false;
-  bool keeper_died = false;
-  int signal_number = 0;  ///< forwarded to the ranks before any of them failed
+  bool keeper_died = false;  ///< or its guard, before any rank failed or was asked to end
+  int signal_number = 0;     ///< forwarded to the ranks before any of them failed
 };
 
 class Outcome {

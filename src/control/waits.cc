@@ -438,7 +438,8 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
     throw state.close_error(where);
   }
   const std::string site = name_of(where);
-  state.host->own.publish_closing(state.id, site.empty() ? "the destructor" : "close at " + site);
+  const std::string call = site.empty() ? "the destructor" : "close at " + site;
+  state.host->own.publish_closing(state.id, call);
   state.line.say_goodbye(last_seq, chain);
   state.line.set_state(LineState::closing);
   notify_all();
@@ -454,13 +455,20 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
              (state.adopt_failure() || farewell.find_difference() || state.adopt_failure());
   } while (result == WaitResult::ready && !failed && farewell.awaits_cause());
   if (failed) state.await_cause();
+  const std::vector<int>& late = farewell.late();
+  if (result == WaitResult::gave_up) {  // for whoever asks later, when they may have left
+    std::vector<int> in_world;
+    for (const int member : late) in_world.push_back(state.members.world_rank_of(member).value);
+    state.host->own.publish_closing(
+        state.id, fmt::format("{} ({} had not left)", call, ranks_text(in_world)));
+  }
   // Only now: a member that sees this makes room for another group.
   state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
   if (failed || state.abort_word.load() != kRunning) throw state.close_error(where);
   if (result == WaitResult::ready) return;
 
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
-  context.culprits = farewell.late();
+  context.culprits = late;
   context.host = state.host_of_first(context.culprits);
   const std::string who =
       ranks_text(context.culprits) + (context.culprits.size() == 1 ? " has" : " have");

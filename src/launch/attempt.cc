@@ -221,11 +221,17 @@ void Attempt::on(Host&, const Ended& ended) {
   // Without a world it could write on no board that it had been told of a failed rendezvous.
   const int lost = gathering_.lost_rank();
   if (lost >= 0 && exit.culprits.empty() && !gathering_.has_met(exit.rank)) exit.culprits = {lost};
+  const std::vector<int> awaited = gathering_.awaited_by(exit.rank);
+  if (exit.doing.empty() && !awaited.empty()) {
+    exit.doing = "waited in init_process_group for " + ranks_text(awaited);
+  }
   outcome_.add(std::move(exit));
 }
 
 void Attempt::on(Host&, const KeeperDied& died) {
-  ending_.keeper_died = true;
+  const bool has_failed = outcome_.failed() || ending_.rendezvous_failed || phase_ >= Phase::ending;
+  ending_.keeper_died = !has_failed;  // else what came before is the reason
+  for (Rank& rank : ranks_) rank.asked_by.push_back(SIGKILL);  // by the kernel, or the guard
   console_.say(
       fmt::format("tutti: the keeper (pid {}) or its guard (pid {}) died; killing what is left of "
                   "the job",

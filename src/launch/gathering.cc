@@ -49,6 +49,11 @@ Gathering::Attendance Gathering::attendance() const {
   return found;
 }
 
+std::vector<int> Gathering::awaited_by(int rank) const {
+  const Rank& state = of_rank(ranks_, rank);
+  return state.has_joined && !state.has_met ? attendance().missing : std::vector<int>{};
+}
+
 std::optional<std::string> Gathering::judge(Clock::time_point now) {
   if (first_join_ == Clock::time_point{} || lost_rank_ >= 0) return std::nullopt;
   const Attendance found = attendance();

@@ -25,6 +25,8 @@ class Gathering {
   void ended(int rank, int wait_status);
 
   bool has_met(int rank) const;
+  /// Of one that has joined, and whose world is not complete: who runs and has not joined.
+  std::vector<int> awaited_by(int rank) const;
   /// The lost rank for which others wait; -1: none, or not yet said.
   int lost_rank() const noexcept { return lost_rank_; }
 

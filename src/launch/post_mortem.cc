@@ -27,8 +27,11 @@ std::string fate_of(const agent::RankExit& exit) {
   }
   // A rank that ended well had nothing left to do, whatever its last failed group shows.
   if (exit.doing.empty() || !agent::is_abnormal(exit.wait_status)) return fate;
-  const bool is_present = exit.doing.starts_with("is "), is_past = exit.doing.starts_with("was ");
-  return exit.doing.substr(is_present ? 3 : is_past ? 4 : 0) + "; " + fate;
+  // Of several ranks as of one.
+  for (const std::string_view verb : {"is ", "was ", "has "}) {
+    if (exit.doing.starts_with(verb)) return exit.doing.substr(verb.size()) + "; " + fate;
+  }
+  return exit.doing + "; " + fate;
 }
 
 /// One line for all ranks that did and ended the same; without `culprit` (-1: everybody's).

@@ -278,6 +278,29 @@ int wait_in_vain(bool chosen) {
   hold();
 }
 
+/// All but the chosen one give up waiting for it.
+int give_up_close(bool chosen) {
+  auto world = tutti::init_process_group();
+  world.barrier();
+  if (chosen) hold();
+  try {
+    world.close(2s);
+  } catch (const tutti::Error& error) {
+    return error.code() == tutti::ErrorCode::kTimeout ? 5 : 6;
+  }
+  return 7;
+}
+
+int give_up_init(bool chosen) {
+  if (chosen) hold();
+  try {
+    tutti::init_process_group();
+  } catch (const tutti::Error& error) {
+    return error.code() == tutti::ErrorCode::kTimeout ? 5 : 6;
+  }
+  return 7;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -299,6 +322,8 @@ int main(int argc, char** argv) {
   if (mode == "unwind") return unwind(chosen, value == "busy");
   if (mode == "wait-in-vain") return wait_in_vain(chosen);
   if (mode == "leave-init") return leave_init(chosen);
+  if (mode == "give-up-close") return give_up_close(chosen);
+  if (mode == "give-up-init") return give_up_init(chosen);
   if (mode == "openmp") return with_openmp(value);
   if (mode == "without-root") return without_root();
   if (mode == "refuse-pidfd") return refuse_pidfd(argv + 2);

@@ -30,6 +30,21 @@ TEST(PostMortem, ARankWithoutAProcessWasNotStarted) {
   EXPECT_EQ(reason_of(report, outcome), "rank 0: could not be started after 0.1 s");
 }
 
+TEST(PostMortem, WhatSeveralRanksDidHasNoVerbOfOne) {
+  JobReport report{
+      .host = "node-0", .lasted = std::chrono::milliseconds(100), .ending = {}, .exit_code = 3};
+  agent::Outcome outcome;
+  for (const int rank : {0, 1, 2}) {
+    agent::RankExit exit{.rank = rank, .wait_status = W_EXITCODE(3, 0)};
+    if (rank > 0) exit.doing = "has completed no collective yet";
+    report.ranks.push_back({.rank = rank, .pid = 7, .exit = exit, .last_lines = {}});
+    outcome.add(exit);
+  }
+  const Lines lines = post_mortem(report, outcome);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_EQ(lines[1], "  others: ranks 1-2: completed no collective yet; exit code 3");
+}
+
 TEST(PostMortem, ASignalBetweenTwoAttemptsIsSaidBesideTheFailure) {
   const agent::RankExit exit{.rank = 0, .wait_status = W_EXITCODE(3, 0)};
   JobReport report{.host = "node-0", .lasted = std::chrono::milliseconds(100), .ending = {}};

@@ -234,7 +234,14 @@ void SlotOwner::publish_held_up(const std::vector<WorldRank>& lost) noexcept {
 }
 
 void SlotOwner::publish_closing(GroupId group, std::string_view text) noexcept {
-  publish_purpose(closing_key(group), text);
+  const std::uint64_t key = closing_key(group);
+  {
+    const std::lock_guard lock(mutex_);  // what was said of it before
+    for (PurposeText& purpose : slot_.purposes)
+      if (purpose.chain.load(std::memory_order_relaxed) == key)
+        purpose.chain.store(0, std::memory_order_relaxed);
+  }
+  publish_purpose(key, text);
 }
 
 void SlotOwner::publish_purpose(std::uint64_t chain, std::string_view text) noexcept {
