@@ -28,7 +28,8 @@ Manual run_manual() {
       .paragraphs =
           {"Starts a program on several ranks, prints their output as whole lines, and ends with "
            "the exit code of the rank that failed first (128 + signal if it was killed). No "
-           "process of the job outlives it.",
+           "process of the job outlives it. Rank 0 reads what tutti run gets on stdin; the others "
+           "find it empty.",
            "Words may have one dash or two, and dashes or underscores in them; torchrun's are also "
            "taken from its variables, PET_NPROC_PER_NODE and the like. Taken, and without meaning "
            "here: " +

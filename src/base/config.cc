@@ -11,6 +11,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/run_defaults.h"
 #include "tutti/error.h"
 
 extern char** environ;
@@ -401,6 +402,7 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> known;
   for (const Row& row : kRows) known.push_back(variable_of(row.name));
   known.push_back("TUTTI_SPAWN");  // of tutti::spawn to its ranks
+  known.push_back(kRunDefaults);
   std::vector<std::string> lines;
   for (const auto& [variable, text] : environment) {
     if (!variable.starts_with("TUTTI_") || variable.starts_with("TUTTI_TEST_")) continue;

@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "base/rank_list.h"
+#include "base/run_defaults.h"
 #include "launch/gpus.h"
 #include "launch/output_ends.h"
 #include "launch/program.h"
@@ -48,6 +49,14 @@ bool is_childless() noexcept {
   return found < 0 && errno == ECHILD;
 }
 
+/// "NAME=VALUE OTHER=VALUE".
+std::string words_of(const Environment& variables) {
+  std::string words;
+  for (const auto& [name, value] : variables)
+    words += fmt::format("{}{}={}", words.empty() ? "" : " ", name, value);
+  return words;
+}
+
 /// What ranks read that have no input.
 net::Fd open_nothing() {
   net::Fd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -63,6 +72,7 @@ RankPlan plan_ranks(const Prepare& order) {
   plan.path =
       find_program(order.command.at(0),
                    path == order.environment.end() ? "/usr/bin:/bin" : path->second, order.folder);
+  check_script(order.command, order.folder);
   const int count = static_cast<int>(order.ranks.size());
   plan.placement = place_on_host(
       order.ranks, net::own_host_name(),
@@ -209,6 +219,7 @@ std::vector<RankCommand> LocalRanks::commands(const Prepare& order, const RankPl
     Environment variables = order.environment;
     const Environment& added = plan.thread_defaults[index].added;
     variables.insert(added.begin(), added.end());
+    if (!added.empty()) variables[kRunDefaults] = words_of(added);
     job.error_file = ranks_[index].error_file.path();
     for (const auto& [name, value] :
          rank_variables(variables, plan.placement, static_cast<int>(index), job)) {

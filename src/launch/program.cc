@@ -100,6 +100,17 @@ std::string find_program(std::string_view name, std::string_view search_path,
   refuse(fmt::format("program {}: not found in PATH", wanted));
 }
 
+void check_script(const std::vector<std::string>& command, const std::string& folder) {
+  const bool has_script =
+      command.size() > 2 && command[0] == "python3" && command[1] == "-u" && command[2] != "-m";
+  if (!has_script || !command[2].ends_with(".py")) return;
+  const std::string path = within(folder, command[2]);
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0) {
+    refuse(fmt::format("program {}: {}", path, explain_missing(path, errno)));
+  }
+}
+
 std::string explain_refusal(const std::string& path, int error_number) {
   constexpr std::size_t kMostOfALine = 255;  // the kernel's
   const std::string text = std::strerror(error_number);

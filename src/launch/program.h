@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace tutti::launch {
 
@@ -13,6 +14,9 @@ namespace tutti::launch {
 /// found (and that ./name is there), a directory, not executable; no such folder.
 std::string find_program(std::string_view name, std::string_view search_path,
                          const std::string& folder = {});
+
+/// Throws Error(kInvalidArgument) where `command` has Python run a NAME.py that is not there.
+void check_script(const std::vector<std::string>& command, const std::string& folder = {});
 
 /// Why the kernel did not execute that file, for people: its interpreter may be what is missing.
 std::string explain_refusal(const std::string& path, int error_number);

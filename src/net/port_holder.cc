@@ -42,6 +42,14 @@ std::string in_hex(const void* bytes, std::size_t byte_count) {
   return text;
 }
 
+/// Whether `local`, as the kernel's tables have it, stands in the way of all addresses of a family.
+bool is_in_the_way_of_all(const TcpAddress& address, std::string_view local) {
+  const bool is_any = address.host() == "0.0.0.0" || address.host() == "::";
+  if (!is_any || !local.ends_with(fmt::format(":{:04X}", address.port()))) return false;
+  constexpr std::size_t kDigitsOfV4 = 8;
+  return address.family() == AF_INET6 || local.find(':') == kDigitsOfV4;
+}
+
 /// All that stands in the way of `address`: itself, and all addresses of the host at once.
 std::vector<std::string> in_the_way(const TcpAddress& address) {
   const std::string port = fmt::format(":{:04X}", address.port());
@@ -72,7 +80,8 @@ std::string find_inode(const TcpAddress& address) {
       std::string number, local, remote, state, queues, timer, again, user, timeout, its_inode;
       words >> number >> local >> remote >> state >> queues >> timer >> again >> user >> timeout >>
           its_inode;
-      if (std::find(taken.begin(), taken.end(), local) == taken.end()) continue;
+      const bool is_named = std::find(taken.begin(), taken.end(), local) != taken.end();
+      if (!is_named && !is_in_the_way_of_all(address, local)) continue;
       if (its_inode.empty() || its_inode == "0") continue;  // its process has ended
       if (state == kListening) return its_inode;
       inode = its_inode;

@@ -20,11 +20,13 @@
 #include <iostream>
 #include <map>
 #include <mutex>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "base/cores.h"
 #include "base/rank_thread.h"
+#include "base/run_defaults.h"
 #include "base/signals.h"
 #include "control/untold.h"
 #include "net/system_error.h"
@@ -154,6 +156,14 @@ Environment rank_variables(Environment inherited, int rank, int world_size,
   inherited["WORLD_SIZE"] = inherited["LOCAL_WORLD_SIZE"] = std::to_string(world_size);
   inherited["TUTTI_AGENT"] = agent;
   inherited[kVariable] = fmt::format("-1:{}", rank);
+  // What `tutti run` has set for its one rank is not for several.
+  std::istringstream defaults(inherited[kRunDefaults]);
+  inherited.erase(kRunDefaults);
+  for (std::string word; defaults >> word;) {
+    const std::size_t equals = std::min(word.find('='), word.size());
+    const auto set = inherited.find(word.substr(0, equals));
+    if (set != inherited.end() && word == set->first + "=" + set->second) inherited.erase(set);
+  }
   // As under `tutti run`: all ranks together have the cores of this process.
   inherited.emplace("OMP_NUM_THREADS", std::to_string(std::max(1, usable_cores() / world_size)));
   inherited.emplace("OMP_WAIT_POLICY", "PASSIVE");

@@ -239,6 +239,25 @@ TEST_F(Launcher, KilledKeeperLeavesNothing) {
   EXPECT_FALSE(has(job.err(), "ROOT CAUSE")) << "it was no rank: " << job.err();
 }
 
+TEST_F(Launcher, WhoFailedFirstIsTheCauseThoughGuardOrKeeperIsKilledAfterIt) {
+  for (const bool kills_guard : {true, false}) {
+    LaunchedJob job(run(3, {"--failure-grace", "60s", "sh", "-c",
+                            "echo ready; [ $RANK != 1 ] || exit 3; exec sleep 100"}));
+    ASSERT_TRUE(job.wait_for("ready", 3)) << job.err();
+    Deadline deadline = Deadline::after(20s);
+    // The keeper has reaped the one that failed, and told so.
+    while (net::descendants_of(job.keeper()).size() != 2)
+      ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+    ASSERT_EQ(::kill(kills_guard ? job.guard() : job.keeper(), SIGKILL), 0);
+    EXPECT_EQ(job.wait_exit(20s), 3) << job.err();
+    EXPECT_TRUE(has(job.err(), "ROOT CAUSE: rank 1 on ")) << job.err();
+    EXPECT_TRUE(has(job.err(), "exit code 3")) << job.err();
+    EXPECT_TRUE(has(job.err(), "or its guard (pid ")) << job.err();
+    EXPECT_FALSE(has(job.err(), "the keeper of the ranks, or its guard, was killed\n"))
+        << job.err();
+  }
+}
+
 TEST_F(Launcher, KilledGrandchildrenAreNobodysFailure) {
   LaunchedJob job(run(2, {kRank, "tree"}));
   ASSERT_TRUE(job.wait_for("ready", 6)) << job.err();
@@ -498,6 +517,17 @@ TEST_F(Launcher, InterruptIs130) {
   EXPECT_EQ(job.wait_exit(5s), 130) << job.err();
 }
 
+TEST_F(Launcher, WhoWasAwaitedIsNamedWhereOthersGaveUp) {
+  LaunchedJob close(run(3, {"--failure-grace", "0", kRank, "give-up-close", "-", "2"}));
+  EXPECT_EQ(close.wait_exit(), 5) << close.err();
+  EXPECT_TRUE(has(close.err(), " gave up close at launcher_rank.cc:")) << close.err();
+  EXPECT_TRUE(has(close.err(), " (rank 2 had not left)\n")) << close.err();
+  LaunchedJob init(
+      run(3, {"--failure-grace", "0", "env", "TUTTI_TIMEOUT=2s", kRank, "give-up-init", "-", "2"}));
+  EXPECT_EQ(init.wait_exit(), 5) << init.err();
+  EXPECT_TRUE(has(init.err(), " waited in init_process_group for rank 2\n")) << init.err();
+}
+
 TEST_F(Launcher, AnInterruptShowsWhatEveryRankDid) {
   LaunchedJob job(run(2, {kRank, "wait-in-vain", "-", "0"}));
   ASSERT_TRUE(job.wait_for("ready", 2));
@@ -698,6 +728,8 @@ std::vector<Misuse> misuses() {
       {{"run", "-n", "2", "no-such-program"}, "no-such-program: not found in PATH"},
       {{"run", "-n", "2", "/no/such/program"}, "/no/such/program: No such file"},
       {{"run", "-n", "2", "/etc/passwd"}, "not executable"},
+      {{"run", "--dry-run", "no-such.py"}, "program no-such.py: No such file"},
+      {{"run", "-wdir", "/tmp", "no-such.py"}, "program /tmp/no-such.py: No such file"},
       {{"run", "-n", "2", "/"}, "is a directory"},
       {{"rnu"}, "did you mean tutti run?"},
       {{"frobnicate"}, "unknown command 'frobnicate'"},

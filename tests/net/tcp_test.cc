@@ -1,6 +1,7 @@
 // TCP: addresses, listening, connecting.
 #include "net/tcp.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/socket.h>
@@ -91,6 +92,10 @@ TEST(Tcp, SaysWhyItCannotListenAndWhoHasThePort) {
     EXPECT_FALSE(try_listen_tcp(there, &problem));
     EXPECT_EQ(problem, EADDRINUSE);
     EXPECT_EQ(holder_of(there), describe_process(::getpid()));
+    // One address stands in the way of all of its family.
+    const char* const all = there.family() == AF_INET ? "0.0.0.0" : "[::]";
+    EXPECT_EQ(holder_of(address(fmt::format("{}:{}", all, there.port()))),
+              describe_process(::getpid()));
   }
   int problem = 0;
   EXPECT_FALSE(try_listen_tcp(address("198.51.100.7:0"), &problem));

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -141,6 +142,18 @@ void end_when_asked(Start start) {
   ranks.join();
 }
 
+/// Its guard ends before it makes a keeper. Tells whether this process got the SIGCONT of a keeper.
+void fail_without_keeper(Start start) {
+  static volatile sig_atomic_t continued = 0;
+  ::signal(SIGCONT, [](int) { continued = 1; });
+  ::pthread_atfork(nullptr, nullptr, [] { ::_exit(1); });
+  try {
+    tutti::spawn(2, [](int) {}, {.start = start}).join(20s);
+  } catch (const Error& error) {
+    fmt::print("{}, continued {}: {}\n", name_of(error.code()), int{continued}, error.what());
+  }
+}
+
 int run(Start start, const std::string& way, std::chrono::milliseconds timeout) {
   // On the way of a rank by exec to the call.
   if (is_rank() && start == Start::exec) {
@@ -199,6 +212,19 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
                  },
                  {.start = start, .grace = 60s})
         .join();
+    return 0;
+  }
+  if (way == "threads") {  // of OpenMP, in rank 0 of two
+    tutti::spawn(2,
+                 [](int rank) {
+                   if (rank == 0) fmt::print("threads {}\n", std::getenv("OMP_NUM_THREADS"));
+                 },
+                 {.start = start})
+        .join(20s);
+    return 0;
+  }
+  if (way == "no keeper") {
+    fail_without_keeper(start);
     return 0;
   }
   if (way == "main hears") {

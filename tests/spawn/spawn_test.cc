@@ -398,7 +398,7 @@ class Gated {
     ::close(gate_[0]);
     ::close(gate_[1]);
   }
-  Spawned spawn_ranks() const {
+  Spawned spawn_ranks(std::chrono::nanoseconds grace = 500ms) const {
     return spawn(3,
                  [gate = gate_[0]](int rank) {
                    char byte = 0;
@@ -406,7 +406,7 @@ class Gated {
                      throw std::runtime_error("out of luck");
                    for (;;) ::pause();
                  },
-                 {.start = Start::fork, .grace = 500ms});
+                 {.start = Start::fork, .grace = grace});
   }
   void open() const { ASSERT_EQ(::write(gate_[1], "x", 1), 1); }
 
@@ -565,6 +565,55 @@ TEST_F(Spawning, AKilledGuardIsTheCauseAlsoWhereItsKeeperIsSlow) {
   expect_in(error.what(), "the keeper of its ranks, or its guard, was killed");
 }
 
+/// Ranks that do not hear that they are to end.
+Spawned deaf_ranks(const Gated& gated) {
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  Spawned ranks = gated.spawn_ranks(60s);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return ranks;
+}
+
+TEST_F(Spawning, WhatCameFirstIsTheCauseThoughGuardOrKeeperIsKilledAfterIt) {
+  const auto parent_of = [](pid_t pid) {
+    return net::stat_of(pid).value_or(net::ProcessStat{}).parent;
+  };
+  for (const bool kills_guard : {true, false}) {
+    const auto find_of = [&](const Spawned& of) {
+      const pid_t keeper = parent_of(of.pid(0));
+      return kills_guard ? parent_of(keeper) : keeper;
+    };
+    const Gated gated;
+    Spawned ranks = deaf_ranks(gated);
+    gated.open();
+    Deadline deadline = Deadline::after(20s);
+    while (!ranks.exit_code(1)) ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+    ASSERT_EQ(::kill(find_of(ranks), SIGKILL), 0);
+    const Error error = failure_of(ranks, {});
+    EXPECT_EQ(error.code(), ErrorCode::kPeerLost) << error.what();
+    EXPECT_EQ(error.context().culprits, std::vector<int>{1}) << error.what();
+    expect_in(error.what(), "of 3 threw: out of luck");
+    expect_in(error.what(), "; then the keeper of its ranks, or its guard, was killed");
+
+    Spawned ended = deaf_ranks(gated);
+    while (ended.pid(2) <= 0) ASSERT_NE(net::pause(1ms, deadline), net::PollResult::expired);
+    const pid_t pid = find_of(ended);
+    ended.end();
+    ASSERT_EQ(::kill(pid, SIGKILL), 0);
+    const Error end = failure_of(ended, {});
+    EXPECT_EQ(end.code(), ErrorCode::kAborted) << end.what();
+    expect_in(end.what(), "the program ended it");
+  }
+}
+
+TEST_F(Spawning, AGuardThatMakesNoKeeperIsNamedAndNobodyElseGetsASignal) {
+  const Ended ended = run({"fork", "no keeper"});
+  EXPECT_TRUE(ended.out.starts_with("kSystem, continued 0: ")) << ended.out << ended.err;
+  expect_in(ended.out, "there was no process left for it");
+}
+
 /// Nobody asks for anything, and join has no timeout.
 TEST_F(Spawning, AStoppedKeeperWithAKilledGuardHoldsNobodyUp) {
   for (const bool is_guard_first : {true, false}) {
@@ -642,6 +691,25 @@ TEST_F(Spawning, RanksByExecHearNothingOfMainsCallback) {
   job.signal(SIGTERM);
   EXPECT_EQ(job.wait_exit(20s), 1) << "long before the grace is over";
   expect_in(job.out(), "kAborted");
+}
+
+/// What `tutti run` has set for its one rank is not for several; what a user has set is.
+TEST_F(Spawning, UnderTuttiRunRanksHaveTheThreadsTheyHaveWithoutIt) {
+  const Ended alone = run({"fork", "threads"}, {"-u", "OMP_NUM_THREADS"});
+  for (const char* start : {"fork", "exec"}) {
+    // Others than there are cores: as if the launcher had seen others.
+    const Ended launched =
+        run({start, "threads"}, {"OMP_NUM_THREADS=977", "OMP_WAIT_POLICY=ACTIVE",
+                                 "TUTTI_RUN_DEFAULTS=OMP_NUM_THREADS=977 OMP_WAIT_POLICY=PASSIVE"});
+    EXPECT_EQ(launched.out, alone.out) << launched.err;
+  }
+  EXPECT_EQ(run({"fork", "threads"}, {"OMP_NUM_THREADS=977"}).out, "threads 977\n");
+  const std::vector<std::string> words = {"run", "-n", "1", TUTTI_SPAWN_PROGRAM, "fork", "threads"};
+  LaunchedJob job(words);
+  EXPECT_EQ(job.wait_exit(20s), 0) << job.err();
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    EXPECT_EQ(job.out(), alone.out) << job.err();
+  }
 }
 
 // ---- What is refused ---------------------------------------------------------------------------
