@@ -149,7 +149,8 @@ TEST(Told, GroupsClosedInAnotherOrder) {
                   "role.cc:13 of the group made by new_group({0, 1}) at role.cc:11 (#2)",
                   "close of group world/0-1#2 (rank 1) at role.cc:13: rank 0 has not left after "
                   "5 s; rank 0 has completed no collective yet and gave up close at "
-                  "role.cc:12 of the group made by new_group({0, 1}) at role.cc:10"}));
+                  "role.cc:12 (rank 1 had not left) of the group made by new_group({0, 1}) at "
+                  "role.cc:10"}));
 }
 
 TEST(Told, BarriersOfTwoGroupsInAnotherOrder) {
