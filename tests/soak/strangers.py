@@ -143,10 +143,10 @@ def repeat(address, said):
 
 
 class Strangers:
-    def __init__(self, options, network):
+    def __init__(self, options, network, folder):
         self.options, self.network = options, network
         self.program = options.build / "tests/soak/links_rank"
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="tutti_strangers_"))
+        self.folder = pathlib.Path(folder)
         self.folder.chmod(0o755)
         self.secret = secrets.token_hex(32)
         self.found, self.wrong = {}, []
@@ -327,8 +327,9 @@ def resident_mib(pid):
 
 
 def soak(options):
-    with over_hosts.Hosts(3) as network:
-        return Strangers(options, network).run()
+    # The job's secret lies in the folder, and goes with it.
+    with tempfile.TemporaryDirectory(prefix="tutti_strangers_") as folder, over_hosts.Hosts(3) as network:
+        return Strangers(options, network, folder).run()
 
 
 def main():
