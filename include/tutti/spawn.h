@@ -64,7 +64,7 @@ class TUTTI_API Spawned {
   /// Errors  Of the function: its own code and text, with the rank in context().culprits.
   ///         kPeerLost: a rank threw something else, returned another number than 0, ended with an
   ///         exit code or by a signal; its text says which. kTimeout: who still ran, and in what.
-  ///         kInvalidArgument: a rank by exec ended before it had come to the call. kAborted: end()
+  ///         kInvalidArgument: a rank by exec ended by itself before the call. kAborted: end()
   ///         was called. kSystem: a rank could not be started. Another call throws the same.
   void join(Timeout timeout = {});
   /// The same, and false where some still run after `timeout`: nothing happens to them.

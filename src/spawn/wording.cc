@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 
 #include "base/of_rank.h"
@@ -43,6 +44,12 @@ std::vector<int> hung(const Ended& ended) {
   std::erase_if(idle,
                 [&](int rank) { return of_rank(ended.states, rank).doing.starts_with("is in "); });
   return idle.empty() ? ranks : idle;
+}
+
+/// By exec it went another way through main, or threw there; who was killed had no choice.
+bool has_missed_call(const Ended& ended, int wait_status) {
+  const bool has_ended_itself = WIFEXITED(wait_status) || WTERMSIG(wait_status) == SIGABRT;
+  return ended.options.start == Start::exec && has_ended_itself;
 }
 
 std::string early(const Ended& ended, int wait_status) {
@@ -100,8 +107,8 @@ ErrorCode code_of(const Ended& ended, int rank) {
   switch (report.stage.load()) {
     case Stage::starts:
       if (state.not_started != 0) return ErrorCode::kSystem;
-      return ended.options.start == Start::exec ? ErrorCode::kInvalidArgument
-                                                : ErrorCode::kPeerLost;
+      return has_missed_call(ended, state.wait_status.value_or(0)) ? ErrorCode::kInvalidArgument
+                                                                   : ErrorCode::kPeerLost;
     case Stage::not_executed:
       return ErrorCode::kSystem;
     case Stage::failed:
@@ -186,7 +193,7 @@ std::string fate_of(const Ended& ended, int rank) {
   if (!state.wait_status) return "does not end";
   switch (report.stage.load()) {
     case Stage::starts:
-      if (ended.options.start == Start::exec) return early(ended, *state.wait_status);
+      if (has_missed_call(ended, *state.wait_status)) return early(ended, *state.wait_status);
       return exit_text(ended, *state.wait_status);
     case Stage::not_executed:
       return fmt::format("could not execute the program again: {}", std::strerror(report.code));

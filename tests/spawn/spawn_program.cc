@@ -15,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -159,6 +160,7 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
   if (is_rank() && start == Start::exec) {
     if (way == "never") return 3;
     if (way == "never well") return 0;
+    if (way == "killed early") std::raise(SIGKILL);
     if (way == "late") std::this_thread::sleep_for(60s);
     if (way == "early world") tutti::init_process_group();
   }
@@ -190,7 +192,7 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
     tutti::spawn(2, [](int) {}, {.start = start, .grace = 200ms, .start_timeout = 500ms}).join();
     return 0;
   }
-  if (way == "never" || way == "never well" || way == "early world") {
+  if (way == "never" || way == "never well" || way == "early world" || way == "killed early") {
     tutti::spawn(2, [](int) {}, {.start = start}).join(20s);
     return 0;
   }

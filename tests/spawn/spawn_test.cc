@@ -778,6 +778,9 @@ TEST_F(Spawning, ARankByExecThatNeverComesToTheCallIsNamed) {
     expect_in(ended.out, "kInvalidArgument culprits ");
     expect_in(ended.out, text);
   }
+  const Ended killed = run({"exec", "killed early"});
+  expect_in(killed.out, "kPeerLost culprits ");
+  expect_in(killed.out, "was killed by SIGKILL (which the kernel does, too");
   const Ended late = run({"exec", "late"});
   expect_in(late.out, "kTimeout culprits 0 1: ");
   expect_in(late.out, "ranks 0-1 had not come to this call 0.5 s after the start");
