@@ -222,7 +222,7 @@ void Attempt::on(Host&, const Ended& ended) {
   const int lost = gathering_.lost_rank();
   if (lost >= 0 && exit.culprits.empty() && !gathering_.has_met(exit.rank)) exit.culprits = {lost};
   const std::vector<int> awaited = gathering_.awaited_by(exit.rank);
-  if (exit.doing.empty() && !awaited.empty()) {
+  if (exit.doing.empty() && !awaited.empty() && agent::is_abnormal(exit.wait_status)) {
     exit.doing = "waited in init_process_group for " + ranks_text(awaited);
   }
   outcome_.add(std::move(exit));

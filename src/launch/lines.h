@@ -26,7 +26,7 @@ constexpr bool has(StreamSet set, Stream stream) noexcept {
   return (set >> static_cast<int>(stream) & 1) != 0;
 }
 
-inline constexpr std::size_t kLongestLine = 64 * 1024;
+inline constexpr std::size_t kLongestLine = std::size_t{1} << 20;
 
 class LineSplitter {
  public:

@@ -156,6 +156,10 @@ std::string reason_of(const JobReport& report, const agent::Outcome& outcome) {
   const auto root = outcome.root_cause();
   if (!root) return fmt::format("exit code {} after {}", report.exit_code, lasted);
   const RankReport& culprit = report.ranks.at(static_cast<std::size_t>(*root));
+  if (culprit.exit.ours) {
+    return fmt::format("rank {} (pid {}) did not do its part, and tutti run ended it after {}",
+                       culprit.rank, culprit.pid, lasted);
+  }
   const std::string& error = culprit.exit.error;
   return fmt::format("{} after {}{}", end_of(culprit, {}), lasted,
                      error.empty() ? "" : ": " + error);

@@ -122,6 +122,13 @@ TEST_F(Launcher, OneRuleForSpans) {
   EXPECT_FALSE(has(job.out(), "cannot read")) << job.out();
 }
 
+TEST_F(Launcher, NoLauncherIsAroundAPlainRun) {
+  LaunchedJob job({"run", "-n", "2", TUTTI_COMMAND, "env"});
+  EXPECT_EQ(job.wait_exit(), 0) << job.err();
+  EXPECT_TRUE(has(job.out(), "tutti run")) << job.out();
+  EXPECT_FALSE(has(job.out(), "ignored")) << job.out();
+}
+
 // ---- rendezvous -----------------------------------------------------------------------------
 
 TEST_F(Launcher, NonzeroExitBeforeInitEndsTheJobAndTheOthersAreTold) {

@@ -45,6 +45,23 @@ TEST(PostMortem, WhatSeveralRanksDidHasNoVerbOfOne) {
   EXPECT_EQ(lines[1], "  others: ranks 1-2: completed no collective yet; exit code 3");
 }
 
+TEST(PostMortem, ARestartSaysThatTuttiRunEndedTheRankThatWasLate) {
+  JobReport report{
+      .host = "node-0", .lasted = std::chrono::seconds(7), .ending = {}, .exit_code = 143};
+  agent::Outcome outcome;
+  agent::RankExit waited{.rank = 0, .wait_status = W_EXITCODE(5, 0)}, late{.rank = 1};
+  waited.culprits = {1};
+  late.wait_status = W_EXITCODE(0, SIGTERM);
+  late.ours = true;
+  for (const agent::RankExit& exit : {waited, late}) {
+    report.ranks.push_back(
+        {.rank = exit.rank, .pid = 7 + exit.rank, .exit = exit, .last_lines = {}});
+    outcome.add(exit);
+  }
+  EXPECT_EQ(reason_of(report, outcome),
+            "rank 1 (pid 8) did not do its part, and tutti run ended it after 7.0 s");
+}
+
 TEST(PostMortem, ASignalBetweenTwoAttemptsIsSaidBesideTheFailure) {
   const agent::RankExit exit{.rank = 0, .wait_status = W_EXITCODE(3, 0)};
   JobReport report{.host = "node-0", .lasted = std::chrono::milliseconds(100), .ending = {}};
