@@ -2,6 +2,7 @@
 // bytes travel.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -37,7 +38,7 @@ namespace detail {
 
 /// A call with objects, for what its errors say.
 struct ObjectCall {
-  const ProcessGroup& group;
+  ProcessGroup& group;
   const char* op;
   Where where;
 
@@ -58,18 +59,25 @@ struct ObjectCall {
     const std::string message = heading(about) + ": " + text + ". " + advice + ".";
     throw Error(ErrorCode::kInvalidArgument, message, std::move(about));
   }
-  /// Refuses too long objects; all ranks see the same lengths and refuse together.
-  void check_length(int rank, std::uint64_t length, std::size_t max_bytes) const {
-    if (length <= max_bytes) return;
+  [[noreturn]] void refuse_length(int rank, std::uint64_t length, std::size_t max_bytes) const {
     refuse(rank,
            "the object of rank " + std::to_string(rank) + " has " + std::to_string(length) +
                " bytes, more than max_bytes, " + std::to_string(max_bytes),
            "Give all ranks a larger max_bytes");
   }
-  void check_lengths(std::span<const std::uint64_t> lengths, const ObjectOptions& options) const {
-    for (std::size_t rank = 0; rank < lengths.size(); ++rank) {
-      check_length(static_cast<int>(rank), lengths[rank], options.max_bytes);
+  /// Refuses too long objects. All ranks see the same lengths; the first to refuse may leave the
+  /// group, so all have seen them before. `first`: the rank of the first length.
+  void check_lengths(std::span<const std::uint64_t> lengths, const ObjectOptions& options,
+                     int first = 0) const {
+    const auto too_long = [&](std::uint64_t length) { return length > options.max_bytes; };
+    const auto found = std::find_if(lengths.begin(), lengths.end(), too_long);
+    if (found == lengths.end()) return;
+    const Purpose purpose = part("the end");
+    try {
+      group.barrier({.timeout = options.timeout}, where.with(purpose));
+    } catch (const Error&) {  // whoever it was has been told, and so is this rank
     }
+    refuse_length(first + static_cast<int>(found - lengths.begin()), *found, options.max_bytes);
   }
   template <class T>
   T decode(std::span<const std::byte> bytes, int from) const {
@@ -145,7 +153,7 @@ void broadcast_object(ProcessGroup& group, Variable&& object, ObjectOptions opti
     const Purpose for_length = call.part("the length"), for_bytes = call.part("the bytes");
     std::uint64_t length = bytes.size();
     group.broadcast(length, rooted, where.with(for_length));
-    call.check_length(options.root, length, options.max_bytes);
+    call.check_lengths({&length, 1}, options, options.root);
     bytes.resize(static_cast<std::size_t>(length));
     group.broadcast(bytes, rooted, where.with(for_bytes));
     if (!at_root) object = call.decode<T>(bytes, options.root);
@@ -234,7 +242,9 @@ void send_object(ProcessGroup& group, const T& object, int to, SendObjectOptions
   if constexpr (Object<T>) {
     const std::vector<std::byte> bytes = encode_object(object);
     const detail::ObjectCall call{group, "send_object", where};
-    call.check_length(group.rank(), bytes.size(), options.max_bytes);
+    if (bytes.size() > options.max_bytes) {
+      call.refuse_length(group.rank(), bytes.size(), options.max_bytes);
+    }
     const Purpose purpose = call.part();
     group.send(bytes, to, {.tag = options.tag, .timeout = options.timeout}, where.with(purpose));
   }
