@@ -91,15 +91,20 @@ std::string own_host_name() {
 }
 
 std::string pid_space() {
-  std::array<char, 64> space{};
-  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size() - 1);
+  const auto name_of = [](const char* link) {
+    std::array<char, 64> name{};
+    const ssize_t length = ::readlink(link, name.data(), name.size() - 1);
+    return std::string(name.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  };
+  const std::string pids = name_of("/proc/self/ns/pid");
+  const std::string times = name_of("/proc/self/ns/time");  // from Linux 5.6 on
   const Fd fd(::open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
   std::array<char, 64> boot{};
   const ssize_t got = fd ? ::read(fd.get(), boot.data(), boot.size() - 1) : 0;
   std::string text(boot.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   text.resize(std::min(text.size(), text.find('\n')));
-  if (text.empty() || length <= 0) return {};
-  return text + "/" + std::string(space.data(), static_cast<std::size_t>(length));
+  if (text.empty() || pids.empty()) return {};
+  return text + "/" + pids + (times.empty() ? "" : "/" + times);
 }
 
 bool descends_from(pid_t pid, pid_t ancestor) {

@@ -35,8 +35,9 @@ bool is_stopped(pid_t pid);
 /// As gethostname says; "localhost" where it does not.
 std::string own_host_name();
 
-/// Where a pid means what it means here: boot id and pid name space. Empty if /proc does not say:
-/// then nobody knows where the pids of this process mean something.
+/// Where a pid and a start time mean what they mean here: boot id, pid name space and, where the
+/// kernel has them, time name space, by which it shifts the start times that it shows. Empty if
+/// /proc does not say: then nobody knows where the pids of this process mean something.
 std::string pid_space();
 
 /// Whether /proc is there and shows the processes by the numbers that they have for us.

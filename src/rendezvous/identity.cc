@@ -221,7 +221,7 @@ void note_ignored(const Environment& variables, Identity* winner) {
   };
   const bool is_ours =
       winner->launcher == Launcher::tutti_run || winner->launcher == Launcher::spawn;
-  if (is_ours) note("torchrun", "TORCHELASTIC_RUN_ID");
+  // TORCHELASTIC_RUN_ID is no mark of torchrun there: tutti run sets its own.
   if (is_ours || winner->launcher == Launcher::torchrun) {
     note("Open MPI", "OMPI_COMM_WORLD_RANK");
   }
