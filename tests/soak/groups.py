@@ -11,6 +11,8 @@ import subprocess
 import sys
 import time
 
+import over_hosts
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
@@ -41,7 +43,9 @@ def main():
     elif options.tsan:
         ways.append(("native_tsan", "native", ["setarch", "-R", *run_in(options.tsan)], program_in(options.tsan), None))
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    report, failed = {"operations": options.rounds, "seed": options.seed, "hosts": options.hosts, "ranks": size, "backends": {}}, 0
+    report = {**over_hosts.machine("groups"), "operations": options.rounds, "seed": options.seed, "hosts": options.hosts,
+              "ranks": size, "backends": {}}
+    failed = 0
     for name, backend, launcher, program, plugin in ways:
         if plugin and f"libtutti_backend_{plugin}.so" not in plugins or not shutil.which(launcher[0]):
             print(f"groups: {name}: not here, left out", file=sys.stderr)

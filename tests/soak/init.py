@@ -14,6 +14,8 @@ import sys
 import time
 import uuid
 
+import over_hosts
+
 RANKS = 3
 QUIET_AFTER = 3     # s after the kill: a job that still waits does so without using the machine
 MOST_QUIET = 60
@@ -242,8 +244,8 @@ class Soak:
             totals.update(record["results"])
             rows[name] = {k: record[k] for k in ("calls", "step", "results", "slowest_ms", "wrong")}
         is_complete &= len(rows) == len(list(self.series()))
-        return {"ranks": RANKS, "timeout_s": self.options.timeout, "seed": self.state["seed"], "complete": is_complete, "kills": dict(totals),
-                "wrong": wrong, "series": rows}
+        return {**over_hosts.machine("init"), "ranks": RANKS, "timeout_s": self.options.timeout, "seed": self.state["seed"],
+                "complete": is_complete, "kills": dict(totals), "wrong": wrong, "series": rows}
 
 
 def build_id(build):

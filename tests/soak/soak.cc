@@ -142,10 +142,10 @@ void write_evidence(const Words& words, const std::string& name,
                     const std::vector<std::pair<std::string, std::string>>& fields) {
   if (words.out.empty()) return;
   nlohmann::ordered_json evidence = {
-      {"soak", name},        {"commit", build_info().commit},
-      {"cpu", cpu_name()},   {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
-      {"seed", words.seed},  {"rounds", words.rounds},
-      {"scale", words.scale}};
+      {"soak", name},         {"commit", build_info().commit},
+      {"cpu", cpu_name()},    {"cores", ::sysconf(_SC_NPROCESSORS_ONLN)},
+      {"seed", words.seed},   {"rounds", words.rounds},
+      {"scale", words.scale}, {"hosts", words.hosts}};
   for (const auto& [field, text] : fields) evidence[field] = nlohmann::ordered_json::parse(text);
   std::ofstream(words.out) << evidence.dump(2) << '\n';
 }
