@@ -410,18 +410,25 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
     parts.why_staged = device::why_no_nccl(devices);
     if (parts.why_staged.empty()) backends.for_device = backends.automatic;
   }
-  return group::make_group(
-      std::move(parts), nullptr, where, [&](group::Parts& made, const GroupSpec& spec) {
-        made.backend = backends.for_host(spec);
-        if (backends.for_device) made.device_backend = backends.for_device(spec);
-        const bool checks_itself = made.backend->info().checks_itself;
-        if (!checks_itself) made.side = native::make_side(spec);
-        if (!made.check && made.rank == 0 && (!checks_itself || made.device_backend)) {
-          log(LogLevel::warn,
-              "check=off: ranks that disagree are not found before the "
-              "backend is called, where they may hang or corrupt data");
-        }
-      });
+  const auto add_backends = [&](group::Parts& made, const GroupSpec& spec) {
+    made.backend = backends.for_host(spec);
+    if (backends.for_device) made.device_backend = backends.for_device(spec);
+    const bool checks_itself = made.backend->info().checks_itself;
+    if (!checks_itself) made.side = native::make_side(spec);
+    if (!made.check && made.rank == 0 && (!checks_itself || made.device_backend)) {
+      log(LogLevel::warn,
+          "check=off: ranks that disagree are not found before the "
+          "backend is called, where they may hang or corrupt data");
+    }
+  };
+  return group::make_group(std::move(parts), nullptr, where,
+                           [&](group::Parts& made, const GroupSpec& spec) {
+                             try {
+                               add_backends(made, spec);
+                             } catch (const Error& error) {
+                               throw meeting.company->of_connection(error);
+                             }
+                           });
 }
 
 /// As every message it begins with the operation of who reads it, and its line.

@@ -46,15 +46,20 @@ std::string_view ByteReader::bytes(std::size_t max_bytes) {
 }
 
 void append_frame(std::string* out, const Frame& frame, FrameMac* mac) {
-  const std::size_t begin = out->size();
+  std::size_t begin = out->size();
+  const auto tag = [&] {
+    if (mac == nullptr) return;
+    mac->add(std::as_bytes(std::span(*out)).subspan(begin));
+    out->append(text_of(mac->finish()));
+    begin = out->size();
+  };
   ByteWriter writer(out);
   writer.u32(static_cast<std::uint32_t>(frame.body.size()));
   writer.u32(frame.type);
   writer.u64(frame.id);
+  tag();
   out->append(frame.body);
-  if (mac == nullptr) return;
-  mac->add(std::as_bytes(std::span(*out)).subspan(begin));
-  out->append(text_of(mac->finish()));
+  tag();
 }
 
 void FrameDecoder::feed(std::span<const std::byte> bytes) {
@@ -63,27 +68,33 @@ void FrameDecoder::feed(std::span<const std::byte> bytes) {
 
 FrameDecoder::Next FrameDecoder::next(Frame* frame) {
   const std::string_view unread = std::string_view(buffer_).substr(start_);
-  if (unread.size() < kFrameHeaderBytes) {
+  const std::size_t tag_bytes = mac_ ? kFrameTagBytes : 0;
+  // Each tag is of a number: after a wrong one none is right.
+  const auto is_right = [&](std::size_t begin, std::size_t bytes) {
+    if (!mac_) return true;
+    mac_->add(bytes_of(unread.substr(begin, bytes)));
+    return is_same(mac_->finish(), bytes_of(unread.substr(begin + bytes, tag_bytes)));
+  };
+  const std::size_t body_at = kFrameHeaderBytes + tag_bytes;
+  if (unread.size() < body_at) {
     compact(&buffer_, &start_);
     return Next::more;
   }
+  if (!is_header_right_ && !is_right(0, kFrameHeaderBytes)) return Next::malformed;
+  is_header_right_ = true;
   ByteReader header(unread.substr(0, kFrameHeaderBytes));
   const std::size_t body_bytes = header.u32();
   if (body_bytes > max_body_) return Next::malformed;
-  const std::size_t tag_bytes = mac_ ? kFrameTagBytes : 0, tag_at = kFrameHeaderBytes + body_bytes;
-  if (unread.size() < tag_at + tag_bytes) {
+  if (unread.size() < body_at + body_bytes + tag_bytes) {
     compact(&buffer_, &start_);
     return Next::more;
   }
-  if (mac_) {
-    mac_->add(bytes_of(unread.substr(0, tag_at)));
-    const FrameTag tag = mac_->finish();  // of this number: after a wrong one none is right
-    if (!is_same(tag, bytes_of(unread.substr(tag_at, tag_bytes)))) return Next::malformed;
-  }
+  if (!is_right(body_at, body_bytes)) return Next::malformed;
+  is_header_right_ = false;
   frame->type = header.u32();
   frame->id = header.u64();
-  frame->body.assign(unread.substr(kFrameHeaderBytes, body_bytes));
-  start_ += tag_at + tag_bytes;
+  frame->body.assign(unread.substr(body_at, body_bytes));
+  start_ += body_at + body_bytes + tag_bytes;
   return Next::frame;
 }
 

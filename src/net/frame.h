@@ -1,8 +1,9 @@
 // Framing: numbers and byte strings in little-endian order, and frames of bounded length.
 //
-// A *frame* is a header of 16 bytes {u32 length of the body, u32 type, u64 id} and its body, and
-// where the connection is protected a tag of 16 bytes over both. A reader never allocates for what
-// has only been announced: memory grows with the bytes that have arrived.
+// A *frame* is a header of 16 bytes {u32 length of the body, u32 type, u64 id} and its body. Where
+// the connection is protected each of them has a tag of 16 bytes behind it: nobody waits for a body
+// whose length was changed. A reader never allocates for what has only been announced: memory grows
+// with the bytes that have arrived.
 #pragma once
 
 #include <cstddef>
@@ -66,7 +67,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-/// Appends a frame to a byte string; with its tag if `mac` is not null.
+/// Appends a frame to a byte string; with its tags if `mac` is not null.
 void append_frame(std::string* out, const Frame& frame, FrameMac* mac = nullptr);
 
 /// Takes frames out of a stream of bytes.
@@ -75,7 +76,7 @@ class FrameDecoder {
   explicit FrameDecoder(std::size_t max_body) : max_body_(max_body) {}
   enum class Next : std::uint8_t { frame, more, malformed };
 
-  /// From now on each frame has a tag; one with a wrong tag is malformed.
+  /// From now on each frame has its tags; one with a wrong tag is malformed.
   void protect(const Key& key) { mac_.emplace(key); }
   void feed(std::span<const std::byte> bytes);
   /// Call until it wants `more`. After `malformed` (a body that is too long) it stays malformed.
@@ -90,13 +91,14 @@ class FrameDecoder {
   std::string buffer_;
   std::size_t start_ = 0;
   std::optional<FrameMac> mac_;
+  bool is_header_right_ = false;  // by its tag
 };
 
 /// Bytes on their way to a socket that may not take them all at once.
 class SendQueue {
  public:
   void push(const Frame& frame) { append_frame(&bytes_, frame, mac_ ? &*mac_ : nullptr); }
-  /// From now on each frame has a tag.
+  /// From now on each frame has its tags.
   void protect(const Key& key) { mac_.emplace(key); }
   bool empty() const noexcept { return start_ == bytes_.size(); }
   std::size_t pending() const noexcept { return bytes_.size() - start_; }

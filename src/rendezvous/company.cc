@@ -104,13 +104,17 @@ std::string Company::own_name() const {
 /// It counts only while this rank holds its number, and before anything else has failed.
 void Company::leave_will(Deadline& deadline) {
   if (options_.remote == nullptr) return;
-  const Error loss = lost(options_.rank, fmt::format("rank {} ({})", options_.rank, own_name())),
+  const Error loss = lost(options_.rank, fmt::format("rank {} ({})", options_.rank, own_name()),
+                          options_.remote->is_over_tcp()
+                              ? ": its connection to the store where ranks meet has ended"
+                              : ""),
               cut = out_of_reach({options_.rank});
   options_.remote->leave_will({.key = key(fmt::format("rank/{}", options_.rank)),
                                .value = encode(own_),
                                .absent = {key("failure"), key("verdict")},
                                .text = encode_failure(loss),
-                               .silent_text = encode_failure(cut)},
+                               .silent_text = encode_failure(cut),
+                               .changed_text = encode_failure(changed())},
                               store::timeout_of(deadline));
   has_will_ = true;
 }
@@ -156,12 +160,33 @@ std::string Company::name_of_rank(int rank, const std::string& how) const {
   return facts.empty() ? fmt::format("rank {}", rank) : fmt::format("rank {} ({})", rank, facts);
 }
 
-Error Company::lost(int rank, const std::string& who) const {
+Error Company::lost(int rank, const std::string& who, std::string_view by_connection) const {
   return Error(ErrorCode::kPeerLost,
-               fmt::format("init: {} was lost before the world of {} ranks was complete. See why "
-                           "it ended, then start the job again",
-                           who, options_.world_size),
+               fmt::format("init: {} was lost before the world of {} ranks was complete{}. See why "
+                           "{} ended, then start the job again",
+                           who, options_.world_size, by_connection,
+                           by_connection.empty() ? "it" : "the rank or the connection"),
                {.culprits = {rank}});
+}
+
+/// A frame on our connection.
+Error Company::changed() const {
+  const std::string whose =
+      fmt::format("the connection of rank {} ({}) to the store", options_.rank, own_name());
+  return Error(ErrorCode::kUnauthenticated, store::changed_error(whose).what(),
+               {.culprits = {options_.rank}});
+}
+
+Error Company::of_connection(const Error& error) const {
+  const bool is_of_it = !options_.server.empty() && error.context().op == "store";
+  if (is_of_it && error.code() == ErrorCode::kUnauthenticated) return changed();
+  if (!is_of_it || error.code() != ErrorCode::kSystem) return error;
+  return Error(
+      ErrorCode::kSystem,
+      fmt::format("rank {} ({}) has lost its connection to the store where ranks meet, at {}. See "
+                  "what has ended it, then start the job again",
+                  options_.rank, own_name(), options_.server),
+      {.culprits = {options_.rank}});
 }
 
 /// In the words of this rank, for whoever reads it.
@@ -192,6 +217,9 @@ std::vector<int> Company::servers() const {
 
 /// What a store says of itself is none of those who call init.
 Error Company::in_words_of_init(const Error& error) const {
+  if (error.code() == ErrorCode::kUnauthenticated && error.context().op == "store") {
+    return changed();
+  }
   if (error.code() != ErrorCode::kTimeout || error.context().op != "store") return error;
   return Error(ErrorCode::kTimeout, fmt::format("init: {}", describe_silence()),
                {.op = "init", .rank = options_.rank, .culprits = servers()});
@@ -204,7 +232,8 @@ std::optional<Error> Company::find_end_of_store(const Error& error) {
   if (error.code() == ErrorCode::kTimeout) return std::nullopt;
   if (error.code() == ErrorCode::kPeerLost && !error.context().culprits.empty()) return error;
   if (!options_.server.empty() && error.code() == ErrorCode::kSystem) {
-    Error error_of_store = lost(0, name_of_rank(0, fmt::format("at {}", options_.server)));
+    Error error_of_store = lost(0, name_of_rank(0, fmt::format("at {}", options_.server)),
+                                ": our connection to its store has ended");
     // Who comes when the world is complete is turned out, and hears no more than that.
     return Error(
         error_of_store.code(),

@@ -86,6 +86,10 @@ class Company {
   /// the others.
   Error blame(const Error& error);
 
+  /// What a call to the store has failed with once the round is complete: over TCP that is of this
+  /// rank's connection, as far as nobody is known to have died.
+  Error of_connection(const Error& error) const;
+
   /// For a question beside the deadline. Throws kTimeout if there is no time for one any more.
   std::chrono::milliseconds aside() const;
   /// "the store does not answer (at MASTER_PORT 29500): ...".
@@ -107,7 +111,9 @@ class Company {
   std::optional<Error> find_death();
   std::optional<Error> find_end_of_store(const Error& error);
   bool holds_its_rank(const Known& known);
-  Error lost(int rank, const std::string& who) const;
+  /// `by_connection`: how that is known where the rank itself is not seen.
+  Error lost(int rank, const std::string& who, std::string_view by_connection = {}) const;
+  Error changed() const;
   Error out_of_reach(std::vector<int> culprits) const;
   Error in_words_of_init(const Error& error) const;
   std::string name_of_rank(int rank, const std::string& how) const;

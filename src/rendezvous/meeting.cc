@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "net/poller.h"
 #include "rendezvous/init_method.h"
 #include "rendezvous/place.h"
@@ -21,6 +22,9 @@ namespace {
 
 using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
+
+constexpr int kMostCuts = 3;
+constexpr milliseconds kComesAgain{500};  // else rank 0 has ended
 
 Meeting below_round(std::shared_ptr<Store> base, const MeetingOptions& options,
                     std::shared_ptr<Company> company, std::string place) {
@@ -40,7 +44,8 @@ CompanyOptions company_of(const Identity& identity) {
 Meeting meet_in_store(const Identity& identity, const MeetingOptions& options,
                       std::shared_ptr<Store> base, std::string place, CompanyOptions company,
                       Deadline& deadline) {
-  const RoundOptions round_options{.place = place,
+  const RoundOptions round_options{.own = claim_of_this_process(identity.world_size),
+                                   .place = place,
                                    .name = options.name,
                                    .first_line_after = options.first_line_after,
                                    .company = std::move(company)};
@@ -137,6 +142,37 @@ CompanyOptions company_at(const Identity& identity, Served& served) {
   return company;
 }
 
+/// From a store over TCP: whoever serves it may live, and know nothing of this rank yet.
+bool was_cut_off(const Served& served) {
+  const store::RemoteStore* const remote = served.remote;
+  return remote != nullptr && remote->is_over_tcp() && remote->has_ended() &&
+         !remote->is_out_of_reach();
+}
+
+/// Joins the round at the store of rank 0. A rank that is cut off from a store that lives comes
+/// there again, by `find`: it may not have claimed its number yet, and then nobody would be told.
+template <class Find>
+std::shared_ptr<Company> join_at(std::shared_ptr<Served>* served, const Identity& who,
+                                 RoundOptions& options, Deadline& deadline, const Find& find) {
+  for (int cuts = 0;; ++cuts) {
+    options.company = company_at(who, **served);
+    try {
+      return join_round((*served)->store, who, options, deadline);
+    } catch (const Error& error) {
+      if (cuts == kMostCuts || !was_cut_off(**served)) throw;
+      Deadline soon = Deadline::after(kComesAgain);
+      try {
+        *served = find(soon);
+      } catch (const Error&) {
+        throw error;  // rank 0 has ended
+      }
+    }
+    log(LogLevel::warn, fmt::format("the connection to the store where ranks meet ({}) had ended, "
+                                    "and was made anew",
+                                    options.place));
+  }
+}
+
 Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                        const InitMethod& method, store::Hello hello, Deadline& deadline) {
   WaitingLines lines(options.first_line_after, Clock::now());
@@ -144,7 +180,8 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
   if (place.tcp.empty() && place.file.empty()) check_size(identity);
   hello.job = identity.is_rank_auto ? place.job ^ kInOrderOfArrival : place.job;
   hello.world = options.name.empty() ? 0 : hash_text(options.name);
-  RoundOptions round_options{.place = place.description,
+  RoundOptions round_options{.own = claim_of_this_process(identity.world_size),
+                             .place = place.description,
                              .name = options.name,
                              .is_open = place.is_open,
                              .is_once = true,
@@ -152,15 +189,16 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                              .mark = place.mark,
                              .advice = place.advice,
                              .company = {}};
+  const auto find = [&](Deadline& end) {
+    return std::make_shared<Served>(find_store(identity, place, options, hello, end, lines));
+  };
   for (;;) {
-    auto served =
-        std::make_shared<Served>(find_store(identity, place, options, hello, deadline, lines));
+    std::shared_ptr<Served> served = find(deadline);
     if (served->server && !served->tcp.empty() && options.served_over_tcp)
       options.served_over_tcp(place.description);
     Identity who = identity;
     if (who.is_rank_auto) who.rank = take_number(who, options, place, *served, deadline);
-    round_options.company = company_at(who, *served);
-    std::shared_ptr<Company> company = join_round(served->store, who, round_options, deadline);
+    std::shared_ptr<Company> company = join_at(&served, who, round_options, deadline, find);
     if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
       throw Error(ErrorCode::kTimeout, fmt::format("init (rank {}): {} still serves another world",

@@ -268,6 +268,29 @@ void Round::await_verdict(WaitingLines& lines) {
   check_verdict(verdict, identity_.rank);
 }
 
+/// Up to which round all are over for a rank: it is claimed there, and the verdict is known. As
+/// neither changes any more, nobody who has this rank needs to look there. A rank that did not come
+/// to a round that has failed is not past it: it is to be told.
+std::string over_key(const RoundOptions& options, int rank) {
+  return fmt::format("world/{}/over/{}", options.name, rank);
+}
+
+int first_open_round(Store& store, const Identity& identity, const RoundOptions& options,
+                     Deadline& deadline) {
+  const std::string over =
+      store.try_get(over_key(options, identity.rank), timeout_of(deadline)).value_or("");
+  int number = 0;
+  std::from_chars(over.data(), over.data() + over.size(), number);
+  return number + 1;
+}
+
+/// Without it the next world of this rank takes a few more looks.
+void note_over(Store& store, const Identity& identity, const RoundOptions& options, int number,
+               Deadline& deadline) try {
+  store.set(over_key(options, identity.rank), std::to_string(number), timeout_of(deadline));
+} catch (const Error&) {  // what was met counts all the same
+}
+
 }  // namespace
 
 std::string round_prefix(const std::string& name, int round) {
@@ -277,23 +300,25 @@ std::string round_prefix(const std::string& name, int round) {
 std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const Identity& identity,
                                     const RoundOptions& options, Deadline& deadline) {
   WaitingLines lines(options.first_line_after, Clock::now());
-  const Claim own = claim_of_this_process(identity.world_size);
   CompanyOptions company_options = options.company;
   company_options.place = options.place;
   company_options.deadline = deadline;
-  for (int number = 1;; ++number) {
-    auto company = std::make_shared<Company>(store, round_prefix(options.name, number), number, own,
-                                             company_options);
+  for (int number = options.is_once ? 1 : first_open_round(*store, identity, options, deadline);;
+       ++number) {
+    auto company = std::make_shared<Company>(store, round_prefix(options.name, number), number,
+                                             options.own, company_options);
     try {
       Round round(*store, identity, options, deadline, *company);
       if (round.enter() == Round::Entry::in) {
         round.await_verdict(lines);
+        if (!options.is_once) note_over(*store, identity, options, number, deadline);
         return company;
       }
     } catch (const Error& error) {
       throw company->blame(error);
     }
     if (options.is_once) return nullptr;
+    note_over(*store, identity, options, number, deadline);
   }
 }
 

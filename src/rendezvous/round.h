@@ -13,6 +13,8 @@
 namespace tutti::rendezvous {
 
 struct RoundOptions {
+  Claim
+      own;  ///< of this process; the same where it comes again to a round that it was cut off from
   std::string place;
   std::string name;
   /// Anybody of this user can come here, so that two jobs may meet by mistake.

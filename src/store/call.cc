@@ -71,20 +71,18 @@ std::string_view name_of(Command command) noexcept {
 }
 
 Call call_of(const Will& will) {
-  Call call{Command::will, {will.key}, {will.value, will.text, will.silent_text}};
+  Call call{
+      Command::will, {will.key}, {will.value, will.text, will.silent_text, will.changed_text}};
   call.keys.insert(call.keys.end(), will.absent.begin(), will.absent.end());
   return call;
 }
 
 std::optional<Will> will_of(const Call& call) {
-  if (call.command != Command::will || call.keys.size() < 2 || call.values.size() != 3) {
+  if (call.command != Command::will || call.keys.size() < 2 || call.values.size() != 4) {
     return std::nullopt;
   }
-  return Will{call.keys[0],
-              call.values[0],
-              {call.keys.begin() + 1, call.keys.end()},
-              call.values[1],
-              call.values[2]};
+  return Will{call.keys[0],   call.values[0], {call.keys.begin() + 1, call.keys.end()},
+              call.values[1], call.values[2], call.values[3]};
 }
 
 void check_limits(const Call& call) {

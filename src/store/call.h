@@ -51,13 +51,15 @@ struct Call {
 
 /// What the server does for a client whose connection has ended: if the value of `key` is `value`
 /// and the first of `absent` does not exist, those of them that do not exist become `text`, or
-/// `silent_text` if the connection has ended because its host acknowledged nothing any more.
+/// `silent_text` if the connection has ended because its host acknowledged nothing any more, or
+/// `changed_text` if because a frame was changed on its way.
 struct Will {
   std::string key = {};
   std::string value = {};
   std::vector<std::string> absent = {};
   std::string text = {};
   std::string silent_text = {};
+  std::string changed_text = {};
 };
 Call call_of(const Will& will);
 /// Empty when the call is not of that form.

@@ -42,7 +42,7 @@ struct Stream {
   void protect(const net::FrameKeys& keys) {
     queue.protect(keys.send);
     decoder.protect(keys.receive);
-    tag_bytes = net::kFrameTagBytes;
+    tag_bytes = 2 * net::kFrameTagBytes;
   }
 };
 
@@ -53,8 +53,10 @@ class SocketStore final : public RemoteStore {
         place_(std::move(place)),
         is_over_tcp_(is_over_tcp),
         queue_(std::move(stream.queue)),
-        decoder_(std::move(stream.decoder)) {}
+        decoder_(std::move(stream.decoder)),
+        is_protected_(stream.tag_bytes != 0) {}
   bool is_over_tcp() const noexcept override { return is_over_tcp_; }
+  bool has_ended() const noexcept override { return has_ended_.load(); }
   bool is_out_of_reach() const noexcept override { return is_out_of_reach_.load(); }
 
  private:
@@ -69,6 +71,9 @@ class SocketStore final : public RemoteStore {
   void flush();
   void take_frames();
   void lose(std::string_view why);
+  void lose(Error loss);
+  /// We have got a changed frame, or the server has.
+  void lose_to_change();
   [[noreturn]] void throw_timeout(const Call& call, const Slot& slot, Timeout timeout) const;
 
   const net::Fd socket_;
@@ -80,12 +85,13 @@ class SocketStore final : public RemoteStore {
   net::Condition changed_;
   net::SendQueue queue_;
   net::FrameDecoder decoder_;
+  const bool is_protected_;
   std::map<std::uint64_t, Slot*> slots_;
   std::uint64_t next_id_ = 1;
   bool is_pumped_ = false;
   net::HostWatch host_;
   std::optional<Error> loss_;
-  std::atomic<bool> is_out_of_reach_{false};
+  std::atomic<bool> has_ended_{false}, is_out_of_reach_{false};
 };
 
 void SocketStore::lose(std::string_view why) {
@@ -106,8 +112,18 @@ void SocketStore::lose(std::string_view why) {
                 "closed it, or its host cannot be reached. See why, then start all that use it "
                 "again",
                 place_, why);
-  loss_ = Error(ErrorCode::kSystem, text, {.op = "store"});
+  lose(Error(ErrorCode::kSystem, text, {.op = "store"}));
+}
+
+void SocketStore::lose(Error loss) {
+  if (loss_) return;
+  loss_ = std::move(loss);
+  has_ended_ = true;
   changed_.notify_all();
+}
+
+void SocketStore::lose_to_change() {
+  lose(changed_error(fmt::format("the connection of {} to the {}", net::own_host_name(), place_)));
 }
 
 void SocketStore::flush() {
@@ -120,10 +136,18 @@ void SocketStore::take_frames() {
     net::Frame frame;
     auto next = decoder_.next(&frame);
     for (; next == net::FrameDecoder::Next::frame; next = decoder_.next(&frame)) {
+      if (is_protected_ && frame.type == kFrameFailed && frame.id == kIdOfChanged) {
+        lose_to_change();
+      }
       const auto found = slots_.find(frame.id);
       if (found == slots_.end()) continue;  // its caller has given up
       found->second->frame = std::move(frame);
       slots_.erase(found);
+    }
+    if (next == net::FrameDecoder::Next::malformed && is_protected_ && !loss_) {
+      lose_to_change();
+      queue_.push(encode_failed(*loss_, kIdOfChanged));  // the server tells the others
+      flush();
     }
     if (next == net::FrameDecoder::Next::malformed) lose("it sent a malformed answer");
     if (result == net::IoResult::closed) lose("it closed the connection");
@@ -230,15 +254,15 @@ std::optional<net::Frame> receive_welcome(int socket, Stream& stream, Deadline& 
   net::ByteReader reader(text(header));
   const std::uint32_t body_bytes = reader.u32();
   const bool is_welcome = reader.u32() == kFrameWelcome && body_bytes <= kMaxWelcomeBytes;
+  const Error changed(ErrorCode::kUnauthenticated, "its welcome was changed under way");
+  if (!is_welcome && stream.tag_bytes != 0) throw changed;
   if (!is_welcome) throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
   std::vector<std::byte> rest(body_bytes + stream.tag_bytes);
   if (!net::receive_all(socket, rest, deadline)) throw net::system_error("no welcome", ECONNRESET);
   stream.decoder.feed(header);
   stream.decoder.feed(rest);
   net::Frame frame;
-  if (stream.decoder.next(&frame) != net::FrameDecoder::Next::frame) {
-    throw Error(ErrorCode::kUnauthenticated, "its welcome was changed under way");
-  }
+  if (stream.decoder.next(&frame) != net::FrameDecoder::Next::frame) throw changed;
   return frame;
 }
 

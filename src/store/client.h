@@ -25,7 +25,9 @@ class RemoteStore : public CallStore {
   void take_back_will(Timeout timeout);
   /// Perhaps from another host.
   virtual bool is_over_tcp() const noexcept = 0;
-  /// Lost because its host has fallen silent.
+  /// The connection, and with it every call from now on.
+  virtual bool has_ended() const noexcept = 0;
+  /// Ended because its host has fallen silent.
   virtual bool is_out_of_reach() const noexcept = 0;
 };
 

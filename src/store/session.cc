@@ -21,6 +21,14 @@ net::Key key_of_store(const net::Security& security) {
   return net::derive(security.secret.bytes(), {}, "tutti store");
 }
 
+Error changed_error(const std::string& whose) {
+  return Error(ErrorCode::kUnauthenticated,
+               "a frame on " + whose +
+                   " was changed on its way: somebody or something between them alters what they "
+                   "send. Look at the network, then start the job again",
+               {.op = "store"});
+}
+
 std::string turned_away_key(int rank) { return "tutti/turned_away/" + std::to_string(rank); }
 
 std::optional<Error> check_version(const Hello& hello) {
@@ -47,7 +55,9 @@ Guest::~Guest() {
   hall_.guests_.erase(this);
   if (!will_ || hall_.is_closing_) return;
   try {
-    hall_.execute(*will_, is_silent_ ? will_->silent_text : will_->text);
+    hall_.execute(*will_, is_changed_  ? will_->changed_text
+                          : is_silent_ ? will_->silent_text
+                                       : will_->text);
   } catch (const std::exception&) {  // no memory: the others find out by their own deadlines
   }
 }
@@ -55,6 +65,7 @@ Guest::~Guest() {
 void Guest::protect(const net::FrameKeys& keys) {
   decoder_.protect(keys.receive);
   queue_.protect(keys.send);
+  is_protected_ = true;
 }
 
 bool Guest::receive(std::span<const std::byte> bytes) {
@@ -65,6 +76,9 @@ bool Guest::receive(std::span<const std::byte> bytes) {
       case net::FrameDecoder::Next::more:
         return true;
       case net::FrameDecoder::Next::malformed:
+        if (!is_protected_) return false;
+        is_changed_ = true;
+        queue_.push(encode_failed(changed_error("the connection to the store"), kIdOfChanged));
         return false;
       case net::FrameDecoder::Next::frame:
         if (!(hello_ ? take_call(frame) : take_greeting(frame))) return false;
@@ -94,6 +108,10 @@ bool Guest::take_greeting(const net::Frame& frame) {
 }
 
 bool Guest::take_call(const net::Frame& frame) {
+  if (is_protected_ && frame.type == kFrameFailed && frame.id == kIdOfChanged) {
+    is_changed_ = true;
+    return false;
+  }
   if (frame.type == kFrameCancel) {
     cancel(frame.id);
     return frame.body.empty();

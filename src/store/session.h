@@ -25,7 +25,7 @@
 namespace tutti::store {
 
 inline constexpr std::uint32_t kGreetingMagic = 0x53545554;  // "TUTS"
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kMaxGreetingBytes = 64;
 inline constexpr std::size_t kMaxWaits = 1024;  ///< of one guest
 /// Guests who do not take their answers are not listened to beyond this.
@@ -48,6 +48,10 @@ std::string turned_away_key(int rank);
 /// kUnsupported when the client speaks another version of the protocol.
 std::optional<Error> check_version(const Hello& hello);
 net::Frame encode(const Hello& hello);
+/// The id of a frame of kind failed with which either end says that it has got a changed one.
+inline constexpr std::uint64_t kIdOfChanged = 0;
+/// `whose`: "the connection of rank 1 to the store".
+Error changed_error(const std::string& whose);
 /// What the server answers: empty for welcome, else why not.
 net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor);
 
@@ -72,6 +76,8 @@ class Guest {
 
   /// Until it is taken back.
   const std::optional<Will>& will() const noexcept { return will_; }
+  /// The connection ends because a frame on it was changed on its way, as one of both ends says.
+  bool is_changed() const noexcept { return is_changed_; }
   /// The connection ends because the guest's host has fallen silent.
   void has_fallen_silent() noexcept { is_silent_ = true; }
 
@@ -97,6 +103,8 @@ class Guest {
   net::SendQueue queue_;
   std::optional<Hello> hello_;
   bool is_welcome_ = false;
+  bool is_protected_ = false;
+  bool is_changed_ = false;
   std::map<std::uint64_t, Wait> waits_;
   std::optional<Will> will_;
   bool is_silent_ = false;

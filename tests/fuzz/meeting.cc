@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   Identity identity;
   identity.rank = 1;
   identity.world_size = 3;
-  RoundOptions options{.place = "here", .name = "w"};
+  RoundOptions options{.own = claim_of_this_process(3), .place = "here", .name = "w"};
   options.is_once = true;
   options.is_open = kind % 2 == 1;
   options.company = {.rank = 1, .world_size = 3};

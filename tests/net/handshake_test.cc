@@ -114,10 +114,10 @@ TEST(ProtectedFrames, AreReadInOrderAndNoChangedByteIs) {
   for (std::size_t i = 0; i < stream.size(); ++i) {
     std::string changed = stream;
     changed[i] = static_cast<char>(changed[i] ^ 0x10);
-    EXPECT_NE(frames_of(changed), 3) << i;
+    EXPECT_LT(frames_of(changed), 0) << i << ": nothing more is waited for";
   }
-  const std::size_t second = kFrameHeaderBytes + kFrameTagBytes;
-  const std::size_t third = second + kFrameHeaderBytes + 3 + kFrameTagBytes;
+  const std::size_t second = kFrameHeaderBytes + 2 * kFrameTagBytes;
+  const std::size_t third = second + kFrameHeaderBytes + 3 + 2 * kFrameTagBytes;
   EXPECT_EQ(frames_of(stream.substr(second)), -1) << "the first was dropped";
   EXPECT_EQ(frames_of(stream.substr(0, second) + stream.substr(third)), -2) << "the second was";
   EXPECT_EQ(frames_of(stream.substr(0, second) + stream), -2) << "the first came twice";

@@ -237,7 +237,10 @@ TEST_F(Hosts, AServerOfAnotherVersionIsSaidToBeThat) {
   net::send_all(socket.get(), std::as_bytes(std::span(bytes)), deadline);
   const std::string text = one.result();
   expect_has(text, "kUnsupported");
-  expect_has(text, "version 4 of the store's protocol, we speak 3: use one version of Tutti");
+  expect_has(text,
+             fmt::format("version {} of the store's protocol, we speak {}: use one version of "
+                         "Tutti",
+                         store::kProtocolVersion + 1, store::kProtocolVersion));
 }
 
 TEST_F(Hosts, WhoIsNobodysAddressIsTold) {
@@ -399,8 +402,9 @@ TEST_F(Hosts, AConnectionThatEndsFailsTheRoundOnAll) {
   for (Child* child : {&zero, &two}) {
     EXPECT_EQ(child->result(), "kPeerLost: init: rank 1 (pid 1 (" + net::program_of(::getpid()) +
                                    ") on elsewhere) was lost before the world of 4 ranks was "
-                                   "complete. See why it ended, then start the job again "
-                                   "(culprits: 1)");
+                                   "complete: its connection to the store where ranks meet has "
+                                   "ended. See why the rank or the connection ended, then start "
+                                   "the job again (culprits: 1)");
   }
   EXPECT_LT(Clock::now() - begin, 10s);
 }
@@ -776,7 +780,9 @@ TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {
   zero.kill();
   const std::string text = one.result();
   expect_has(text, "kPeerLost: init: rank 0 (pid 1 (");
-  expect_has(text, ") on host-0, at 10.77.0.1:29500) was lost before the world of 3 ranks");
+  expect_has(text,
+             ") on host-0, at 10.77.0.1:29500) was lost before the world of 3 ranks was "
+             "complete: our connection to its store has ended. ");
   expect_has(text, "(culprits: 0)");
 }
 

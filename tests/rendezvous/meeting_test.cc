@@ -2,11 +2,13 @@
 #include "rendezvous/meeting.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <thread>
 
@@ -360,6 +362,26 @@ TEST(Meeting, WhoCannotSeeProcIsNotDead) {
   for (Child* child : {&zero, &one}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
+TEST(Meeting, WhoSeesAnotherClockOfTheBootIsNotDead) {
+  const int port = fresh_port();
+  Child shifted([=] {
+    // Its children have a time namespace of their own, in which start times are shifted.
+    if (::unshare(CLONE_NEWTIME) != 0) return std::string("not allowed here");
+    const net::Fd offsets(::open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC));
+    constexpr std::string_view kShift = "boottime 100000 0";
+    if (::write(offsets.get(), kShift.data(), kShift.size()) < 0) {
+      return std::string("not allowed here");
+    }
+    Child inside([=] { return meet_and_greet(by_hand(1, 2, port), {.timeout = 20s}); });
+    return inside.result();
+  });
+  const std::string result = shifted.result(500ms);
+  if (result == "not allowed here") GTEST_SKIP() << result;
+  EXPECT_EQ(result, "(still running)");
+  Child zero = start(by_hand(0, 2, port));
+  for (Child* child : {&zero, &shifted}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
 /// Two jobs of one launcher at the same time.
 void meet_without_a_port(Launcher launcher) {
   std::vector<Child> ranks;
@@ -445,6 +467,52 @@ TEST(Meeting, InTheProgramsStore) {
   std::thread other([&] { body(1); });
   body(0);
   other.join();
+}
+
+/// Counts what is asked of it, without what waits.
+class CountingStore final : public test::OwnStore {
+ public:
+  std::optional<std::string> try_get(std::string_view key, Timeout timeout) override {
+    ++calls;
+    return OwnStore::try_get(key, timeout);
+  }
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          Timeout timeout) override {
+    ++calls;
+    return OwnStore::compare_set(key, expected, desired, timeout);
+  }
+  void append(std::string_view key, std::string_view value, Timeout timeout) override {
+    ++calls;
+    OwnStore::append(key, value, timeout);
+  }
+  std::atomic<int> calls{0};
+};
+
+/// By both ranks, in their world of this number.
+int calls_for_world(int number, const std::shared_ptr<CountingStore>& store) {
+  const int before = store->calls;
+  const auto body = [&](int rank) {
+    Identity identity;
+    identity.launcher = Launcher::options;
+    identity.rank = rank;
+    identity.world_size = 2;
+    EXPECT_EQ(meet_and_greet(identity, {.timeout = 20s, .store = store}),
+              fmt::format("met in round {}", number));
+  };
+  std::thread other([&] { body(1); });
+  body(0);
+  other.join();
+  return store->calls - before;
+}
+
+TEST(Meeting, TheHundredthWorldOfAProgramAsksNoMoreThanTheTenth) {
+  const auto store = std::make_shared<CountingStore>();
+  int tenth = 0, last = 0;
+  for (int number = 1; number <= 100; ++number) {
+    last = calls_for_world(number, store);
+    if (number == 10) tenth = last;
+  }
+  EXPECT_LE(last, tenth + 20);  // both judge, or one does; 90 rounds to look at would be 540 calls
 }
 
 TEST(Meeting, WhoSaysAnotherSizeCompletesNoWorld) {

@@ -3,7 +3,7 @@
 // It stands before a rank's *door* (the listener that other hosts call): DoorStore publishes the
 // proxy's address in place of the door's. So all connections to that rank go through it, lines of
 // relays and data alike. Bytes are counted over all of them by direction, and the connection that
-// carries the byte of the *fault* has it.
+// carries the byte of the *fault* has it. It may as well stand before the store where ranks meet.
 #pragma once
 
 #include <atomic>

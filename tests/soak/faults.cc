@@ -9,6 +9,10 @@
 // right one. Who is held up for a second is unaffected. A changed byte is an error if it is one of
 // a header; a payload has TCP's checksum alone at this level of security, so there it may be a
 // wrong result, which is counted and not judged. At level integrity it must not be one.
+//
+// The series `store_...` break the connection of one rank to the store where ranks meet, which is
+// with rank 0, over TCP. It is over once the world is complete; who is told before that names one
+// of its ends, of which neither can know more of the other.
 #include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,9 +20,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -26,6 +32,7 @@
 #include <string_view>
 #include <vector>
 
+#include "net/tcp.h"
 #include "secret_file.h"
 #include "soak/fault_proxy.h"
 #include "soak/soak.h"
@@ -43,6 +50,9 @@ constexpr int kRanks = 4;
 const std::vector<int> kHosts = {0, 0, 1, 1};
 constexpr int kWorldsAtATime = 4;
 constexpr auto kDeadline = 40s;
+/// Of init in the series of the store: a frame whose length was changed is waited for, and a rank
+/// whose handshake was changed takes the store for another program's, and goes.
+constexpr auto kTimeoutOfInit = 8s;
 constexpr std::uint64_t kFirstBytes = 3000;  // handshakes and reports
 /// How much flows depends on the moment: so often another byte is drawn in place of one that does
 /// not come.
@@ -53,12 +63,16 @@ struct Series {
   std::string_view name;
   Harm harm;
   const char* level = "opportunistic";
+  bool is_of_store = false;
 };
-constexpr std::array<Series, 5> kSeries{{{"reset", Harm::reset},
+constexpr std::array<Series, 8> kSeries{{{"reset", Harm::reset},
                                          {"end", Harm::end},
                                          {"delay", Harm::delay},
                                          {"garbage", Harm::garbage},
-                                         {"integrity", Harm::garbage, "integrity"}}};
+                                         {"integrity", Harm::garbage, "integrity"},
+                                         {"store_reset", Harm::reset, "opportunistic", true},
+                                         {"store_end", Harm::end, "opportunistic", true},
+                                         {"store_integrity", Harm::garbage, "integrity", true}}};
 
 struct WrongResult : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -93,14 +107,38 @@ void work(ProcessGroup& world) {
   }
 }
 
-/// What has become of one rank, as JSON.
-std::string live(const test_kit::Rank& me, int behind, const Fault& fault,
-                 const std::string& file) {
+/// Where the harm is done.
+struct Scene {
+  const Series* series = nullptr;
+  int behind = 0;  ///< the rank before whose door the proxy is, or between which and the store
+  Fault fault;
+};
+
+/// At an address of this host that is not loopback, so that rank 0 listens there over TCP.
+std::string free_address() {
+  const std::string all = net::addresses_of_this_host();
+  const auto any = net::TcpAddress::parse(all.substr(0, all.find(',')) + ":0");
+  if (!any) throw std::runtime_error("this host has no IPv4 address but loopback: " + all);
+  return net::TcpAddress::local(net::listen_tcp(*any).get()).text();
+}
+
+/// What has become of one rank, as JSON. `place`: a file, or for a series of the store an address.
+std::string live(const test_kit::Rank& me, const Scene& scene, const std::string& place) {
   set_log_callback([](LogLevel, std::string_view) {});
   InitOptions init = me.init;
-  const auto store =
-      std::make_shared<DoorStore>(make_file_store(file), me.rank == behind ? fault : Fault());
-  init.store = store;
+  const bool is_behind = me.rank == scene.behind;
+  std::shared_ptr<DoorStore> store;
+  std::optional<FaultProxy> before_store;
+  if (scene.series->is_of_store) {
+    ::unsetenv("LOCAL_WORLD_SIZE");  // the test kit says that all are on one host
+    if (is_behind) before_store.emplace(place, scene.fault);
+    init.store = nullptr;
+    init.timeout = kTimeoutOfInit;
+    init.init_method = "tcp://" + (is_behind ? before_store->address() : place);
+  } else {
+    store = std::make_shared<DoorStore>(make_file_store(place), is_behind ? scene.fault : Fault());
+    init.store = store;
+  }
   ordered_json told = {{"code", "right"}, {"culprits", ordered_json::array()}, {"text", ""}};
   try {
     ProcessGroup world = init_process_group(init);
@@ -114,7 +152,8 @@ std::string live(const test_kit::Rank& me, int behind, const Fault& fault,
     told["code"] = "wrong";
     told["text"] = error.what();
   }
-  if (const FaultProxy* proxy = store->proxy()) {
+  const FaultProxy* const proxy = before_store ? &*before_store : store ? store->proxy() : nullptr;
+  if (proxy != nullptr) {
     told["passed"] = {proxy->passed(false), proxy->passed(true)};
     told["struck"] = proxy->has_struck();
     told["caller"] = proxy->struck_caller();
@@ -122,13 +161,13 @@ std::string live(const test_kit::Rank& me, int behind, const Fault& fault,
   return told.dump();
 }
 
-std::vector<ordered_json> run_world(int behind, const Fault& fault, const char* level,
-                                    const std::string& file) {
+std::vector<ordered_json> run_world(const Scene& scene, const std::string& file) {
   const SecretFile secret("a secret of the soak faults");
+  const std::string place = scene.series->is_of_store ? free_address() : file;
   InitOptions init;
-  init.settings = {{"security", level}, {"secret_file", secret.path()}};
+  init.settings = {{"security", scene.series->level}, {"secret_file", secret.path()}};
   const auto outcomes = test_kit::collect_ranks(
-      kRanks, [&](const test_kit::Rank& me) { return live(me, behind, fault, file); },
+      kRanks, [&](const test_kit::Rank& me) { return live(me, scene, place); },
       {.as = test_kit::As::processes, .deadline = kDeadline, .init = init, .hosts = kHosts});
   std::filesystem::remove(file);
   std::vector<ordered_json> told;
@@ -139,12 +178,6 @@ std::vector<ordered_json> run_world(int behind, const Fault& fault, const char* 
   }
   return told;
 }
-
-struct Round {
-  const Series* series = nullptr;
-  int behind = 0;
-  Fault fault;
-};
 
 /// Those of a series, or all.
 std::vector<const Series*> series_of(const std::string& only) {
@@ -157,14 +190,19 @@ std::vector<const Series*> series_of(const std::string& only) {
 
 /// By rank behind the proxy and direction: bytes of an undisturbed job.
 using Totals = std::array<std::array<std::uint64_t, 2>, kRanks>;
+struct AllTotals {
+  Totals of_doors{}, of_store{};
+};
 
-Round draw(std::mt19937_64& random, int number, const Totals& totals,
+Scene draw(std::mt19937_64& random, int number, const AllTotals& totals,
            const std::vector<const Series*>& all) {
-  Round round;
+  Scene round;
   round.series = all[static_cast<std::size_t>(number) % all.size()];
-  round.behind = static_cast<int>(random() % kRanks);
+  const bool is_of_store = round.series->is_of_store;  // rank 0 serves it
+  round.behind = static_cast<int>(is_of_store ? 1 + random() % (kRanks - 1) : random() % kRanks);
   round.fault = {.harm = round.series->harm, .is_inward = random() % 2 == 0, .delay = 1s};
-  const auto& by_end = totals[static_cast<std::size_t>(round.behind)];
+  const Totals& of_all = is_of_store ? totals.of_store : totals.of_doors;
+  const auto& by_end = of_all[static_cast<std::size_t>(round.behind)];
   const std::uint64_t total = std::max<std::uint64_t>(1, by_end[round.fault.is_inward ? 1 : 0]);
   round.fault.offset = random() % (random() % 2 == 0 ? std::min(total, kFirstBytes) : total);
   return round;
@@ -174,7 +212,7 @@ Round draw(std::mt19937_64& random, int number, const Totals& totals,
 /// sent it. Without tags what a relay reports of the ranks of its host may have been changed, so
 /// there any rank of the sender's host may be named, or several. A caller of -1 had not said who it
 /// is: it is on the other host.
-bool may_be_named(const Round& round, int caller, const std::vector<int>& named) {
+bool may_be_named(const Scene& round, int caller, const std::vector<int>& named) {
   const auto host_of = [](int rank) { return kHosts[static_cast<std::size_t>(rank)]; };
   const bool is_changed = round.series->harm == Harm::garbage;
   const bool has_tags = std::string_view(round.series->level) == "integrity";
@@ -189,8 +227,26 @@ bool may_be_named(const Round& round, int caller, const std::vector<int>& named)
          std::all_of(named.begin(), named.end(), may_be);
 }
 
+/// Of the store's connection, whose ends are rank 0 and the rank behind the proxy. They may name
+/// each other; the others, who have it from the store, name the same one.
+std::string judge_of_store(const Scene& scene, const std::vector<ordered_json>& told) {
+  std::set<int> by_others;
+  for (std::size_t rank = 0; rank < told.size(); ++rank) {
+    if (told[rank]["code"] == "right") continue;
+    const auto named = told[rank]["culprits"].get<std::vector<int>>();
+    const bool found_no_store = told[rank]["code"] == "kUnauthenticated" && named.empty();
+    if (found_no_store && static_cast<int>(rank) == scene.behind) continue;
+    if (named.size() != 1 || (named[0] != 0 && named[0] != scene.behind)) {
+      return fmt::format("{} named, which is not at an end of the connection",
+                         ordered_json(named).dump());
+    }
+    if (rank != 0 && static_cast<int>(rank) != scene.behind) by_others.insert(named[0]);
+  }
+  return by_others.size() > 1 ? "not the same culprits everywhere" : "named";
+}
+
 /// "unaffected", "named", "wrong result" (of a changed byte), kNotStruck, or what must not be.
-std::string judge(const Round& round, const std::vector<ordered_json>& told) {
+std::string judge(const Scene& round, const std::vector<ordered_json>& told) {
   const auto& proxied = told[static_cast<std::size_t>(round.behind)];
   std::set<std::string> codes;
   std::set<std::vector<int>> culprits;
@@ -211,6 +267,7 @@ std::string judge(const Round& round, const std::vector<ordered_json>& told) {
   if (codes.contains("wrong")) return "a wrong result";
   if (codes.contains("kDeadlock")) return "a fault is called a deadlock";
   if (round.series->harm == Harm::delay) return "a job that was only held up has failed";
+  if (round.series->is_of_store) return judge_of_store(round, told);
   if (culprits.size() > 1) return "not the same culprits everywhere";
   if (const std::vector<int>& named = *culprits.begin();
       !may_be_named(round, proxied["caller"].get<int>(), named))
@@ -219,7 +276,7 @@ std::string judge(const Round& round, const std::vector<ordered_json>& told) {
   return "named";
 }
 
-std::string described(const Round& round, const std::vector<ordered_json>& told) {
+std::string described(const Scene& round, const std::vector<ordered_json>& told) {
   std::string text = fmt::format("{} at byte {} {} rank {}", round.series->name, round.fault.offset,
                                  round.fault.is_inward ? "to" : "from", round.behind);
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
@@ -231,17 +288,16 @@ std::string described(const Round& round, const std::vector<ordered_json>& told)
 }
 
 /// One process's share of the rounds: a line {round, harm, found, ms, drawn, text} for each.
-void run_share(const Words& words, int share, const Totals& totals, const std::string& folder,
+void run_share(const Words& words, int share, const AllTotals& totals, const std::string& folder,
                int out) {
   const std::vector<const Series*> all = series_of(words.only);
   for (int number = share; number < words.rounds; number += kWorldsAtATime) {
     std::mt19937_64 random(words.seed + static_cast<std::uint64_t>(number) * 0x9e3779b97f4a7c15u);
     ordered_json line;
     for (int drawn = 1; line.empty() || (line["found"] == kNotStruck && drawn <= kDraws); ++drawn) {
-      const Round round = draw(random, number, totals, all);
+      const Scene round = draw(random, number, totals, all);
       const auto begin = std::chrono::steady_clock::now();
-      const auto told = run_world(round.behind, round.fault, round.series->level,
-                                  fmt::format("{}/{}", folder, number));
+      const auto told = run_world(round, fmt::format("{}/{}", folder, number));
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - begin;
       line = {{"round", number},
@@ -256,10 +312,11 @@ void run_share(const Words& words, int share, const Totals& totals, const std::s
   }
 }
 
-Totals undisturbed(const std::string& folder) {
-  Totals totals;
-  for (int behind = 0; behind < kRanks; ++behind) {
-    const auto told = run_world(behind, {}, "opportunistic", folder + "/undisturbed");
+/// In jobs of that series without harm.
+Totals undisturbed(const Series& series, const std::string& folder) {
+  Totals totals{};
+  for (int behind = series.is_of_store ? 1 : 0; behind < kRanks; ++behind) {
+    const auto told = run_world({&series, behind, {}}, folder + "/undisturbed");
     for (const ordered_json& rank : told) {
       if (rank["code"] != "right")
         throw std::runtime_error("undisturbed: " + rank["text"].get<std::string>());
@@ -287,13 +344,21 @@ void read_lines(int in, const Take& take) {
 
 int run(const Words& words) {
   if (series_of(words.only).empty()) {
-    fmt::print(stderr, "faults: --only {}: reset, end, delay, garbage or integrity\n", words.only);
+    fmt::print(
+        stderr,
+        "faults: --only {}: reset, end, delay, garbage, integrity, store_reset, store_end or "
+        "store_integrity\n",
+        words.only);
     return 2;
   }
   fmt::print(stderr, "faults: seed {}\n", words.seed);
   const Leftovers leftovers;  // a TMPDIR of our own
   const std::string folder = std::filesystem::temp_directory_path();
-  const Totals totals = undisturbed(folder);
+  AllTotals totals;
+  for (const Series* series : series_of(words.only)) {
+    Totals& of_all = series->is_of_store ? totals.of_store : totals.of_doors;
+    if (of_all == Totals{}) of_all = undisturbed(*series, folder);
+  }
   int pipe[2];
   if (::pipe(pipe) != 0) return 2;
   for (int share = 0; share < kWorldsAtATime; ++share) {

@@ -29,7 +29,7 @@ fi
 case "$name" in
   kills | orphans | side-by-side | spawn) rounds=100 ;; # spawn: of each way
   endings | failing-jobs | real) rounds=200 ;;
-  faults) rounds=1000 ;; # 200 of each harm
+  faults) rounds=1600 ;; # 200 of each harm
   flood) rounds=50 ;;
   deadlocks | disagreements) rounds=1000 ;;
   groups) rounds=10000 ;;
