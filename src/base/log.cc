@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -80,10 +82,10 @@ void set_log_callback(LogCallback callback) {
 
 void log(LogLevel level, std::string_view text) noexcept {
   const int errno_before = errno;
+  const int rank = thread_rank != kUnset ? thread_rank : process_rank.load();
   bool is_late = false;
   try {
     if (log_enabled(level)) {
-      const int rank = thread_rank != kUnset ? thread_rank : process_rank.load();
       std::string line = rank == kUnset ? fmt::format("tutti: {}", text)
                                         : fmt::format("tutti: rank {}: {}", rank, text);
       const std::lock_guard lock(sink().mutex);
@@ -95,7 +97,12 @@ void log(LogLevel level, std::string_view text) noexcept {
       }
     }
     if (is_late) flush_log(kPatience);
-  } catch (...) {  // out of memory, or a callback that throws: a log line is not worth a crash
+  } catch (const std::bad_alloc&) {
+    std::array<char, 40> prefix;
+    const auto end = rank == kUnset ? fmt::format_to(prefix.data(), "tutti: ")
+                                    : fmt::format_to(prefix.data(), "tutti: rank {}: ", rank);
+    StderrLines::write_bare({prefix.data(), end}, text);
+  } catch (...) {  // a callback that throws: a log line is not worth a crash
   }
   errno = errno_before;
 }

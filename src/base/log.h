@@ -9,6 +9,7 @@
 namespace tutti {
 
 /// Writes one line; prefixed "tutti: " and, once known, "rank N: ". Never throws, keeps errno.
+/// Without memory for it the line goes to stderr, cut to 500 bytes.
 /// Callers format with fmt in their .cc file, after asking `log_enabled` where that is costly.
 /// Plugins of backends use it, too.
 TUTTI_API void log(LogLevel level, std::string_view text) noexcept;

@@ -6,8 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <string_view>
 
 namespace tutti {
 
@@ -50,6 +50,16 @@ void StderrLines::add(std::string line) {
   }
   waiting_ += line;
   write_some();
+}
+
+void StderrLines::write_bare(std::string_view prefix, std::string_view text) noexcept {
+  std::array<char, 512> line;
+  std::size_t size = 0;
+  for (const std::string_view part : {prefix, text}) {
+    size += part.copy(line.data() + size, line.size() - 1 - size);
+  }
+  line[size++] = '\n';
+  write_now({line.data(), size});
 }
 
 void StderrLines::write_some() noexcept {

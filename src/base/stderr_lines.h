@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 namespace tutti {
 
@@ -15,6 +16,8 @@ class StderrLines {
   void add(std::string line);
   /// Goes on where it stopped.
   void write_some() noexcept;
+  /// Without memory: behind `prefix`, cut to what a pipe with room takes at once, past the queue.
+  static void write_bare(std::string_view prefix, std::string_view text) noexcept;
   bool empty() const noexcept { return waiting_.empty() && lost_ == 0; }
 
  private:

@@ -34,6 +34,9 @@ constexpr int kReadsPerTurn = 16;  // of 64 KiB, so that one client does not sta
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLastWords{1};
+/// Turns in a row that failed, with a pause after each: those who wait for us are to hear of it.
+constexpr int kMostLacks = 40;
+constexpr std::chrono::milliseconds kLackPause{50};
 /// Of those who were turned away; strangers must not fill a log.
 constexpr int kMostLines = 8;
 
@@ -41,10 +44,22 @@ struct Connection {
   Connection(net::Fd socket_in, const net::Peer& peer_in, Hall& hall)
       : socket(std::move(socket_in)), peer(peer_in), guest(hall) {}
   ~Connection() {
+    if (guest.is_changed()) tell_of_change();
     if (!is_local() && net::has_fallen_silent(socket.get())) guest.has_fallen_silent();
   }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
+  /// To the other end as far as the socket takes it.
+  void tell_of_change() noexcept try {
+    const int rank = guest.hello() ? guest.hello()->rank : -1;
+    const std::string who = describe(peer);
+    const std::string whose =
+        rank < 0 ? fmt::format("the connection of {} to the store", who)
+                 : fmt::format("the connection of rank {} ({}) to the store", rank, who);
+    log(LogLevel::error, changed_error(whose).what());
+    guest.queue().flush(socket.get());
+  } catch (const std::exception&) {  // no memory: the other end finds its connection closed
+  }
   bool is_local() const noexcept { return peer.address.empty(); }
   bool is_watched() const noexcept { return guest.will() && !is_local(); }
   /// Has said nothing that a client says.
@@ -104,6 +119,9 @@ class Server::Loop {
 
   void run() noexcept;
   void turn(Deadline deadline);
+  /// A turn has failed, the `in_a_row`th. Allocates nothing: memory may be what lacks.
+  void endure(const std::exception& lack, int in_a_row);
+  void give_up();
   void take_orders();
   /// Once nobody comes any more: who has not said hello, and who is none of those expected.
   void turn_out_strangers();
@@ -153,18 +171,12 @@ void Server::Loop::run() noexcept {
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
   ::pthread_setname_np(::pthread_self(), "tutti-store");
-  while (!is_stopping_.load()) {
+  for (int lacks = 0; !is_stopping_.load();) {
     try {
       turn(Deadline());
+      lacks = 0;
     } catch (const std::exception& lack) {
-      // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
-      if (!std::exchange(has_said_lack_, true)) {
-        log(LogLevel::error,
-            fmt::format("the store where ranks meet lacks something, and turns them away until it "
-                        "has it: {}",
-                        lack.what()));
-      }
-      for (net::Entrance* entrance : {&entrance_, &tcp_entrance_}) entrance->rest(kAcceptPause);
+      endure(lack, ++lacks);
     }
   }
   try {
@@ -172,6 +184,40 @@ void Server::Loop::run() noexcept {
   } catch (const std::exception&) {  // nobody is left to hear of it
   }
   connections_.clear();
+}
+
+void Server::Loop::endure(const std::exception& lack, int in_a_row) {
+  const auto say = [&](const char* what) {
+    std::array<char, 400> text;
+    const auto end = fmt::format_to_n(text.data(), text.size(), "the store where ranks meet {}: {}",
+                                      what, lack.what());
+    log(LogLevel::error, {text.data(), end.out});
+  };
+  // Out of memory or descriptors: whoever asked has lost their connection, the others go on.
+  if (!std::exchange(has_said_lack_, true)) {
+    say("lacks something, and turns them away until it has it");
+  }
+  for (net::Entrance* entrance : {&entrance_, &tcp_entrance_}) entrance->rest(kAcceptPause);
+  if (in_a_row == kMostLacks) {
+    say("can serve nobody and has closed all connections; raise this process's limits (ulimit -a), "
+        "then start the job again");
+    give_up();
+  }
+  if (in_a_row == 1) return;  // the others need no more than there is, mostly
+  Deadline never;
+  try {
+    net::pause(kLackPause, never, {.wakeup = &wakeup_});
+  } catch (const Error&) {  // poll itself lacks something
+  }
+}
+
+/// The ranks find their connections closed, and nobody comes any more.
+void Server::Loop::give_up() {
+  hall_.close();
+  entrance_.close();
+  tcp_entrance_.close();
+  connections_.clear();
+  client_count_.store(hall_.guest_count());
 }
 
 void Server::Loop::take_orders() {

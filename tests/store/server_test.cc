@@ -6,8 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
+#include <cstdlib>
 #include <deque>
 #include <fstream>
+#include <new>
 #include <optional>
 #include <random>
 #include <thread>
@@ -16,6 +20,22 @@
 #include "net/process_info.h"
 #include "ranks.h"
 #include "stores.h"
+#include "tutti/log.h"
+
+namespace {
+/// While it is set there is memory only for threads that have set the other.
+std::atomic<bool> is_memory_lacking{false};
+thread_local bool has_memory = false;
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  const bool lacks = is_memory_lacking.load() && !has_memory;
+  void* const memory = lacks ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace tutti {
 namespace {
@@ -112,6 +132,31 @@ TEST(StoreServer, StopsAtAnyPointOfItsLoop) {
       server.fail(Error(ErrorCode::kAborted, "the job ends"));
     } while (Clock::now() < busy_until);
   }
+}
+
+TEST(StoreServer, WithoutMemoryItTellsThoseWhoWait) {
+  test::ServerUnderTest under_test;
+  const auto store = under_test.at(0);
+  const auto other = under_test.at(1);
+  testing::internal::CaptureStderr();
+  has_memory = true;
+  std::thread waiter([&] {
+    has_memory = true;
+    const Error error = thrown_by([&] { other->get("never", 40s); });
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    expect_text(error, " is gone (it closed the connection)");
+  });
+  is_memory_lacking = true;
+  thrown_by([&] { store->get("k", 40s); });  // it cannot read that, either
+  waiter.join();
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("the store where ranks meet lacks something"), std::string::npos) << said;
+  EXPECT_NE(said.find("can serve nobody and has closed all connections"), std::string::npos)
+      << said;
+  under_test.server().stop_listening();
+  under_test.stop();
+  is_memory_lacking = false;
+  has_memory = false;
 }
 
 TEST(StoreServer, WhoSaysNothingIsDroppedAfterTwoSeconds) {
@@ -313,6 +358,80 @@ TEST(StoreServer, AtEveryLevelWhoHasTheSecretIsServed) {
     one->store->set("k", "v");
     EXPECT_EQ(other->store->get("k"), "v");
     EXPECT_EQ(thrown_by([&] { one->store->get("never", 50ms); }).code(), ErrorCode::kTimeout);
+  }
+}
+
+/// Between one client and the server; changes a bit of the next bytes that go one way.
+class Relay {
+ public:
+  explicit Relay(const net::TcpAddress& server)
+      : listener_(net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"))),
+        address_(net::TcpAddress::local(listener_.get())),
+        thread_([this, server] { run(server); }) {}
+  ~Relay() {
+    end_.signal();
+    thread_.join();
+  }
+  const net::TcpAddress& address() const { return address_; }
+  void strike(bool to_server) { (to_server ? strikes_up_ : strikes_down_) = true; }
+
+ private:
+  void run(const net::TcpAddress& server) {
+    Deadline never;
+    if (net::poll_readable(listener_.get(), never, {.wakeup = &end_}) != net::PollResult::ready) {
+      return;
+    }
+    const net::Fd client = net::accept_tcp_peer(listener_.get()).socket;
+    Deadline deadline = soon();
+    const net::Fd upward = net::connect_tcp(server, deadline);
+    for (;;) {
+      std::array<net::Watch, 2> watches{net::Watch{.fd = client.get(), .want_read = true},
+                                        net::Watch{.fd = upward.get(), .want_read = true}};
+      if (net::poll_any(watches, never, {.wakeup = &end_}) != net::PollResult::ready) return;
+      if (watches[0].readable && !pass(client, upward, strikes_up_)) return;
+      if (watches[1].readable && !pass(upward, client, strikes_down_)) return;
+    }
+  }
+  static bool pass(const net::Fd& from, const net::Fd& to, std::atomic<bool>& strikes) {
+    std::array<std::byte, 4096> chunk;
+    std::size_t moved = 0;
+    const net::IoResult result = net::receive_some(from.get(), chunk, &moved);
+    if (result != net::IoResult::progress) return result == net::IoResult::again;
+    if (strikes.exchange(false)) chunk[moved - 1] ^= std::byte{1};
+    Deadline deadline = soon();
+    net::send_all(to.get(), std::span(chunk).first(moved), deadline);
+    return true;
+  }
+
+  net::Fd listener_;
+  net::TcpAddress address_;
+  net::Wakeup end_;
+  std::atomic<bool> strikes_up_{false}, strikes_down_{false};
+  std::thread thread_;
+};
+
+TEST(StoreServer, AChangedFrameIsToldAsOneAtBothEnds) {
+  for (const bool to_server : {true, false}) {
+    SCOPED_TRACE(to_server ? "to the server" : "to the client");
+    Guarded guarded(secured(net::Level::integrity, "secret"));
+    const auto observer = guarded.connect(secured(net::Level::integrity, "secret"));
+    ASSERT_TRUE(observer);
+    observer->store->set("claim", "mine");
+    Relay relay(guarded.addresses[0]);
+    guarded.addresses = {relay.address()};
+    const auto victim = guarded.connect(secured(net::Level::integrity, "secret"));
+    ASSERT_TRUE(victim);
+    victim->remote->leave_will({"claim", "mine", {"failure"}, "lost", "silent", "changed"}, 20s);
+    testing::internal::CaptureStderr();
+    relay.strike(to_server);
+    const Error error = thrown_by([&] { victim->store->set("k", "v", 20s); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnauthenticated);
+    expect_text(error, "a frame on the connection of ");
+    expect_text(error, " was changed on its way");
+    EXPECT_EQ(observer->store->get("failure", 20s), "changed");
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("the connection of rank 1 (a process at 127.0.0.1:"), std::string::npos)
+        << said;
   }
 }
 
