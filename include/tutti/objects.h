@@ -20,7 +20,8 @@ namespace tutti {
 /// Options of the collectives of objects. All ranks give the same limit.
 struct ObjectOptions {
   int root = 0;          ///< of broadcast, gather and scatter
-  Timeout timeout = {};  ///< of each of the two operations that one call is made of
+  Timeout timeout = {};  ///< of each operation that a call is made of: two, and a barrier where it
+                         ///< refuses a length
   std::size_t max_bytes = std::size_t{1} << 30;  ///< one encoded object; more is kInvalidArgument
 };
 struct SendObjectOptions {
@@ -66,9 +67,9 @@ struct ObjectCall {
            "Give all ranks a larger max_bytes");
   }
   /// Refuses too long objects. All ranks see the same lengths; the first to refuse may leave the
-  /// group, so all have seen them before. `first`: the rank of the first length.
+  /// group, so all have seen them before. `owner`: whose objects they are; -1: one of each rank.
   void check_lengths(std::span<const std::uint64_t> lengths, const ObjectOptions& options,
-                     int first = 0) const {
+                     int owner = -1) const {
     const auto too_long = [&](std::uint64_t length) { return length > options.max_bytes; };
     const auto found = std::find_if(lengths.begin(), lengths.end(), too_long);
     if (found == lengths.end()) return;
@@ -77,7 +78,8 @@ struct ObjectCall {
       group.barrier({.timeout = options.timeout}, where.with(purpose));
     } catch (const Error&) {  // whoever it was has been told, and so is this rank
     }
-    refuse_length(first + static_cast<int>(found - lengths.begin()), *found, options.max_bytes);
+    const int rank = owner >= 0 ? owner : static_cast<int>(found - lengths.begin());
+    refuse_length(rank, *found, options.max_bytes);
   }
   template <class T>
   T decode(std::span<const std::byte> bytes, int from) const {
@@ -224,7 +226,7 @@ T scatter_object(ProcessGroup& group, const std::vector<T>& objects, ObjectOptio
     const RootedOptions rooted{.root = options.root, .timeout = options.timeout};
     const Purpose for_lengths = call.part("the lengths"), for_bytes = call.part("the bytes");
     group.broadcast(lengths, rooted, where.with(for_lengths));
-    call.check_lengths(lengths, options);
+    call.check_lengths(lengths, options, options.root);
     const std::vector<std::size_t> counts(lengths.begin(), lengths.end());
     std::vector<std::byte> own(counts[static_cast<std::size_t>(group.rank())]);
     group.scatterv(bytes, counts, own, rooted, where.with(for_bytes));

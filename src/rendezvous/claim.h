@@ -13,10 +13,10 @@ struct Claim {
   int parent = 0;
   int group = 0;
   std::uint64_t start_time = 0;  ///< 0: not known
-  std::string where;             ///< boot id and pid name space: where the pid means something;
-                                 ///< empty: not known
-  std::string host;              ///< its name, for people
-  std::string nonce;             ///< tells the claims of one process apart
+  std::string where;  ///< boot id, pid and time name space: where pid and start time mean
+                      ///< something; empty: not known
+  std::string host;   ///< its name, for people
+  std::string nonce;  ///< tells the claims of one process apart
   std::string program;
 };
 std::string encode(const Claim& claim);

@@ -29,6 +29,8 @@ constexpr milliseconds kAside{1000};
 /// A connection ends a little before the process at its other end can be seen to have ended, and
 /// before a rank that gives up has said why.
 constexpr std::chrono::seconds kPatience{1};
+/// A server finds that a connection has ended within 5 s, by what its kernel asks.
+constexpr std::chrono::seconds kOldWill{6};
 
 /// Whether such an error may come of what another rank did.
 bool may_follow(const Error& error) {
@@ -109,13 +111,23 @@ void Company::leave_will(Deadline& deadline) {
                               ? ": its connection to the store where ranks meet has ended"
                               : ""),
               cut = out_of_reach({options_.rank});
-  options_.remote->leave_will({.key = key(fmt::format("rank/{}", options_.rank)),
-                               .value = encode(own_),
-                               .absent = {key("failure"), key("verdict")},
-                               .text = encode_failure(loss),
-                               .silent_text = encode_failure(cut),
-                               .changed_text = encode_failure(changed())},
-                              store::timeout_of(deadline));
+  const store::Will will{.key = key(fmt::format("rank/{}", options_.rank)),
+                         .value = encode(own_),
+                         .absent = {key("failure"), key("verdict")},
+                         .text = encode_failure(loss),
+                         .silent_text = encode_failure(cut),
+                         .changed_text = encode_failure(changed())};
+  // The server may take a while to find that the connection before has ended, too.
+  Deadline patience = Deadline::after(options_.has_come_before ? kOldWill : milliseconds(0));
+  for (;;) {
+    try {
+      options_.remote->leave_will(will, store::timeout_of(deadline));
+      break;
+    } catch (const Error& error) {
+      const bool is_held = error.code() == ErrorCode::kInvalidArgument;
+      if (!is_held || net::pause(milliseconds(20), patience) == net::PollResult::expired) throw;
+    }
+  }
   has_will_ = true;
 }
 
@@ -234,6 +246,7 @@ std::optional<Error> Company::find_end_of_store(const Error& error) {
   if (!options_.server.empty() && error.code() == ErrorCode::kSystem) {
     Error error_of_store = lost(0, name_of_rank(0, fmt::format("at {}", options_.server)),
                                 ": our connection to its store has ended");
+    if (has_met_) return error_of_store;
     // Who comes when the world is complete is turned out, and hears no more than that.
     return Error(
         error_of_store.code(),

@@ -44,6 +44,8 @@ struct CompanyOptions {
   std::string server = {};
   /// The connection to that store; lives as long as the company's.
   store::RemoteStore* remote = nullptr;
+  /// This rank was cut off from the store, and its old connection may still have its will.
+  bool has_come_before = false;
   bool is_spread = false;  ///< over hosts: what is written for others names the host
   /// Called as often as this rank looks: throws if the others cannot find us any more; may be
   /// empty.
@@ -75,6 +77,8 @@ class Company {
   void enlist(Deadline& deadline);
   /// From now on the others wait for this rank: they are told if it gives up.
   void has_claimed() noexcept { has_claim_ = true; }
+  /// All have met: the world is being made.
+  void has_met() noexcept { has_met_ = true; }
   /// It had died before this rank came.
   bool is_past(const Claim& claim) const { return past_.contains(claim.nonce); }
 
@@ -126,6 +130,7 @@ class Company {
   const std::string server_;  // for people, while it can still be asked
   const std::chrono::milliseconds period_;
   bool has_claim_ = false;
+  bool has_met_ = false;
   bool has_will_ = false;
   std::size_t roster_read_ = 0;  // bytes
   std::vector<Known> known_;     // the others

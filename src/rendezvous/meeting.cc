@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/hash.h"
@@ -24,7 +26,6 @@ using Clock = Deadline::Clock;
 using std::chrono::milliseconds;
 
 constexpr int kMostCuts = 3;
-constexpr milliseconds kComesAgain{500};  // else rank 0 has ended
 
 Meeting below_round(std::shared_ptr<Store> base, const MeetingOptions& options,
                     std::shared_ptr<Company> company, std::string place) {
@@ -94,18 +95,29 @@ CompanyOptions company_in(const Identity& identity, Store& store) {
 }
 
 /// The number of who comes without one: who serves the store is rank 0, the others follow in the
-/// order of arrival.
-int take_number(const Identity& identity, const MeetingOptions& options, const Place& place,
-                const Served& served, Deadline& deadline) {
+/// order of arrival. The same for the same claim.
+int take_number(const RoundOptions& round, int world_size, const Served& served,
+                Deadline& deadline) {
   if (served.server) return 0;
-  const std::string key = round_prefix(options.name, 1) + "/numbers";
-  const std::int64_t number = served.store->add(key, 1, store::timeout_of(deadline));
-  if (number < identity.world_size) return static_cast<int>(number);
+  const std::string key = round_prefix(round.name, 1) + "/numbers";
+  const std::string own = round.own.nonce + '\n';
+  served.store->append(key, own, store::timeout_of(deadline));
+  const std::string all = served.store->get(key, store::timeout_of(deadline));
+  std::set<std::string_view> before;
+  for (std::size_t at = 0; at < all.size();) {
+    const std::size_t end = std::min(all.find('\n', at), all.size() - 1) + 1;
+    const std::string_view nonce = std::string_view(all).substr(at, end - at);
+    if (nonce == own) break;
+    before.insert(nonce);
+    at = end;
+  }
+  const auto number = static_cast<int>(before.size()) + 1;
+  if (number < world_size) return number;
   throw Error(
       ErrorCode::kInvalidArgument,
       fmt::format("init: {} processes have come to {} before this one, and its world has {} "
                   "ranks: start no more than that, or give each job a port of its own",
-                  number, place.description, identity.world_size));
+                  number, round.place, world_size));
 }
 
 /// From which other hosts that come to the place are spoken with.
@@ -142,30 +154,32 @@ CompanyOptions company_at(const Identity& identity, Served& served) {
   return company;
 }
 
-/// From a store over TCP: whoever serves it may live, and know nothing of this rank yet.
-bool was_cut_off(const Served& served) {
+/// From a store over TCP: rank 0 may live, and know nothing of this rank yet. What a round has
+/// failed with is no such end.
+bool was_cut_off(const Served& served, const Error& error) {
   const store::RemoteStore* const remote = served.remote;
-  return remote != nullptr && remote->is_over_tcp() && remote->has_ended() &&
+  const bool may_be_an_end = error.code() == ErrorCode::kPeerLost ||
+                             error.code() == ErrorCode::kSystem ||
+                             error.code() == ErrorCode::kUnauthenticated;
+  return may_be_an_end && remote != nullptr && remote->is_over_tcp() && remote->has_ended() &&
          !remote->is_out_of_reach();
 }
 
 /// Joins the round at the store of rank 0. A rank that is cut off from a store that lives comes
-/// there again, by `find`: it may not have claimed its number yet, and then nobody would be told.
-template <class Find>
-std::shared_ptr<Company> join_at(std::shared_ptr<Served>* served, const Identity& who,
-                                 RoundOptions& options, Deadline& deadline, const Find& find) {
+/// there again: it may not have claimed its number yet, and then nobody would be told.
+std::shared_ptr<Company> join_at(std::shared_ptr<Served>* served, Identity who, const Place& place,
+                                 RoundOptions& options, Deadline& deadline) {
   for (int cuts = 0;; ++cuts) {
-    options.company = company_at(who, **served);
     try {
+      if (who.is_rank_auto) who.rank = take_number(options, who.world_size, **served, deadline);
+      options.company = company_at(who, **served);
+      options.company.has_come_before = cuts > 0;
       return join_round((*served)->store, who, options, deadline);
     } catch (const Error& error) {
-      if (cuts == kMostCuts || !was_cut_off(**served)) throw;
-      Deadline soon = Deadline::after(kComesAgain);
-      try {
-        *served = find(soon);
-      } catch (const Error&) {
-        throw error;  // rank 0 has ended
-      }
+      if (cuts == kMostCuts || !was_cut_off(**served, error)) throw;
+      auto again = come_again(served->get(), place.security, deadline);
+      if (!again) throw;
+      *served = std::make_shared<Served>(std::move(*again));
     }
     log(LogLevel::warn, fmt::format("the connection to the store where ranks meet ({}) had ended, "
                                     "and was made anew",
@@ -189,16 +203,12 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                              .mark = place.mark,
                              .advice = place.advice,
                              .company = {}};
-  const auto find = [&](Deadline& end) {
-    return std::make_shared<Served>(find_store(identity, place, options, hello, end, lines));
-  };
   for (;;) {
-    std::shared_ptr<Served> served = find(deadline);
+    auto served =
+        std::make_shared<Served>(find_store(identity, place, options, hello, deadline, lines));
     if (served->server && !served->tcp.empty() && options.served_over_tcp)
       options.served_over_tcp(place.description);
-    Identity who = identity;
-    if (who.is_rank_auto) who.rank = take_number(who, options, place, *served, deadline);
-    std::shared_ptr<Company> company = join_at(&served, who, round_options, deadline, find);
+    std::shared_ptr<Company> company = join_at(&served, identity, place, round_options, deadline);
     if (!company) {  // we came between the completion of another world and the end of its listener
       if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
       throw Error(ErrorCode::kTimeout, fmt::format("init (rank {}): {} still serves another world",
@@ -210,7 +220,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
       served->close_doors(may_have_strangers
                               ? claims_in(*served->store,
                                           round_prefix(options.name, company->round()),
-                                          who.world_size, deadline)
+                                          identity.world_size, deadline)
                               : std::map<std::string, std::string>());
     }
     Store* const store = served->store.get();

@@ -303,14 +303,23 @@ std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const I
   CompanyOptions company_options = options.company;
   company_options.place = options.place;
   company_options.deadline = deadline;
-  for (int number = options.is_once ? 1 : first_open_round(*store, identity, options, deadline);;
-       ++number) {
-    auto company = std::make_shared<Company>(store, round_prefix(options.name, number), number,
-                                             options.own, company_options);
+  const auto company_in = [&](int number) {
+    return std::make_shared<Company>(store, round_prefix(options.name, number), number, options.own,
+                                     company_options);
+  };
+  int number = 1;
+  try {
+    if (!options.is_once) number = first_open_round(*store, identity, options, deadline);
+  } catch (const Error& error) {
+    throw company_in(number)->blame(error);
+  }
+  for (;; ++number) {
+    const std::shared_ptr<Company> company = company_in(number);
     try {
       Round round(*store, identity, options, deadline, *company);
       if (round.enter() == Round::Entry::in) {
         round.await_verdict(lines);
+        company->has_met();
         if (!options.is_once) note_over(*store, identity, options, number, deadline);
         return company;
       }

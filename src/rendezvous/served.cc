@@ -24,6 +24,10 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kUnanswered{5};
 /// Who holds the port may be the same rank of the job before, about to end.
 constexpr std::chrono::seconds kBusyTime{2};
+/// Of coming again: a rank 0 that is stopped for a moment, or a lost packet.
+constexpr std::chrono::seconds kUnheard{4};
+/// Nobody listens any more. A host that is there says so at once.
+constexpr milliseconds kTurnedAway{500}, kAtOnce{200};
 
 net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
   net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline);
@@ -94,8 +98,13 @@ std::optional<Served> serve(const Identity& identity, const Place& place, const 
 std::optional<Served> come(const Place& place, const store::Hello& hello, Deadline& deadline,
                            std::string* why) {
   const auto served = [&](store::Connected& connected) {
-    return Served{nullptr, std::move(connected.store), connected.remote,
-                  std::move(connected.server), place.tcp};
+    return Served{.server = nullptr,
+                  .store = std::move(connected.store),
+                  .remote = connected.remote,
+                  .peer = std::move(connected.server),
+                  .server_name = std::move(connected.server_name),
+                  .hello = hello,
+                  .tcp = place.tcp};
   };
   try {
     if (place.may_be_here) {
@@ -237,6 +246,39 @@ void Served::linger() const {
 void Served::close_doors(std::map<std::string, std::string> claims) {
   if (posted) posted->take_down();
   server->stop_listening(std::move(claims));
+}
+
+std::optional<Served> come_again(Served* cut, const net::Security& security, Deadline& deadline) {
+  cut->store.reset();  // before it is served anew: what was left with the old connection is void
+  cut->remote = nullptr;
+  const Clock::time_point first = Clock::now();
+  Deadline patience =
+      Deadline::at(first + std::min<std::chrono::nanoseconds>(deadline.left(first), kUnheard));
+  std::optional<Clock::time_point> turned_away;
+  for (Clock::time_point now = first; !patience.expired(now); now = Clock::now()) {
+    std::string why;
+    auto connected = store::try_connect_tcp_store(cut->tcp, cut->hello, security, patience, &why);
+    if (connected) {
+      if (connected->server_name != cut->server_name) return std::nullopt;
+      return Served{.server = nullptr,
+                    .store = std::move(connected->store),
+                    .remote = connected->remote,
+                    .peer = std::move(connected->server),
+                    .server_name = cut->server_name,
+                    .hello = cut->hello,
+                    .tcp = cut->tcp};
+    }
+    const bool has_answered = Clock::now() - now < kAtOnce;
+    if (!has_answered) {
+      turned_away.reset();
+    } else if (!turned_away) {
+      turned_away = now;
+    } else if (now - *turned_away >= kTurnedAway) {
+      return std::nullopt;
+    }
+    net::pause(milliseconds(20), patience);
+  }
+  return std::nullopt;
 }
 
 Served find_store(const Identity& identity, const Place& place, const MeetingOptions& options,

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Served {
   std::shared_ptr<Store> store;
   store::RemoteStore* remote = nullptr;   ///< the same
   net::Peer peer = {};                    ///< who serves it
+  std::string server_name = {};           ///< the same, by a random name
+  store::Hello hello = {};                ///< that it has welcomed
   std::vector<net::TcpAddress> tcp = {};  ///< where it is served to other hosts, or was
   std::unique_ptr<Posted> posted = {};    ///< our notice of it; null: there is none
 
@@ -32,6 +35,11 @@ struct Served {
   /// Returns once the others have gone, or have had a second to read why we go.
   void linger() const;
 };
+
+/// To the server that has served `*cut`, a connection to it over TCP that has ended and is closed
+/// here; empty: it has ended as well, or another one is there. Tries for 4 s where nobody answers,
+/// for half a second where nobody listens.
+std::optional<Served> come_again(Served* cut, const net::Security& security, Deadline& deadline);
 
 /// Serves or connects, trying until somebody listens. What a dying server leaves us with (kSystem)
 /// is as good as nobody.

@@ -266,14 +266,15 @@ std::optional<net::Frame> receive_welcome(int socket, Stream& stream, Deadline& 
   return frame;
 }
 
-/// What the server refuses us with; empty: we are welcome. Throws for anything else.
-std::optional<Error> refusal_in(const net::Frame& welcome) {
+/// What the server refuses us with; empty: we are welcome, and `*server` is its name. Throws for
+/// anything else.
+std::optional<Error> refusal_in(const net::Frame& welcome, std::string* server) {
   net::ByteReader reader(welcome.body);
   const std::uint32_t magic = reader.u32();
   const std::uint32_t version = reader.u32();
   const std::uint32_t code = reader.u32();
   reader.u32();  // flags
-  const std::string text(reader.bytes(kMaxWelcomeBytes));
+  std::string text(reader.bytes(kMaxWelcomeBytes));
   if (!reader.at_end() || magic != kGreetingMagic) {
     throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
   }
@@ -283,7 +284,10 @@ std::optional<Error> refusal_in(const net::Frame& welcome) {
                             "version of Tutti for the whole job",
                             version, kProtocolVersion));
   }
-  if (code == 0) return std::nullopt;
+  if (code == 0) {
+    *server = std::move(text);
+    return std::nullopt;
+  }
   if (code > static_cast<std::uint32_t>(ErrorCode::kInternal) + 1 || text.empty()) {
     throw Error(ErrorCode::kInternal, "its refusal is malformed");
   }
@@ -296,17 +300,17 @@ std::optional<Connected> greet(net::Fd socket, Stream stream, net::Peer server,
   stream.queue.push(encode(hello));
   std::vector<net::Fd> descriptors;
   std::optional<Error> refusal;
+  Connected connected;
   try {
     // At once and whole, since nothing else is in the socket: from then on nobody drops us unheard.
     if (stream.queue.flush(socket.get()) != net::IoResult::progress) return std::nullopt;
     const auto welcome = receive_welcome(socket.get(), stream, deadline, &descriptors);
     if (!welcome) return std::nullopt;
-    refusal = refusal_in(*welcome);
+    refusal = refusal_in(*welcome, &connected.server_name);
   } catch (const Error& error) {
     throw Error(error.code(), fmt::format("{}: {}", place, error.what()));
   }
   if (refusal) throw *refusal;
-  Connected connected;
   connected.server = std::move(server);
   if (!descriptors.empty()) connected.descriptor = std::move(descriptors[0]);
   const auto made = std::make_shared<SocketStore>(std::move(socket), std::move(stream), place,

@@ -36,6 +36,7 @@ struct Connected {
   RemoteStore* remote = nullptr;  ///< the same
   net::Fd descriptor;             ///< what came with the welcome; may be empty
   net::Peer server;
+  std::string server_name;  ///< random: another server has another one, at the same address, too
 };
 
 /// Connects to the server at `address` and is welcomed. All threads may use the store at once: a

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "net/entrance.h"
 #include "net/poller.h"
 #include "net/shake_hands.h"
@@ -154,6 +155,7 @@ class Server::Loop {
   Clock::time_point next_look_ = {};  // at the hosts of guests
   std::atomic<bool> is_stopping_{false};
   net::Wakeup wakeup_;
+  const std::string name_ = random_name();  // by which a client that comes again knows us
 
   std::mutex mutex_;  // guards what follows
   net::Condition changed_;
@@ -162,6 +164,7 @@ class Server::Loop {
   bool is_listener_unwanted_ = false;
   std::optional<std::map<std::string, std::string>> claims_;
   bool is_listener_closed_ = false;
+  bool has_given_up_ = false;
 
   std::thread thread_;  // last: it uses all of the above
 };
@@ -207,7 +210,7 @@ void Server::Loop::endure(const std::exception& lack, int in_a_row) {
   Deadline never;
   try {
     net::pause(kLackPause, never, {.wakeup = &wakeup_});
-  } catch (const Error&) {  // poll itself lacks something
+  } catch (const std::exception&) {  // poll itself lacks something
   }
 }
 
@@ -217,12 +220,18 @@ void Server::Loop::give_up() {
   entrance_.close();
   tcp_entrance_.close();
   connections_.clear();
+  {
+    const std::lock_guard lock(mutex_);
+    adopted_.clear();
+    has_given_up_ = true;
+  }
   client_count_.store(hall_.guest_count());
 }
 
 void Server::Loop::take_orders() {
   wakeup_.drain();
   const std::lock_guard lock(mutex_);
+  if (has_given_up_) adopted_.clear();
   for (auto& [socket, peer] : adopted_) connections_.emplace_back(std::move(socket), peer, hall_);
   adopted_.clear();
   if (is_listener_unwanted_ && !is_listener_closed_) {
@@ -386,7 +395,7 @@ bool Server::Loop::greet(Connection& connection) {
   }
   const bool with_descriptor = !refusal && options_.descriptor >= 0 && connection.is_local();
   net::SendQueue& queue = connection.guest.queue();
-  queue.push(encode_welcome(refusal, with_descriptor));
+  queue.push(encode_welcome(refusal, with_descriptor, name_));
   // The queue was empty and the socket's buffer, too: a welcome always fits.
   const std::array<int, 1> descriptor{options_.descriptor};
   const net::IoResult result =

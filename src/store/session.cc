@@ -39,14 +39,15 @@ std::optional<Error> check_version(const Hello& hello) {
                    ": use one version of Tutti for the whole job");
 }
 
-net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor) {
+net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor,
+                          std::string_view server) {
   net::Frame frame{kFrameWelcome, 0, {}};
   net::ByteWriter writer(&frame.body);
   writer.u32(kGreetingMagic);
   writer.u32(kProtocolVersion);
   writer.u32(refusal ? static_cast<std::uint32_t>(refusal->code()) + 1 : 0);
   writer.u32(with_descriptor ? 1 : 0);
-  writer.bytes(refusal ? std::string_view(refusal->what()).substr(0, 2048) : "");
+  writer.bytes(refusal ? std::string_view(refusal->what()).substr(0, 2048) : server);
   return frame;
 }
 

@@ -52,8 +52,9 @@ net::Frame encode(const Hello& hello);
 inline constexpr std::uint64_t kIdOfChanged = 0;
 /// `whose`: "the connection of rank 1 to the store".
 Error changed_error(const std::string& whose);
-/// What the server answers: empty for welcome, else why not.
-net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor);
+/// What the server answers: that it is `server`, or why the client is not welcome.
+net::Frame encode_welcome(const std::optional<Error>& refusal, bool with_descriptor,
+                          std::string_view server = {});
 
 class Hall;
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "children.h"
+#include "cutting_relay.h"
 #include "meetings.h"
 #include "namespaces.h"
 #include "net/port_holder.h"
@@ -34,6 +35,8 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 using test::Child;
+using test::Cut;
+using test::CuttingRelay;
 using test::expect_has;
 using test::meet_and_greet;
 using test::Namespaces;
@@ -725,6 +728,79 @@ TEST_F(Hosts, RanksThatSayTheyAreOnTwoHostsComeAsFarAsTheirHost) {
   }
 }
 
+// ---- cut off from the store ------------------------------------------------------------------
+
+/// A rank 0 here, and a rank 1 that comes to it by a relay which cuts its connection.
+struct CutOff : Hosts {
+  /// What both ranks say in the end.
+  std::vector<std::string> meet_with(const Cut& cut, std::chrono::milliseconds timeout = 20s) {
+    const int port = port_;
+    Child zero = start(0, 2, {.timeout = timeout});
+    Child one([=, host = host_] {
+      const CuttingRelay relay(at(host, 0), at(host, port), cut);
+      const Identity identity = rank_of(1, 2, host, relay.address().port());
+      const std::string said = meet_and_greet(identity, {.timeout = timeout});
+      return fmt::format("{} after {}", said, relay.cuts());
+    });
+    return {zero.result(), one.result()};
+  }
+};
+
+TEST_F(CutOff, BeforeItsClaimARankComesAgain) {
+  for (const bool is_passed_on : {false, true}) {
+    SCOPED_TRACE(is_passed_on);
+    const auto said = meet_with({.at = "roster", .is_passed_on = is_passed_on});
+    EXPECT_EQ(said[0], "met in round 1");
+    EXPECT_EQ(said[1], "met in round 1 after 1");
+  }
+}
+
+TEST_F(CutOff, ThreeTimesItComesAgain) {
+  const auto said = meet_with({.at = "roster", .times = 3});
+  EXPECT_EQ(said[1], "met in round 1 after 3");
+  EXPECT_EQ(said[0], "met in round 1");
+}
+
+TEST_F(CutOff, WhereTheServerHasNotNoticedItWaitsUntilItHas) {
+  // Until then the will of its connection before stands there.
+  const auto said = meet_with({.at = "roster", .is_passed_on = true, .held_for = 700ms});
+  EXPECT_EQ(said[0], "met in round 1");
+  EXPECT_EQ(said[1], "met in round 1 after 1");
+}
+
+TEST_F(CutOff, AfterItsClaimAllAreToldOfIt) {
+  const auto said = meet_with({.at = "world//1/size", .is_passed_on = true});
+  expect_has(said[0], "rank 1 (pid ");
+  expect_has(said[0],
+             ") was lost before the world of 2 ranks was complete: its connection to the "
+             "store where ranks meet has ended. ");
+  expect_has(said[0], "(culprits: 1)");
+}
+
+TEST_F(CutOff, AnotherJobAtThePlaceIsNotJoined) {
+  const int port = port_;
+  Child zero = start(0, 2);
+  test::await_listener(port);
+  // Its rank 0 dies, and at once another job's is there.
+  const auto meanwhile = [port, pid = zero.pid()] {
+    ::kill(pid, SIGKILL);
+    while (!net::has_ended(pid, 0)) std::this_thread::sleep_for(1ms);
+    test::await_listener(port);
+  };
+  Child one([=, host = host_] {
+    const CuttingRelay relay(at(host, 0), at(host, port), {.at = "roster", .meanwhile = meanwhile});
+    const Identity identity = rank_of(1, 2, host, relay.address().port());
+    return meet_and_greet(identity, {.timeout = 20s});
+  });
+  zero.result();
+  Child zero_of_other = start(0, 2);
+  expect_has(one.result(),
+             "was lost before the world of 2 ranks was complete: our connection to "
+             "its store has ended");
+  Child one_of_other = start(1, 2);
+  for (Child* child : {&zero_of_other, &one_of_other}) EXPECT_EQ(child->result(), "met in round 1");
+}
+
 // Real processes of several hosts, each with a network, pids and a name of its own.
 
 struct InNamespaces : testing::Test {
@@ -770,6 +846,26 @@ TEST_F(InNamespaces, ARankKilledOnAnotherHostIsNamedWithinASecond) {
     expect_has(text, "(culprits: 1)");
   }
   EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+TEST_F(InNamespaces, ARankWithoutANumberThatIsCutOffKeepsTheOneThatItWasGiven) {
+  const auto arrive = [this](int host, int at_host, int port) {
+    return spaces.on_host(host, [=] {
+      Identity identity = rank_of(0, 2, Namespaces::address(at_host), port);
+      identity.is_rank_auto = true;
+      return meet_and_greet(identity, {.timeout = 20s});
+    });
+  };
+  const Child relay = spaces.on_host(2, [] {
+    const CuttingRelay between(at(Namespaces::address(2), 29501), at(Namespaces::address(0), 29500),
+                               {.at = "world//1/numbers", .is_passed_on = true});
+    while (between.cuts() == 0) std::this_thread::sleep_for(1ms);
+    for (;;) ::pause();
+    return std::string();
+  });
+  Child zero = arrive(0, 0, 29500);
+  Child one = arrive(1, 2, 29501);
+  for (Child* child : {&zero, &one}) EXPECT_EQ(child->result(), "met in round 1");
 }
 
 TEST_F(InNamespaces, Rank0KilledIsNamedByTheOthers) {

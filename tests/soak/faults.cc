@@ -50,8 +50,8 @@ constexpr int kRanks = 4;
 const std::vector<int> kHosts = {0, 0, 1, 1};
 constexpr int kWorldsAtATime = 4;
 constexpr auto kDeadline = 40s;
-/// Of init in the series of the store: a frame whose length was changed is waited for, and a rank
-/// whose handshake was changed takes the store for another program's, and goes.
+/// Of init in the series of the store: a rank whose handshake was changed takes the store for
+/// another program's, and goes; then it is missing.
 constexpr auto kTimeoutOfInit = 8s;
 constexpr std::uint64_t kFirstBytes = 3000;  // handshakes and reports
 /// How much flows depends on the moment: so often another byte is drawn in place of one that does
@@ -231,16 +231,24 @@ bool may_be_named(const Scene& round, int caller, const std::vector<int>& named)
 /// each other; the others, who have it from the store, name the same one.
 std::string judge_of_store(const Scene& scene, const std::vector<ordered_json>& told) {
   std::set<int> by_others;
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank]["code"] == "right") continue;
-    const auto named = told[rank]["culprits"].get<std::vector<int>>();
-    const bool found_no_store = told[rank]["code"] == "kUnauthenticated" && named.empty();
-    if (found_no_store && static_cast<int>(rank) == scene.behind) continue;
+  const auto code_of = [&](int rank) {
+    return told[static_cast<std::size_t>(rank)]["code"].get<std::string>();
+  };
+  const auto named_by = [&](int rank) {
+    return told[static_cast<std::size_t>(rank)]["culprits"].get<std::vector<int>>();
+  };
+  const bool found_no_store = scene.fault.harm == Harm::garbage &&
+                              code_of(scene.behind) == "kUnauthenticated" &&
+                              named_by(scene.behind).empty();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    if (code_of(rank) == "right" || (rank == scene.behind && found_no_store)) continue;
+    if (code_of(rank) == "kTimeout" && !found_no_store) return "told by a timeout";
+    const std::vector<int> named = named_by(rank);
     if (named.size() != 1 || (named[0] != 0 && named[0] != scene.behind)) {
       return fmt::format("{} named, which is not at an end of the connection",
                          ordered_json(named).dump());
     }
-    if (rank != 0 && static_cast<int>(rank) != scene.behind) by_others.insert(named[0]);
+    if (rank != 0 && rank != scene.behind) by_others.insert(named[0]);
   }
   return by_others.size() > 1 ? "not the same culprits everywhere" : "named";
 }

@@ -64,6 +64,10 @@ def scheduled(hosts, each, images):
     return steps * each * 2 * (size - each) / size * PARAMETERS * 4
 
 
+def has_banner(hosts, said):
+    return hosts == 1 or said.count(BANNER) == 1
+
+
 def hash_of(said):
     found = re.search(r"parameter hash (\w+) on every rank", said)
     return found and found[1]
@@ -83,7 +87,7 @@ def train(options):
             if not all(abs(count - expected) <= MOST_OFF * expected for count in sent):
                 wrong.append(f"{name}: the hosts sent {sent} bytes, the schedule says {expected}")
         print(f"layouts: {name}: {found or 'no hash'}, {seconds} s", file=sys.stderr)
-        if code != 0 or not found:
+        if code != 0 or not found or not has_banner(hosts, said):
             wrong.append(f"{name}: ended with {code}\n{said}")
     hashes = {each["hash"] for each in report.values()}
     if len(hashes) != 1:
@@ -100,7 +104,7 @@ def train_models(options):
             code, said, seconds = run_on_hosts(hosts, each, [options.build / "examples" / program, *words], settings)
             report[model][name] = found = hash_of(said)
             print(f"layouts: {model}, {name}: {found or 'no hash'}, {seconds} s", file=sys.stderr)
-            if code != 0 or not found:
+            if code != 0 or not found or not has_banner(hosts, said):
                 wrong.append(f"{model}, {name}: ended with {code}\n{said}")
         if len(set(report[model].values())) != 1:
             wrong.append(f"{model}: hashes {report[model]}")
@@ -110,17 +114,20 @@ def train_models(options):
 def run_examples(options):
     report, wrong = {}, []
     programs = {path.name: path for path in (options.build / "examples").glob("*/*") if os.access(path, os.X_OK) and path.is_file()}
-    for most in (2, 4):
+    on_one_host = None  # of examples/06, whose lines nobody else knows
+    for most in (1, 2, 4):
         for backend in ("native", "gloo"):
             for example, (ranks, expected) in [*EXAMPLES.items(), ("ddp_linear", (4, None))]:
                 ranks += ranks % 2  # each host has as many: examples/03 takes a rank more
                 hosts = min(ranks, most)  # examples/02 has two ranks
+                if hosts == 1 and expected is not None:
+                    continue
                 settings = {} if backend == "native" else {"TUTTI_BACKEND": backend}
                 code, said, seconds = run_on_hosts(hosts, ranks // hosts, [programs[example]], settings)
                 lines = [re.findall(rf"^\[{rank}\] (?!tutti)(.*)$", said, re.M) for rank in range(ranks)]
-                is_right = code == 0 and said.count(BANNER) == 1
-                if expected is not None:
-                    is_right = is_right and lines == [expected(rank) for rank in range(ranks)]
+                on_one_host = on_one_host or lines
+                of_rank = [expected(rank) for rank in range(ranks)] if expected else on_one_host
+                is_right = code == 0 and has_banner(hosts, said) and lines == of_rank and any(lines)
                 name = f"{example}, {backend}, {hosts} hosts of {ranks // hosts}"
                 report[name] = {"right": is_right, "seconds": seconds}
                 print(f"layouts: {name}: {'right' if is_right else 'WRONG'}, {seconds} s", file=sys.stderr)

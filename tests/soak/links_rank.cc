@@ -71,8 +71,9 @@ std::string try_again(ProcessGroup& world, const Error& first) {
   try {
     world.new_group(all).barrier();
     return "a new group of all ranks went well";
-  } catch (const Error&) {
-    return {};
+  } catch (const Error& error) {
+    if (error.code() == first.code() && culprits_of(error) == culprits_of(first)) return {};
+    return "a new group of all ranks has another cause: " + std::string(error.what());
   }
 }
 
