@@ -687,7 +687,7 @@ TEST_F(Hosts, OneTooManyIsToldSoAndTheOthersMeet) {
   Child zero([&] { return numbered_rank(host_, port_, 3); });
   store::Connected connected;
   connect(&connected, net::Level::opportunistic, {.job = kInOrderOfArrival});
-  connected.store->set("world//1/numbers", "2");  // as if one more were about to claim its own
+  connected.store->set("world//1/numbers", "one\nanother\n");  // about to claim theirs
   Child refused([&] { return numbered_rank(host_, port_, 3); });
   const std::string text = refused.result();
   expect_has(text, "kInvalidArgument: init_process_group at hosts_test.cc:");
