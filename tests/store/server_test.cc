@@ -22,20 +22,32 @@
 #include "stores.h"
 #include "tutti/log.h"
 
+// Sanitizers bring an operator new of their own, and one that cannot be replaced everywhere.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TUTTI_SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define TUTTI_SANITIZED 1
+#endif
+#endif
+
+#ifndef TUTTI_SANITIZED
 namespace {
 /// While it is set there is memory only for threads that have set the other.
 std::atomic<bool> is_memory_lacking{false};
 thread_local bool has_memory = false;
 }  // namespace
 
-void* operator new(std::size_t bytes) {
+// Not inlined: g++ would see malloc meet delete, and warn.
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
   const bool lacks = is_memory_lacking.load() && !has_memory;
   void* const memory = lacks ? nullptr : std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+#endif
 
 namespace tutti {
 namespace {
@@ -134,6 +146,7 @@ TEST(StoreServer, StopsAtAnyPointOfItsLoop) {
   }
 }
 
+#ifndef TUTTI_SANITIZED
 TEST(StoreServer, WithoutMemoryItTellsThoseWhoWait) {
   test::ServerUnderTest under_test;
   const auto store = under_test.at(0);
@@ -158,6 +171,7 @@ TEST(StoreServer, WithoutMemoryItTellsThoseWhoWait) {
   is_memory_lacking = false;
   has_memory = false;
 }
+#endif
 
 TEST(StoreServer, WhoSaysNothingIsDroppedAfterTwoSeconds) {
   test::ServerUnderTest under_test;
