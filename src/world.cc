@@ -227,7 +227,7 @@ std::vector<std::string_view> lines_of(std::string_view text) {
 /// The last line of what a rank says of itself: what it sees of devices, in which ranks may differ.
 SeenDevices take_devices(std::string* text) {
   const std::size_t end_of_settings = text->rfind('\n', text->size() - 2) + 1;
-  const SeenDevices seen = SeenDevices::parse(text->substr(end_of_settings));
+  SeenDevices seen = SeenDevices::parse(text->substr(end_of_settings));
   text->resize(end_of_settings);
   return seen;
 }
@@ -258,9 +258,10 @@ std::vector<SeenDevices> compare_settings(const Meeting& meeting, const Identity
                                       second = lines_of(all[static_cast<std::size_t>(odd)]);
   std::string differ;
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
-    if (first[i] != second[i])
+    if (first[i] != second[i]) {
       differ += fmt::format("{}{} on rank {}, {} on rank {}", differ.empty() ? "" : "; ", first[i],
                             usual, second[i], odd);
+    }
   }
   if (differ.empty()) differ = "one of them has another list of settings";
   throw Error(ErrorCode::kInvalidArgument,

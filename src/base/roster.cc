@@ -28,9 +28,10 @@ Roster::Roster(std::vector<HostRanks> hosts, int own_host)
   std::size_t world_size = 0;
   for (const HostRanks& each : hosts_) {
     if (each.ranks.empty()) refuse(fmt::format("host {} has no ranks", each.name));
-    if (!each.pids.empty() && each.pids.size() != each.ranks.size())
+    if (!each.pids.empty() && each.pids.size() != each.ranks.size()) {
       refuse(fmt::format("host {} has {} ranks and {} processes", each.name, each.ranks.size(),
                          each.pids.size()));
+    }
     world_size += each.ranks.size();
   }
   places_.resize(world_size);

@@ -295,7 +295,7 @@ class Words {
 
   static std::string hidden_reason(const Disagreement& found) {
     const std::string_view here = hidden_difference(found.sides[0]);
-    const std::string before = fmt::format("they differ in an operation before #{}", found.seq);
+    std::string before = fmt::format("they differ in an operation before #{}", found.seq);
     if (here.empty()) return before;
     return found.same_past ? std::string(here) : fmt::format("{}, or {}", here, before);
   }
@@ -339,7 +339,7 @@ class KnotWords {
       const std::string more = text_of(link, is_circle && link > 0);
       const std::string_view between = link == 0 ? "" : is_circle ? ", which " : "; ";
       if (text.size() + between.size() + more.size() + kRest + end.size() >= kVerdictBytes)
-        return text + rest(link) + end;
+        return fmt::format("{}{}{}", text, rest(link), end);
       text += fmt::format("{}{}", between, more);
     }
     return text + end;
@@ -357,13 +357,15 @@ class KnotWords {
       for (const WaitPart& send : facts_[link.rank.index()].parts) {
         if (op_index(send.what.op) != static_cast<std::size_t>(Op::send)) continue;
         const WorldRank to = send.awaited.front();
-        for (const WaitPart& receive : facts_[to.index()].parts)
-          if (misses(receive, send, link.rank))
+        for (const WaitPart& receive : facts_[to.index()].parts) {
+          if (misses(receive, send, link.rank)) {
             return fmt::format(
                 ". Their tags differ: {0} {1} sends with {2}, {0} {3} receives with {4}; a message "
                 "is received with the tag that it was sent with",
                 rank_, link.rank.value, static_cast<std::int32_t>(send.what.chain), to.value,
                 static_cast<std::int32_t>(receive.what.chain));
+          }
+        }
       }
     }
     return {};
@@ -415,11 +417,12 @@ class KnotWords {
     const Knot::Link& link = knot_.links[index];
     std::string what;
     const std::vector<WaitPart>& parts = facts_[link.rank.index()].parts;
-    for (const WaitPart& part : parts)
+    for (const WaitPart& part : parts) {
       what += (what.empty() ? "" : " and ") +
               (host_.roster.is_here(link.rank)
                    ? describe_wait(host_.shared, host_.roster.slot_of(link.rank), part)
                    : part.words);
+    }
     const std::string who = is_named ? "" : fmt::format("{} {} ", rank_, link.rank.value);
     return fmt::format("{}waits in {}{} for {}", who, parts.size() > 1 ? "wait_any of " : "", what,
                        awaited_by(link));

@@ -189,10 +189,11 @@ void ProcessGroup::Impl::abort_unwound() {
   std::string reason = "it left the group while an exception unwound";
   std::set<int> culprits = {rank()};
   const auto before = membership().last_told();
-  if (!before)
+  if (!before) {
     reason += fmt::format(
         "; the output of that rank (pid {}), or of the program that spawned it, says which",
         ::getpid());
+  }
   if (before) {
     reason += "; its program had been told: " + before->text;
     culprits.insert(before->culprits.begin(), before->culprits.end());
@@ -260,8 +261,8 @@ void ProcessGroup::Impl::close_once(const Timeout& budget, const Where& where) {
   note_caller();
   const group::Turn turn(turnstile_, where, [&](const std::string& text) {
     ErrorContext context{.op = "close", .rank = rank(), .call_site = name_of(where)};
-    return Error(ErrorCode::kInvalidArgument,
-                 fmt::format("{}: {}", heading(context, self().group), text), std::move(context));
+    const std::string message = fmt::format("{}: {}", heading(context, self().group), text);
+    return Error(ErrorCode::kInvalidArgument, message, std::move(context));
   });
   if (closed_.exchange(true)) {
     if (close_failure_) throw closed_before(where);

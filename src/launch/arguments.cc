@@ -89,7 +89,8 @@ CutArguments cut_arguments(std::span<const std::string> words, std::span<const O
     if (option->values == 1 && value.empty()) {
       refuse(fmt::format("{}: the value is empty; give one, or leave the option out", uniform));
     }
-    cut.options.push_back(option->values == 0 ? uniform : uniform + (is_short ? "" : "=") + value);
+    cut.options.push_back(
+        option->values == 0 ? uniform : fmt::format("{}{}{}", uniform, is_short ? "" : "=", value));
   }
   cut.command.assign(words.begin() + static_cast<std::ptrdiff_t>(next), words.end());
   if (!cut.is_marked &&

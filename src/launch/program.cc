@@ -84,7 +84,7 @@ std::string find_program(std::string_view name, std::string_view search_path,
     std::size_t end = search_path.find(':', begin);
     if (end == std::string_view::npos) end = search_path.size();
     const std::string_view here = search_path.substr(begin, end - begin);
-    const std::string path = fmt::format("{}/{}", here.empty() ? "." : here, wanted);
+    std::string path = fmt::format("{}/{}", here.empty() ? "." : here, wanted);
     const std::string from_folder = within(folder, path);
     if (is_program(from_folder)) return path;
     if (refused.empty() && is_file(from_folder)) refused = path;
@@ -113,7 +113,7 @@ void check_script(const std::vector<std::string>& command, const std::string& fo
 
 std::string explain_refusal(const std::string& path, int error_number) {
   constexpr std::size_t kMostOfALine = 255;  // the kernel's
-  const std::string text = std::strerror(error_number);
+  std::string text = std::strerror(error_number);
   if (error_number == ENOEXEC) return text + "; does a script begin with #! and its interpreter?";
   if (error_number != ENOENT || ::access(path.c_str(), F_OK) != 0) return text;
   std::ifstream file(path, std::ios::binary);

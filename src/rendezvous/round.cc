@@ -314,7 +314,7 @@ std::shared_ptr<Company> join_round(const std::shared_ptr<Store>& store, const I
     throw company_in(number)->blame(error);
   }
   for (;; ++number) {
-    const std::shared_ptr<Company> company = company_in(number);
+    std::shared_ptr<Company> company = company_in(number);
     try {
       Round round(*store, identity, options, deadline, *company);
       if (round.enter() == Round::Entry::in) {

@@ -74,9 +74,10 @@ std::string no_fork() {
   }
   const std::size_t threads = thread_count();
   if (threads == 1) return {};
-  if (threads == 0)
+  if (threads == 0) {
     return "/proc does not say how many threads this process has; mount it (mount -t proc proc "
            "/proc)";
+  }
   return fmt::format(
       "this process has {} threads (OpenMP, a world, or a spawn that was not joined makes some), "
       "and a forked copy has one: what the others had locked stays locked in it, and its first "

@@ -71,7 +71,7 @@ class SocketStore final : public RemoteStore {
   void flush();
   void take_frames();
   void lose(std::string_view why);
-  void lose(Error loss);
+  void lose(const Error& loss);
   /// We have got a changed frame, or the server has.
   void lose_to_change();
   [[noreturn]] void throw_timeout(const Call& call, const Slot& slot, Timeout timeout) const;
@@ -115,9 +115,9 @@ void SocketStore::lose(std::string_view why) {
   lose(Error(ErrorCode::kSystem, text, {.op = "store"}));
 }
 
-void SocketStore::lose(Error loss) {
+void SocketStore::lose(const Error& loss) {
   if (loss_) return;
-  loss_ = std::move(loss);
+  loss_ = loss;
   has_ended_ = true;
   changed_.notify_all();
 }

@@ -218,7 +218,7 @@ std::string calls_in(const Slot& slot, const Line& line, Names names) {
 /// "is in barrier #1 ...", or "was in barrier #1 ..., when that failed": the program may have gone
 /// on since; "" if in nothing.
 std::string doing_now(const Slot& slot, const Line& line, Names names) {
-  const std::string calls = calls_in(slot, line, names);
+  std::string calls = calls_in(slot, line, names);
   if (calls.empty()) return calls;
   return shows_failure(line) ? "was in " + calls + ", when that failed" : "is in " + calls;
 }

@@ -48,7 +48,7 @@ namespace {
 std::string site_text(const Where& where) {
   constexpr std::size_t kMost = kSiteBytes - 1;
   constexpr std::string_view kCut = "...";
-  const std::string text = name_of(where);
+  std::string text = name_of(where);
   if (text.size() <= kMost) return text;
   std::size_t at = text.size() - (kMost - kCut.size());
   while ((static_cast<unsigned char>(text[at]) & 0xc0) == 0x80) ++at;  // inside a letter
@@ -237,9 +237,11 @@ void SlotOwner::publish_closing(GroupId group, std::string_view text) noexcept {
   const std::uint64_t key = closing_key(group);
   {
     const std::lock_guard lock(mutex_);  // what was said of it before
-    for (PurposeText& purpose : slot_.purposes)
-      if (purpose.chain.load(std::memory_order_relaxed) == key)
+    for (PurposeText& purpose : slot_.purposes) {
+      if (purpose.chain.load(std::memory_order_relaxed) == key) {
         purpose.chain.store(0, std::memory_order_relaxed);
+      }
+    }
   }
   publish_purpose(key, text);
 }

@@ -279,9 +279,11 @@ void RemoteHosts::run() noexcept {
 
 template <class Visit>
 void RemoteHosts::visit_far(Visit&& visit) {
-  for (int rank = 0; rank < roster_.world_size(); ++rank)
-    if (!roster_.is_here(WorldRank(rank)))
+  for (int rank = 0; rank < roster_.world_size(); ++rank) {
+    if (!roster_.is_here(WorldRank(rank))) {
       visit(WorldRank(rank), far_[static_cast<std::size_t>(rank)]);
+    }
+  }
 }
 
 void RemoteHosts::sweep(Clock::time_point now) {

@@ -14,7 +14,7 @@ constexpr std::int64_t kBetweenQuestions =
 void View::take(Report report) {
   const std::lock_guard lock(mutex_);
   if (report.has_left) left_.insert(report.rank);
-  if (report.wait) take_wait(std::move(report));
+  if (report.wait) return take_wait(std::move(report));  // of no group
   if (report.group == 0) return;
   const auto [place, is_new] = lines_.try_emplace({report.rank, report.group});
   Line& known = place->second;

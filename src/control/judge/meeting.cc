@@ -64,10 +64,13 @@ struct Dispute {
 Dispute find_dispute(const MeetingQuestion& question, const GroupFacts& facts,
                      const std::vector<int>& awaited, MeetingClock& clock) {
   std::vector<std::pair<int, const MeetingFacts*>> others;
-  for (const int member : awaited)
-    for (const MeetingFacts& other : facts.of(member).meetings)
-      if (other.group != question.group && other.asked_of == question.asked_of)
+  for (const int member : awaited) {
+    for (const MeetingFacts& other : facts.of(member).meetings) {
+      if (other.group != question.group && other.asked_of == question.asked_of) {
         others.emplace_back(member, &other);
+      }
+    }
+  }
   Dispute dispute;
   if (others.empty()) return dispute;
   std::set<WorldRank> come(question.world_ranks.begin(), question.world_ranks.end());
@@ -142,12 +145,13 @@ MeetingLook look_at_meeting(const MeetingQuestion& question, const GroupFacts& f
   look.ask = awaited;
   look.finding = asked_otherwise(question, dispute, facts, awaited, clock, now);
   if (look.finding) return look;
-  if (auto left = left_world(facts, awaited); !left.empty())
+  if (auto left = left_world(facts, awaited); !left.empty()) {
     look.finding = {ErrorCode::kClosed, std::move(left), LeftWorld{}};
-  // Who asks for another group shows so in its next looks, and says more.
-  else if (left = left_parent(question, awaited);
-           !left.empty() && now >= after(clock.began, kOthersLook))
+    // Who asks for another group shows so in its next looks, and says more.
+  } else if (left = left_parent(question, awaited);
+             !left.empty() && now >= after(clock.began, kOthersLook)) {
     look.finding = {ErrorCode::kClosed, std::move(left), LeftParent{}};
+  }
   if (look.finding) return look;
   if (clock.deadline.expired(now)) {
     clock.due = std::min(clock.due, now);

@@ -220,9 +220,10 @@ bool TcpReceiver::begin_frame() {
   const std::span<const std::byte, kWireHeaderBytes> encoded(buffer() + begin_, kWireHeaderBytes);
   const std::optional<FrameHeader> header = decode(encoded);
   if (!header) throw_broken("");
-  if (const std::size_t most = max_payload(header->type); header->payload_bytes > most)
+  if (const std::size_t most = max_payload(header->type); header->payload_bytes > most) {
     throw_broken(
         fmt::format(": a payload of {} bytes, at most {} may come", header->payload_bytes, most));
+  }
   if (header->payload_bytes <= kWholeBytes) {
     const std::size_t whole = kWireHeaderBytes + header->payload_bytes +
                               (mac_ ? padding_after(header->payload_bytes) + kTagLine : 0);
