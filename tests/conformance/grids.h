@@ -8,13 +8,12 @@
 #include <random>
 #include <string_view>
 
+#include "sanitized.h"
+
 namespace tutti::conformance {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#ifdef TUTTI_SANITIZED
 inline constexpr bool kSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kSanitized =
-    __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
 #else
 inline constexpr bool kSanitized = false;
 #endif

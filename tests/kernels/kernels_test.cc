@@ -8,6 +8,7 @@
 
 #include "base/half.h"
 #include "base/legality.h"
+#include "sanitized.h"
 #include "test_kit/reference.h"
 
 namespace tutti {
@@ -20,14 +21,8 @@ constexpr ReduceOp kOps[] = {ReduceOp::sum,  ReduceOp::product, ReduceOp::min,
                              ReduceOp::band, ReduceOp::bor,     ReduceOp::bxor};
 static_assert(std::size(kOps) == kReduceKindCount);
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef TUTTI_SANITIZED
 constexpr std::size_t kLarge = 4099;
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr std::size_t kLarge = 4099;
-#else
-constexpr std::size_t kLarge = 100003;
-#endif
 #else
 constexpr std::size_t kLarge = 100003;
 #endif

@@ -19,17 +19,9 @@
 #include "forks.h"
 #include "net/process_info.h"
 #include "ranks.h"
+#include "sanitized.h"
 #include "stores.h"
 #include "tutti/log.h"
-
-// Sanitizers bring an operator new of their own, and one that cannot be replaced everywhere.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define TUTTI_SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define TUTTI_SANITIZED 1
-#endif
-#endif
 
 #ifndef TUTTI_SANITIZED
 namespace {
