@@ -94,28 +94,30 @@ std::optional<Served> serve(const Identity& identity, const Place& place, const 
   return served;
 }
 
+Served served_by(store::Connected connected, const store::Hello& hello,
+                 const std::vector<net::TcpAddress>& tcp) {
+  return Served{.server = nullptr,
+                .store = std::move(connected.store),
+                .remote = connected.remote,
+                .peer = std::move(connected.server),
+                .server_name = std::move(connected.server_name),
+                .hello = hello,
+                .tcp = tcp};
+}
+
 /// Who serves it, at the local socket or over TCP; empty: nobody now, and *why says what was met.
 std::optional<Served> come(const Place& place, const store::Hello& hello, Deadline& deadline,
                            std::string* why) {
-  const auto served = [&](store::Connected& connected) {
-    return Served{.server = nullptr,
-                  .store = std::move(connected.store),
-                  .remote = connected.remote,
-                  .peer = std::move(connected.server),
-                  .server_name = std::move(connected.server_name),
-                  .hello = hello,
-                  .tcp = place.tcp};
-  };
   try {
     if (place.may_be_here) {
       if (auto connected = store::try_connect_store(place.address, hello, deadline)) {
-        return served(*connected);
+        return served_by(std::move(*connected), hello, place.tcp);
       }
       *why = fmt::format("nobody serves {}", place.description);
     }
     if (place.tcp.empty()) return std::nullopt;
     auto connected = store::try_connect_tcp_store(place.tcp, hello, place.security, deadline, why);
-    if (connected) return served(*connected);
+    if (connected) return served_by(std::move(*connected), hello, place.tcp);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kSystem) throw;
     *why = error.what();
@@ -248,7 +250,8 @@ void Served::close_doors(std::map<std::string, std::string> claims) {
   server->stop_listening(std::move(claims));
 }
 
-std::optional<Served> come_again(Served* cut, const net::Security& security, Deadline& deadline) {
+std::optional<Served> come_again(Served* cut, const net::Security& security,
+                                 Deadline& deadline) try {
   cut->store.reset();  // before it is served anew: what was left with the old connection is void
   cut->remote = nullptr;
   const Clock::time_point first = Clock::now();
@@ -260,13 +263,7 @@ std::optional<Served> come_again(Served* cut, const net::Security& security, Dea
     auto connected = store::try_connect_tcp_store(cut->tcp, cut->hello, security, patience, &why);
     if (connected) {
       if (connected->server_name != cut->server_name) return std::nullopt;
-      return Served{.server = nullptr,
-                    .store = std::move(connected->store),
-                    .remote = connected->remote,
-                    .peer = std::move(connected->server),
-                    .server_name = cut->server_name,
-                    .hello = cut->hello,
-                    .tcp = cut->tcp};
+      return served_by(std::move(*connected), cut->hello, cut->tcp);
     }
     const bool has_answered = Clock::now() - now < kAtOnce;
     if (!has_answered) {
@@ -278,6 +275,8 @@ std::optional<Served> come_again(Served* cut, const net::Security& security, Dea
     }
     net::pause(milliseconds(20), patience);
   }
+  return std::nullopt;
+} catch (const Error&) {  // another job's server refuses us
   return std::nullopt;
 }
 

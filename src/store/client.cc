@@ -254,15 +254,19 @@ std::optional<net::Frame> receive_welcome(int socket, Stream& stream, Deadline& 
   net::ByteReader reader(text(header));
   const std::uint32_t body_bytes = reader.u32();
   const bool is_welcome = reader.u32() == kFrameWelcome && body_bytes <= kMaxWelcomeBytes;
-  const Error changed(ErrorCode::kUnauthenticated, "its welcome was changed under way");
-  if (!is_welcome && stream.tag_bytes != 0) throw changed;
-  if (!is_welcome) throw Error(ErrorCode::kUnauthenticated, "this is no store of Tutti");
+  constexpr const char* kChanged = "its welcome was changed under way";
+  if (!is_welcome) {
+    throw Error(ErrorCode::kUnauthenticated,
+                stream.tag_bytes != 0 ? kChanged : "this is no store of Tutti");
+  }
   std::vector<std::byte> rest(body_bytes + stream.tag_bytes);
   if (!net::receive_all(socket, rest, deadline)) throw net::system_error("no welcome", ECONNRESET);
   stream.decoder.feed(header);
   stream.decoder.feed(rest);
   net::Frame frame;
-  if (stream.decoder.next(&frame) != net::FrameDecoder::Next::frame) throw changed;
+  if (stream.decoder.next(&frame) != net::FrameDecoder::Next::frame) {
+    throw Error(ErrorCode::kUnauthenticated, kChanged);
+  }
   return frame;
 }
 
