@@ -118,7 +118,11 @@ void Company::leave_will(Deadline& deadline) {
                          .silent_text = encode_failure(cut),
                          .changed_text = encode_failure(changed())};
   // The server may take a while to find that the connection before has ended, too.
-  Deadline patience = Deadline::after(options_.has_come_before ? kOldWill : milliseconds(0));
+  const Clock::time_point now = Clock::now();
+  Deadline patience =
+      Deadline::at(now + (options_.has_come_before
+                              ? std::min<std::chrono::nanoseconds>(deadline.left(now), kOldWill)
+                              : milliseconds(0)));
   for (;;) {
     try {
       options_.remote->leave_will(will, store::timeout_of(deadline));
