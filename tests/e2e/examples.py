@@ -60,6 +60,19 @@ def spawned(program):
     return 0
 
 
+def spawned_example(program):
+    """Its main as the function of spawned ranks, in every way to start them; their lines in any order."""
+    name = os.path.basename(program).removeprefix("spawned_")
+    ranks, prints = EXAMPLES[name]
+    wanted = sorted(line for rank in range(ranks) for line in prints(rank))
+    for start_word in ("fork", "exec", "thread"):
+        for flags in FLAGS.get(name, [[]]):
+            [lines] = finish([start([program, start_word, str(ranks), *flags], clean_environment())])
+            if sorted(lines) != wanted:
+                sys.exit(f"examples: {name} {' '.join(flags)}, spawned by {start_word}, printed\n{lines}\ninstead of\n{wanted}")
+    return 0
+
+
 def start(command, environment):
     return subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
@@ -110,13 +123,15 @@ def under_mpich(program, flags, ranks):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", required=True)
-    parser.add_argument("--tutti", required=True)
-    parser.add_argument("--launcher", choices=["hand", "tutti", "openmpi", "mpich", "none"], required=True)
+    parser.add_argument("--tutti")
+    parser.add_argument("--launcher", choices=["hand", "tutti", "openmpi", "mpich", "spawn", "none"], required=True)
     parser.add_argument("--mpi", action="store_true", help="with the backend mpi, too")
     options = parser.parse_args()
     name = os.path.basename(options.program)
     if options.launcher == "none":
         return spawned(options.program)
+    if options.launcher == "spawn":
+        return spawned_example(options.program)
     ranks, expected = EXAMPLES[name]
     needed = {"openmpi": "mpirun.openmpi", "mpich": "mpiexec.mpich"}.get(options.launcher)
     if needed and not shutil.which(needed):
