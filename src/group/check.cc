@@ -388,9 +388,7 @@ std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<con
 
 Error of_operation(const Error& failure, const Request& request, const Self& self) {
   const Error error = make_error(failure.code(), request, self, failure.what());
-  const bool is_of_call =
-      error.code() == ErrorCode::kInvalidArgument || error.code() == ErrorCode::kUnsupported;
-  if (is_of_call) return error;
+  if (is_harmless(error.code())) return error;
   ErrorContext context = error.context();
   context.culprits = {self.rank};
   return Error(error.code(), error.what(), std::move(context));

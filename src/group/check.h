@@ -35,6 +35,11 @@ std::optional<std::string> objection(std::span<const int> ranks, int group_size)
 std::vector<int> culprits_of_new_group(std::span<const int> ranks, std::span<const int> of_new,
                                        std::span<const int> of_parent);
 
+/// Whether the group can go on as if the call that failed so had never been made.
+constexpr bool is_harmless(ErrorCode code) noexcept {
+  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported;
+}
+
 /// "all_reduce #42 of group world/1-3 (rank 1) at train.cc:88: TEXT." as an Error with its context.
 Error make_error(ErrorCode code, const Request& request, const Self& self, const std::string& text);
 

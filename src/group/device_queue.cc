@@ -169,6 +169,16 @@ class DeviceQueue::Operation {
   }
   /// Whether the device writes nothing more of what is done on the host, or was given up.
   bool is_over() const { return !over_ || over_->done(); }
+  /// Gives it up, and returns once the device is over with it: the program is about to be told of
+  /// the failure, and may free its buffers then.
+  void let_go() noexcept {
+    give_up();
+    const Clock::time_point end = Clock::now() + kLastCopies;
+    try {
+      while (!is_over() && Clock::now() < end) pause_a_little();
+    } catch (const Error&) {  // a device that is broken does nothing more
+    }
+  }
 
  private:
   Request on_host() const {
@@ -497,14 +507,20 @@ void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
   Operation operation(*this, whole, std::move(pieces));
   if (operation.is_staged()) ensure_thread();  // looks after the copies out
   wait_for_pending(operation.is_staged() ? unfinished_ : pending_, operation.next());
-  while (!operation.is_done_on_host()) {
-    wait_for_device(operation.next(), [&] {
-      operation.begin_copies(true);
-      return operation.is_next_in();
-    });
-    operation.run_next();
+  try {
+    while (!operation.is_done_on_host()) {
+      wait_for_device(operation.next(), [&] {
+        operation.begin_copies(true);
+        return operation.is_next_in();
+      });
+      operation.run_next();
+    }
+    operation.order(whole.stream);
+  } catch (const Error& failure) {
+    if (!is_harmless(failure.code())) fail(failure, whole);  // the others need not wait, too
+    operation.let_go();
+    throw;
   }
-  operation.order(whole.stream);
 }
 
 Work DeviceQueue::start(Request whole, std::vector<Request> pieces) {

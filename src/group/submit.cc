@@ -24,11 +24,6 @@ std::size_t way_index(const Request& request) noexcept {
          static_cast<std::size_t>(request.reduce.kind());
 }
 
-/// Whether the group can go on as if the call had never been made.
-bool is_harmless(ErrorCode code) noexcept {
-  return code == ErrorCode::kInvalidArgument || code == ErrorCode::kUnsupported;
-}
-
 /// Shares the ownership of what the buffers point into, where their types have owners.
 std::shared_ptr<const void> retain(const Request& request) {
   using Owner = std::shared_ptr<const void>;
@@ -109,7 +104,7 @@ template <class Call>
 void ProcessGroup::Impl::at_device(const Request& request, Call&& call) const try {
   group::with_heading(request, self(), call);
 } catch (const Error& failure) {
-  if (!is_harmless(failure.code())) fail_alone(failure);
+  if (!group::is_harmless(failure.code())) fail_alone(failure);
   throw;
 }
 
@@ -256,7 +251,7 @@ void ProcessGroup::Impl::number(Request& request, Way way) {
 }
 
 void ProcessGroup::Impl::after_failure(const Number& before, const Error& failure) noexcept {
-  if (is_harmless(failure.code())) {
+  if (group::is_harmless(failure.code())) {
     last_ = before;  // found before anything was sent: nobody can have seen the number
   } else {
     fail_alone(failure);
@@ -380,7 +375,7 @@ Work ProcessGroup::Impl::start_message(const Request& request, Way way) try {
   }
   return dispatch_async(request);
 } catch (const Error& failure) {
-  if (!is_harmless(failure.code())) fail_alone(failure);
+  if (!group::is_harmless(failure.code())) fail_alone(failure);
   throw;
 }
 

@@ -321,6 +321,40 @@ TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
   on_failing_pair(fails, "5s");
 }
 
+TEST(DeviceFailures, AFailedBlockingCallReturnsOnceTheDeviceHasLetGoOfItsMemory) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  constexpr std::size_t kCount = std::size_t{5} << 20;  // in two pieces
+  const auto fails = [&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, std::vector<float>(kCount, 1));
+    std::vector<float> host(kCount, 1);
+    world.barrier();
+    if (world.rank() == 0) {
+      const Error failure = thrown_by([&] {
+        world.all_reduce(host);
+        world.barrier();
+      });
+      expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+      return;
+    }
+    // Both pieces are copied in, then the first one out, which hangs, and the second fails.
+    control.hang("cuMemcpyAsync", 3);
+    control.fail("cuMemcpyAsync", 4, standin::kUnknown);
+    std::atomic<bool> is_released = false;
+    std::jthread device_ends([&] {
+      std::this_thread::sleep_for(200ms);
+      is_released = true;
+      control.release();
+    });
+    const Error failure = thrown_by([&] { world.all_reduce(buffer_of(device, stream)); });
+    expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+    EXPECT_TRUE(is_released);
+  };
+  on_failing_pair(fails, "5s");
+}
+
 TEST(DeviceFailures, ACopyThatHangsBehindABlockingCallIsTold) {
   if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
   for (const Call& call : kCalls) {
