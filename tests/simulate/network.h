@@ -136,7 +136,7 @@ class Network {
   Happened& happened_;
   std::vector<Host> hosts_;
   std::vector<Link> links_;
-  std::set<std::pair<int, int>> cut_;  ///< pairs of hosts
+  std::set<std::pair<int, int>> cut_;         ///< pairs of hosts
   std::vector<std::unique_ptr<Side>> sides_;  ///< by rank
   std::multimap<Clock::time_point, Task> timers_;
   std::map<std::tuple<int, GroupId, int>, std::pair<control::LineState, bool>> reported_;
