@@ -403,6 +403,7 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   for (const Row& row : kRows) known.push_back(variable_of(row.name));
   known.push_back("TUTTI_SPAWN");  // of tutti::spawn to its ranks
   known.push_back(kRunDefaults);
+  known.push_back(kRunAround);
   std::vector<std::string> lines;
   for (const auto& [variable, text] : environment) {
     if (!variable.starts_with("TUTTI_") || variable.starts_with("TUTTI_TEST_")) continue;

@@ -9,13 +9,14 @@
 #include <map>
 #include <string_view>
 
+#include "base/run_defaults.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
 namespace {
 
 /// What the launcher says to each rank: another value would be a lie.
-constexpr std::array<std::string_view, 14> kOwn = {"RANK",
+constexpr std::array<std::string_view, 15> kOwn = {"RANK",
                                                    "WORLD_SIZE",
                                                    "LOCAL_RANK",
                                                    "LOCAL_WORLD_SIZE",
@@ -28,7 +29,8 @@ constexpr std::array<std::string_view, 14> kOwn = {"RANK",
                                                    "TORCHELASTIC_RESTART_COUNT",
                                                    "TORCHELASTIC_MAX_RESTARTS",
                                                    "TORCHELASTIC_ERROR_FILE",
-                                                   "TUTTI_AGENT"};
+                                                   "TUTTI_AGENT",
+                                                   kRunAround};
 
 bool looks_secret(std::string name) {
   for (char& letter : name) {

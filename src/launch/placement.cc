@@ -7,6 +7,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/run_defaults.h"
+#include "rendezvous/identity.h"
 #include "tutti/error.h"
 
 namespace tutti::launch {
@@ -86,6 +88,7 @@ Environment rank_variables(const Environment& inherited, const Placement& placem
   variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.max_restarts);
   if (!job.error_file.empty()) variables["TORCHELASTIC_ERROR_FILE"] = job.error_file;
   variables["TUTTI_AGENT"] = job.agent;
+  variables[kRunAround] = rendezvous::launchers_around(inherited);
   if (!place.gpus.empty()) variables["CUDA_VISIBLE_DEVICES"] = place.gpus;
   return variables;
 }

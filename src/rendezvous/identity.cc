@@ -4,6 +4,7 @@
 
 #include <charconv>
 
+#include "base/run_defaults.h"
 #include "rendezvous/slurm.h"
 #include "tutti/error.h"
 
@@ -94,6 +95,34 @@ Identity read_set(const Environment& variables, const Names& names, Launcher lau
   return identity;
 }
 
+constexpr Names kForeignNames[] = {kOpenMpiNames, kMpichNames, kSlurmNames};
+
+/// "PMI_RANK=1 PMI_SIZE=3;", or nothing.
+std::string mark_of(const Environment& variables, const Names& names) {
+  const std::string* rank = find(variables, names.rank);
+  const std::string* size = find(variables, names.world_size);
+  if (rank == nullptr || size == nullptr) return {};
+  return fmt::format("{}={} {}={};", names.rank, *rank, names.world_size, *size);
+}
+
+/// Each rank of a launcher that was started inside a rank of tutti run would take itself for that.
+void check_launcher_inside(const Environment& variables, const Identity& ours) {
+  const auto around = variables.find(kRunAround);
+  if (around == variables.end()) return;
+  for (const Names& names : kForeignNames) {
+    const std::string mark = mark_of(variables, names);
+    const bool is_around = around->second.find(mark) != std::string::npos;
+    // One process: a program that has started MPI without a launcher has these variables, too.
+    if (is_around || text_of(variables, names.world_size) == "1") continue;
+    const std::string_view launcher = name_of(ours.launcher);
+    reject(fmt::format(
+        "{} ({}) was started inside a rank of {} ({}), and both say who this process "
+        "is. Start the ranks by one of them alone; in a script that {} starts, put "
+        "`env -u TUTTI_AGENT -u RANK -u WORLD_SIZE` before the other",
+        name_of(names.launcher), mark.substr(0, mark.size() - 1), launcher, ours.source, launcher));
+  }
+}
+
 std::optional<Identity> from_tutti_run(const Environment& variables) {
   const std::string agent = text_of(variables, "TUTTI_AGENT");
   if (agent.empty()) return std::nullopt;
@@ -108,6 +137,7 @@ std::optional<Identity> from_tutti_run(const Environment& variables) {
   Identity identity =
       read_set(variables, kTorchNames, is_spawned ? Launcher::spawn : Launcher::tutti_run);
   identity.agent = agent;
+  check_launcher_inside(variables, identity);
   return identity;
 }
 
@@ -331,6 +361,12 @@ std::string_view name_of(Launcher launcher) noexcept {
 
 std::string init_of(const Identity& identity) {
   return identity.is_rank_auto ? "init (rank=auto)" : fmt::format("init (rank {})", identity.rank);
+}
+
+std::string launchers_around(const Environment& variables) {
+  std::string marks;
+  for (const Names& names : kForeignNames) marks += mark_of(variables, names);
+  return marks;
 }
 
 Identity identify(const Environment& variables, const Explicit& given) {

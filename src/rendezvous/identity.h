@@ -3,7 +3,8 @@
 // Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run and
 // tutti::spawn, then torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open
 // MPI, then MPICH, then Slurm's srun, then bare RANK and WORLD_SIZE. An outer set is ignored and
-// noted. Bare variables stand on one level with those of an MPI and of srun: when they differ,
+// noted. An MPI's launcher or srun inside a rank of tutti run or of tutti::spawn leaves their
+// variables to its own ranks, and is refused. Bare variables stand on one level with those of an MPI and of srun: when they differ,
 // nobody can know who is right, and both are shown. One task of srun, or one on each of several
 // nodes, may be the outer shell of whatever is started in it.
 #pragma once
@@ -68,6 +69,10 @@ struct Explicit {
 /// Errors  kInvalidArgument, naming variable and value: no number, rank out of range, a size of 0,
 ///         one of a pair missing, two sets of one level that differ.
 Identity identify(const Environment& variables, const Explicit& given = {});
+
+/// What `variables` have of launchers that start ranks without leaving tutti run's own variables,
+/// for kRunAround: a rank that finds more has another launcher between itself and tutti run.
+std::string launchers_around(const Environment& variables);
 
 /// Which of its host's ranks this process is, before it has met anybody.
 struct LocalPlace {

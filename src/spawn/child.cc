@@ -155,6 +155,7 @@ Environment rank_variables(Environment inherited, int rank, int world_size,
   inherited["RANK"] = inherited["LOCAL_RANK"] = std::to_string(rank);
   inherited["WORLD_SIZE"] = inherited["LOCAL_WORLD_SIZE"] = std::to_string(world_size);
   inherited["TUTTI_AGENT"] = agent;
+  inherited[kRunAround] = "";  // they are gone
   inherited[kVariable] = fmt::format("-1:{}", rank);
   // What `tutti run` has set for its one rank is not for several.
   std::istringstream defaults(inherited[kRunDefaults]);

@@ -122,6 +122,29 @@ TEST(Identity, Spawned) {
   EXPECT_TRUE(identity.is_one_host);
 }
 
+// mpirun inside a rank of tutti run: its ranks all have the numbers of that rank, too.
+TEST(Identity, AnotherLauncherInsideARankOfTuttiRunIsRefused) {
+  const Environment open_mpi = recorded("open_mpi_4.1.4_rank1");
+  const std::string around = launchers_around(open_mpi);
+  EXPECT_EQ(around, "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2;");
+  EXPECT_EQ(launchers_around(kByHand), "");
+  const Environment ours = with(kByHand, {{"TUTTI_AGENT", "@a"}, {"TUTTI_RUN_AROUND", ""}});
+  EXPECT_EQ(identify(ours).launcher, Launcher::tutti_run);
+  const Error error = refused(with(ours, open_mpi));
+  expect_text(error,
+              "Open MPI (OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2) was started inside a rank "
+              "of tutti run (RANK=1 WORLD_SIZE=4)");
+  expect_text(refused(with(ours, {{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}})), "PMI_SIZE=3");
+  expect_text(refused(with(ours, {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "3"}})), "Slurm");
+  // What was there when tutti run started is around it, and MPI_Init without a launcher says 1.
+  const Environment within = with(with(ours, open_mpi), {{"TUTTI_RUN_AROUND", around}});
+  EXPECT_EQ(identify(within).launcher, Launcher::tutti_run);
+  refused(with(within, {{"OMPI_COMM_WORLD_RANK", "0"}}));
+  EXPECT_EQ(
+      identify(with(ours, {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "1"}})).launcher,
+      Launcher::tutti_run);
+}
+
 TEST(Identity, TheInnermostLauncherWinsAndTheOuterIsNoted) {
   const Environment open_mpi = recorded("open_mpi_4.1.4_rank1");
   // mpirun around torchrun, one per node.
