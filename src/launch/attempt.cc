@@ -100,6 +100,7 @@ bool Attempt::is_done() const {
 void Attempt::kill_all() { ask_to_end(SIGKILL, Clock::now()); }
 
 void Attempt::ask_to_end(int signal_number, Clock::time_point now) {
+  gathering_.asked_to_end();
   for (Rank& rank : ranks_) rank.asked_by.push_back(signal_number);
   order_signal(-1, signal_number);
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {  // who is stopped hears nothing

@@ -34,6 +34,10 @@ void Gathering::ended(int rank, int wait_status) {
   state.wait_status = wait_status;
 }
 
+void Gathering::asked_to_end() {
+  if (!missing_when_asked_) missing_when_asked_ = attendance().missing;
+}
+
 bool Gathering::has_met(int rank) const { return of_rank(ranks_, rank).has_met; }
 
 Gathering::Attendance Gathering::attendance() const {
@@ -51,7 +55,8 @@ Gathering::Attendance Gathering::attendance() const {
 
 std::vector<int> Gathering::awaited_by(int rank) const {
   const Rank& state = of_rank(ranks_, rank);
-  return state.has_joined && !state.has_met ? attendance().missing : std::vector<int>{};
+  if (!state.has_joined || state.has_met) return {};
+  return missing_when_asked_ ? *missing_when_asked_ : attendance().missing;
 }
 
 std::optional<std::string> Gathering::judge(Clock::time_point now) {

@@ -24,8 +24,12 @@ class Gathering {
   void met(int rank);
   void ended(int rank, int wait_status);
 
+  /// All ranks are asked to end now: in which order they do says nothing.
+  void asked_to_end();
+
   bool has_met(int rank) const;
-  /// Of one that has joined, and whose world is not complete: who runs and has not joined.
+  /// Of one that has joined, and whose world is not complete: who runs, or ran when all
+  /// were asked to end, and has not joined.
   std::vector<int> awaited_by(int rank) const;
   /// The lost rank for which others wait; -1: none, or not yet said.
   int lost_rank() const noexcept { return lost_rank_; }
@@ -52,6 +56,7 @@ class Gathering {
   Attendance attendance() const;
 
   std::vector<Rank> ranks_;
+  std::optional<std::vector<int>> missing_when_asked_;
   int ended_count_ = 0;
   int lost_rank_ = -1;
   Clock::time_point first_join_{};

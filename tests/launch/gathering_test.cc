@@ -44,6 +44,15 @@ TEST_F(GatheringTest, WhoEndsWellWithoutHavingJoinedIsLostAtOnce) {
   EXPECT_FALSE(ranks_.judge(at(2s))) << "it is said once";
 }
 
+TEST_F(GatheringTest, WhomTheyAwaitedWhenAllWereAskedToEndDoesNotDependOnWhoEndsFirst) {
+  for (const int rank : {0, 1, 3}) ranks_.joined(rank, at(0s));
+  EXPECT_EQ(ranks_.awaited_by(0), std::vector{2});
+  ranks_.asked_to_end();
+  for (const int rank : {2, 0, 1, 3}) ranks_.ended(rank, SIGTERM);
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ranks_.awaited_by(rank), std::vector{2});
+  EXPECT_TRUE(ranks_.awaited_by(2).empty());
+}
+
 TEST_F(GatheringTest, WhoFailedGetsAMoment) {
   ranks_.joined(0, at(0s));
   ranks_.joined(1, at(0s));

@@ -71,6 +71,10 @@ class Round:
         found = [] if code == 124 else [f"exit code {code} instead of 124"]
         if not re.search(r"FAILED: not done after [\d.]+ s", err):
             found.append("no word of the timeout")
+        if self.moment in ("start", "init") and f"waited in init_process_group for rank {self.victim};" not in err:
+            found.append(f"nobody is said to have waited in init for rank {self.victim}")
+        if self.moment == "end" and not re.search(rf"  rank {self.victim}: last completed .*; killed by SIG(TERM|KILL)", err):
+            found.append(f"rank {self.victim} is not said to be the one that had not ended")
         if self.moment == "loop" and not re.search(rf", waiting ([\d.]+ s )?for rank {self.victim}\b", err):
             found.append(f"nobody is said to wait for rank {self.victim}")
         if self.moment == "group" and (f"  rank {self.victim}: last completed all_reduce #50" not in err or ": in new_group(" not in err):
