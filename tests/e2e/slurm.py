@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 
-STARTED_WITHIN = 20  # seconds
+STARTED_WITHIN = 30  # seconds
+ATTEMPTS = 3  # its ports were free a moment ago
 ENDED_WITHIN = 10
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NODES = (socket.gethostname().split(".")[0], "other")
@@ -51,7 +52,11 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 class Unavailable(Exception):
-    """Slurm cannot be had here, and why."""
+    """Slurm is not installed here, and what is missing."""
+
+
+class NotStarted(Exception):
+    """A daemon of it that is installed does not start, and why."""
 
 
 def prctl(option, value):
@@ -99,7 +104,7 @@ def wait_for(what, is_there, daemons, folder):
         ended = [name for name, daemon in daemons.items() if daemon.poll() is not None]
         if ended or time.monotonic() > deadline:
             why = f"{', '.join(ended)} ended" if ended else f"not within {STARTED_WITHIN} s"
-            raise Unavailable(f"{what} did not come: {why}\n{log_of(folder)}")
+            raise NotStarted(f"{what} did not come: {why}\n{log_of(folder)}")
         time.sleep(0.02)
 
 
@@ -128,13 +133,22 @@ def start():
     if missing:
         raise Unavailable(f"{', '.join(missing)} not installed: Debian's packages munge, slurmctld, slurmd, slurm-client")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    folder = tempfile.mkdtemp(prefix="tutti-slurm-")
-    os.chmod(folder, 0o755)  # else munged thinks that nobody reaches its socket
-    try:
-        yield start_daemons(folder)
-    finally:
-        end_all()
-        shutil.rmtree(folder)
+    for attempt in range(1, ATTEMPTS + 1):
+        folder = tempfile.mkdtemp(prefix="tutti-slurm-")
+        os.chmod(folder, 0o755)  # else munged thinks that nobody reaches its socket
+        try:
+            try:
+                environment = start_daemons(folder)
+            except NotStarted as why:
+                if attempt == ATTEMPTS:
+                    raise
+                print(f"slurm: once more: {why}", file=sys.stderr)
+                continue
+            yield environment
+            return
+        finally:
+            end_all()
+            shutil.rmtree(folder)
 
 
 def search_path():

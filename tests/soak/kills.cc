@@ -131,6 +131,10 @@ int soak(const Words& words) {
 #endif
   if (!words.only.empty()) {
     std::erase_if(all, [&](const Series& series) { return series.name != words.only; });
+    if (all.empty()) {
+      fmt::print(stderr, "kills: --only {}: there is no such series\n", words.only);
+      return 2;
+    }
   }
   int rounds = 0;
   for (const Series& series : all) rounds += series.rounds;

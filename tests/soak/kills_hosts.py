@@ -62,7 +62,7 @@ def series_of(options):
         every["ddp"] = [ddp, "ddp", "0", "alone"]
     else:
         print("kills: built without libtorch: no series with DistributedDataParallel", file=sys.stderr)
-    return {name: words for name, words in every.items() if not options.only or name in options.only.split(",")}
+    return {name: every[name] for name in over_hosts.asked(options, every)}
 
 
 class Round:
@@ -204,7 +204,10 @@ def main():
     words.add_argument("--hosts", type=int, default=2)
     words.add_argument("--rounds", type=int, default=100, help="of each series")
     words.add_argument("--resident-gib", type=float, default=4, help="memory of the victim in the series resident")
-    return over_hosts.run(soak, words.parse_args())
+    options = words.parse_args()
+    if options.hosts < 2 or options.ranks < 2:
+        words.error("at least two hosts with two ranks each: some survive every victim, and then another of them dies")
+    return over_hosts.run(soak, options)
 
 
 if __name__ == "__main__":

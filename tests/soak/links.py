@@ -183,7 +183,7 @@ def soak_cuts(kinds, dice, options, report):
 
 def soak(options):
     dice = random.Random(options.seed)
-    only = set(filter(None, options.only.split(","))) or {*CUTS, "stop", "late"}
+    only = over_hosts.asked(options, [*CUTS, "stop", "late"])
     kinds = [kind for kind in CUTS if kind in only]
     has_stops, has_late = "stop" in only, "late" in only
     print(f"links: seed {options.seed}", file=sys.stderr)

@@ -194,6 +194,14 @@ def parser(description):
     return words
 
 
+def asked(options, names):
+    """The series of `names` that --only asks for: all, where it asks for none."""
+    only = [name for name in options.only.split(",") if name]
+    if unknown := set(only) - set(names):
+        sys.exit(f"--only {','.join(sorted(unknown))}: there are {', '.join(names)}")
+    return [name for name in names if name in (only or names)]
+
+
 def machine(name):
     """How the report of a soak begins."""
     commit = subprocess.run(["git", "rev-parse", "--short=10", "HEAD"], cwd=ROOT, capture_output=True, text=True)

@@ -1,5 +1,14 @@
 # ./dev soak NAME [--rounds N] [--seed S] [--hosts N]; ./dev soak fuzz [--seconds N] [--seed S] [--only PARSERS]
+soaks="kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, pytorch, pytorch-failures, real, side-by-side, simulate, spawn, strangers, votes"
 name=${1:-}
+case "$name" in
+  -h | --help)
+    echo "./dev soak NAME [--rounds N] [--seed S] [--hosts N]: at full length unless told otherwise; figures go to docs/evidence, those of fewer rounds to build."
+    echo "NAME: $soaks."
+    echo "./dev soak NAME --help, once it is built: what else it takes. --hosts: kills, deadlocks, real, groups and disagreements."
+    exit 0
+    ;;
+esac
 [ $# -gt 0 ] && shift
 given="$*"
 hosts= words=()
@@ -39,7 +48,7 @@ case "$name" in
   links) rounds=20 hosts=3 ;; # of each cut
   layouts | strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
-  *) die 2 "unknown soak '$name' (kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, pytorch, pytorch-failures, real, side-by-side, simulate, spawn, strangers, votes)" ;;
+  *) die 2 "unknown soak '$name' ($soaks)" ;;
 esac
 case "$rounds $* " in " "* | *" --rounds "*) ;; *) set -- --rounds "$rounds" "$@" ;; esac
 # shellcheck disable=SC2086
@@ -53,7 +62,10 @@ build release
 hold_lock
 mkdir -p docs/evidence
 evidence=docs/evidence
-case " $* " in *" --only "*) evidence=build ;; esac # of some series: the evidence of all stays
+# Of some series, or of fewer rounds: the evidence of all stays.
+case " $* " in *" --only "*) evidence=build ;; esac
+asked=$(sed -n 's/.*--rounds[ =]\([0-9]*\).*/\1/p' <<<"$given")
+[ -z "$asked" ] || [ "$asked" -ge "${rounds:-0}" ] || evidence=build
 soak="build/release/tests/soak/soak_$name"
 if [ "$name" = simulate ]; then
   soak=build/release/tests/simulate/soak_simulate
@@ -88,7 +100,7 @@ if [ "$name" = layouts ] || [ "$name" = links ] || [ "$name" = strangers ]; then
 fi
 if [ "$name" = groups ]; then
   install_packages clang-14 libclang-rt-14-dev
-  build tsan
+  build_target="groups_rank tutti_cli" build tsan
   set -- --tsan build/tsan "$@"
 fi
 if [ "$name" = init ]; then
