@@ -50,7 +50,8 @@ struct InitOptions {
 ///           range, unknown backend or setting, a malformed init_method, a number in it that an
 ///           option contradicts, an address that rank 0 cannot have or whose port is taken.
 ///           kTimeout: who is missing. kPeerLost: who died before. kSystem: no meeting point.
-///           kUnauthenticated: another secret than the others'. kUnsupported: security=encrypt.
+///           kUnauthenticated: another secret than the others'. kUnsupported: security=encrypt
+///           between hosts.
 TUTTI_API ProcessGroup init_process_group(const InitOptions& options = {},
                                           Where where = Where::current());
 template <class Name>

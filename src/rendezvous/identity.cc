@@ -95,6 +95,9 @@ Identity read_set(const Environment& variables, const Names& names, Launcher lau
   return identity;
 }
 
+/// Of a pod of an Indexed Job of Kubernetes, whose manifest sets WORLD_SIZE.
+constexpr Names kIndexedJobNames{Launcher::by_hand, "JOB_COMPLETION_INDEX", "WORLD_SIZE",
+                                 "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kForeignNames[] = {kOpenMpiNames, kMpichNames, kSlurmNames};
 
 /// "PMI_RANK=1 PMI_SIZE=3;", or nothing.
@@ -175,7 +178,10 @@ std::optional<Identity> from_mpich(const Environment& variables) {
 
 std::optional<Identity> from_bare_variables(const Environment& variables) {
   if (!names_anything(variables, kTorchNames)) return std::nullopt;
-  Identity identity = read_set(variables, kTorchNames, Launcher::by_hand);
+  const bool is_in_indexed_job =
+      find(variables, "RANK") == nullptr && find(variables, kIndexedJobNames.rank) != nullptr;
+  Identity identity =
+      read_set(variables, is_in_indexed_job ? kIndexedJobNames : kTorchNames, Launcher::by_hand);
   for (const std::string_view name : {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID"}) {
     if (const std::string* value = find(variables, name)) {
       identity.job = fmt::format("{} {} {}", name, *value, text_of(variables, "SLURM_STEP_ID"));

@@ -3,10 +3,10 @@
 // Each launcher leaves a *set* of variables. **The innermost launcher wins**: tutti run and
 // tutti::spawn, then torchrun (known by its *mark*, TORCHELASTIC_RUN_ID or GROUP_RANK), then Open
 // MPI, then MPICH, then Slurm's srun, then bare RANK and WORLD_SIZE. An outer set is ignored and
-// noted. An MPI's launcher or srun inside a rank of tutti run or of tutti::spawn leaves their
-// variables to its own ranks, and is refused. Bare variables stand on one level with those of an MPI and of srun: when they differ,
-// nobody can know who is right, and both are shown. One task of srun, or one on each of several
-// nodes, may be the outer shell of whatever is started in it.
+// noted. An MPI's launcher or srun inside a rank of tutti run or of tutti::spawn is refused: its
+// own ranks all have that rank's variables, too. Bare variables stand on one level with those of an
+// MPI and of srun: when they differ, nobody can know who is right, and both are shown. One task of
+// srun, or one on each of several nodes, may be the outer shell of whatever is started in it.
 #pragma once
 
 #include <cstdint>

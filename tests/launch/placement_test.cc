@@ -40,8 +40,12 @@ TEST(RankEnvironment, AreTorchruns) {
                               {"TORCHELASTIC_RUN_ID", "job-7"},
                               {"TORCHELASTIC_RESTART_COUNT", "1"},
                               {"TORCHELASTIC_MAX_RESTARTS", "3"},
-                              {"TUTTI_AGENT", "@tutti-x"}};
+                              {"TUTTI_AGENT", "@tutti-x"},
+                              {"TUTTI_RUN_AROUND", ""}};
   EXPECT_EQ(variables, wanted);
+  const Environment under_mpirun = {{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}};
+  EXPECT_EQ(rank_variables(under_mpirun, placement, 0, {}).at("TUTTI_RUN_AROUND"),
+            "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2;");
 }
 
 TEST(RankEnvironment, NothingOfAnOuterTorchrunIsInherited) {

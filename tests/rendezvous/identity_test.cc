@@ -315,6 +315,24 @@ TEST(Identity, TheInnerLauncherWinsAsRecorded) {
   expect_inner("srun_tutti_run_rank1", Launcher::tutti_run, "SLURM_PROCID=0");
 }
 
+// The index of the pod is its rank, where the manifest says how many there are.
+TEST(Identity, IndexedJobOfKubernetes) {
+  const Environment pod = {{"JOB_COMPLETION_INDEX", "2"},
+                           {"KUBERNETES_PORT", "tcp://10.96.0.1:443"}};
+  EXPECT_EQ(identify(pod).launcher, Launcher::none) << "without WORLD_SIZE the pod is one of many";
+  const Environment told =
+      with(pod, {{"WORLD_SIZE", "4"}, {"MASTER_ADDR", "train-0.train"}, {"MASTER_PORT", "29500"}});
+  const Identity identity = identify(told);
+  EXPECT_EQ(identity.launcher, Launcher::by_hand);
+  EXPECT_EQ(identity.rank, 2);
+  EXPECT_EQ(identity.world_size, 4);
+  EXPECT_EQ(identity.source, "JOB_COMPLETION_INDEX=2 WORLD_SIZE=4");
+  EXPECT_EQ(identity.master_addr, "train-0.train");
+  EXPECT_FALSE(identity.is_one_host);
+  EXPECT_EQ(identify(with(told, {{"RANK", "1"}})).rank, 1) << "RANK says it itself";
+  expect_text(refused(with(told, {{"JOB_COMPLETION_INDEX", "4"}})), "JOB_COMPLETION_INDEX=4");
+}
+
 TEST(Identity, KubeflowsAreByHand) {
   const Identity identity = identify(recorded("kubeflow_pytorchjob_rank2"));
   EXPECT_EQ(identity.launcher, Launcher::by_hand);
