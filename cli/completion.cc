@@ -216,10 +216,11 @@ std::string zsh_script() {
       "'(- *)'{-V,--version}'[which one this is]' \\\n"
       "    '1:command:->command' '*::argument:->argument'\n"
       "  case $state in\n    command)\n      local -a commands\n      commands=(\n";
-  for (const Command& command : commands())
+  for (const Command& command : commands()) {
     text += fmt::format(
         "        {}\n",
         quoted(fmt::format("{}:{}", command.name, replaced(command.manual().summary, ":", "\\:"))));
+  }
   text +=
       "      )\n      _describe command commands\n      ;;\n"
       "    argument)\n      case $words[1] in\n";
@@ -297,9 +298,10 @@ std::string fish_command(const Command& command) {
 std::string fish_script() {
   std::string text =
       "# Completion of tutti for fish; made by `tutti completion fish`.\ncomplete -c tutti -f\n";
-  for (const Command& command : commands())
+  for (const Command& command : commands()) {
     text += fmt::format("complete -c tutti -n __fish_use_subcommand -a {} -d {}\n", command.name,
                         quoted_in_fish(command.manual().summary));
+  }
   const WordGroup own = manual_of_tutti().groups.back();
   for (const Word& word : own.words)
     text += fish_option("complete -c tutti -n __fish_use_subcommand", word);

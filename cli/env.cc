@@ -130,13 +130,15 @@ std::string value_of(const std::vector<SettingInfo>& settings, std::string_view 
 /// What a level gives between hosts; SECURITY.md says more.
 std::string_view protection_of(std::string_view level) {
   if (level == "none") return "keeps out of native's connections only who has not read the store";
-  if (level == "opportunistic")
+  if (level == "opportunistic") {
     return "keeps out of native's connections who has only listened, and not who joins before the "
            "world is complete or changes what goes by";
+  }
   if (level == "auth") return "keeps out everybody who does not know the secret; nothing is hidden";
-  if (level == "integrity")
+  if (level == "integrity") {
     return "keeps out everybody who does not know the secret, and shows every change on the way; "
            "nothing is hidden";
+  }
   return "is not in this version: init refuses it";
 }
 

@@ -146,9 +146,11 @@ std::string man_page(const Manual& manual, std::span<const std::string> see_also
 std::set<std::string> flags_given(const Manual& manual, std::span<const std::string> words,
                                   bool exclude) {
   std::vector<std::string> known = {"--help", "-h"};
-  for (const WordGroup& group : manual.groups)
-    for (const Word& word : group.words)
+  for (const WordGroup& group : manual.groups) {
+    for (const Word& word : group.words) {
       known.insert(known.end(), word.names.begin(), word.names.end());
+    }
+  }
   std::set<std::string> given;
   for (const std::string& word : words) {
     if (word == "--help" || word == "-h") return {"--help"};

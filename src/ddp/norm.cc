@@ -134,7 +134,8 @@ void run_lanes(std::array<double, Norm::kLanes>& lanes, const Number* numbers, s
 template <class Number>
 double Norm::block(const Number* numbers, std::size_t count) const {
   std::array<double, kLanes> lanes;
-  lanes.fill(kind_ == Kind::smallest ? kInfinity : 0.0);
+  lanes.fill(0);
+  if (kind_ == Kind::smallest) lanes.fill(kInfinity);
   switch (kind_) {
     case Kind::sum_of_magnitudes:
       run_lanes(lanes, numbers, count, [](double sum, double x) { return sum + x; });

@@ -19,6 +19,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/soak"))
+import over_hosts  # noqa: E402
+
 JUDGES = ROOT / "src/control/judge"
 SIMULATOR = "tests/simulate/soak_simulate"
 TESTS = [f"tests/control/control_judge_{name}_test" for name in ("look", "group", "deadlock")]
@@ -163,7 +166,7 @@ def main():
     seconds = time.monotonic() - began
     print(f"{sum(counts.values())} conditions inverted in {seconds:.0f} s, noticed by: {counts}")
     if options.out:
-        options.out.write_text(json.dumps({"conditions": sum(counts.values()), "noticed by": counts, "seconds": round(seconds),
+        options.out.write_text(json.dumps({**over_hosts.machine("mutate"), "conditions": sum(counts.values()), "noticed by": counts, "seconds": round(seconds),
                                            "rounds": options.rounds, "survivors": survivors}, indent=1) + "\n")
     return 1 if any(not survivor["argued"] for survivor in survivors) else 0
 

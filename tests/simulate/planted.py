@@ -15,6 +15,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests/soak"))
+import over_hosts  # noqa: E402
+
 SRC = ROOT / "src"
 
 # name, file, what stands there, what is planted (of each as many as there are), why it need not be found
@@ -258,10 +261,11 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/release")
     parser.add_argument("--rounds", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=pathlib.Path, help="a JSON file with what was found")
     parser.add_argument("names", nargs="*", help="of faults; all without")
     options = parser.parse_args()
     build = options.build.resolve()
-    survived = []
+    survived, report = [], []
     for fault in FAULTS:
         if options.names and fault[0] not in options.names:
             continue
@@ -275,6 +279,7 @@ def main():
                                    "--script", f"{folder}/violation.json"],
                                   capture_output=True, text=True)
         found = re.search(r"^VIOLATED: (?:seed (\d+): )?(.*)", done.stdout, re.MULTILINE)
+        report.append({"fault": fault[0], "found": found[2] if found else "", "argued": fault[4]})
         if found:  # without a seed it has crashed
             after = f"after {int(found[1]) - options.seed + 1} rounds: " if found[1] else ""
             print(f"found     {fault[0]}: {after}{found[2][:110]}", flush=True)
@@ -283,6 +288,9 @@ def main():
         else:
             print(f"SURVIVED  {fault[0]}", flush=True)
             survived.append(fault[0])
+    if options.out:
+        head = {**over_hosts.machine("planted"), "rounds": options.rounds, "seed": options.seed}
+        options.out.write_text(json.dumps({**head, "faults": report}, indent=1) + "\n")
     return 1 if survived else 0
 
 

@@ -1,5 +1,5 @@
 # ./dev soak NAME [--rounds N] [--seed S] [--hosts N]; ./dev soak fuzz [--seconds N] [--seed S] [--only PARSERS]
-soaks="kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, pytorch, pytorch-failures, real, side-by-side, simulate, spawn, strangers, votes"
+soaks="kills, deadlocks, disagreements, endings, failing-jobs, faults, flood, fuzz, orphans, groups, init, layouts, links, mutate, planted, pytorch, pytorch-failures, real, side-by-side, simulate, spawn, strangers, votes"
 name=${1:-}
 case "$name" in
   -h | --help)
@@ -46,6 +46,7 @@ case "$name" in
   pytorch) rounds=30000 ;;
   pytorch-failures) rounds=10 ;; # of each case; of torchrun's restarts twice as many
   links) rounds=20 hosts=3 ;; # of each cut
+  mutate | planted) rounds=10000 ;; # with each condition of a judge inverted, each fault planted
   layouts | strangers) rounds= hosts=3 ;; # each thing once
   init) rounds= ;; # every system call once; goes on where it stopped (--minutes, 90 unless given)
   *) die 2 "unknown soak '$name' ($soaks)" ;;
@@ -94,6 +95,9 @@ case "$name" in
 esac
 if [ "$name" = failing-jobs ]; then
   soak=tests/soak/failing_jobs.py
+fi
+if [ "$name" = mutate ] || [ "$name" = planted ]; then
+  soak=tests/simulate/$name.py
 fi
 if [ "$name" = layouts ] || [ "$name" = links ] || [ "$name" = strangers ]; then
   soak=tests/soak/$name.py
