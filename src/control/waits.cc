@@ -118,13 +118,13 @@ void Membership::fail_counts(const Request& request, int from, std::uint64_t sen
 }
 
 void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
-  static constexpr std::chrono::milliseconds kFresh{100};
   const int peer = request.message.peer;
+  const Clock::time_point began = Clock::now() - request.arrive.budget();
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host_of_first(context.culprits);
-  const bool is_fresh = peer == kAnyRank || state_->members.is_here(peer) ||
-                        Clock::now() - state_->known_as_of(peer) < kFresh;
+  const bool is_fresh =
+      peer == kAnyRank || state_->members.is_here(peer) || state_->known_as_of(peer) >= began;
   const std::string silent =
       is_fresh ? "" : state_->ask_what_they_do(context.culprits, request.arrive.budget());
   const std::string waited =

@@ -146,13 +146,16 @@ constexpr std::string_view kSameCalls =
     "Every rank must call the same operations in the same order";
 
 /// How many collectives each member has called: "2 by ranks 0, 2, 1 by rank 1".
-std::string calls_text(const std::vector<std::uint64_t>& calls) {
-  std::map<std::uint64_t, std::vector<int>, std::greater<>> by_count;
+std::string calls_text(const CallCounts& calls) {
+  // Descending, and those that nothing is known of behind.
+  std::map<std::optional<std::uint64_t>, std::vector<int>, std::greater<>> by_count;
   for (std::size_t member = 0; member < calls.size(); ++member)
     by_count[calls[member]].push_back(static_cast<int>(member));
   std::string text;
-  for (const auto& [count, ranks] : by_count)
-    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, ranks_text(ranks));
+  for (const auto& [count, ranks] : by_count) {
+    const std::string number = count ? std::to_string(*count) : "not known yet how many";
+    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", number, ranks_text(ranks));
+  }
   return text;
 }
 

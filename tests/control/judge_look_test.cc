@@ -245,10 +245,36 @@ TEST(JudgeLook, OneThatHasLeftIsNamedOnTheSecondLook) {
         EXPECT_EQ(second.finding->culprits, std::vector<int>{gone});
         const LeftEarly& found = *as<LeftEarly>(second.finding);
         EXPECT_EQ(found.last, 2u);
-        std::vector<std::uint64_t> calls(static_cast<std::size_t>(size), 3);
+        CallCounts calls(static_cast<std::size_t>(size), 3);
         calls[static_cast<std::size_t>(gone)] = 2;
         EXPECT_EQ(found.calls, calls);
       }
+}
+
+// What is known of ranks on other hosts may be thousands of collectives old.
+TEST(JudgeLook, OnesOnOtherHostsAreAskedHowManyCollectivesTheyHaveCalled) {
+  for (const bool answers : {true, false}) {
+    Scene scene(4, 1);
+    for (const int member : {1, 2, 3}) scene.enters(member, member == 1 ? 6 : 1);
+    scene.enters(0, 5).leaves(0);
+    for (const int member : {0, 2, 3}) scene.of(member).asked = Clock::time_point{};
+    Wait wait(collective_at(6));
+    wait.look_after(5ms, scene);
+    const Look second = wait.look_after(6ms, scene);
+    EXPECT_FALSE(second.finding);
+    EXPECT_EQ(second.ask, (std::vector{2, 3}));
+    for (const int member : {2, 3}) {
+      if (!answers && member == 3) continue;
+      scene.enters(member, 5);
+      scene.of(member).asked = kStart + 6ms;
+    }
+    const Look third = wait.look_after(answers ? 7ms : 255ms, scene);
+    EXPECT_EQ(as<LeftEarly>(third.finding) != nullptr, answers);
+    const Look last = wait.look_after(256ms, scene);
+    ASSERT_NE(as<LeftEarly>(last.finding), nullptr);
+    const auto of_three = answers ? std::optional<std::uint64_t>(5) : std::nullopt;
+    EXPECT_EQ(as<LeftEarly>(last.finding)->calls, (CallCounts{5, 6, 5, of_three}));
+  }
 }
 
 TEST(JudgeLook, OneThatHasDoneItsPartMayLeave) {

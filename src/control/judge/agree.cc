@@ -63,7 +63,7 @@ Finding unequal_calls(const GroupFacts& facts, int member) {
                        .more = more,
                        .fewer = fewer,
                        .shown = shown != nullptr ? std::optional(*shown) : std::nullopt,
-                       .calls = calls_of(facts)}};
+                       .calls = calls_of(facts, Clock::time_point::max())}};
 }
 
 /// The earliest operation in which a member and this rank are known to differ; 0: none.
@@ -142,10 +142,13 @@ std::optional<Finding> compare_goodbyes(const GroupFacts& facts) {
   return std::nullopt;
 }
 
-std::vector<std::uint64_t> calls_of(const GroupFacts& facts) {
-  std::vector<std::uint64_t> calls;
-  for (int member = 0; member < facts.size(); ++member)
-    calls.push_back(std::max(facts.entered(member), facts.does(member).goodbye_seq));
+CallCounts calls_of(const GroupFacts& facts, Clock::time_point since) {
+  CallCounts calls;
+  for (int member = 0; member < facts.size(); ++member) {
+    const bool is_known = facts.has_gone(member) || facts.of(member).asked >= since;
+    const std::uint64_t count = std::max(facts.entered(member), facts.does(member).goodbye_seq);
+    calls.push_back(is_known ? std::optional(count) : std::nullopt);
+  }
   return calls;
 }
 

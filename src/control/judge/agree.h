@@ -29,7 +29,8 @@ std::optional<Finding> compare_goodbyes(const GroupFacts& facts);
 /// Members of all sides but the largest, ascending; of equals nobody can say which is wrong.
 std::vector<int> smaller_sides(const std::vector<std::vector<int>>& sides);
 
-/// How many collectives each member has called.
-std::vector<std::uint64_t> calls_of(const GroupFacts& facts);
+/// How many collectives each member has called, as far as that is known: of one that has left, of
+/// those of this host, and of others that were asked since `since`.
+CallCounts calls_of(const GroupFacts& facts, Clock::time_point since);
 
 }  // namespace tutti::control

@@ -27,19 +27,22 @@ struct Disagreement {
   bool same_past = false;  ///< they are known to have agreed on everything before
 };
 
+/// Of each member, how many collectives it has called; none: its host has not said so lately.
+using CallCounts = std::vector<std::optional<std::uint64_t>>;
+
 /// `fewer` has said goodbye before the operation `extra`, which `more` has called.
 struct UnequalCalls {
   std::uint64_t extra = 0;
   int more = 0, fewer = 0;
   std::optional<KnownCall> shown = {};  ///< that operation
-  std::vector<std::uint64_t> calls;     ///< of each member, how many collectives
+  CallCounts calls;
 };
 
 /// `member`, whom a collective needs, has left the group after its collective `last`.
 struct LeftEarly {
   int member = 0;
   std::uint64_t last = 0;
-  std::vector<std::uint64_t> calls;
+  CallCounts calls;
 };
 
 /// A message awaits a member that has left the group, or (-1) all others have.

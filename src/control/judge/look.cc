@@ -25,6 +25,9 @@ Clock::time_point WaitClock::back_off(Clock::time_point now) noexcept {
 
 namespace {
 
+/// How long it is worth to learn from other hosts how many collectives their ranks have called.
+constexpr std::chrono::milliseconds kCountsCome{250};
+
 class Judge {
  public:
   Judge(const Request& request, int awaited, const GroupFacts& facts, WaitClock& clock,
@@ -76,11 +79,15 @@ class Judge {
       look_.next = now_ + std::chrono::milliseconds(1);
       return true;
     }
-    const bool is_any = is_message(request_.op) && awaited_ < 0;
-    look_.finding = {ErrorCode::kClosed, is_any ? others() : std::vector<int>{member},
-                     LeftUnmatched{is_any ? -1 : member}};
-    if (!is_message(request_.op))
-      look_.finding->what = LeftEarly{member, last_of(member), calls_of(facts_)};
+    if (is_message(request_.op)) {
+      const bool is_any = awaited_ < 0;
+      look_.finding = {ErrorCode::kClosed, is_any ? others() : std::vector<int>{member},
+                       LeftUnmatched{is_any ? -1 : member}};
+    } else if (!are_old(those_still_in(), kCountsCome)) {
+      look_.finding = {ErrorCode::kClosed,
+                       {member},
+                       LeftEarly{member, last_of(member), calls_of(facts_, clock_.due)}};
+    }
     return true;
   }
 
@@ -108,6 +115,12 @@ class Judge {
   }
 
   std::uint64_t last_of(int member) const noexcept { return facts_.does(member).goodbye_seq; }
+
+  std::vector<int> those_still_in() const {
+    std::vector<int> members = others();
+    std::erase_if(members, [&](int member) { return facts_.has_gone(member); });
+    return members;
+  }
 
   std::vector<int> others() const {
     std::vector<int> members;
@@ -137,7 +150,7 @@ class Judge {
     if (arrive_.seq != request_.seq) arrive_ = {request_.seq, request_.arrive};
     arrive_.left.start(clock_.began);
     if (arrive_.left.expired(now_)) {
-      if (are_old(missing)) return;
+      if (are_old(missing, kAnswerComes)) return;
       look_.finding = {ErrorCode::kTimeout, missing, NotEntered{arrive_.left}, look_.ask};
       return;
     }
@@ -161,17 +174,17 @@ class Judge {
       look_.ask = others();
       return;
     }
-    if (are_old(others())) return;
+    if (are_old(others(), kAnswerComes)) return;
     look_.finding = stalled_in(request_, only, facts_);
     look_.finding->silent = look_.ask;
   }
 
   /// Whether what `members` have not done may only be old news: they were not asked since it
-  /// counts.
-  bool are_old(const std::vector<int>& members) {
+  /// counts, and may answer within `most`.
+  bool are_old(const std::vector<int>& members, std::chrono::nanoseconds most) {
     clock_.due = std::min(clock_.due, now_);
     look_.ask = asked_before(clock_.due, members, facts_);
-    return !look_.ask.empty() && now_ < clock_.due + kAnswerComes;
+    return !look_.ask.empty() && now_ < clock_.due + most;
   }
 
   void say_who_is_awaited(std::vector<int> members) {
