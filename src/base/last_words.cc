@@ -57,12 +57,24 @@ void note(const std::string& text) noexcept {
 }  // namespace
 
 void install_last_words(const Environment& environment) {
-  static std::once_flag once;
-  std::call_once(once, [&] {
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (error_file_of_rank == nullptr) {
     const auto error_file = environment.find("TORCHELASTIC_ERROR_FILE");
     error_file_of_rank = new std::string(error_file == environment.end() ? "" : error_file->second);
-    former_handler = std::set_terminate(speak_and_exit);
-  });
+  }
+  // A handler of the program's own may have come since.
+  if (std::get_terminate() != speak_and_exit) former_handler = std::set_terminate(speak_and_exit);
 }
+
+namespace {
+
+/// An Error may come before any world, out of make_tcp_store or of spawn.
+[[gnu::constructor]] void install_in_ranks_of_tutti_run() {
+  const Environment environment = read_environment();
+  if (environment.contains("TUTTI_AGENT")) install_last_words(environment);
+}
+
+}  // namespace
 
 }  // namespace tutti

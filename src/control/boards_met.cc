@@ -10,6 +10,9 @@
 #include <cstdint>
 #include <fstream>
 #include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -32,7 +35,11 @@ namespace tutti::control {
 namespace {
 
 std::string read_line(const char* path) {
+  errno = 0;
   std::ifstream file(path);
+  // Where there is no such file all of a host go without.
+  if (errno == EMFILE || errno == ENFILE)
+    throw net::system_error(fmt::format("cannot read {}", path), errno);
   std::string line;
   std::getline(file, line);
   return line;
@@ -283,6 +290,22 @@ BoardsMet at_board(const HostOptions& options, net::Fd memory) {
           nullptr};
 }
 
+/// The slot of a rank on the board of its agent, for one world of this process at a time; null: it
+/// is another's until that one's claim goes.
+std::shared_ptr<const void> claim_slot(const net::Fd& board, int rank) {
+  static std::mutex mutex;
+  static auto& claimed = *new std::set<std::pair<ino_t, int>>;  // outlives every claim
+  struct stat status {};
+  if (::fstat(board.get(), &status) != 0) return nullptr;
+  const std::pair key(status.st_ino, rank);
+  const std::lock_guard lock(mutex);
+  if (!claimed.insert(key).second) return nullptr;
+  return {&claimed, [key](const void*) {
+            const std::lock_guard lock(mutex);
+            claimed.erase(key);
+          }};
+}
+
 std::string network_identity() {
   struct stat status {};
   if (stat("/proc/self/ns/net", &status) != 0) status.st_ino = 0;
@@ -292,6 +315,12 @@ std::string network_identity() {
 }  // namespace
 
 std::string host_identity(const std::string& host_id) {
+  const auto is_no_text = [](unsigned char letter) { return letter < ' ' || letter == 127; };
+  if (std::any_of(host_id.begin(), host_id.end(), is_no_text)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "TUTTI_HOST_ID has a line break or another control character: give a word, the "
+                "same to all ranks of a host");
+  }
   return host_id.empty() ? network_identity() : host_id;
 }
 
@@ -304,10 +333,12 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   Introduction own{host_identity(options.host_id), network_identity(), net::own_host_name(), false,
                    ::getpid()};
   net::Fd memory;
+  std::shared_ptr<const void> agents_slot;
   if (options.board_fd >= 0) {
     memory = duplicate(options.board_fd);
+    agents_slot = claim_slot(memory, options.rank);
     const Board board(memory);
-    own.agent_board = options.world_size == board.world_size() &&
+    own.agent_board = agents_slot != nullptr && options.world_size == board.world_size() &&
                       board.state_of(SlotIndex(options.rank)) == RankState::absent;
   }
   std::vector<Introduction> all;
@@ -317,8 +348,11 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   const Roster roster = roster_of(all, options.rank);
   const auto has_board = [](const Introduction& each) { return each.agent_board; };
   const bool at_agents = roster.host_count() == 1 && std::all_of(all.begin(), all.end(), has_board);
-  if (!at_agents) memory = share_board(options, roster, deadline);
-  BoardsMet met{std::move(memory), roster, nullptr};
+  if (!at_agents) {
+    agents_slot.reset();
+    memory = share_board(options, roster, deadline);
+  }
+  BoardsMet met{std::move(memory), roster, nullptr, std::move(agents_slot)};
   if (roster.host_count() > 1) met.remote = open_doors(options, met.memory, roster, all, deadline);
   return met;
 }

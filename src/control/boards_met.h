@@ -17,6 +17,9 @@ struct BoardsMet {
   Roster roster;
   std::unique_ptr<RemoteHosts>
       remote;  ///< null: there is one host, or the options say who is where
+  /// Held until the slot on the agent's board is taken: another world of this process that meets
+  /// meanwhile has a board of its own.
+  std::shared_ptr<const void> agents_slot = {};
 };
 
 /// Every rank says in the store on which host it is. Ranks of one host share a board, which the

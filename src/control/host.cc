@@ -241,6 +241,7 @@ std::unique_ptr<Host> Host::join(const HostOptions& options) {
                 fmt::format("the host's status board is for {} ranks, the world has {}",
                             board.world_size(), options.world_size));
   }
+  const auto until_it_is_taken = std::move(met.agents_slot);
   auto state = std::make_shared<State>(process, std::move(met), options);
   bool settled = false;
   process->watch(*state, [&] { return settled = state->own.take(state->own_cores); });

@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "base/config.h"
-#include "base/last_words.h"
 #include "store/client.h"
 #include "tutti/error.h"
 #include "tutti/tutti.h"
@@ -176,11 +175,24 @@ int deaf() {
   hold();
 }
 
+/// Without a world, which a rank may never ask for.
 int uncaught(const std::string& what) {
-  tutti::install_last_words(tutti::read_environment());
   std::printf("printed before the end\n");  // stays in the buffer of a pipe
   if (what == "error") throw tutti::Error(tutti::ErrorCode::kTimeout, "made up for a test");
   throw std::runtime_error("not ours");
+}
+
+/// Two worlds, which meet at the same moment.
+int two_worlds() {
+  const auto make = [](const char* name) {
+    auto world = tutti::init_process_group({.timeout = 20s, .name = name});
+    if (world.all_reduce_value(1) != world.world_size()) std::abort();
+    world.close();
+  };
+  std::thread other(make, "other");
+  make("one");
+  other.join();
+  return 0;
 }
 
 /// Prints between operations and while groups are made.
@@ -313,6 +325,7 @@ int main(int argc, char** argv) {
   if (mode == "chatter") return chatter(std::atoi(value.c_str()));
   if (mode == "meet") return meet(true);
   if (mode == "prints") return prints();
+  if (mode == "two-worlds") return two_worlds();
   if (mode == "meet-unless") return chosen ? std::atoi(value.c_str()) : meet(true);
   if (mode == "leave-world") return leave_a_world(std::atoi(value.c_str()), chosen);
   if (mode == "leave-renumbered") return leave_a_renumbered_world(chosen);

@@ -938,6 +938,14 @@ TEST_F(Launcher, EnvSaysFromWhereOtherHostsAreSpokenWithAndWhy) {
   EXPECT_TRUE(has(one.out(), "none: all ranks are on this host: no port is opened")) << one.out();
 }
 
+// One of them gets the board of the agent, on all ranks or on none.
+TEST_F(Launcher, WorldsThatMeetAtTheSameMomentAreKeptApart) {
+  for (int round = 0; round < 5; ++round) {
+    LaunchedJob job(run(3, {kRank, "two-worlds"}));
+    ASSERT_EQ(job.wait_exit(), 0) << job.err();
+  }
+}
+
 TEST_F(Launcher, FailureGraceIsASettingThatTheRanksGet) {
   LaunchedJob given(run(1, {"--failure-grace", "7", "printenv", "TUTTI_FAILURE_GRACE"}));
   EXPECT_EQ(given.wait_exit(), 0) << given.err();
