@@ -25,6 +25,7 @@
 #include "net/poller.h"
 #include "net/process_tree.h"
 #include "net/system_error.h"
+#include "net/unix_socket.h"
 
 namespace tutti::launch {
 namespace {
@@ -72,8 +73,7 @@ void let_go_of_the_users() {
 void tell_launcher(int channel, const Note& note) {
   const std::string packet = encode(note);
   // When the launcher is gone the end of the channel says so.
-  while (::send(channel, packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
-  }
+  net::send_packet(channel, std::as_bytes(std::span(packet)), true);
 }
 
 class KeeperLoop {

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -23,6 +24,7 @@
 #include "net/process_info.h"
 #include "net/process_tree.h"
 #include "net/system_error.h"
+#include "net/unix_socket.h"
 
 namespace tutti::launch {
 
@@ -259,10 +261,7 @@ void LocalRanks::to_keeper(const Order& order) noexcept {
   const std::string packet = encode(order);
   // A keeper that is gone is noticed by the end of its channel; one that is stopped must not stop
   // us when the channel is full.
-  constexpr int kFlags = MSG_NOSIGNAL | MSG_DONTWAIT;
-  while (::send(keeper_.channel.get(), packet.data(), packet.size(), kFlags) < 0 &&
-         errno == EINTR) {
-  }
+  net::send_packet(keeper_.channel.get(), std::as_bytes(std::span(packet)), false);
 }
 
 // ---- What becomes of them

@@ -220,6 +220,17 @@ Fd connect(std::string_view address, Deadline& deadline, const Interrupt& interr
   return std::move(*socket);
 }
 
+void send_packet(int socket, std::span<const std::byte> packet, bool may_block) noexcept try {
+  const int flags = MSG_NOSIGNAL | (may_block ? 0 : MSG_DONTWAIT);
+  Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (::send(socket, packet.data(), packet.size(), flags) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != ENOBUFS && errno != ENOMEM) return;
+    if (pause(std::chrono::milliseconds(5), deadline) == PollResult::expired) return;
+  }
+} catch (const Error&) {  // it cannot even wait
+}
+
 IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* moved,
                    std::span<const int> descriptors) {
   if (descriptors.size() > kMaxDescriptors) {
@@ -249,7 +260,9 @@ IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* mo
     }
     if (errno == EINTR) continue;
     // ETOOMANYREFS: this user has too many descriptors under way; they get fewer as peers read.
-    if (errno == EAGAIN || errno == ETOOMANYREFS) return IoResult::again;
+    // ENOBUFS, ENOMEM: the kernel has no memory for it at the moment.
+    if (errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM)
+      return IoResult::again;
     if (is_gone(errno)) return IoResult::closed;
     throw system_error("cannot send", errno);
   }

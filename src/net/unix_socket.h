@@ -69,6 +69,11 @@ bool receive_all(int socket, std::span<std::byte> bytes, Deadline& deadline,
                  std::vector<Fd>* descriptors = nullptr, std::size_t max_descriptors = 0,
                  const Interrupt& interrupt = {});
 
+/// Sends one packet on a socket that keeps bounds, between a process and its keeper. Where the
+/// other end has gone the packet goes nowhere: the own end shows it. `may_block`: until there is
+/// room; else a full socket drops it. Without memory in the kernel it is tried again, for 10 s.
+void send_packet(int socket, std::span<const std::byte> packet, bool may_block) noexcept;
+
 enum class IoResult : std::uint8_t { progress, again, closed };
 /// One send or receive that does not block. `closed`: the other end is gone, in whatever way.
 IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* moved,

@@ -10,12 +10,14 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <span>
 
 #include "base/of_rank.h"
 #include "net/end_order.h"
 #include "net/guard.h"
 #include "net/poller.h"
 #include "net/system_error.h"
+#include "net/unix_socket.h"
 
 namespace tutti::spawning {
 namespace {
@@ -66,8 +68,7 @@ class KeeperLoop {
   void signal_ranks(std::int32_t number) noexcept;
   void tell(const Note& note) noexcept {
     // When the spawner is gone the loop sees the end of the channel itself.
-    while (::send(channel_, &note, sizeof note, MSG_NOSIGNAL) < 0 && errno == EINTR) {
-    }
+    net::send_packet(channel_, std::as_bytes(std::span(&note, 1)), true);
   }
 
   const BecomeRank& become_rank_;
@@ -201,9 +202,7 @@ void Keeper::wake() const noexcept {
 void Keeper::signal_ranks(int signal_number) const noexcept {
   wake();
   const std::int32_t number = signal_number;
-  while (::send(channel.get(), &number, sizeof number, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 &&
-         errno == EINTR) {
-  }
+  net::send_packet(channel.get(), std::as_bytes(std::span(&number, 1)), false);
 }
 
 Keeper fork_keeper(int world_size, std::atomic<pid_t>& keeper_pid, const BecomeRank& become_rank) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <system_error>
 #include <thread>
@@ -162,6 +163,7 @@ class Spawned::Impl {
   const pid_t owner_ = ::getpid();
   std::shared_ptr<Job> job_;
   std::thread thread_;
+  std::mutex joining_;  ///< of threads that have found the job ended
 };
 
 Spawned::Impl::~Impl() {
@@ -185,6 +187,7 @@ Spawned::Impl::~Impl() {
 }
 
 void Spawned::Impl::rejoin() {
+  const std::lock_guard lock(joining_);
   if (thread_.joinable()) thread_.join();
   if (job_->failure()) throw Error(*job_->failure());
 }

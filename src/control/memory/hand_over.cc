@@ -253,6 +253,15 @@ void HandOverHost::send_all(Deadline& deadline) {
   }
 }
 
+/// What a guest says where rank 0, as errors name it, has closed its end or its meeting point.
+Error host_ended(int host, const std::string& process, const std::string& when) {
+  return Error(ErrorCode::kPeerLost,
+               fmt::format("rank {}{} ended the hand-over of memory before {}: it failed or "
+                           "refused this rank",
+                           host, process.empty() ? "" : " (" + process + ")", when),
+               {.culprits = {host}});
+}
+
 /// The other ranks' side.
 class HandOverGuest {
  public:
@@ -277,8 +286,13 @@ class HandOverGuest {
     const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
                                     static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
     const std::array<int, 1> memory{own_memory};
-    net::send_all(socket_.get(), message, deadline,
-                  std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
+    try {
+      net::send_all(socket_.get(), message, deadline,
+                    std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kSystem) throw;
+      throw ended("this rank had come");
+    }
   }
 
   /// Waits for all to come as well: rank 0 sends nothing before.
@@ -289,15 +303,7 @@ class HandOverGuest {
       std::vector<net::Fd> memories;
       if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors,
                             under_way.get())) {
-        ErrorContext context;
-        const int host = name_in(names_, 0);
-        context.culprits = {host};
-        throw Error(ErrorCode::kPeerLost,
-                    fmt::format("rank {} ({}) ended the hand-over of memory before rank {}: it "
-                                "failed or refused this rank",
-                                host, net::describe_process(net::peer_of(socket_.get()).pid),
-                                name_in(names_, first)),
-                    std::move(context));
+        throw ended(fmt::format("rank {}", name_in(names_, first)));
       }
       const auto [magic, announced, low, high] = decode(message);
       const std::uint64_t bits = low | std::uint64_t{high} << 32;
@@ -316,6 +322,11 @@ class HandOverGuest {
   }
 
  private:
+  Error ended(const std::string& when) const {
+    return host_ended(name_in(names_, 0), net::describe_process(net::peer_of(socket_.get()).pid),
+                      when);
+  }
+
   net::Fd socket_;
   std::size_t group_size_;
   const net::Interrupt& interrupt_;
@@ -343,8 +354,9 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
     return;
   }
   const std::string address = get_address(store, key, deadline, interrupt, name_in(names, 0));
-  HandOverGuest guest(net::connect(address, deadline, interrupt),
-                      static_cast<std::size_t>(group_size), interrupt, names);
+  std::optional<net::Fd> socket = net::try_connect(address, deadline, interrupt);
+  if (!socket) throw host_ended(name_in(names, 0), {}, "this rank had come");
+  HandOverGuest guest(std::move(*socket), static_cast<std::size_t>(group_size), interrupt, names);
   guest.check_user(rank);
   guest.give(rank, own_memory, deadline);
   guest.take(take, deadline);
