@@ -125,8 +125,8 @@ Settings settings_of(const InitOptions& options) {
   if (!options.name.empty()) put("name", options.name);
   if (options.rank) put("rank", std::to_string(*options.rank));
   if (options.world_size) put("world_size", std::to_string(*options.world_size));
-  if (options.timeout && *options.timeout < std::chrono::nanoseconds(0)) {
-    throw_invalid(fmt::format("the timeout is negative: {:g} s",
+  if (options.timeout && *options.timeout <= std::chrono::nanoseconds(0)) {
+    throw_invalid(fmt::format("the timeout is {:g} s, and ranks need some time to meet",
                               std::chrono::duration<double>(*options.timeout).count()));
   }
   if (options.timeout) {
@@ -175,6 +175,15 @@ Identity find_identity(const InitOptions& options, const Settings& settings, con
     throw_invalid("a store is given, so the launcher is not asked: give rank and world_size, too");
   }
   Identity identity = rendezvous::identify(environment, given);
+  const bool is_nobody = identity.launcher == Launcher::none;  // each such process would be alone
+  if (is_nobody && method.kind != rendezvous::InitMethod::Kind::env) {
+    throw_invalid(
+        fmt::format("init_method '{}' says where the ranks meet, and nothing says which of them "
+                    "this is: give rank and world_size among the options or in it "
+                    "(?rank=0&world_size=4), set RANK and WORLD_SIZE, or start the ranks with "
+                    "tutti run",
+                    text));
+  }
   identity.is_rank_auto = method.is_rank_auto && options.store == nullptr;
   return identity;
 }

@@ -30,7 +30,7 @@ struct MessageInfo {
   int rank = -1;  ///< who sent it
   int tag = 0;
   DType dtype = DType::u8;
-  std::size_t count = 0;
+  std::size_t count = 0;  ///< elements of `dtype`; a struct of one's own counts as its bytes (u8)
 };
 
 /// One operation, as a plain value: everything below the group reads it, nothing adds to it.

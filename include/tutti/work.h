@@ -61,7 +61,8 @@ class [[nodiscard]] TUTTI_API Work {
   void wait();
   /// Blocks until the operation has completed, on its device too. Throws the failure, each time.
   void wait_host();
-  /// Waits at most `duration`. False: still under way, which is not a failure. Throws the failure.
+  /// Waits at most `duration`, or 5 ms where that is longer. False: still under way, which is not a
+  /// failure. Throws the failure.
   bool wait_for(std::chrono::nanoseconds duration);
   template <class Number>
     requires std::is_arithmetic_v<Number>

@@ -55,9 +55,18 @@ TEST_F(Init, ABackendThatIsNotHereIsNoAdvice) {
   expect_text(refused_backend("cpu:native,cuda:gloo"), "gloo takes the memory of the host only");
 }
 
-TEST_F(Init, ANegativeTimeoutIsSaidInSeconds) {
-  expect_text(thrown_by([&] { init_process_group({.timeout = -1s}); }),
-              "the timeout is negative: -1 s");
+TEST_F(Init, ATimeoutInWhichNobodyCanMeetIsSaidInSeconds) {
+  expect_text(thrown_by([&] { init_process_group({.timeout = -1s}); }), "the timeout is -1 s");
+  expect_text(thrown_by([&] { init_process_group({.timeout = 0s}); }), "the timeout is 0 s");
+}
+
+TEST_F(Init, APlaceWithoutANumberIsNoWorldOfOne) {
+  for (const char* const place : {"tcp://127.0.0.1:29500", "file:///tmp/meeting"}) {
+    const Error error = thrown_by([&] { init_process_group({.init_method = place}); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "nothing says which of them this is");
+  }
+  init_process_group({.init_method = "tcp://127.0.0.1:29500", .rank = 0, .world_size = 1}).close();
 }
 
 TEST_F(Init, InfoSaysWhichWorldWasMade) {
@@ -120,7 +129,7 @@ TEST_F(Init, BadIdentitiesAreRefusedNamingTheValue) {
   refused({.settings = {{"timeuot", "5s"}}}, "timeout");
   refused({.settings = {{"stall_timeout", "soon"}}}, "soon");
   const Error negative = thrown_by([] { (void)init_process_group({.timeout = -1s}); });
-  expect_text(negative, "the timeout is negative");
+  expect_text(negative, "the timeout is -1 s");
 }
 
 TEST_F(Init, UnequalWorldSizesAreRefusedOnEveryRank) {
