@@ -172,7 +172,7 @@ FAULTS = [
     ("a dead relay stays the relay", "control/relay.cc", "return board_.is_running(slot) && now < seen.since + kVoteOvertake;",
      "return board_.is_running(slot) || slot == VoteBytes::relay_on(board_);", None),
     ("what was chosen before a take-over is not entered", "control/relay.cc", "  enter_chosen();  // what an earlier relay has not got to\n", "", "it takes a relay that dies between its vote and the log; control_relay_test"),
-    ("a stale fact", "control/judge/look.cc", "return !look_.ask.empty() && now_ < clock_.due + kAnswerComes;", "return false;", None),
+    ("a stale fact", "control/judge/look.cc", "return !look_.ask.empty() && now_ < clock_.due + most;", "return false;", None),
     ("a goodbye that only some have heard of", "control/failing.cc",
      "members.all_are_here() ? lost_to(facts, lost) : lost;", "lost_to(facts, lost);", None),
     ("nobody waits for the cause", "control/membership.cc", "  state->await_cause();\n", "", None),
