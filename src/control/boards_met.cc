@@ -301,7 +301,7 @@ std::shared_ptr<const void> claim_slot(const net::Fd& board, int rank) {
   const std::lock_guard lock(mutex);
   if (!claimed.insert(key).second) return nullptr;
   return {&claimed, [key](const void*) {
-            const std::lock_guard lock(mutex);
+            const std::lock_guard again(mutex);
             claimed.erase(key);
           }};
 }
