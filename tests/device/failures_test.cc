@@ -288,6 +288,15 @@ TEST(DeviceFailures, AWorkWhoseCopyHangsEndsAlsoWhereTheGroupHasFailedOfAnother)
 
 // ---- a program that is told may use its buffers again
 
+/// The rank whose memory is the host's: a copy fails on the other's device.
+void learns_of_the_copy(ProcessGroup& world, std::vector<float>& host) {
+  const Error failure = thrown_by([&] {
+    world.all_reduce(host);
+    world.barrier();
+  });
+  expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+}
+
 TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
   if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
   const standin::Control& control = *Driver::get().control;
@@ -300,11 +309,7 @@ TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
     std::vector<float> host(kCount, 1);
     world.barrier();
     if (world.rank() == 0) {
-      const Error failure = thrown_by([&] {
-        world.all_reduce(host);
-        world.barrier();
-      });
-      expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+      learns_of_the_copy(world, host);
       told.arrive_and_wait();
       return;
     }
@@ -332,11 +337,7 @@ TEST(DeviceFailures, AFailedBlockingCallReturnsOnceTheDeviceHasLetGoOfItsMemory)
     std::vector<float> host(kCount, 1);
     world.barrier();
     if (world.rank() == 0) {
-      const Error failure = thrown_by([&] {
-        world.all_reduce(host);
-        world.barrier();
-      });
-      expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
+      learns_of_the_copy(world, host);
       return;
     }
     // Both pieces are copied in, then the first one out, which hangs, and the second fails.
