@@ -165,7 +165,7 @@ def main():
                   f"{'' if who else '  [' + instead + ']'}{': ' + argued if argued and not who else ''}", flush=True)
     seconds = time.monotonic() - began
     print(f"{sum(counts.values())} conditions inverted in {seconds:.0f} s, noticed by: {counts}")
-    if options.out:
+    if options.out and not options.files:  # of some: the evidence of all stays
         options.out.write_text(json.dumps({**over_hosts.machine("mutate"), "conditions": sum(counts.values()), "noticed by": counts, "seconds": round(seconds),
                                            "rounds": options.rounds, "survivors": survivors}, indent=1) + "\n")
     return 1 if any(not survivor["argued"] for survivor in survivors) else 0
