@@ -12,7 +12,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -290,20 +289,46 @@ BoardsMet at_board(const HostOptions& options, net::Fd memory) {
           nullptr};
 }
 
-/// The slot of a rank on the board of its agent, for one world of this process at a time; null: it
-/// is another's until that one's claim goes.
-std::shared_ptr<const void> claim_slot(const net::Fd& board, int rank) {
-  static std::mutex mutex;
-  static auto& claimed = *new std::set<std::pair<ino_t, int>>;  // outlives every claim
-  struct stat status {};
-  if (::fstat(board.get(), &status) != 0) return nullptr;
-  const std::pair key(status.st_ino, rank);
-  const std::lock_guard lock(mutex);
-  if (!claimed.insert(key).second) return nullptr;
-  return {&claimed, [key](const void*) {
-            const std::lock_guard again(mutex);
-            claimed.erase(key);
-          }};
+/// Slots on boards of agents that worlds of this process meet to take; each is one world's at a
+/// time, which lets go of it once it has taken it or has another board.
+class SlotClaims {
+ public:
+  /// Null: another world's.
+  std::shared_ptr<const void> claim(const net::Fd& memory, SlotIndex slot) {
+    const Key key = key_of(memory, slot);
+    const Board board(memory);
+    {
+      const std::lock_guard lock(mutex_);
+      if (!is_elsewhere_.emplace(key, false).second) return nullptr;
+    }
+    return {this, [this, key, slot, board](const void*) {
+              const std::lock_guard lock(mutex_);
+              if (is_elsewhere_.extract(key).mapped()) control::show_elsewhere(board, slot);
+            }};
+  }
+  /// At once, or when the world that meets to take the slot lets go of it and has not taken it.
+  void show_elsewhere(const net::Fd& memory, SlotIndex slot) {
+    const std::lock_guard lock(mutex_);
+    const auto claimed = is_elsewhere_.find(key_of(memory, slot));
+    if (claimed != is_elsewhere_.end()) claimed->second = true;
+    if (claimed == is_elsewhere_.end()) control::show_elsewhere(Board(memory), slot);
+  }
+
+ private:
+  using Key = std::pair<ino_t, int>;
+  static Key key_of(const net::Fd& memory, SlotIndex slot) noexcept {
+    struct stat status {};
+    if (::fstat(memory.get(), &status) != 0) status.st_ino = 0;
+    return {status.st_ino, slot.value};
+  }
+
+  std::mutex mutex_;
+  std::map<Key, bool> is_elsewhere_;  ///< of each claimed slot: another world is shown there after
+};
+
+SlotClaims& slot_claims() {
+  static auto& claims = *new SlotClaims;  // outlives every world
+  return claims;
 }
 
 std::string network_identity() {
@@ -336,10 +361,10 @@ BoardsMet meet_at_boards(const HostOptions& options, Deadline& deadline) {
   std::shared_ptr<const void> agents_slot;
   if (options.board_fd >= 0) {
     memory = duplicate(options.board_fd);
-    agents_slot = claim_slot(memory, options.rank);
     const Board board(memory);
-    own.agent_board = agents_slot != nullptr && options.world_size == board.world_size() &&
-                      board.state_of(SlotIndex(options.rank)) == RankState::absent;
+    const SlotIndex slot(options.rank);
+    if (options.world_size == board.world_size()) agents_slot = slot_claims().claim(memory, slot);
+    own.agent_board = agents_slot != nullptr && board.state_of(slot) == RankState::absent;
   }
   std::vector<Introduction> all;
   for (const std::string& text : tell_all(options, "host", encode(own), deadline))
@@ -376,9 +401,9 @@ void await_hosts(const HostOptions& options, const Roster& roster, Deadline& dea
 
 void show_elsewhere(const HostOptions& options) {
   if (options.store == nullptr || options.board_fd < 0) return;
-  const Board agents(duplicate(options.board_fd));
-  if (agents.world_size() != options.world_size) return;
-  show_elsewhere(agents, SlotIndex(options.rank));
+  const net::Fd agents = duplicate(options.board_fd);
+  if (Board(agents).world_size() != options.world_size) return;
+  slot_claims().show_elsewhere(agents, SlotIndex(options.rank));
 }
 
 Error not_gone_on(std::span<const int> ranks, const Deadline& deadline) {

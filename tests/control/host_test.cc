@@ -6,7 +6,9 @@
 
 #include <array>
 #include <latch>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "base/cores.h"
@@ -14,6 +16,7 @@
 #include "control/thread_ranks.h"
 #include "net/poller.h"
 #include "net/unix_socket.h"
+#include "own_store.h"
 #include "tutti/error.h"
 #include "tutti/store.h"
 
@@ -118,6 +121,45 @@ TEST(Host, TheAgentsBoardServesTheFirstWorldOnly) {
     both_in_all.arrive_and_wait();
   });
   EXPECT_EQ(board.state_of(SlotIndex(0)), RankState::left);
+}
+
+/// Whoever introduces itself here waits until another world has met.
+struct PausedStore : test::OwnStore {
+  explicit PausedStore(bool fails_in) : fails(fails_in) {}
+  void set(std::string_view key, std::string_view value, Timeout timeout) override {
+    OwnStore::set(key, value, timeout);
+    if (!key.starts_with("host/")) return;
+    claimed.count_down();
+    other_has_met.wait();
+    if (fails) throw Error(ErrorCode::kSystem, "this store has gone");
+  }
+  const bool fails;
+  std::latch claimed{2}, other_has_met{2};
+};
+
+TEST(Host, AWorldThatMeetsMeanwhileIsElsewhereUnlessTheFirstTakesTheAgentsBoard) {
+  for (const bool fails : {false, true}) {
+    const net::Fd agent = Board::make(2);
+    const Board board(agent);
+    const auto first = std::make_shared<PausedStore>(fails);
+    const auto second = make_memory_store();
+    on_threads(4, [&](int thread) {
+      const bool is_first = thread < 2;
+      const auto store = is_first ? std::static_pointer_cast<Store>(first) : second;
+      HostOptions options = options_for(store, thread % 2, 2);
+      options.board_fd = agent.get();
+      if (is_first && fails) {
+        EXPECT_THROW(Host::join(options), Error);
+        return;
+      }
+      if (!is_first) first->claimed.wait();
+      const auto host = Host::join(options);
+      EXPECT_EQ(host->board().data() == board.data(), is_first);
+      if (!is_first) first->other_has_met.count_down();
+    });
+    for (const int slot : {0, 1})
+      EXPECT_EQ(board.state_of(SlotIndex(slot)), fails ? RankState::elsewhere : RankState::left);
+  }
 }
 
 TEST(Host, OneWithoutTheAgentsBoardMakesAllDoWithout) {

@@ -736,6 +736,8 @@ struct CutOff : Hosts {
   std::vector<std::string> meet_with(const Cut& cut, std::chrono::milliseconds timeout = 20s) {
     const int port = port_;
     Child zero = start(0, 2, {.timeout = timeout});
+    // Else rank 0 might meet a rank 1 whose cut is not noticed yet.
+    test::await_claim(port, 0);
     Child one([=, host = host_] {
       const CuttingRelay relay(at(host, 0), at(host, port), cut);
       const Identity identity = rank_of(1, 2, host, relay.address().port());
