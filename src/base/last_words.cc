@@ -20,7 +20,7 @@ namespace {
 /// What stderr has to take the line.
 constexpr std::chrono::milliseconds kPatience{200};
 
-std::terminate_handler former_handler = nullptr;
+std::terminate_handler first_handler = nullptr, former_handler = nullptr;
 std::string* error_file_of_rank = nullptr;  // never freed: threads may end the process at any time
 
 /// For the post-mortem. What the program has said there stays.
@@ -50,7 +50,11 @@ void note(const std::string& text) noexcept {
     } catch (...) {  // the former handler reports it
     }
   }
-  if (former_handler != nullptr) former_handler();
+  // A handler that the program has put over this one may call it in its turn.
+  static thread_local bool has_called_former = false;
+  const std::terminate_handler next = has_called_former ? first_handler : former_handler;
+  has_called_former = true;
+  if (next != nullptr) next();
   std::abort();
 }
 
@@ -64,7 +68,9 @@ void install_last_words(const Environment& environment) {
     error_file_of_rank = new std::string(error_file == environment.end() ? "" : error_file->second);
   }
   // A handler of the program's own may have come since.
-  if (std::get_terminate() != speak_and_exit) former_handler = std::set_terminate(speak_and_exit);
+  if (std::get_terminate() == speak_and_exit) return;
+  former_handler = std::set_terminate(speak_and_exit);
+  if (first_handler == nullptr) first_handler = former_handler;
 }
 
 namespace {

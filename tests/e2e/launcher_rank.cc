@@ -179,6 +179,14 @@ int deaf() {
 int uncaught(const std::string& what) {
   std::printf("printed before the end\n");  // stays in the buffer of a pipe
   if (what == "error") throw tutti::Error(tutti::ErrorCode::kTimeout, "made up for a test");
+  if (what == "chained") {  // a handler of the program's, as those of crash reports are
+    static const std::terminate_handler former = std::get_terminate();
+    std::set_terminate([] {
+      std::fputs("the program's own handler\n", stderr);
+      former();
+    });
+    tutti::init_process_group().close();
+  }
   throw std::runtime_error("not ours");
 }
 

@@ -603,6 +603,14 @@ TEST_F(Launcher, OtherExceptionsGoToTheHandlerThatWasThere) {
   EXPECT_TRUE(has(job.err(), "not ours")) << job.err();
 }
 
+TEST_F(Launcher, AHandlerThatCallsTheOneBeforeItIsCalledOnce) {
+  LaunchedJob job(run(1, {"sh", "-c", "ulimit -c 0; exec " + kRank + " uncaught chained"}));
+  EXPECT_EQ(job.wait_exit(), 134) << job.err();
+  const std::vector<std::string> lines = lines_of(job.err());
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), "the program's own handler"), 1) << job.err();
+  EXPECT_TRUE(has(job.err(), "not ours")) << job.err();
+}
+
 TEST_F(Launcher, SurvivorsThatDoNotCatchSayOneLineEachAndAreNotTheRootCause) {
   LaunchedJob job(run(3, {kRank, "leave-world", "5", "1"}));
   EXPECT_EQ(job.wait_exit(), 5) << job.err();
