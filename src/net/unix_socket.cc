@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "net/process_info.h"
@@ -259,10 +260,15 @@ IoResult send_some(int socket, std::span<const std::byte> bytes, std::size_t* mo
       return IoResult::progress;
     }
     if (errno == EINTR) continue;
+    if (errno == EAGAIN) return IoResult::again;
     // ETOOMANYREFS: this user has too many descriptors under way; they get fewer as peers read.
-    // ENOBUFS, ENOMEM: the kernel has no memory for it at the moment.
-    if (errno == EAGAIN || errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM)
+    // ENOBUFS, ENOMEM: the kernel has no memory for it. Whoever polls finds room all the same, and
+    // must not come again at once.
+    if (errno == ETOOMANYREFS || errno == ENOBUFS || errno == ENOMEM) {
+      Deadline moment = Deadline::after(std::chrono::milliseconds(1));
+      pause(std::chrono::milliseconds(1), moment);
       return IoResult::again;
+    }
     if (is_gone(errno)) return IoResult::closed;
     throw system_error("cannot send", errno);
   }
@@ -291,7 +297,7 @@ IoResult receive_some(int socket, std::span<std::byte> bytes, std::size_t* moved
   }
 }
 
-void send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
+bool send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
               std::span<const int> descriptors, const Interrupt& interrupt) {
   std::size_t done = 0;
   while (done < bytes.size()) {
@@ -300,15 +306,12 @@ void send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
     const IoResult result = send_some(socket, bytes.subspan(done), &moved,
                                       is_first ? descriptors : std::span<const int>{});
     done += moved;
-    if (result == IoResult::closed) throw system_error("the peer closed the connection", EPIPE);
+    if (result == IoResult::closed) return false;
     if (result != IoResult::again) continue;
-    PollResult polled = poll_writable(socket, deadline, interrupt);
-    // Too many descriptors under way leave the socket writable: wait for time to pass instead.
-    if (polled == PollResult::ready && is_first && !descriptors.empty()) {
-      polled = pause(std::chrono::milliseconds(1), deadline, interrupt);
-    }
+    const PollResult polled = poll_writable(socket, deadline, interrupt);
     if (polled != PollResult::ready) throw interrupted("sending", polled, deadline);
   }
+  return true;
 }
 
 bool receive_all(int socket, std::span<std::byte> bytes, Deadline& deadline,

@@ -59,8 +59,9 @@ Fd connect(std::string_view address, Deadline& deadline, const Interrupt& interr
 
 inline constexpr std::size_t kMaxDescriptors = 64;  ///< in one message
 
-/// Sends all of `bytes` (at least one), with descriptors attached to the first.
-void send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
+/// Sends all of `bytes` (at least one), with descriptors attached to the first. False if the peer
+/// has closed.
+bool send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
               std::span<const int> descriptors = {}, const Interrupt& interrupt = {});
 
 /// Receives exactly `bytes.size()` bytes and whatever descriptors come with them, at most

@@ -26,16 +26,17 @@ constexpr std::size_t kLookedAt = 8;
 /// answers nothing: then only a board shows who dies.
 constexpr milliseconds kAside{1000};
 
-/// A connection ends a little before the process at its other end can be seen to have ended, and
-/// before a rank that gives up has said why.
-constexpr std::chrono::seconds kPatience{1};
+/// For the cause of an error that may follow from it. A connection ends a little before the process
+/// at its other end can be seen to have ended, and before a rank that gives up has said why: which
+/// that rank does only after a patience of its own, if a call of the system has failed there.
+constexpr std::chrono::seconds kPatience{1}, kPatienceWithPeers{2};
 /// A server finds that a connection has ended within 5 s, by what its kernel asks.
 constexpr std::chrono::seconds kOldWill{6};
 
-/// Whether such an error may come of what another rank did.
-bool may_follow(const Error& error) {
-  return error.code() == ErrorCode::kSystem ||
-         (error.code() == ErrorCode::kPeerLost && error.context().culprits.empty());
+/// How long to look for what another rank did that such an error may come of.
+std::chrono::seconds patience_with(ErrorCode code) noexcept {
+  if (code == ErrorCode::kPeerLost) return kPatienceWithPeers;
+  return code == ErrorCode::kSystem ? kPatience : std::chrono::seconds(0);
 }
 
 }  // namespace
@@ -320,9 +321,9 @@ Error Company::fail(const Error& failure) {
 Error Company::blame(const Error& error) {
   const Error own = in_words_of_init(error);
   std::optional<Error> first;
-  Deadline patience = Deadline::after(may_follow(error) ? kPatience : std::chrono::seconds(0));
-  const bool has_cause = may_follow(error) || error.code() == ErrorCode::kTimeout ||
-                         error.code() == ErrorCode::kPeerLost;
+  Deadline patience = Deadline::after(patience_with(error.code()));
+  const bool has_cause = error.code() == ErrorCode::kPeerLost ||
+                         error.code() == ErrorCode::kSystem || error.code() == ErrorCode::kTimeout;
   while (has_cause) {
     first = find_failure();
     if (!first) first = find_death();

@@ -112,8 +112,7 @@ class CuttingRelay {
   }
   static bool send(const net::Fd& to, std::span<const std::byte> bytes) try {
     Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    net::send_all(to.get(), bytes, deadline);
-    return true;
+    return net::send_all(to.get(), bytes, deadline);
   } catch (const Error&) {
     return false;
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,12 +18,14 @@
 #include "net/process_info.h"
 #include "net/shake_hands.h"
 #include "net/tcp.h"
+#include "own_store.h"
 #include "ranks.h"
 #include "rendezvous/claim.h"
 #include "rendezvous/company.h"
 #include "rendezvous/meeting.h"
 #include "rendezvous/place.h"
 #include "rendezvous/round.h"
+#include "sanitized.h"
 #include "secret_file.h"
 #include "store/client.h"
 #include "store/server.h"
@@ -569,6 +572,47 @@ TEST_F(Hosts, WhoDoesNotGoOnAfterTheMeetingIsNamed) {
   EXPECT_EQ(error.context().culprits, std::vector<int>{1});
   expect_text(error, ": rank 1 came to the meeting and did not go on within ");
   expect_text(error, " s: stopped, or very slow. A longer timeout is given by");
+}
+
+/// Once this process has said where it hands over memory it can open nothing more.
+struct TightStore : test::OwnStore {
+  using OwnStore::OwnStore;
+  void set(std::string_view key, std::string_view value, Timeout timeout) override {
+    OwnStore::set(key, value, timeout);
+    if (!key.ends_with("hand-over")) return;
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    const net::Fd next(::dup(STDIN_FILENO));
+    limit.rlim_cur = static_cast<rlim_t>(next.get());
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+};
+
+TEST_F(Hosts, WhoCanTakeInNobodysMemoryIsNamedWithTheReason) {
+#ifdef TUTTI_SANITIZED
+  GTEST_SKIP() << "a sanitizer needs descriptors of its own";
+#endif
+  const Child server([host = host_, port = port_]() -> std::string {
+    make_tcp_store({.host = host, .port = port, .is_server = true, .timeout = 20s})
+        ->get("the end", 60s);
+    return {};
+  });
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([=, host = host_, port = port_]() -> std::string {
+      std::shared_ptr<Store> store = make_tcp_store({.host = host, .port = port, .timeout = 20s});
+      if (rank == 0) store = std::make_shared<TightStore>(store);
+      init_process_group({.rank = rank, .world_size = 3, .timeout = 20s, .store = store});
+      return "met";
+    });
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string text = ranks[static_cast<std::size_t>(rank)].result();
+    expect_has(text, "ulimit -n");
+    if (rank == 0) continue;
+    expect_has(text, "could not join the world: cannot accept");
+    expect_has(text, "(culprits: 0)");
+  }
 }
 
 TEST_F(Hosts, AStoreThatDoesNotAnswerAfterTheMeetingIsSaidToBeRank0s) {

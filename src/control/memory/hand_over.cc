@@ -242,38 +242,41 @@ void HandOverHost::send_all(Deadline& deadline) {
         encode({kBatchMagic, static_cast<std::uint32_t>(first), bits[0], bits[1]});
     for (std::size_t r = 1; r < group_size; ++r) {
       if (!members_[r].socket) continue;
-      try {
-        net::send_all(members_[r].socket.get(), message, deadline, memories, under_way.get());
-      } catch (const Error& error) {
-        // A rank that died meanwhile is not our affair: its mark tells everybody.
-        if (error.code() != ErrorCode::kSystem) throw;
-        members_[r].socket.reset();
-      }
+      const net::Fd& socket = members_[r].socket;
+      const bool is_there =
+          net::send_all(socket.get(), message, deadline, memories, under_way.get());
+      // A rank that died meanwhile is not our affair: its mark tells everybody.
+      if (!is_there) members_[r].socket.reset();
     }
   }
 }
 
-/// What a guest says where rank 0, as errors name it, has closed its end or its meeting point.
-Error host_ended(int host, const std::string& process, const std::string& when) {
+/// What a guest says where rank 0 has closed its end or its meeting point. Ranks as errors name
+/// them.
+Error host_ended(int host, const std::string& process, int guest, const std::string& when) {
   return Error(ErrorCode::kPeerLost,
-               fmt::format("rank {}{} ended the hand-over of memory before {}: it failed or "
-                           "refused this rank",
-                           host, process.empty() ? "" : " (" + process + ")", when),
+               fmt::format("rank {}{} ended the hand-over of memory before rank {} {}: it failed, "
+                           "or refused rank {}",
+                           host, process.empty() ? "" : " (" + process + ")", guest, when, guest),
                {.culprits = {host}});
 }
 
 /// The other ranks' side.
 class HandOverGuest {
  public:
-  HandOverGuest(net::Fd socket, std::size_t group_size, const net::Interrupt& interrupt,
+  HandOverGuest(net::Fd socket, int rank, int group_size, const net::Interrupt& interrupt,
                 std::span<const int> names)
-      : socket_(std::move(socket)), group_size_(group_size), interrupt_(interrupt), names_(names) {}
+      : socket_(std::move(socket)),
+        rank_(static_cast<std::size_t>(rank)),
+        group_size_(static_cast<std::size_t>(group_size)),
+        interrupt_(interrupt),
+        names_(names) {}
 
   /// Another user's rank is refused by rank 0 in silence, as everybody else is.
-  void check_user(int rank) const {
+  void check_user() const {
     const net::Peer host = net::peer_of(socket_.get());
     if (host.uid == ::geteuid() || ::geteuid() == 0) return;
-    const int own = name_in(names_, static_cast<std::size_t>(rank));
+    const int own = name_in(names_, rank_);
     throw Error(ErrorCode::kUnauthenticated,
                 fmt::format("rank {} runs as user {}, rank {} ({}) on the same host as user {}: "
                             "ranks of one host share memory, so start all as one user",
@@ -282,17 +285,13 @@ class HandOverGuest {
                 {.culprits = {own}});
   }
 
-  void give(int rank, int own_memory, Deadline& deadline) {
+  void give(int own_memory, Deadline& deadline) {
     const Message message = encode({kHelloMagic, static_cast<std::uint32_t>(group_size_),
-                                    static_cast<std::uint32_t>(rank), own_memory >= 0 ? 1u : 0u});
+                                    static_cast<std::uint32_t>(rank_), own_memory >= 0 ? 1u : 0u});
     const std::array<int, 1> memory{own_memory};
-    try {
-      net::send_all(socket_.get(), message, deadline,
-                    std::span(memory).first(own_memory >= 0 ? 1 : 0), interrupt_);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kSystem) throw;
-      throw ended("this rank had come");
-    }
+    const auto given = std::span(memory).first(own_memory >= 0 ? 1 : 0);
+    if (!net::send_all(socket_.get(), message, deadline, given, interrupt_))
+      throw ended("had come");
   }
 
   /// Waits for all to come as well: rank 0 sends nothing before.
@@ -303,7 +302,7 @@ class HandOverGuest {
       std::vector<net::Fd> memories;
       if (!net::receive_all(socket_.get(), message, deadline, &memories, net::kMaxDescriptors,
                             under_way.get())) {
-        throw ended(fmt::format("rank {}", name_in(names_, first)));
+        throw ended(fmt::format("had the memory of rank {}", name_in(names_, first)));
       }
       const auto [magic, announced, low, high] = decode(message);
       const std::uint64_t bits = low | std::uint64_t{high} << 32;
@@ -324,11 +323,11 @@ class HandOverGuest {
  private:
   Error ended(const std::string& when) const {
     return host_ended(name_in(names_, 0), net::describe_process(net::peer_of(socket_.get()).pid),
-                      when);
+                      name_in(names_, rank_), when);
   }
 
   net::Fd socket_;
-  std::size_t group_size_;
+  const std::size_t rank_, group_size_;
   const net::Interrupt& interrupt_;
   std::span<const int> names_;
 };
@@ -355,10 +354,13 @@ void hand_over(Store& store, std::string_view prefix, int rank, int group_size, 
   }
   const std::string address = get_address(store, key, deadline, interrupt, name_in(names, 0));
   std::optional<net::Fd> socket = net::try_connect(address, deadline, interrupt);
-  if (!socket) throw host_ended(name_in(names, 0), {}, "this rank had come");
-  HandOverGuest guest(std::move(*socket), static_cast<std::size_t>(group_size), interrupt, names);
-  guest.check_user(rank);
-  guest.give(rank, own_memory, deadline);
+  if (!socket) {
+    const int own = name_in(names, static_cast<std::size_t>(rank));
+    throw host_ended(name_in(names, 0), {}, own, "had come");
+  }
+  HandOverGuest guest(std::move(*socket), rank, group_size, interrupt, names);
+  guest.check_user();
+  guest.give(own_memory, deadline);
   guest.take(take, deadline);
 }
 
