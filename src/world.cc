@@ -108,6 +108,12 @@ void tell_protection(const std::string& place, net::Level level, const Config& c
   }
 }
 
+void check_timeout(std::chrono::nanoseconds timeout) {
+  if (timeout > std::chrono::nanoseconds(0)) return;
+  throw_invalid(fmt::format("the timeout is {:g} s, and ranks need some time to meet",
+                            std::chrono::duration<double>(timeout).count()));
+}
+
 /// The rows of the table that the program gives, in either of the two ways.
 Settings settings_of(const InitOptions& options) {
   Settings settings = options.settings;
@@ -125,11 +131,8 @@ Settings settings_of(const InitOptions& options) {
   if (!options.name.empty()) put("name", options.name);
   if (options.rank) put("rank", std::to_string(*options.rank));
   if (options.world_size) put("world_size", std::to_string(*options.world_size));
-  if (options.timeout && *options.timeout <= std::chrono::nanoseconds(0)) {
-    throw_invalid(fmt::format("the timeout is {:g} s, and ranks need some time to meet",
-                              std::chrono::duration<double>(*options.timeout).count()));
-  }
   if (options.timeout) {
+    check_timeout(*options.timeout);
     const bool never = *options.timeout == std::chrono::nanoseconds::max();
     put("timeout", never ? "never" : fmt::format("{}ns", options.timeout->count()));
   }
@@ -175,7 +178,8 @@ Identity find_identity(const InitOptions& options, const Settings& settings, con
     throw_invalid("a store is given, so the launcher is not asked: give rank and world_size, too");
   }
   Identity identity = rendezvous::identify(environment, given);
-  const bool is_nobody = identity.launcher == Launcher::none;  // each such process would be alone
+  // Each such process would be alone, and nothing says that it is to be.
+  const bool is_nobody = identity.launcher == Launcher::none && identity.source.empty();
   if (is_nobody && method.kind != rendezvous::InitMethod::Kind::env) {
     throw_invalid(
         fmt::format("init_method '{}' says where the ranks meet, and nothing says which of them "
@@ -491,6 +495,7 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   }
   const Settings settings = settings_of(options);
   const Config config(settings, environment);
+  check_timeout(config.duration(Setting::timeout));
   Identity identity = find_identity(options, settings, config, environment);
   if (!identity.is_rank_auto) *rank = identity.rank;
   SeenDevices devices = see_devices(config, environment);

@@ -111,12 +111,15 @@ std::string mark_of(const Environment& variables, const Names& names) {
 /// Each rank of a launcher that was started inside a rank of tutti run would take itself for that.
 void check_launcher_inside(const Environment& variables, const Identity& ours) {
   const auto around = variables.find(kRunAround);
-  if (around == variables.end()) return;
+  if (ours.agent.empty() || around == variables.end()) return;
   for (const Names& names : kForeignNames) {
     const std::string mark = mark_of(variables, names);
     const bool is_around = around->second.find(mark) != std::string::npos;
-    // One process: a program that has started MPI without a launcher has these variables, too.
-    if (is_around || text_of(variables, names.world_size) == "1") continue;
+    // One process: a program that has started MPI without a launcher has these variables, too. And
+    // a script may write our numbers into them, for a program that knows no others.
+    const bool agrees = mark == fmt::format("{}={} {}={};", names.rank, ours.rank, names.world_size,
+                                            ours.world_size);
+    if (is_around || agrees || text_of(variables, names.world_size) == "1") continue;
     const std::string_view launcher = name_of(ours.launcher);
     reject(fmt::format(
         "{} ({}) was started inside a rank of {} ({}), and both say who this process "
@@ -140,7 +143,6 @@ std::optional<Identity> from_tutti_run(const Environment& variables) {
   Identity identity =
       read_set(variables, kTorchNames, is_spawned ? Launcher::spawn : Launcher::tutti_run);
   identity.agent = agent;
-  check_launcher_inside(variables, identity);
   return identity;
 }
 
@@ -198,6 +200,12 @@ bool is_pmi_of_slurm(const Environment& variables) {
          text_of(variables, "PMI_SIZE") == text_of(variables, "SLURM_STEP_NUM_TASKS");
 }
 
+/// A batch script is no step of srun: it has a SLURM_PROCID and no SLURM_STEP_NUM_TASKS.
+bool is_in_step(const Environment& variables) {
+  return find(variables, kSlurmNames.rank) != nullptr &&
+         find(variables, kSlurmNames.world_size) != nullptr;
+}
+
 /// How many tasks of its step are on this node; none where Slurm does not say so.
 std::optional<int> tasks_of_this_node(const Environment& variables) {
   const auto node = number(variables, "SLURM_NODEID", 0, kMaxWorldSize - 1);
@@ -206,12 +214,9 @@ std::optional<int> tasks_of_this_node(const Environment& variables) {
   return nodes[static_cast<std::size_t>(*node)];
 }
 
-/// srun's. One task of it is a world of one, or the outer shell of an inner launcher. A batch
-/// script is no step: it has a SLURM_PROCID and no SLURM_STEP_NUM_TASKS.
+/// srun's. One task of it is a world of one, or the outer shell of an inner launcher.
 std::optional<Identity> from_slurm(const Environment& variables) {
-  const bool is_in_step = find(variables, kSlurmNames.rank) != nullptr &&
-                          find(variables, kSlurmNames.world_size) != nullptr;
-  if (!is_in_step) return std::nullopt;
+  if (!is_in_step(variables)) return std::nullopt;
   Identity identity = read_set(variables, kSlurmNames, Launcher::slurm);
   if (identity.world_size == 1) return std::nullopt;
   const auto local_size = tasks_of_this_node(variables);
@@ -303,7 +308,9 @@ Identity identify_by_variables(const Environment& variables) {
   if (std::optional<Identity> identity = from_bare_variables(variables)) {
     return std::move(*identity);
   }
-  return {};
+  Identity alone;
+  if (is_in_step(variables)) alone.source = read_set(variables, kSlurmNames, {}).source;
+  return alone;
 }
 
 /// Puts the program's own numbers, or TUTTI_RANK and TUTTI_WORLD_SIZE, over the launcher's.
@@ -386,6 +393,7 @@ Identity identify(const Environment& variables, const Explicit& given) {
     }
   } else {
     identity = identify_by_variables(variables);
+    check_launcher_inside(variables, identity);
   }
   apply(given, variables, &identity);
   note_ignored(variables, &identity);

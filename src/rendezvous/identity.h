@@ -23,7 +23,7 @@ inline constexpr int kMaxWorldSize = 65536;
 inline constexpr int kMaxRanksOfHost = 256;  // slots of the status board
 
 enum class Launcher : std::uint8_t {
-  none,  ///< nothing set: a world of one
+  none,  ///< a world of one: nothing is set, or srun has started one task
   options,
   tutti_run,
   spawn,  ///< tutti::spawn
@@ -44,7 +44,7 @@ struct Identity {
   Launcher launcher = Launcher::none;
   int launched_rank = -1;      ///< the launcher's number, whatever the program says; -1: none
   bool is_renumbered = false;  ///< the program has put numbers of its own over the launcher's
-  std::string source;          ///< "RANK=1 WORLD_SIZE=4": where rank and size come from
+  std::string source;          ///< "RANK=1 WORLD_SIZE=4": where rank and size come from; or ""
   bool is_one_host = false;    ///< the launcher says that all ranks are on this host
   std::string agent;           ///< address of the agent of tutti run
   std::string master_addr;

@@ -28,7 +28,7 @@ class Init : public testing::Test {
     for (const char* name :
          {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
           "TUTTI_AGENT", "TUTTI_BACKEND", "TUTTI_RANK", "TUTTI_WORLD_SIZE", "TUTTI_TIMEOUT",
-          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}) {
+          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}) {
       ::unsetenv(name);
     }
   }
@@ -58,6 +58,10 @@ TEST_F(Init, ABackendThatIsNotHereIsNoAdvice) {
 TEST_F(Init, ATimeoutInWhichNobodyCanMeetIsSaidInSeconds) {
   expect_text(thrown_by([&] { init_process_group({.timeout = -1s}); }), "the timeout is -1 s");
   expect_text(thrown_by([&] { init_process_group({.timeout = 0s}); }), "the timeout is 0 s");
+  expect_text(thrown_by([&] {
+                init_process_group({.settings = {{"timeout", "0ms"}}});
+              }),
+              "the timeout is 0 s");
 }
 
 TEST_F(Init, APlaceWithoutANumberIsNoWorldOfOne) {
@@ -67,6 +71,9 @@ TEST_F(Init, APlaceWithoutANumberIsNoWorldOfOne) {
     expect_text(error, "nothing says which of them this is");
   }
   init_process_group({.init_method = "tcp://127.0.0.1:29500", .rank = 0, .world_size = 1}).close();
+  ::setenv("SLURM_PROCID", "0", 1);
+  ::setenv("SLURM_STEP_NUM_TASKS", "1", 1);  // a step of one task, whose script names a place
+  init_process_group({.init_method = "tcp://127.0.0.1:29500"}).close();
 }
 
 TEST_F(Init, InfoSaysWhichWorldWasMade) {
