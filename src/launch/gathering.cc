@@ -56,7 +56,9 @@ Gathering::Attendance Gathering::attendance() const {
 std::vector<int> Gathering::awaited_by(int rank) const {
   const Rank& state = of_rank(ranks_, rank);
   if (!state.has_joined || state.has_met) return {};
-  return missing_when_asked_ ? *missing_when_asked_ : attendance().missing;
+  std::vector<int> awaited = missing_when_asked_.value_or(attendance().missing);
+  std::erase_if(awaited, [this](int other) { return of_rank(ranks_, other).has_joined; });
+  return awaited;
 }
 
 std::optional<std::string> Gathering::judge(Clock::time_point now) {

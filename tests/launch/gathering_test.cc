@@ -53,6 +53,14 @@ TEST_F(GatheringTest, WhomTheyAwaitedWhenAllWereAskedToEndDoesNotDependOnWhoEnds
   EXPECT_TRUE(ranks_.awaited_by(2).empty());
 }
 
+TEST_F(GatheringTest, WhoComesAfterAllWereAskedToEndIsAwaitedNoMore) {
+  ranks_.joined(0, at(0s));
+  ranks_.asked_to_end();
+  ranks_.joined(2, at(1s));
+  EXPECT_EQ(ranks_.awaited_by(0), (std::vector{1, 3}));
+  EXPECT_EQ(ranks_.awaited_by(2), (std::vector{1, 3}));
+}
+
 TEST_F(GatheringTest, WhoFailedGetsAMoment) {
   ranks_.joined(0, at(0s));
   ranks_.joined(1, at(0s));
