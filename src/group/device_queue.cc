@@ -59,6 +59,17 @@ Error headed(const Error& failure, const Request& request, const control::Member
   return failure.context().op.empty() ? of_operation(failure, request, membership.self()) : failure;
 }
 
+/// Returns once the device `is_over` with the buffers of a call that has failed: the program is
+/// about to be told, and may free them then.
+template <class IsOver>
+void let_go_of(IsOver&& is_over) noexcept {
+  const Clock::time_point end = Clock::now() + kLastCopies;
+  try {
+    while (!is_over() && Clock::now() < end) pause_a_little();
+  } catch (const Error&) {  // a device that is broken does nothing more
+  }
+}
+
 /// Throws where the device has been at the copy for too long.
 bool is_in(Passage& passage) {
   if (passage.is_in()) return true;
@@ -162,6 +173,11 @@ class DeviceQueue::Operation {
     begun_.clear();
     if (lane_ == nullptr) return;
     try {
+      // Copies in of pieces that are not done any more are over then, too.
+      const Current current(lane_->cuda(), device_.index);
+      Event read(lane_->cuda());
+      read.record(lane_->in());
+      read.order(lane_->out());
       mark_over();
     } catch (const Error&) {  // a device that is broken does nothing more
       over_.reset();
@@ -169,15 +185,9 @@ class DeviceQueue::Operation {
   }
   /// Whether the device writes nothing more of what is done on the host, or was given up.
   bool is_over() const { return !over_ || over_->done(); }
-  /// Gives it up, and returns once the device is over with it: the program is about to be told of
-  /// the failure, and may free its buffers then.
   void let_go() noexcept {
     give_up();
-    const Clock::time_point end = Clock::now() + kLastCopies;
-    try {
-      while (!is_over() && Clock::now() < end) pause_a_little();
-    } catch (const Error&) {  // a device that is broken does nothing more
-    }
+    let_go_of([this] { return is_over(); });
   }
 
  private:
@@ -316,6 +326,9 @@ class DeviceQueue::Carried {
     const Current current(lane_.cuda(), lane_.device());
     passage_->order(stream);
   }
+  void let_go() noexcept {
+    let_go_of([this] { return passage_->is_over(); });
+  }
 
  private:
   DeviceQueue& queue_;
@@ -430,6 +443,9 @@ void DeviceQueue::at_device(const Request& request, Call&& call) {
   } catch (const Error& failure) {
     fail(failure, request);
     throw;
+  } catch (const std::exception& failure) {
+    fail(Error(ErrorCode::kSystem, failure.what()), request);
+    membership_.throw_cause(request);
   }
 }
 
@@ -520,6 +536,10 @@ void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
     if (!is_harmless(failure.code())) fail(failure, whole);  // the others need not wait, too
     operation.let_go();
     throw;
+  } catch (const std::exception& failure) {
+    fail(Error(ErrorCode::kSystem, failure.what()), whole);
+    operation.let_go();
+    membership_.throw_cause(whole);
   }
 }
 
@@ -547,16 +567,21 @@ void DeviceQueue::wait_for_pending(const std::atomic<std::size_t>& count, const 
 
 void DeviceQueue::run_message(const Request& message) {
   std::optional<Carried> carried;
-  at_device(message, [&] {
-    ensure_thread();
-    carried.emplace(*this, message);
-    carried->wait_in();
-  });
-  calls_.run(carried->on_host());
-  at_device(message, [&] {
-    carried->copy_out();
-    carried->order(message.stream);
-  });
+  try {
+    at_device(message, [&] {
+      ensure_thread();
+      carried.emplace(*this, message);
+      carried->wait_in();
+    });
+    calls_.run(carried->on_host());
+    at_device(message, [&] {
+      carried->copy_out();
+      carried->order(message.stream);
+    });
+  } catch (...) {
+    if (carried) carried->let_go();
+    throw;
+  }
 }
 
 Work DeviceQueue::start_message(const Request& message) {

@@ -297,25 +297,28 @@ void learns_of_the_copy(ProcessGroup& world, std::vector<float>& host) {
   expect_text(failure, "CUDA's cuMemcpyAsync failed on cuda:1");
 }
 
-TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
-  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+/// Of an operation in two pieces both are copied in, then out: copy `number` hangs, the next fails.
+void hang_and_fail(const standin::Control& control, int number) {
+  control.hang("cuMemcpyAsync", number);
+  control.fail("cuMemcpyAsync", number + 1, standin::kUnknown);
+}
+constexpr std::size_t kTwoPieces = std::size_t{5} << 20;
+
+void expect_work_to_be_told_late(int hanging_copy) {
   const standin::Control& control = *Driver::get().control;
   control.reset();
-  constexpr std::size_t kCount = std::size_t{5} << 20;  // in two pieces
   std::barrier told(2);
   const auto fails = [&](ProcessGroup& world) {
     const TestStream stream(1);
-    const DeviceArray<float> device(1, std::vector<float>(kCount, 1));
-    std::vector<float> host(kCount, 1);
+    const DeviceArray<float> device(1, std::vector<float>(kTwoPieces, 1));
+    std::vector<float> host(kTwoPieces, 1);
     world.barrier();
     if (world.rank() == 0) {
       learns_of_the_copy(world, host);
       told.arrive_and_wait();
       return;
     }
-    // Both pieces are copied in, then the first one out, which hangs, and the second fails.
-    control.hang("cuMemcpyAsync", 3);
-    control.fail("cuMemcpyAsync", 4, standin::kUnknown);
+    hang_and_fail(control, hanging_copy);
     Work work = world.all_reduce(buffer_of(device, stream), async);
     told.arrive_and_wait();
     std::this_thread::sleep_for(50ms);
@@ -326,23 +329,24 @@ TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
   on_failing_pair(fails, "5s");
 }
 
-TEST(DeviceFailures, AFailedBlockingCallReturnsOnceTheDeviceHasLetGoOfItsMemory) {
+TEST(DeviceFailures, AFailedWorkIsToldOnceTheDeviceHasLetGoOfItsMemory) {
   if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  for (const int copy : {1, 3}) expect_work_to_be_told_late(copy);
+}
+
+void expect_call_to_return_late(int hanging_copy) {
   const standin::Control& control = *Driver::get().control;
   control.reset();
-  constexpr std::size_t kCount = std::size_t{5} << 20;  // in two pieces
   const auto fails = [&](ProcessGroup& world) {
     const TestStream stream(1);
-    const DeviceArray<float> device(1, std::vector<float>(kCount, 1));
-    std::vector<float> host(kCount, 1);
+    const DeviceArray<float> device(1, std::vector<float>(kTwoPieces, 1));
+    std::vector<float> host(kTwoPieces, 1);
     world.barrier();
     if (world.rank() == 0) {
       learns_of_the_copy(world, host);
       return;
     }
-    // Both pieces are copied in, then the first one out, which hangs, and the second fails.
-    control.hang("cuMemcpyAsync", 3);
-    control.fail("cuMemcpyAsync", 4, standin::kUnknown);
+    hang_and_fail(control, hanging_copy);
     std::atomic<bool> is_released = false;
     std::jthread device_ends([&] {
       std::this_thread::sleep_for(200ms);
@@ -354,6 +358,11 @@ TEST(DeviceFailures, AFailedBlockingCallReturnsOnceTheDeviceHasLetGoOfItsMemory)
     EXPECT_TRUE(is_released);
   };
   on_failing_pair(fails, "5s");
+}
+
+TEST(DeviceFailures, AFailedBlockingCallReturnsOnceTheDeviceHasLetGoOfItsMemory) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  for (const int copy : {1, 3}) expect_call_to_return_late(copy);
 }
 
 TEST(DeviceFailures, ACopyThatHangsBehindABlockingCallIsTold) {
