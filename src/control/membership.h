@@ -94,9 +94,11 @@ class Membership {
   GroupFacts read_facts() const;
   /// For an operation whose time has passed since `since`: whether it is known what `peer` (-1:
   /// any) has done by then, or will not be soon; else asks, for another look in 20 ms.
-  /// throw_gave_up waits for that itself if it has to.
+  /// throw_gave_up waits for that itself, unless it is told since when that is known.
   bool has_word_of(int peer, Deadline::Clock::time_point since, Deadline::Clock::time_point now);
-  [[noreturn]] void throw_gave_up(const Request& request, const std::string& detail = {}) const;
+  [[noreturn]] void throw_gave_up(
+      const Request& request, const std::string& detail = {},
+      std::optional<Deadline::Clock::time_point> known_since = std::nullopt) const;
   /// Of a call site, for a peer to read: index into the own table of them, and its text in that of
   /// `member` ("" if it is not known).
   std::uint8_t site(const Where& where) noexcept;

@@ -117,14 +117,18 @@ void Membership::fail_counts(const Request& request, int from, std::uint64_t sen
         .host = {}});
 }
 
-void Membership::throw_gave_up(const Request& request, const std::string& detail) const {
+void Membership::throw_gave_up(const Request& request, const std::string& detail,
+                               std::optional<Clock::time_point> known_since) const {
+  static constexpr std::chrono::milliseconds kFresh{100};
   const int peer = request.message.peer;
-  const Clock::time_point began = Clock::now() - request.arrive.budget();
+  const Clock::time_point now = Clock::now();
+  const Clock::time_point since = known_since.value_or(
+      now - std::min<std::chrono::nanoseconds>(request.arrive.budget(), kFresh));
   ErrorContext context = state_->context_of(request);
   if (peer != kAnyRank) context.culprits = {peer};
   context.host = state_->host_of_first(context.culprits);
   const bool is_fresh =
-      peer == kAnyRank || state_->members.is_here(peer) || state_->known_as_of(peer) >= began;
+      peer == kAnyRank || state_->members.is_here(peer) || state_->known_as_of(peer) >= since;
   const std::string silent =
       is_fresh ? "" : state_->ask_what_they_do(context.culprits, request.arrive.budget());
   const std::string waited =

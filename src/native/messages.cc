@@ -269,7 +269,7 @@ bool Messages::give_up_announced(Peer& to, Deadline::Clock::time_point now) {
 
 Error Messages::gave_up(const Transfer& transfer) const {
   try {
-    membership_.throw_gave_up(*transfer.request_, transfer.held_back_);
+    membership_.throw_gave_up(*transfer.request_, transfer.held_back_, transfer.time_passed_);
   } catch (const Error& error) {
     return error;
   }
