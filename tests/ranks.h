@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -46,6 +47,16 @@ Error thrown_by(Call&& call) {
   }
   ADD_FAILURE() << "no tutti::Error was thrown";
   return Error(ErrorCode::kInternal, "nothing was thrown");
+}
+
+/// What `call(time)` throws, with more time until it says `part`: a slow machine may need it.
+template <class Call>
+Error told_in_time(const std::string& part, Call&& call) {
+  for (std::chrono::milliseconds time(100);; time *= 2) {
+    const Error error = thrown_by([&] { call(time); });
+    const bool says_it = std::string(error.what()).find(part) != std::string::npos;
+    if (says_it || time > std::chrono::seconds(10)) return error;
+  }
 }
 
 inline void expect_text(const Error& error, const std::string& part) {

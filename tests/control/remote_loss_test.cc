@@ -5,6 +5,7 @@
 #include <random>
 
 #include "control/forked_ranks.h"
+#include "in_time.h"
 #include "net/unix_socket.h"
 #include "op_patience.h"
 #include "store/client.h"
@@ -44,8 +45,9 @@ struct ForkedHosts {
   store::Server server;  // its thread begins after the forks: one that allocates may hold a lock
 };
 
-/// All but the victims name them, soon.
-void expect_told(ForkedRanks& ranks, int n, const std::vector<int>& victims, std::int64_t start) {
+/// All but the victims name them; `is_in_time`: within a second.
+void expect_told(ForkedRanks& ranks, int n, const std::vector<int>& victims, std::int64_t start,
+                 bool& is_in_time) {
   double most = 0;
   std::vector<pid_t> pids;
   for (int rank = 0; rank < n; ++rank) pids.push_back(ranks.pid(rank));
@@ -61,7 +63,7 @@ void expect_told(ForkedRanks& ranks, int n, const std::vector<int>& victims, std
     }
     most = std::max(most, static_cast<double>(report.seen_at.load() - start) * 1e-6);
   }
-  EXPECT_LT(most, 1000.0);
+  is_in_time = most < 1000.0;
   for (int rank = 0; rank < n; ++rank) {
     if (std::find(victims.begin(), victims.end(), rank) != victims.end()) continue;
     ranks.report(rank).told.store(1);
@@ -75,10 +77,12 @@ TEST(RemoteLoss, AKilledRankIsKnownOnAllHosts) {
     const auto n = static_cast<int>(layout.size());
     for (int victim = 0; victim < n; ++victim) {
       SCOPED_TRACE("n " + std::to_string(n) + " victim " + std::to_string(victim));
-      ForkedHosts hosts(layout, wait_for_the_end);
-      ASSERT_TRUE(hosts.ranks.all_reach(1));
-      const std::int64_t start = hosts.ranks.kill_now(victim);
-      expect_told(hosts.ranks, n, {victim}, start);
+      expect_once_in_time([&](bool& is_in_time) {
+        ForkedHosts hosts(layout, wait_for_the_end);
+        ASSERT_TRUE(hosts.ranks.all_reach(1));
+        const std::int64_t start = hosts.ranks.kill_now(victim);
+        expect_told(hosts.ranks, n, {victim}, start, is_in_time);
+      });
     }
   }
 }
@@ -92,29 +96,35 @@ TEST(RemoteLoss, AHostOfWhichNobodyIsLeftIsKnown) {
   for (const auto& [layout, victims] : cases) {
     const auto n = static_cast<int>(layout.size());
     SCOPED_TRACE("n " + std::to_string(n) + " first victim " + std::to_string(victims[0]));
-    ForkedHosts hosts(layout, wait_for_the_end);
-    ASSERT_TRUE(hosts.ranks.all_reach(1));
-    const std::int64_t start = hosts.ranks.kill_together(victims);
-    expect_told(hosts.ranks, n, victims, start);
+    expect_once_in_time([&, &layout = layout, &victims = victims](bool& is_in_time) {
+      ForkedHosts hosts(layout, wait_for_the_end);
+      ASSERT_TRUE(hosts.ranks.all_reach(1));
+      const std::int64_t start = hosts.ranks.kill_together(victims);
+      expect_told(hosts.ranks, n, victims, start, is_in_time);
+    });
   }
 }
 
 TEST(RemoteLoss, AStoppedRelayIsTakenOver) {
   // Rank 0 speaks for its host, until rank 1 does.
-  ForkedHosts hosts({0, 0, 1, 1}, wait_for_the_end);
-  ForkedRanks& ranks = hosts.ranks;
-  ASSERT_TRUE(ranks.all_reach(1));
-  ::kill(ranks.pid(0), SIGSTOP);
-  usleep(100'000);
-  const std::int64_t start = ranks.kill_now(3);
-  for (const int rank : {1, 2}) {
-    ChildReport& report = ranks.report(rank);
-    ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; })) << rank;
-    EXPECT_EQ(ranks.culprits(rank), std::vector<int>{3}) << report.text.data();
-    EXPECT_LT(static_cast<double>(report.seen_at.load() - start) * 1e-6, 2000.0);
-  }
-  ::kill(ranks.pid(0), SIGCONT);
-  expect_told(ranks, 4, {3}, Clock::now().time_since_epoch().count());
+  expect_once_in_time([](bool& is_in_time) {
+    ForkedHosts hosts({0, 0, 1, 1}, wait_for_the_end);
+    ForkedRanks& ranks = hosts.ranks;
+    ASSERT_TRUE(ranks.all_reach(1));
+    ::kill(ranks.pid(0), SIGSTOP);
+    usleep(100'000);
+    const std::int64_t start = ranks.kill_now(3);
+    bool is_taken_over_in_time = true;
+    for (const int rank : {1, 2}) {
+      ChildReport& report = ranks.report(rank);
+      ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; })) << rank;
+      EXPECT_EQ(ranks.culprits(rank), std::vector<int>{3}) << report.text.data();
+      if (report.seen_at.load() - start >= 2'000'000'000) is_taken_over_in_time = false;
+    }
+    ::kill(ranks.pid(0), SIGCONT);
+    expect_told(ranks, 4, {3}, Clock::now().time_since_epoch().count(), is_in_time);
+    is_in_time = is_in_time && is_taken_over_in_time;
+  });
 }
 
 TEST(RemoteLoss, AStoppedHostIsNotLost) {

@@ -67,13 +67,13 @@ def lines_of(text):
     return sorted(re.findall(r"worker_\d+ (?:sent data to Rank|has received data from rank) \d+", text))
 
 
-def words_of(line, folder, program):
+def words_of(line, folder, program, port):
     with open(f"{folder}/hosts", "w") as file:
         file.write("localhost slots=16\n")
     with open(f"{folder}/train.py", "w") as file:
         file.write(SCRIPT)
     places = {"PROGRAM": program, "TRAIN.py": f"{folder}/train.py", "HOSTS": f"{folder}/hosts"}
-    line = re.sub(r"\bPORT\b", str(slurm.free_ports(1)[0]), line)
+    line = re.sub(r"\bPORT\b", str(port), line)
     return [places.get(word, word) for word in shlex.split(line)]
 
 
@@ -152,9 +152,10 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for origin, line, wanted in LINES:
-            words = words_of(line, folder, options.program)
-            ours = check_tutti(options.tutti, words, wanted, environment)
-            added, theirs = ("-", "-") if isinstance(wanted, str) else check_own_launcher(words, wanted, environment, python)
+            with slurm.held_ports(1) as [port]:
+                words = words_of(line, folder, options.program, port)
+                ours = check_tutti(options.tutti, words, wanted, environment)
+                added, theirs = ("-", "-") if isinstance(wanted, str) else check_own_launcher(words, wanted, environment, python)
             rows.append((origin, line, ours, added, theirs))
     if python:
         check_options(options.tutti, python, environment)

@@ -149,8 +149,8 @@ def over_two_nodes(programs, environment):
     command = ["srun", "--mpi=none", "-N2", f"-n{ranks}", "-l", programs["all_reduce"]]
     _, err = run(command, environment, code=1)
     check_says("a step over two nodes", err, "They are on several hosts", slurm.NODES[0], slurm.NODES[1], "set MASTER_ADDR")
-    port = str(slurm.free_ports(1)[0])
-    out, _ = run(command, dict(environment, MASTER_ADDR="127.0.0.1", MASTER_PORT=port))
+    with slurm.held_ports(1) as [port]:
+        out, _ = run(command, dict(environment, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
     check("srun over two nodes with MASTER_ADDR and MASTER_PORT", by_rank(out, SRUN, ranks), wanted)
 
 

@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 
 namespace tutti::e2e {
 
+using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 inline const std::string kRank = TUTTI_TEST_RANK;
 
@@ -30,7 +32,7 @@ class Launcher : public ::testing::Test {
  protected:
   void SetUp() override { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
   void TearDown() override {
-    EXPECT_TRUE(is_childless_within(1s)) << "processes were left";
+    EXPECT_TRUE(is_childless_within(20s)) << "processes were left";
     net::kill_everything_below();
   }
 };
@@ -40,6 +42,13 @@ inline bool has(const std::string& text, const std::string& part) {
 }
 
 inline bool is_alive(pid_t pid) { return ::kill(pid, 0) == 0; }
+
+/// Whether nothing is left within a second; later nothing may be.
+inline bool is_childless_soon() {
+  const auto began = Clock::now();
+  EXPECT_TRUE(is_childless_within(20s));
+  return Clock::now() - began < 1s;
+}
 
 inline bool becomes(pid_t pid, char state) {
   Deadline deadline = Deadline::after(20s);

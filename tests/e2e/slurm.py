@@ -17,8 +17,7 @@ import sys
 import tempfile
 import time
 
-STARTED_WITHIN = 30  # seconds
-ATTEMPTS = 3  # its ports were free a moment ago
+STARTED_WITHIN = 90  # seconds
 ENDED_WITHIN = 10
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NODES = (socket.gethostname().split(".")[0], "other")
@@ -63,12 +62,15 @@ def prctl(option, value):
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def free_ports(count):
+@contextlib.contextmanager
+def held_ports(count):
+    """Nobody else is given them within the block. Servers that share addresses (SO_REUSEADDR) can listen there: nobody does yet."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            each.bind(("", 0))
+        yield [each.getsockname()[1] for each in sockets]
 
 
 def children():
@@ -133,32 +135,24 @@ def start():
     if missing:
         raise Unavailable(f"{', '.join(missing)} not installed: Debian's packages munge, slurmctld, slurmd, slurm-client")
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    for attempt in range(1, ATTEMPTS + 1):
-        folder = tempfile.mkdtemp(prefix="tutti-slurm-")
-        os.chmod(folder, 0o755)  # else munged thinks that nobody reaches its socket
-        try:
-            try:
-                environment = start_daemons(folder)
-            except NotStarted as why:
-                if attempt == ATTEMPTS:
-                    raise
-                print(f"slurm: once more: {why}", file=sys.stderr)
-                continue
-            yield environment
-            return
-        finally:
-            end_all()
-            shutil.rmtree(folder)
+    folder = tempfile.mkdtemp(prefix="tutti-slurm-")
+    os.chmod(folder, 0o755)  # else munged thinks that nobody reaches its socket
+    try:
+        with held_ports(3) as ports:
+            yield start_daemons(folder, ports)
+    finally:
+        end_all()
+        shutil.rmtree(folder)
 
 
 def search_path():
     return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
 
 
-def start_daemons(folder):
+def start_daemons(folder, ports):
     configuration = os.path.join(folder, "slurm.conf")
     with open(configuration, "w") as file:
-        file.write(CONFIGURATION.format(host=NODES[0], nodes=NODES, folder=folder, ports=free_ports(3), user=pwd.getpwuid(os.getuid()).pw_name))
+        file.write(CONFIGURATION.format(host=NODES[0], nodes=NODES, folder=folder, ports=ports, user=pwd.getpwuid(os.getuid()).pw_name))
     with open(os.path.join(folder, "cgroup.conf"), "w") as file:
         file.write("CgroupPlugin=cgroup/v1\n")  # none is used, but without this slurmd wants one to be mounted
     key = os.open(os.path.join(folder, "munge.key"), os.O_WRONLY | os.O_CREAT, 0o600)

@@ -16,12 +16,11 @@
 namespace tutti::launch {
 namespace {
 
-constexpr uid_t kNobodyElses = 54'321;
-
 /// In a process of a user who has no other and may have two: itself and the guard.
 [[noreturn]] void expect_no_keeper() {
+  const auto user = static_cast<uid_t>(1'000'000 + ::getpid());
   const rlimit two{2, 2};
-  if (::setgid(kNobodyElses) != 0 || ::setuid(kNobodyElses) != 0) ::_exit(77);
+  if (::setgid(user) != 0 || ::setuid(user) != 0) ::_exit(77);
   if (::setrlimit(RLIMIT_NPROC, &two) != 0) ::_exit(77);
   const Keeper keeper = fork_keeper({}, {});
   char packet[net::kFrameHeaderBytes + kMaxNoteBytes];

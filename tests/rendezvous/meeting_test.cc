@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <regex>
 #include <thread>
 
 #include "children.h"
@@ -87,7 +88,7 @@ TEST(Meeting, TheSameProcessesMeetAgainAndAgainAtOnePlace) {
         alive.back().store->barrier("together", 3, 20s);
         if (alive.back().store->get("world") != std::to_string(world)) return "mixed";
       }
-      alive.back().store->barrier("end", 3, 20s);
+      test::leave(alive.back(), 3);
       return "twenty worlds";
     });
   }
@@ -210,7 +211,8 @@ TEST(Meeting, WhoIsAwaitedIsSaidWhileWaiting) {
   const std::lock_guard lock(mutex);
   ASSERT_GE(lines.size(), 2u);
   EXPECT_LE(lines.size(), 6u);  // 100, 200, 400, 800, 1600, 3200 ms
-  expect_has(lines[0], "waiting 0 s: 3 of 4 ranks missing: 1-3");
+  EXPECT_TRUE(std::regex_search(lines[0], std::regex("waiting \\d+ s: 3 of 4 ranks missing: 1-3")))
+      << lines[0];
 }
 
 TEST(Meeting, ARankThatDiesWhileOthersWaitFailsTheRoundOnAll) {
@@ -341,6 +343,17 @@ TEST(Meeting, WhereAllHaveComeAndNobodySaysSoThatIsSaid) {
       "longer timeout is given by InitOptions::timeout or TUTTI_TIMEOUT");
 }
 
+constexpr const char* kNotAllowed = "not allowed here";
+
+/// A child may find that out after it was first asked.
+void expect_met_if_allowed(const std::vector<Child*>& children) {
+  for (Child* const child : children) {
+    const std::string result = child->result();
+    if (result == kNotAllowed) GTEST_SKIP() << result;
+    EXPECT_EQ(result, "met in round 1");
+  }
+}
+
 TEST(Meeting, WhoCannotSeeProcIsNotDead) {
   const int port = fresh_port();
   const auto blind = [&](int rank) {
@@ -349,37 +362,37 @@ TEST(Meeting, WhoCannotSeeProcIsNotDead) {
       if (::unshare(CLONE_NEWNS) != 0 ||
           ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
           ::mount("none", "/proc", "tmpfs", 0, nullptr) != 0) {
-        return std::string("not allowed here");
+        return std::string(kNotAllowed);
       }
       return meet_and_greet(by_hand(rank, 2, port), {.timeout = 20s});
     });
   };
   Child zero = blind(0);
   const std::string result = zero.result(1500ms);
-  if (result == "not allowed here") GTEST_SKIP() << result;
+  if (result == kNotAllowed) GTEST_SKIP() << result;
   EXPECT_EQ(result, "(still running)");
   Child one = blind(1);
-  for (Child* child : {&zero, &one}) EXPECT_EQ(child->result(), "met in round 1");
+  expect_met_if_allowed({&zero, &one});
 }
 
 TEST(Meeting, WhoSeesAnotherClockOfTheBootIsNotDead) {
   const int port = fresh_port();
   Child shifted([=] {
     // Its children have a time namespace of their own, in which start times are shifted.
-    if (::unshare(CLONE_NEWTIME) != 0) return std::string("not allowed here");
+    if (::unshare(CLONE_NEWTIME) != 0) return std::string(kNotAllowed);
     const net::Fd offsets(::open("/proc/self/timens_offsets", O_WRONLY | O_CLOEXEC));
     constexpr std::string_view kShift = "boottime 100000 0";
     if (::write(offsets.get(), kShift.data(), kShift.size()) < 0) {
-      return std::string("not allowed here");
+      return std::string(kNotAllowed);
     }
     Child inside([=] { return meet_and_greet(by_hand(1, 2, port), {.timeout = 20s}); });
     return inside.result();
   });
   const std::string result = shifted.result(500ms);
-  if (result == "not allowed here") GTEST_SKIP() << result;
+  if (result == kNotAllowed) GTEST_SKIP() << result;
   EXPECT_EQ(result, "(still running)");
   Child zero = start(by_hand(0, 2, port));
-  for (Child* child : {&zero, &shifted}) EXPECT_EQ(child->result(), "met in round 1");
+  expect_met_if_allowed({&shifted, &zero});
 }
 
 /// Two jobs of one launcher at the same time.

@@ -44,24 +44,27 @@ inline std::string address_of(int port) {
   return "@tutti-" + std::to_string(::geteuid()) + "-" + std::to_string(port);
 }
 
-/// Makes sure that everybody sees everybody: "met in round 1".
-inline std::string greet(const Meeting& meeting, int world_size) {
-  const int rank = meeting.rank;
-  meeting.store->set("here/" + std::to_string(rank), "", 20s);
-  std::vector<std::string> all;
-  for (int r = 0; r < world_size; ++r) all.push_back("here/" + std::to_string(r));
-  meeting.store->wait(all, 20s);
-  // Whoever serves the store goes last; the others need no answer any more.
+/// The last act of each. Whoever serves the store goes last; the others need no answer any more.
+inline void leave(const Meeting& meeting, int world_size) {
   const std::string gone = "gone/";
-  if (rank != 0) {
+  if (meeting.rank != 0) {
     try {
-      meeting.store->set(gone + std::to_string(rank), "", 20s);
+      meeting.store->set(gone + std::to_string(meeting.rank), "", 20s);
     } catch (const Error&) {
     }
   }
-  for (int r = 1; rank == 0 && r < world_size; ++r) {
+  for (int r = 1; meeting.rank == 0 && r < world_size; ++r) {
     meeting.store->get(gone + std::to_string(r), 20s);
   }
+}
+
+/// Makes sure that everybody sees everybody: "met in round 1".
+inline std::string greet(const Meeting& meeting, int world_size) {
+  meeting.store->set("here/" + std::to_string(meeting.rank), "", 20s);
+  std::vector<std::string> all;
+  for (int r = 0; r < world_size; ++r) all.push_back("here/" + std::to_string(r));
+  meeting.store->wait(all, 20s);
+  leave(meeting, world_size);
   return "met in round " + std::to_string(meeting.round);
 }
 

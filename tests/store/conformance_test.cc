@@ -146,7 +146,7 @@ TEST_P(StoreConformance, TimeoutsNameTheMissingKeysAndComeInTime) {
   at(0).set("there", "");
   const std::vector<std::string> keys{"there", "late-1", "late-2"};
   Clock::time_point begin;
-  const Error error = test::told_in_time("late-1'", [&](Store::Timeout time) {
+  const Error error = told_in_time("late-1'", [&](Store::Timeout time) {
     begin = Clock::now();
     at(1).wait(keys, time);
   });
@@ -158,7 +158,7 @@ TEST_P(StoreConformance, TimeoutsNameTheMissingKeysAndComeInTime) {
   EXPECT_GE(took, 100ms);
   EXPECT_LT(took, 30s);
   const Error get =
-      test::told_in_time("never'", [&](Store::Timeout time) { at(0).get("never", time - 100ms); });
+      told_in_time("never'", [&](Store::Timeout time) { at(0).get("never", time - 100ms); });
   EXPECT_EQ(get.code(), ErrorCode::kTimeout);
   expect_text(get, "never'");
   // A wait that was given up leaves nothing behind: the key works as before.
@@ -314,7 +314,7 @@ TEST_P(StoreConformance, ABarrierServesAThousandTimes) {
 TEST_P(StoreConformance, ABarrierThatTimesOutSaysHowManyCame) {
   at(0).barrier("alone", 1);
   at(0).barrier("alone for ever", 1, Store::Timeout::max());
-  const Error error = test::told_in_time("1 of 3", [&](Store::Timeout time) {
+  const Error error = told_in_time("1 of 3", [&](Store::Timeout time) {
     at(0).barrier("lonely " + std::to_string(time.count()), 3, time / 2);
   });
   EXPECT_EQ(error.code(), ErrorCode::kTimeout);

@@ -181,7 +181,7 @@ TEST(StoreCrowd, WhoeverIsDroppedEachTimeIsToldSo) {
       net::accept(listener.get());
     }
   });
-  const Error error = test::told_in_time("closed every connection", [&](Store::Timeout time) {
+  const Error error = told_in_time("closed every connection", [&](Store::Timeout time) {
     store::connect_store(address, {}, Deadline::after(time));
   });
   is_over = true;

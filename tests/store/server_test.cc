@@ -628,8 +628,8 @@ TEST(StoreServer, AStoppedServerIsATimeoutNotAHang) {
   EXPECT_EQ(store->get("k", 20s), "v");  // the call was kept, as the message said
 }
 
-std::size_t resident_bytes() {
-  std::size_t pages = 0;
+long resident_bytes() {
+  long pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;
   return pages * 4096;
 }
@@ -644,13 +644,13 @@ TEST(StoreServer, AClientThatDoesNotReadHoldsUpNobody) {
   for (std::uint64_t id = 1; id <= 64; ++id) {  // a GiB of answers
     net::append_frame(&bytes, store::encode(store::Call{store::Command::get, {"big"}}, id));
   }
-  const std::size_t before = resident_bytes();
+  const long before = resident_bytes();
   net::send_all(lazy.get(), bytes_of(bytes), deadline);
   for (int i = 0; i < 100; ++i) {
     store->set("k", std::to_string(i));
     EXPECT_EQ(store->get("k"), std::to_string(i));
   }
-  EXPECT_LT(resident_bytes() - before, std::size_t{700} << 20);
+  EXPECT_LT(resident_bytes() - before, 700l << 20);
 }
 
 }  // namespace

@@ -43,16 +43,6 @@ inline bool is_closed_by_server(const net::Fd& socket) {
   }
 }
 
-/// What `call(time)` throws, with more time until it says `part`: a slow machine may need it.
-template <class Call>
-Error told_in_time(const std::string& part, Call&& call) {
-  for (Store::Timeout time(100);; time *= 2) {
-    const Error error = thrown_by([&] { call(time); });
-    const bool says_it = std::string(error.what()).find(part) != std::string::npos;
-    if (says_it || time > std::chrono::seconds(10)) return error;
-  }
-}
-
 /// One store seen by several ranks: `at(i)` is rank i's view of it.
 class StoreUnderTest {
  public:
