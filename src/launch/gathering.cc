@@ -55,7 +55,7 @@ Gathering::Attendance Gathering::attendance() const {
 
 std::vector<int> Gathering::awaited_by(int rank) const {
   const Rank& state = of_rank(ranks_, rank);
-  if (!state.has_joined || state.has_met) return {};
+  if (!state.has_joined || state.has_met || lost_rank_ >= 0) return {};
   std::vector<int> awaited = missing_when_asked_.value_or(attendance().missing);
   std::erase_if(awaited, [this](int other) { return of_rank(ranks_, other).has_joined; });
   return awaited;

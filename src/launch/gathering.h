@@ -28,8 +28,8 @@ class Gathering {
   void asked_to_end();
 
   bool has_met(int rank) const;
-  /// Of one that has joined, and whose world is not complete: who runs, or ran when all
-  /// were asked to end, and has not joined.
+  /// Of one that has joined, and whose world is not complete: who runs, or ran when all were asked
+  /// to end, and has not joined. Nobody once lost_rank() is known: that is why it ends.
   std::vector<int> awaited_by(int rank) const;
   /// The lost rank for which others wait; -1: none, or not yet said.
   int lost_rank() const noexcept { return lost_rank_; }

@@ -41,6 +41,7 @@ TEST_F(GatheringTest, WhoEndsWellWithoutHavingJoinedIsLostAtOnce) {
             "rank 2 ended without having joined in init_process_group (exit code 0); ranks 1, 3 "
             "wait for it");
   EXPECT_EQ(ranks_.lost_rank(), 2);
+  EXPECT_TRUE(ranks_.awaited_by(1).empty()) << "for rank 0, which is slow";
   EXPECT_FALSE(ranks_.judge(at(2s))) << "it is said once";
 }
 
