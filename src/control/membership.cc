@@ -1,9 +1,12 @@
 #include "control/membership.h"
 
+#include <fmt/format.h>
 #include <sched.h>
 
+#include <new>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "control/host_state.h"
 #include "control/hosts/peer_sockets.h"
 #include "control/untold.h"
@@ -155,6 +158,31 @@ void Membership::fail(Cause cause) noexcept {
   const auto state = state_;  // a callback may destroy this meanwhile
   state->fail(std::move(cause));
   state->await_cause();
+}
+
+void Membership::fail_with_thrown() noexcept {
+  const auto of_this_rank = [rank = rank()](const char* what) {
+    return fmt::format("rank {}: {}", rank, what);
+  };
+  try {
+    throw;
+  } catch (const Error& error) {
+    const std::vector<int>& culprits = error.context().culprits;
+    if (culprits.empty()) {
+      fail({error.code(), of_this_rank(error.what()), {rank()}, {}});
+    } else {
+      fail({error.code(), error.what(), culprits, {}});
+    }
+  } catch (const std::bad_alloc&) {
+    give_back_memory_reserve();  // the failure needs some itself
+    fail({ErrorCode::kSystem,
+          of_this_rank("the system has refused memory; see its limits (ulimit -a) and what else "
+                       "the host runs"),
+          {rank()},
+          {}});
+  } catch (const std::exception& error) {
+    fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank()}, {}});
+  }
 }
 
 std::optional<Cause> Membership::cause() const {

@@ -132,6 +132,9 @@ class Membership {
   /// Stores the cause if it is the first, tells all members, wakes everybody; the control thread
   /// writes the log line and runs the callbacks.
   void fail(Cause cause) noexcept;
+  /// In a handler: the group fails with what was thrown. The culprit is this rank unless that names
+  /// others: its system has refused something.
+  void fail_with_thrown() noexcept;
   /// A peer was seen in an operation with this seq and another chain: builds the message with both
   /// sides from the board and fails the group. `seen`: what was read, if the board may have moved
   /// on.

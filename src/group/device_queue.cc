@@ -27,7 +27,8 @@ constexpr std::chrono::microseconds kLookAgain{30};
 constexpr std::chrono::microseconds kSpin{30};
 /// How long the thread helps one operation before it looks at the others.
 constexpr std::chrono::microseconds kHelp{20};
-/// What copies that are under way may still take when their group goes.
+/// What copies that are under way may still take when their group goes, or a call fails. They may
+/// stand behind anything in the program's stream.
 constexpr std::chrono::seconds kLastCopies{2};
 /// How often copies that nobody waits for are looked at.
 constexpr std::chrono::milliseconds kLookAfter{100};
@@ -66,7 +67,7 @@ void let_go_of(IsOver&& is_over) noexcept {
   const Clock::time_point end = Clock::now() + kLastCopies;
   try {
     while (!is_over() && Clock::now() < end) pause_a_little();
-  } catch (const Error&) {  // a device that is broken does nothing more
+  } catch (const std::exception&) {  // a device that is broken does nothing more
   }
 }
 
@@ -172,6 +173,7 @@ class DeviceQueue::Operation {
   void give_up() noexcept {
     begun_.clear();
     if (lane_ == nullptr) return;
+    waited_for_until_ = Clock::now() + kLastCopies;
     try {
       // Copies in of pieces that are not done any more are over then, too.
       const Current current(lane_->cuda(), device_.index);
@@ -179,12 +181,13 @@ class DeviceQueue::Operation {
       read.record(lane_->in());
       read.order(lane_->out());
       mark_over();
-    } catch (const Error&) {  // a device that is broken does nothing more
+    } catch (const std::exception&) {  // a device that is broken does nothing more
       over_.reset();
     }
   }
-  /// Whether the device writes nothing more of what is done on the host, or was given up.
-  bool is_over() const { return !over_ || over_->done(); }
+  /// Whether the device writes nothing more of what is done on the host, or was given up and has
+  /// had its time.
+  bool is_over() const { return !over_ || over_->done() || Clock::now() > waited_for_until_; }
   void let_go() noexcept {
     give_up();
     let_go_of([this] { return is_over(); });
@@ -223,6 +226,7 @@ class DeviceQueue::Operation {
   bool is_direct_ = false;
   device::Lane* lane_ = nullptr;  // null: host memory
   std::optional<Event> ready_, over_;
+  Clock::time_point waited_for_until_ = Clock::time_point::max();
   std::deque<PassageOwner> begun_;  // from the next piece on
   std::size_t begun_count_ = 0, next_ = 0;
   bool has_started_ = false;
@@ -435,6 +439,19 @@ void DeviceQueue::wait_for_device(const Request& request, Done&& done) {
   }
 }
 
+/// Whatever else is thrown is this rank's alone, and fails the group.
+template <class Call>
+void DeviceQueue::throwing_errors(const Request& request, Call&& call) {
+  try {
+    call();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    membership_.fail_with_thrown();
+    membership_.throw_cause(request);
+  }
+}
+
 /// What fails there is the end of the group: the others must not wait for this rank.
 template <class Call>
 void DeviceQueue::at_device(const Request& request, Call&& call) {
@@ -443,9 +460,6 @@ void DeviceQueue::at_device(const Request& request, Call&& call) {
   } catch (const Error& failure) {
     fail(failure, request);
     throw;
-  } catch (const std::exception& failure) {
-    fail(Error(ErrorCode::kSystem, failure.what()), request);
-    membership_.throw_cause(request);
   }
 }
 
@@ -520,26 +534,25 @@ void DeviceQueue::run(const Request& whole, std::vector<Request> pieces) {
     wait_for_pending(pending_, whole);
     return calls_.run(pieces.front());  // on the program's own stream
   }
-  Operation operation(*this, whole, std::move(pieces));
-  if (operation.is_staged()) ensure_thread();  // looks after the copies out
-  wait_for_pending(operation.is_staged() ? unfinished_ : pending_, operation.next());
+  std::optional<Operation> operation;
   try {
-    while (!operation.is_done_on_host()) {
-      wait_for_device(operation.next(), [&] {
-        operation.begin_copies(true);
-        return operation.is_next_in();
-      });
-      operation.run_next();
-    }
-    operation.order(whole.stream);
+    throwing_errors(whole, [&] {
+      operation.emplace(*this, whole, std::move(pieces));
+      if (operation->is_staged()) ensure_thread();  // looks after the copies out
+      wait_for_pending(operation->is_staged() ? unfinished_ : pending_, operation->next());
+      while (!operation->is_done_on_host()) {
+        wait_for_device(operation->next(), [&] {
+          operation->begin_copies(true);
+          return operation->is_next_in();
+        });
+        operation->run_next();
+      }
+      operation->order(whole.stream);
+    });
   } catch (const Error& failure) {
     if (!is_harmless(failure.code())) fail(failure, whole);  // the others need not wait, too
-    operation.let_go();
+    if (operation) operation->let_go();
     throw;
-  } catch (const std::exception& failure) {
-    fail(Error(ErrorCode::kSystem, failure.what()), whole);
-    operation.let_go();
-    membership_.throw_cause(whole);
   }
 }
 
@@ -568,17 +581,19 @@ void DeviceQueue::wait_for_pending(const std::atomic<std::size_t>& count, const 
 void DeviceQueue::run_message(const Request& message) {
   std::optional<Carried> carried;
   try {
-    at_device(message, [&] {
-      ensure_thread();
-      carried.emplace(*this, message);
-      carried->wait_in();
+    throwing_errors(message, [&] {
+      at_device(message, [&] {
+        ensure_thread();
+        carried.emplace(*this, message);
+        carried->wait_in();
+      });
+      calls_.run(carried->on_host());
+      at_device(message, [&] {
+        carried->copy_out();
+        carried->order(message.stream);
+      });
     });
-    calls_.run(carried->on_host());
-    at_device(message, [&] {
-      carried->copy_out();
-      carried->order(message.stream);
-    });
-  } catch (...) {
+  } catch (const Error&) {
     if (carried) carried->let_go();
     throw;
   }
@@ -598,7 +613,12 @@ Work DeviceQueue::start_message(const Request& message) {
     return Work(std::move(received));
   }
   auto carried = std::make_shared<Carried>(*this, message);
-  carried->wait_in();
+  try {
+    carried->wait_in();
+  } catch (const Error&) {
+    carried->let_go();
+    throw;
+  }
   return continue_with(calls_.start(carried->on_host()), [carried](const Error*) {});
 }
 

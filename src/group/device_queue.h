@@ -95,6 +95,8 @@ class DeviceQueue final : private control::Driver {
   void wait_for_device(const Request& request, Done&& done);
   bool failed() const noexcept { return membership_.abort_word().load() != 0; }
   template <class Call>
+  void throwing_errors(const Request& request, Call&& call);
+  template <class Call>
   void at_device(const Request& request, Call&& call);
   void fail(const Error& failure, const Request& request) noexcept;
   void ensure_thread();

@@ -279,7 +279,7 @@ class Messages final : private Taker {
     try {
       part();
     } catch (...) {
-      fail_with_thrown(membership_);
+      membership_.fail_with_thrown();
     }
   }
   std::string held_back(const Transfer& transfer);

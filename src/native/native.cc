@@ -221,7 +221,7 @@ class Native final : public Backend, private control::Driver {
     try {
       if (messages_.owes()) ensure_driver();
     } catch (const std::exception&) {
-      fail_with_thrown(membership_);
+      membership_.fail_with_thrown();
       return false;
     }
     if (has_driver_.load(std::memory_order_relaxed)) wake_if_pending();

@@ -1,11 +1,5 @@
 #include "native/operation.h"
 
-#include <fmt/format.h>
-
-#include <new>
-
-#include "base/memory_reserve.h"
-
 namespace tutti::native {
 
 namespace {
@@ -25,32 +19,6 @@ WaitResult step_to_end(Operation& operation, const Waiter& waiter, Patience& pat
 
 }  // namespace
 
-void fail_with_thrown(control::Membership& membership) noexcept {
-  const int rank = membership.rank();
-  const auto of_this_rank = [rank](const char* what) {
-    return fmt::format("rank {}: {}", rank, what);
-  };
-  try {
-    throw;
-  } catch (const Error& error) {
-    const std::vector<int>& culprits = error.context().culprits;
-    if (culprits.empty()) {
-      membership.fail({error.code(), of_this_rank(error.what()), {rank}, {}});
-    } else {
-      membership.fail({error.code(), error.what(), culprits, {}});
-    }
-  } catch (const std::bad_alloc&) {
-    give_back_memory_reserve();  // the failure needs some itself
-    membership.fail({ErrorCode::kSystem,
-                     of_this_rank("the system has refused memory; see its limits (ulimit -a) and "
-                                  "what else the host runs"),
-                     {rank},
-                     {}});
-  } catch (const std::exception& error) {
-    membership.fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank}, {}});
-  }
-}
-
 void run_blocking(Operation& operation, const Request& request, const Request& moved,
                   control::Membership& membership, const Waiter& waiter) {
   StepPatience patience(membership, request, moved, operation);
@@ -58,7 +26,7 @@ void run_blocking(Operation& operation, const Request& request, const Request& m
   try {
     result = step_to_end(operation, waiter, patience);
   } catch (const std::exception&) {  // the others must not wait for this rank
-    fail_with_thrown(membership);
+    membership.fail_with_thrown();
     membership.throw_cause(request);  // which may be another one by now
   }
   switch (result) {

@@ -47,10 +47,6 @@ class StepPatience final : public Patience {
   control::ProgramWait program_;
 };
 
-/// In a handler: the group fails with what was thrown. The culprit is this rank unless that names
-/// others: its system has refused something.
-void fail_with_thrown(control::Membership& membership) noexcept;
-
 /// Steps `operation`, which carries `moved` out on behalf of `request`, in the caller's thread
 /// until it is done. Throws what the group failed with. `enter` and `leave` are the caller's.
 /// `waiter`: how it waits for the group, if not as for members that share memory.

@@ -40,7 +40,7 @@ void Messages::place(Transfer& transfer) noexcept {
   } catch (...) {
     unplaced_.append(transfer);
     transfer.line_ = &unplaced_;
-    fail_with_thrown(membership_);
+    membership_.fail_with_thrown();
   }
 }
 

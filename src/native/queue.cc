@@ -88,7 +88,7 @@ bool Queue::drive() noexcept {
       end_head(std::nullopt);
     }
   } catch (const std::exception&) {
-    fail_with_thrown(membership_);
+    membership_.fail_with_thrown();
   }
   give_token();
   return true;

@@ -75,7 +75,7 @@ bool TcpLinks::arm(Lane lane, bool late) noexcept {
   try {
     for (const auto& each : lane_at(lane).ends) has_armed = arm(*each, lane, late) || has_armed;
   } catch (...) {
-    fail_with_thrown(membership_);
+    membership_.fail_with_thrown();
   }
   return has_armed;
 }
@@ -134,7 +134,7 @@ void TcpLinks::look_at_ends(Clock::time_point now, Clock::time_point* next) noex
       }
     }
   } catch (...) {
-    fail_with_thrown(membership_);
+    membership_.fail_with_thrown();
   }
 }
 

@@ -286,6 +286,31 @@ TEST(DeviceFailures, AWorkWhoseCopyHangsEndsAlsoWhereTheGroupHasFailedOfAnother)
   on_failing_pair(fails, "5s");  // rank 0 aborts before that
 }
 
+// What the program's stream does before the operation may never end: a collective of others, say.
+TEST(DeviceFailures, AFailedWorkIsToldAlsoWhereTheProgramsStreamStands) {
+  if (standin::is_real()) GTEST_SKIP() << "CUDA does not hang when asked to";
+  const standin::Control& control = *Driver::get().control;
+  control.reset();
+  std::barrier told(2);
+  const auto fails = [&](ProcessGroup& world) {
+    const TestStream stream(1);
+    const DeviceArray<float> device(1, {1, 2, 3}), other(1, {1, 2, 3});
+    world.barrier();
+    if (world.rank() == 1) {
+      control.hang("cuMemcpyAsync", 1);
+      standin::memory_of(stream).copy_there(device.data(), other.data(), sizeof(float));
+      Work work = world.all_reduce(buffer_of(device, stream), async);
+      told.arrive_and_wait();
+      expect_text(thrown_by([&] { work.wait_host(); }), "enough");
+      control.release();
+      return;
+    }
+    told.arrive_and_wait();
+    world.abort("enough");
+  };
+  on_failing_pair(fails, "30s");
+}
+
 // ---- a program that is told may use its buffers again
 
 /// The rank whose memory is the host's: a copy fails on the other's device.

@@ -461,7 +461,7 @@ Error failure_by(const Thrown& thrown) {
     try {
       throw thrown;
     } catch (const std::exception&) {
-      fail_with_thrown(me.membership);
+      me.membership.fail_with_thrown();
     }
     failure = me.membership.error(nullptr);
   });
