@@ -308,7 +308,9 @@ bool send_all(int socket, std::span<const std::byte> bytes, Deadline& deadline,
     done += moved;
     if (result == IoResult::closed) return false;
     if (result != IoResult::again) continue;
-    const PollResult polled = poll_writable(socket, deadline, interrupt);
+    PollResult polled = poll_writable(socket, deadline, interrupt);
+    // A socket with room that takes nothing, without memory in the kernel, is ready all the same.
+    if (deadline.expired(Deadline::Clock::now())) polled = PollResult::expired;
     if (polled != PollResult::ready) throw interrupted("sending", polled, deadline);
   }
   return true;

@@ -33,10 +33,12 @@ constexpr std::chrono::seconds kPatience{1}, kPatienceWithPeers{2};
 /// A server finds that a connection has ended within 5 s, by what its kernel asks.
 constexpr std::chrono::seconds kOldWill{6};
 
-/// How long to look for what another rank did that such an error may come of.
-std::chrono::seconds patience_with(ErrorCode code) noexcept {
-  if (code == ErrorCode::kPeerLost) return kPatienceWithPeers;
-  return code == ErrorCode::kSystem ? kPatience : std::chrono::seconds(0);
+/// How long to look for what another rank did that such an error may come of. One that says which
+/// host somebody was lost on has been judged.
+std::chrono::seconds patience_with(const Error& error) noexcept {
+  const bool is_judged = !error.context().host.empty();
+  if (error.code() == ErrorCode::kPeerLost && !is_judged) return kPatienceWithPeers;
+  return error.code() == ErrorCode::kSystem ? kPatience : std::chrono::seconds(0);
 }
 
 }  // namespace
@@ -89,6 +91,15 @@ Company::~Company() {
     options_.remote->take_back_will(aside());
   } catch (const Error&) {  // the store is gone, and nobody reads there any more
   }
+}
+
+std::chrono::nanoseconds Company::most_patience() const {
+  static constexpr milliseconds kToTell{200};
+  const Clock::time_point now = Clock::now();
+  Deadline deadline = options_.deadline;
+  const Clock::time_point end = deadline.end(now);
+  if (end > now + kPatienceWithPeers) return kPatienceWithPeers;
+  return std::max<std::chrono::nanoseconds>(end + kAside - kToTell - now, milliseconds(0));
 }
 
 milliseconds Company::aside() const {
@@ -321,13 +332,16 @@ Error Company::fail(const Error& failure) {
 Error Company::blame(const Error& error) {
   const Error own = in_words_of_init(error);
   std::optional<Error> first;
-  Deadline patience = Deadline::after(patience_with(error.code()));
+  Deadline patience =
+      Deadline::after(std::min<std::chrono::nanoseconds>(patience_with(error), most_patience()));
+  milliseconds pause{10};
   const bool has_cause = error.code() == ErrorCode::kPeerLost ||
                          error.code() == ErrorCode::kSystem || error.code() == ErrorCode::kTimeout;
   while (has_cause) {
     first = find_failure();
     if (!first) first = find_death();
-    if (first || net::pause(milliseconds(10), patience) == net::PollResult::expired) break;
+    if (first || net::pause(pause, patience) == net::PollResult::expired) break;
+    pause = std::min(2 * pause, kPeriod);
   }
   if (!has_claim_) return first.value_or(own);
   if (first) {

@@ -96,6 +96,8 @@ class Company {
 
   /// For a question beside the deadline. Throws kTimeout if there is no time for one any more.
   std::chrono::milliseconds aside() const;
+  /// Until the store can be asked nothing more, with the time to tell it something.
+  std::chrono::nanoseconds most_patience() const;
   /// "the store does not answer (at MASTER_PORT 29500): ...".
   std::string describe_silence() const;
   /// The rank whose process serves the store; none if it is not of the world.
