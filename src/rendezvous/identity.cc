@@ -313,6 +313,12 @@ Identity identify_by_variables(const Environment& variables) {
   return alone;
 }
 
+Identity identify_checked(const Environment& variables) {
+  Identity identity = identify_by_variables(variables);
+  check_launcher_inside(variables, identity);
+  return identity;
+}
+
 /// Puts the program's own numbers, or TUTTI_RANK and TUTTI_WORLD_SIZE, over the launcher's.
 void apply(const Explicit& given, const Environment& variables, Identity* identity) {
   const auto rank =
@@ -387,13 +393,12 @@ Identity identify(const Environment& variables, const Explicit& given) {
   Identity identity;
   if (given.rank && given.world_size) {
     try {
-      identity = identify_by_variables(variables);
+      identity = identify_checked(variables);
     } catch (const Error& error) {
       identity.notes.push_back(fmt::format("ignored: {}", error.what()));
     }
   } else {
-    identity = identify_by_variables(variables);
-    check_launcher_inside(variables, identity);
+    identity = identify_checked(variables);
   }
   apply(given, variables, &identity);
   note_ignored(variables, &identity);
