@@ -73,7 +73,6 @@ class Round {
   void check_soon(const Verdict& verdict, const std::string& text);
   void check_deadlock(const Verdict& verdict, const std::string& text);
   void check_meeting(const Verdict& verdict, const std::string& text);
-  std::chrono::nanoseconds longest_aside() const;
   void check_late(const Verdict& verdict, const std::string& text);
   void check_stalled(const Verdict& verdict, const std::string& text);
   bool has_fault(std::initializer_list<FaultKind> kinds) const;
@@ -399,15 +398,6 @@ std::uint64_t last_of(const Happened::Group& group, std::size_t member, Clock::t
 
 }  // namespace
 
-/// How long a thread may have been aside between its look at the clock, from which a wait counts,
-/// and the entry of what it waits for, which another thread of its process made.
-std::chrono::nanoseconds Round::longest_aside() const {
-  std::chrono::nanoseconds longest = kernel_.hiccups() + 1ms;
-  for (const Fault& fault : plan_.faults)
-    if (fault.kind == FaultKind::stop || fault.kind == FaultKind::freeze) longest += fault.lasts;
-  return longest;
-}
-
 /// Those who are said to be late must be, and nobody may be further behind.
 void Round::check_late(const Verdict& verdict, const std::string& text) {
   const Happened::Group& group = happened_.groups[verdict.groups.front()];
@@ -423,7 +413,9 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
     return std::find(culprits.begin(), culprits.end(), WorldRank(group.world_ranks[member])) !=
            culprits.end();
   };
-  const Clock::time_point due = since + plan_.timeout - longest_aside();
+  // The wait counts from a look at the clock, after which its thread may have been put aside while
+  // another one of its process entered.
+  const Clock::time_point due = since + plan_.timeout - kernel_.hiccups() - 1ms;
   std::uint64_t most = 0;
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (is_named(member)) most = std::max(most, last_of(group, member, due));
