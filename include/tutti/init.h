@@ -18,9 +18,11 @@ namespace tutti {
 /// environment (docs/getting-started.md lists them), and if nothing is set the world is of one
 /// rank.
 struct InitOptions {
-  /// "native" (default), "gloo", "mpi" or a plugin's; docs/choosing-a-backend.md. "mpi" is an
-  /// exception to what is said of failures: in its default mode a rank lost while all are inside
-  /// MPI ends the process, with one line and code 1.
+  /// "automatic" (native, and nccl for device memory where every rank has a device of its own),
+  /// "native", "gloo", "mpi", "nccl", a plugin's, or "cpu:gloo,cuda:nccl"; empty: the setting
+  /// backend, else automatic; docs/choosing-a-backend.md. "mpi" is an exception to what is said of
+  /// failures: in its default mode a rank lost while all are inside MPI ends the process, with one
+  /// line and code 1.
   std::string backend = {};
   /// "env://" (default), "tcp://HOST:PORT", "tcp://HOST:PORT?rank=R&world_size=N" (IPv6 addresses
   /// in brackets), or with "rank=auto": numbers in the order of arrival. Rank 0 is on that host.

@@ -83,8 +83,8 @@ struct Request {
   Where where;
   std::shared_ptr<const void> keep_alive;
   Observer* observer = nullptr;  ///< told by whoever runs the operation; null: nobody watches
-  /// Elements in the sense of the design's glossary: what each rank contributes or receives in
-  /// all_gather, gather, scatter, reduce_scatter and all_to_all; the whole buffer elsewhere.
+  /// Elements: what each rank contributes or receives in all_gather, gather, scatter,
+  /// reduce_scatter and all_to_all; the whole buffer elsewhere.
   /// Uneven: the whole of all_gather's output and of reduce_scatter's and all_to_all's input.
   std::size_t count = 0;
 };

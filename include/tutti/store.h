@@ -24,8 +24,9 @@ namespace tutti {
 ///
 /// Threads   All calls may be made from any thread.
 /// Errors    Every call throws kTimeout when `timeout` has passed (naming the keys that are
-///           missing) and kSystem when the server is gone. Keys have 1 byte to 4 KiB, values at
-///           most 16 MiB, a multi-call at most 4096 keys: anything else is kInvalidArgument.
+///           missing) and kSystem when the server is gone or its store full (2^20 keys, 1 GiB in
+///           all). Keys have 1 byte to 4 KiB, values at most 16 MiB, a multi-call at most 4096
+///           keys: anything else is kInvalidArgument.
 class TUTTI_API Store {
  public:
   using Timeout = std::chrono::milliseconds;

@@ -97,7 +97,7 @@ constexpr bool is_float8(DType dtype) noexcept {
   return dtype == DType::f8_e4m3 || dtype == DType::f8_e5m2;
 }
 
-struct AllReduceOptions;  // tutti/process_group.h
+struct AllReduceOptions;  // tutti/collectives.h
 struct ReduceOptions;
 
 /// How elements are combined: a kind, and for premul_sum the factor each input is multiplied by.
