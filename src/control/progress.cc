@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "base/cpu_time.h"
 #include "base/log.h"
 #include "control/judge/clock.h"
 
@@ -89,13 +90,14 @@ class ProgressThread::AskAll final : public Patience {
  public:
   explicit AskAll(ProgressThread& owner) noexcept : owner_(owner) {}
   Verdict ask(Clock::time_point now, Clock::time_point* next) override {
+    const auto computed = thread_cpu_time();
     due_ = Clock::time_point::max();
     owner_.visit_all([&](Driver& driver) {
       auto wanted = Clock::time_point::max();
       driver.ask(now, &wanted);
       due_ = std::min(due_, wanted);
     });
-    rests_until_ = now + pause_after(Clock::now() - now);
+    rests_until_ = now + pause_after(thread_cpu_time() - computed);
     *next = due_;
     return Verdict::keep_waiting;
   }

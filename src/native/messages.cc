@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/cpu_time.h"
 #include "control/judge/clock.h"
 #include "group/check.h"
 
@@ -193,12 +194,13 @@ void Messages::ask(Deadline::Clock::time_point now, Deadline::Clock::time_point*
     *next = std::min(*next, now + std::chrono::milliseconds(1));
     return;
   }
+  const auto computed = thread_cpu_time();
   take_in();
   pump();
   guarded([&] { look_at_all(now, next); });
   // Who waits beside this shows it only if it was looked at.
   if (owes()) *next = std::min(*next, now + control::kLongestBackoff);
-  *next = std::max(*next, now + control::pause_after(Deadline::Clock::now() - now));
+  *next = std::max(*next, now + control::pause_after(thread_cpu_time() - computed));
   give_token();
 }
 

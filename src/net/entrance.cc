@@ -1,9 +1,8 @@
 #include "net/entrance.h"
 
-#include <time.h>
-
 #include <utility>
 
+#include "base/cpu_time.h"
 #include "net/tcp.h"
 
 namespace tutti::net {
@@ -16,17 +15,10 @@ using std::chrono::nanoseconds;
 constexpr nanoseconds kTurn = std::chrono::microseconds(250);
 constexpr int kRestPerWork = 7;
 
-/// Processor time, since the thread may be held up for long when the machine is busy.
-nanoseconds thread_time() noexcept {
-  timespec time{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return std::chrono::seconds(time.tv_sec) + nanoseconds(time.tv_nsec);
-}
-
 }  // namespace
 
 void Entrance::take_turn(const Welcome& welcome) {
-  const nanoseconds begin = thread_time();
+  const nanoseconds begin = thread_cpu_time();  // it may be held up for long on a busy machine
   nanoseconds now = begin;
   nanoseconds in_vain(0);
   while (listener_ && now - begin < kTurn) {
@@ -34,7 +26,7 @@ void Entrance::take_turn(const Welcome& welcome) {
         kind_ == Kind::tcp ? accept_tcp_peer(listener_.get()) : accept(listener_.get(), trusts_);
     if (!accepted.socket && !accepted.refused) break;
     const bool is_ours = accepted.socket && welcome(std::move(accepted.socket), accepted.peer);
-    const nanoseconds later = thread_time();
+    const nanoseconds later = thread_cpu_time();
     if (!is_ours) in_vain += later - now;
     now = later;
   }

@@ -508,7 +508,7 @@ TEST(Messages, NothingThatWasReceivedIsTakenBackOnceTheGroupHasFailed) {
   other.join();
 }
 
-TEST(Messages, AProcessThatWasStoppedInALookLooksAgainSoon) {
+TEST(Messages, LookingAtManyIsNotAllThatIsDone) {
   using namespace std::chrono_literals;
   EXPECT_EQ(control::pause_after(0ns), 0ns);
   EXPECT_EQ(control::pause_after(2ms), 20ms);

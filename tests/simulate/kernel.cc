@@ -29,7 +29,6 @@ namespace context = boost::context;
 namespace {
 
 constexpr std::size_t kStackBytes = 192 * 1024;
-constexpr std::chrono::nanoseconds kStep{20};
 /// Of a round, and for each two processes: then somebody goes round in circles. Everybody may look
 /// at everybody, again and again.
 constexpr std::uint64_t kMostSteps = 20'000'000, kMostStepsOfTwo = 60'000;

@@ -56,6 +56,7 @@ struct Proc {
 
 class Kernel {
  public:
+  static constexpr std::chrono::nanoseconds kStep{20};  ///< what one costs
   /// With each step a process is put aside with the first probability, and with the second it
   /// stops for some milliseconds.
   Kernel(std::uint64_t seed, double put_aside, double hiccup);

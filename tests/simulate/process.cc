@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "base/cores.h"
+#include "base/cpu_time.h"
 #include "base/wait.h"
 #include "control/board/board.h"
 #include "control/callers.h"
@@ -103,6 +104,12 @@ Cores own_cores() noexcept {
   cores.mask.fill(~std::uint64_t{0});
   cores.quota = static_cast<std::uint32_t>(Kernel::running()->cores);
   return cores;
+}
+
+/// A process that is stopped or put aside takes no steps.
+std::chrono::nanoseconds thread_cpu_time() noexcept asm("__wrap__ZN5tutti15thread_cpu_timeEv");
+std::chrono::nanoseconds thread_cpu_time() noexcept {
+  return Kernel::running()->self().steps * Kernel::kStep;
 }
 
 WaitPolicy wait_policy(int local_threads, int usable_cores) noexcept

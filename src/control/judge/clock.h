@@ -16,9 +16,9 @@ inline constexpr std::chrono::nanoseconds kLongestBackoff = std::chrono::millise
 /// knew, and says so: that host may be stopped. A link that is cut is found out before.
 inline constexpr std::chrono::nanoseconds kAnswerComes = std::chrono::milliseconds(3500);
 
-/// Before the next look at all that is under way, after one that took so long. With thousands of
-/// operations looking must not be all that is done; a process that was stopped meanwhile must not
-/// be late again.
+/// Before the next look at all that is under way, after one that has computed for so long. With
+/// thousands of operations looking must not be all that is done. A stop is no computing: who was
+/// stopped in a look must not be late again.
 constexpr std::chrono::nanoseconds pause_after(std::chrono::nanoseconds look) noexcept {
   constexpr std::chrono::nanoseconds kMost = std::chrono::seconds(1);
   return look < kMost / 10 ? 10 * look : kMost;
