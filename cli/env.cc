@@ -308,8 +308,10 @@ int env_command(std::span<const std::string> words) {
   if (given.contains("--gpus")) return print_gpus(environment, given.contains("--json"));
   const std::vector<SettingInfo> settings = without_secret(describe_settings());
   const Who who = find_out(environment);
+  const SettingInfo& interface = row_of(settings, "socket_ifname");
   const rendezvous::Reach reach =
-      rendezvous::reach_of_this_host(who.identity, row_of(settings, "init_method").value);
+      rendezvous::reach_of_this_host(who.identity, row_of(settings, "init_method").value,
+                                     rendezvous::choice_of(interface.value, interface.source));
   const std::vector<std::string> warnings = unknown_variables(environment);
   if (given.contains("--json")) {
     const nlohmann::ordered_json all = {{"identity", identity_json(who)},

@@ -40,6 +40,7 @@
 #include "rendezvous/identity.h"
 #include "rendezvous/init_method.h"
 #include "rendezvous/meeting.h"
+#include "rendezvous/reach.h"
 #include "spawn/child.h"
 #include "store/watch.h"
 #include "tutti/init.h"
@@ -117,6 +118,10 @@ void check_timeout(std::chrono::nanoseconds timeout) {
 /// The rows of the table that the program gives, in either of the two ways.
 Settings settings_of(const InitOptions& options) {
   Settings settings = options.settings;
+  for (const char* const name : {"rank", "world_size"}) {  // -1: from the launcher
+    const auto row = settings.find(name);
+    if (row != settings.end() && row->second == "-1") settings.erase(row);
+  }
   const auto put = [&](const char* name, const std::string& value) {
     const auto [row, is_new] = settings.try_emplace(name, value);
     if (!is_new && row->second != value) {
@@ -146,6 +151,9 @@ std::optional<int> given_number(const char* name, const Settings& settings, std:
   if (in_method && *in_method != option) {
     throw_invalid(fmt::format("{} is given twice: {} among the options, {} in init_method '{}'",
                               name, option, *in_method, init_method));
+  }
+  if (option != static_cast<int>(option)) {
+    throw_invalid(fmt::format("{} {} is out of range: no world is so large", name, option));
   }
   return static_cast<int>(option);
 }
@@ -284,6 +292,15 @@ std::vector<SeenDevices> compare_settings(const Meeting& meeting, const Identity
               {.culprits = std::move(found.odd)});
 }
 
+net::AddressChoice address_choice(const Config& config) {
+  return rendezvous::choice_of(config.text(Setting::socket_ifname),
+                               config.source(Setting::socket_ifname));
+}
+
+net::PortRange port_range(const Config& config) {
+  return net::PortRange::parse("port_range", config.text(Setting::port_range));
+}
+
 /// What the agent has written on its board.
 std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size) {
   std::vector<rendezvous::Ended> ended;
@@ -314,6 +331,8 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
     return protection.of(fmt::format("ranks meet at {} over TCP", place));
   };
   meeting.before_tcp = security_at;
+  meeting.address = address_choice(config);
+  meeting.ports = port_range(config);
   meeting.served_over_tcp = [&](const std::string& place) {
     set_log_rank(0);
     tell_protection(place, security_at(place).level, config);
@@ -340,24 +359,13 @@ control::Deadlock deadlock_of(const std::string& word) {
   return word == "warn" ? control::Deadlock::warn : control::Deadlock::fail;
 }
 
-/// Where ranks of other hosts can call this one. A hint of another library that leaves nothing is
-/// not one for us.
+/// Where ranks of other hosts can call this one.
 std::string own_address(const Config& config, const Meeting& meeting) {
-  const std::string& choice = config.text(Setting::socket_ifname);
-  if (choice.empty()) return meeting.address;
-  const std::string& source = config.source(Setting::socket_ifname);
-  const bool is_hint = source != "option" && source != "TUTTI_SOCKET_IFNAME";
-  const std::string what = source == "option" ? "socket_ifname" : source;
   const bool is_v6 = meeting.address.find(':') != std::string::npos;
   const auto toward = net::TcpAddress::parse(is_v6 ? fmt::format("[{}]:0", meeting.address)
                                                    : meeting.address + ":0");
-  try {
-    return net::choose_address(what, choice, net::interfaces_of_this_host(), toward).host();
-  } catch (const Error& error) {
-    if (!is_hint) throw;
-    log(LogLevel::info, fmt::format("not followed: {}", error.what()));
-    return meeting.address;
-  }
+  const auto own = address_choice(config).of(toward);
+  return own ? own->host() : "";
 }
 
 std::shared_ptr<control::Host> join_host(const Identity& identity, const Config& config,
@@ -369,7 +377,7 @@ std::shared_ptr<control::Host> join_host(const Identity& identity, const Config&
   host.world_size = identity.world_size;
   host.host_id = config.text(Setting::host_id);
   host.address = own_address(config, meeting);
-  host.ports = net::PortRange::parse("port_range", config.text(Setting::port_range));
+  host.ports = port_range(config);
   host.security = [&] { return protection.of("ranks of several hosts speak over TCP"); };
   Deadline deadline = meeting.deadline;
   host.timeout = deadline.left(Deadline::Clock::now());

@@ -24,6 +24,7 @@ enum class ErrorCode : std::uint8_t {
   kInternal,            ///< a bug in Tutti: please report
   kCancelled,           ///< Work::cancel took the message back; the group goes on
 };
+inline constexpr int kErrorCodeCount = static_cast<int>(ErrorCode::kCancelled) + 1;
 
 TUTTI_API std::string_view name_of(ErrorCode code) noexcept;  ///< "kPeerLost"
 

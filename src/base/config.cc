@@ -78,7 +78,7 @@ constexpr Row kRows[] = {
      "of the program, else the system's"},
     {Setting::port_range, "port_range", Kind::text, "", "", false,
      "ports at which ranks listen for those of other hosts, like 30000-30100, one for each rank of "
-     "a host; empty: any that is free"},
+     "a host, and by file:// another one for rank 0; empty: any that is free"},
     {Setting::rank, "rank", Kind::number, "-1", "", false,
      "rank of this process; -1: from the launcher"},
     {Setting::secret_file, "secret_file", Kind::text, "", "", false,

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <memory>
 
+#include "base/log.h"
 #include "net/system_error.h"
 #include "tutti/error.h"
 
@@ -150,6 +151,17 @@ TcpAddress choose_address(std::string_view what, std::string_view text,
   return alike != taken.end() ? *alike : taken.front();
 }
 
+std::optional<TcpAddress> AddressChoice::of(const std::optional<TcpAddress>& preferred) const {
+  if (text.empty()) return preferred;
+  try {
+    return choose_address(what, text, interfaces_of_this_host(), preferred);
+  } catch (const Error& error) {
+    if (!is_hint) throw;
+    log(LogLevel::info, fmt::format("not followed: {}", error.what()));
+    return preferred;
+  }
+}
+
 PortRange PortRange::parse(std::string_view what, std::string_view text) {
   if (text.empty()) return {};
   const std::size_t split = std::min(text.find_first_of("-:"), text.size());
@@ -171,8 +183,8 @@ Fd listen_in_range(TcpAddress address, const PortRange& range) {
     }
   }
   throw Error(ErrorCode::kSystem,
-              fmt::format("no port from {} to {} of {} is free: every rank on this host needs one "
-                          "(TUTTI_PORT_RANGE)",
+              fmt::format("no port from {} to {} of {} is free: every rank on this host needs one, "
+                          "and by file:// rank 0 another one (TUTTI_PORT_RANGE)",
                           range.first, range.last, address.host()));
 }
 

@@ -50,6 +50,15 @@ TcpAddress choose_address(std::string_view what, std::string_view text,
                           std::span<const Interface> all,
                           const std::optional<TcpAddress>& preferred);
 
+/// Which address of this host a program asks for.
+struct AddressChoice {
+  std::string what = {};  ///< what asks, for messages: "TUTTI_SOCKET_IFNAME"
+  std::string text = {};  ///< as InterfaceChoice has it; empty: the preferred one
+  bool is_hint = false;   ///< of another library: not followed where it leaves no interface
+  /// As choose_address, of this host's interfaces. Empty: nothing is asked for, nor preferred.
+  std::optional<TcpAddress> of(const std::optional<TcpAddress>& preferred) const;
+};
+
 /// "30000-30100", "30000:30100" or one port; 0 and 0: any, for an empty text. Throws
 /// kInvalidArgument.
 struct PortRange {

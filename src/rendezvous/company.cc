@@ -57,7 +57,7 @@ Error decode_failure(const std::string& text, int rank) {
   const char* const end = text.data() + text.size();
   int code = -1;
   const auto [after_code, problem] = std::from_chars(text.data(), end, code);
-  if (problem != std::errc() || code < 0 || code > static_cast<int>(ErrorCode::kInternal)) {
+  if (problem != std::errc() || code < 0 || code >= kErrorCodeCount) {
     return malformed();
   }
   const std::size_t second = text.find(' ', static_cast<std::size_t>(after_code - text.data()) + 1);

@@ -19,7 +19,7 @@
 
 namespace tutti::rendezvous {
 
-inline constexpr int kMaxWorldSize = 65536;
+inline constexpr int kMaxWorldSize = 4096;   // of the status board, too
 inline constexpr int kMaxRanksOfHost = 256;  // slots of the status board
 
 enum class Launcher : std::uint8_t {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "net/fd.h"
+#include "net/interfaces.h"
 #include "net/security.h"
 #include "rendezvous/company.h"
 #include "rendezvous/identity.h"
@@ -35,6 +36,9 @@ struct MeetingOptions {
   /// Called before anything is sent over TCP, with the place: says how well that is protected. What
   /// it throws ends the meeting.
   std::function<net::Security(const std::string& place)> before_tcp = {};
+  /// With file:// rank 0 chooses where it serves: at such an address and port.
+  net::AddressChoice address = {};
+  net::PortRange ports = {};
   /// Called with the place once this rank serves it over TCP; may be empty.
   std::function<void(const std::string& place)> served_over_tcp = {};
 };

@@ -193,8 +193,12 @@ Place place_by_file(const Identity& identity, const MeetingOptions& options,
   place.is_open = !is_named;
   place.job = is_named ? hash_text(identity.job) : 0;
   if (identity.is_one_host) return place;
-  const std::vector<net::TcpAddress> own = net::own_addresses();
-  if (identity.rank == 0 && !own.empty()) place.tcp.push_back(own.front());
+  if (identity.rank == 0) {
+    const std::vector<net::TcpAddress> own = net::own_addresses();
+    const auto usual = own.empty() ? std::nullopt : std::optional(own.front());
+    if (const auto chosen = options.address.of(usual)) place.tcp.push_back(*chosen);
+  }
+  place.ports = options.ports;
   place.advice = fmt::format(
       "Do all hosts see one file at {} (of a file system that they share), and does a firewall let "
       "them reach rank 0's host?",

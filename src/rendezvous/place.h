@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "net/interfaces.h"
 #include "net/security.h"
 #include "net/tcp.h"
 #include "rendezvous/identity.h"
@@ -26,6 +27,7 @@ struct Place {
   bool is_open = false;     ///< nothing but a port tells two jobs of this user apart
   std::uint64_t job = 0;
   std::vector<net::TcpAddress> tcp = {};  ///< one of them, too; empty: no port is opened
+  net::PortRange ports = {};              ///< of a port that rank 0 chooses
   net::Security security = {};            ///< of what goes there
   bool may_be_here = true;                ///< rank 0 may be on this host, at the local socket
   std::string given = {};                 ///< "MASTER_ADDR=10.0.0.1", as the ranks were told

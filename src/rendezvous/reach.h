@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "net/interfaces.h"
 #include "rendezvous/identity.h"
 
 namespace tutti::rendezvous {
@@ -15,7 +16,11 @@ struct Reach {
   std::string why = {};
 };
 
+/// What the setting socket_ifname asks for, by its value and the source of that.
+net::AddressChoice choice_of(const std::string& value, const std::string& source);
+
 /// Looks up the name of rank 0's host, for two seconds at most.
-Reach reach_of_this_host(const Identity& identity, std::string_view init_method);
+Reach reach_of_this_host(const Identity& identity, std::string_view init_method,
+                         const net::AddressChoice& choice);
 
 }  // namespace tutti::rendezvous

@@ -30,6 +30,7 @@ constexpr std::chrono::seconds kUnheard{4};
 constexpr milliseconds kTurnedAway{500}, kAtOnce{200};
 
 net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
+  if (!place.file.empty()) return net::listen_in_range(place.tcp.front(), place.ports);
   net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline);
   if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
   std::string remedy = "rank 0 must run where it points";

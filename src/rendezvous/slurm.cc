@@ -3,16 +3,17 @@
 #include <algorithm>
 #include <charconv>
 
-#include "rendezvous/identity.h"
-
 namespace tutti::rendezvous {
 namespace {
+
+/// Tasks of a node, and nodes: more than Slurm's own limit for a job.
+constexpr int kMost = 65536;
 
 /// Takes a number of at least 1 off the front of `text`.
 std::optional<int> take_number(std::string_view* text) {
   int number = 0;
   const auto [end, problem] = std::from_chars(text->data(), text->data() + text->size(), number);
-  if (problem != std::errc() || number < 1 || number > kMaxWorldSize) return std::nullopt;
+  if (problem != std::errc() || number < 1 || number > kMost) return std::nullopt;
   text->remove_prefix(static_cast<std::size_t>(end - text->data()));
   return number;
 }
@@ -34,7 +35,7 @@ std::vector<int> tasks_per_node(std::string_view list) {
       times = take_number(&list);
       if (!take(&list, ")")) return {};
     }
-    if (!tasks || !times || nodes.size() + static_cast<std::size_t>(*times) > kMaxWorldSize) {
+    if (!tasks || !times || nodes.size() + static_cast<std::size_t>(*times) > kMost) {
       return {};
     }
     nodes.insert(nodes.end(), static_cast<std::size_t>(*times), *tasks);

@@ -8,7 +8,6 @@ namespace tutti::store {
 namespace {
 
 constexpr std::size_t kMaxTextBytes = 4096;
-constexpr std::uint32_t kLastErrorCode = static_cast<std::uint32_t>(ErrorCode::kInternal);
 
 bool is_command(std::uint32_t type) {
   return type >= static_cast<std::uint32_t>(Command::set) &&
@@ -178,7 +177,7 @@ Error decode_failed(const net::Frame& frame) {
   for (std::uint32_t i = 0; i < named && i < kMaxCulprits; ++i) {
     context.culprits.push_back(static_cast<int>(reader.u32()));
   }
-  if (!reader.at_end() || code > kLastErrorCode || text.empty() || text.find('\0') != text.npos) {
+  if (!reader.at_end() || code >= kErrorCodeCount || text.empty() || text.find('\0') != text.npos) {
     return Error(ErrorCode::kInternal, "the store's server sent a malformed failure");
   }
   return Error(static_cast<ErrorCode>(code), text, std::move(context));

@@ -292,7 +292,7 @@ std::optional<Error> refusal_in(const net::Frame& welcome, std::string* server) 
     *server = std::move(text);
     return std::nullopt;
   }
-  if (code > static_cast<std::uint32_t>(ErrorCode::kInternal) + 1 || text.empty()) {
+  if (code > kErrorCodeCount || text.empty()) {
     throw Error(ErrorCode::kInternal, "its refusal is malformed");
   }
   return Error(static_cast<ErrorCode>(code - 1), text);

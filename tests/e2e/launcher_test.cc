@@ -945,6 +945,13 @@ TEST_F(Launcher, EnvSaysFromWhereOtherHostsAreSpokenWithAndWhy) {
   EXPECT_TRUE(has(local, "  cores: ")) << local;
   EXPECT_TRUE(has(env({"MASTER_ADDR="}), "none: MASTER_ADDR is not set"));
   EXPECT_TRUE(has(env({"TUTTI_INIT_METHOD=file://job"}), "none: init_method 'file://job': "));
+  const std::string by_file = "TUTTI_INIT_METHOD=file:///tmp/job";
+  if (!has(env({by_file}), "none: this host has no address but loopback")) {
+    const std::string chosen = env({by_file, "TUTTI_SOCKET_IFNAME==lo"});
+    EXPECT_TRUE(has(chosen, "127.0.0.1 of lo: TUTTI_SOCKET_IFNAME==lo\n")) << chosen;
+    const std::string none = env({by_file, "TUTTI_SOCKET_IFNAME=no_such_one"});
+    EXPECT_TRUE(has(none, "none: TUTTI_SOCKET_IFNAME=no_such_one leaves no interface")) << none;
+  }
   const std::string away = env({"TUTTI_INIT_METHOD=tcp://[2001:db8::1]:29500"});
   EXPECT_TRUE(has(away, "2001:db8::1 of init_method")) << away;
   LaunchedJob one({"run", TUTTI_COMMAND, "env"});

@@ -130,6 +130,8 @@ TEST_F(Init, BadIdentitiesAreRefusedNamingTheValue) {
   refused({.rank = 0, .world_size = 0}, "0");
   refused({.rank = 0, .world_size = -3}, "-3");
   refused({.rank = 0}, "world_size");
+  refused({.rank = 0, .world_size = 4097}, "world_size 4097 is out of range: from 1 to 4096");
+  refused({.settings = {{"rank", "0"}, {"world_size", "4294967298"}}}, "world_size 4294967298");
   refused({.store = make_memory_store()}, "give rank and world_size");
   refused({.rank = 0, .world_size = 2, .settings = {{"rank", "1"}}}, "rank is given twice");
   refused({.backend = "native", .settings = {{"backend", "gloo"}}}, "backend is given twice");
@@ -137,6 +139,11 @@ TEST_F(Init, BadIdentitiesAreRefusedNamingTheValue) {
   refused({.settings = {{"stall_timeout", "soon"}}}, "soon");
   const Error negative = thrown_by([] { (void)init_process_group({.timeout = -1s}); });
   expect_text(negative, "the timeout is -1 s");
+}
+
+TEST_F(Init, MinusOneAmongTheSettingsIsTheLaunchersNumber) {
+  ProcessGroup world = init_process_group({.settings = {{"rank", "-1"}, {"world_size", "-1"}}});
+  EXPECT_EQ(world.world_size(), 1);
 }
 
 TEST_F(Init, UnequalWorldSizesAreRefusedOnEveryRank) {

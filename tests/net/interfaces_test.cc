@@ -67,6 +67,19 @@ TEST(Interfaces, WhereNoneIsLeftThoseThereAreAreListed) {
   }
 }
 
+TEST(Interfaces, AHintThatLeavesNoneIsNotFollowed) {
+  const TcpAddress usual = at("192.0.2.7:0");
+  EXPECT_EQ(AddressChoice{}.of(usual)->host(), usual.host());
+  EXPECT_FALSE(AddressChoice{}.of(std::nullopt));
+  AddressChoice choice{.what = "TUTTI_SOCKET_IFNAME", .text = "lo"};
+  EXPECT_EQ(choice.of(usual)->host(), "127.0.0.1");
+  EXPECT_EQ(choice.of(std::nullopt)->host(), "127.0.0.1");
+  choice.text = "=no_such_one";
+  expect_text(thrown_by([&] { (void)choice.of(usual); }), "leaves no interface");
+  choice.is_hint = true;
+  EXPECT_EQ(choice.of(usual)->host(), usual.host());
+}
+
 TEST(Interfaces, ThisHostHasLoopback) {
   const auto all = interfaces_of_this_host();
   EXPECT_TRUE(std::any_of(all.begin(), all.end(),

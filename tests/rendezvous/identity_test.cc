@@ -370,6 +370,7 @@ TEST(Identity, BadNumbersAreNamedWithTheirValue) {
   bad("WORLD_SIZE", "0");
   bad("WORLD_SIZE", "-4");
   bad("WORLD_SIZE", "2000000000");
+  bad("WORLD_SIZE", "4097");
   bad("LOCAL_WORLD_SIZE", "5");
   bad("LOCAL_RANK", "x");
   bad("MASTER_PORT", "0");

@@ -148,6 +148,22 @@ TEST_F(ByFile, NoPortIsOpenedWhereAllAreOnOneHost) {
   EXPECT_EQ(waits.result(), "met in round 1");
 }
 
+TEST_F(ByFile, Rank0ServesWhereItsSettingsSay) {
+  const net::Fd held = net::listen_tcp(address("127.0.0.1:0"));  // the next ports, or some of them
+  const int first = std::min(net::TcpAddress::local(held.get()).port(), 65000);
+  MeetingOptions chosen = options();
+  chosen.address = {.what = "TUTTI_SOCKET_IFNAME", .text = "lo"};
+  chosen.ports = {first, first + 500};
+  Child waits([&] { return meet_and_greet(rank_of(0, 2), chosen); });
+  const Notice posted = await_notice();
+  ASSERT_TRUE(posted.tcp);
+  EXPECT_EQ(posted.tcp->host(), "127.0.0.1");
+  EXPECT_GE(posted.tcp->port(), first);
+  EXPECT_LE(posted.tcp->port(), first + 500);
+  EXPECT_EQ(start(rank_of(1, 2)).result(), "met in round 1");
+  EXPECT_EQ(waits.result(), "met in round 1");
+}
+
 // ---- what a job has left that died
 
 TEST_F(ByFile, WhatAJobLeftThatWasKilledHoldsNobodyUp) {

@@ -74,7 +74,7 @@ constexpr std::uint32_t failure_order(std::uint32_t word) noexcept {
 /// Of a word that is not 0.
 constexpr ErrorCode failure_code(std::uint32_t word) noexcept {
   const std::uint32_t code = word & ((1u << kFailureOrderShift) - 1);
-  const bool is_known = code > 0 && code <= failure_word(ErrorCode::kCancelled);
+  const bool is_known = code > 0 && code <= kErrorCodeCount;
   return is_known ? static_cast<ErrorCode>(code - 1) : ErrorCode::kInternal;
 }
 

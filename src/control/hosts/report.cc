@@ -159,7 +159,7 @@ class Reader {
   FailureFacts failure() {
     FailureFacts failure;
     const std::uint32_t code = in_.u32();
-    need(code <= static_cast<std::uint32_t>(ErrorCode::kCancelled));
+    need(code < kErrorCodeCount);
     if (is_good()) failure.code = static_cast<ErrorCode>(code);
     failure.culprits = ranks();
     failure.text = in_.bytes(kMostText);

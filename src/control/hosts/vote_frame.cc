@@ -109,7 +109,7 @@ class Decoder {
   }
   void entry(Entry& entry) {
     const std::uint32_t code = in_.u32();
-    need(code <= static_cast<std::uint32_t>(ErrorCode::kCancelled));
+    need(code < kErrorCodeCount);
     if (is_good()) entry.verdict.code = static_cast<ErrorCode>(code);
     const std::uint32_t groups = in_.u32();
     need(groups <= kVerdictGroups);
