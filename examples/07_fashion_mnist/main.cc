@@ -78,7 +78,7 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   const auto loader = torch::data::make_data_loader(images, sampler, own_batch);
   const std::size_t epoch_steps = (sampler.share_count() + own_batch - 1) / own_batch;
   const auto all_steps = static_cast<double>(arguments.epochs * epoch_steps);
-  RunState run{*net, optimizer, sampler};
+  RunState run{*net, optimizer, sampler, arguments.batch};
   resume_if_asked(arguments, &run, world);
 
   Progress progress(world, arguments.epochs, epoch_steps);

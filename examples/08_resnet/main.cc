@@ -83,7 +83,11 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   const std::size_t step_count = arguments.epochs * epoch_steps;
 
   LossCurve curve;
-  RunState run{.net = *net, .optimizer = optimizer, .sampler = sampler, .curve = &curve};
+  RunState run{.net = *net,
+               .optimizer = optimizer,
+               .sampler = sampler,
+               .batch = arguments.batch,
+               .curve = &curve};
   resume_if_asked(arguments, &run, world);
   LossPlot plot(
       world.rank() == 0 ? arguments.plot : "", &curve,

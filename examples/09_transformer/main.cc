@@ -93,7 +93,11 @@ int train(const Arguments& arguments, tutti::ProcessGroup& world) {
   const auto loader = torch::data::make_data_loader(samples, sampler, own_batch);
 
   LossCurve curve;
-  RunState run{.net = *net, .optimizer = optimizer, .sampler = sampler, .curve = &curve};
+  RunState run{.net = *net,
+               .optimizer = optimizer,
+               .sampler = sampler,
+               .batch = arguments.batch,
+               .curve = &curve};
   resume_if_asked(arguments, &run, world);
   LossPlot plot(world.rank() == 0 ? arguments.plot : "", &curve,
                 {.title = "A Transformer that predicts the next character",

@@ -82,6 +82,7 @@ void save_checkpoint(const std::string& file, const RunState& state, tutti::Proc
     torch::serialize::OutputArchive archive, net, optimizer, sampler;
     archive.write("epoch", c10::IValue(static_cast<std::int64_t>(state.epoch)));
     archive.write("step", c10::IValue(static_cast<std::int64_t>(state.step)));
+    archive.write("batch", c10::IValue(static_cast<std::int64_t>(state.batch)));
     archive.write("random", all);
     state.net.save(net);
     archive.write("net", net);
@@ -90,9 +91,12 @@ void save_checkpoint(const std::string& file, const RunState& state, tutti::Proc
     state.sampler.save(sampler);
     archive.write("sampler", sampler);
     if (state.curve != nullptr) save_curve(&archive, *state.curve);
-    const std::string draft = file + ".part";
-    archive.save_to(draft);
-    put_in_place(draft, file);
+    std::string bytes;
+    archive.save_to([&bytes](const void* data, std::size_t count) {
+      bytes.append(static_cast<const char*>(data), count);
+      return count;
+    });
+    write_file(file, bytes);
   }
   world.barrier();  // whoever returns may rely on the file
 }
@@ -104,10 +108,12 @@ void load_checkpoint(const std::string& file, RunState* state, const tutti::Proc
   torch::serialize::InputArchive archive, net, optimizer, sampler;
   torch::Tensor all;
   const auto shapes_here = shapes(state->net);
+  std::size_t batch = 0;
   try {
     archive.load_from(file, device_of_net(state->net));
     state->epoch = read_number(archive, "epoch");
     state->step = read_number(archive, "step");
+    batch = read_number(archive, "batch");
     archive.read("random", all);
     archive.read("net", net);
     archive.read("optimizer", optimizer);
@@ -121,6 +127,10 @@ void load_checkpoint(const std::string& file, RunState* state, const tutti::Proc
   }
   if (shapes(state->net) != shapes_here) {  // loading a module takes whatever shapes there are
     throw std::runtime_error(file + ": is of a model with other shapes than this one");
+  }
+  if (batch != state->batch) {  // steps would mean something else
+    throw std::runtime_error(file + ": was saved with --batch " + std::to_string(batch) +
+                             "; go on with that, not with " + std::to_string(state->batch));
   }
   state->sampler.load(sampler);  // says what does not fit: the data set, the number of ranks
   set_random_state(all[world.rank()].cpu(), device_of_net(state->net));

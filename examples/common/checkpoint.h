@@ -14,6 +14,7 @@ struct RunState {
   torch::nn::Module& net;
   torch::optim::Optimizer& optimizer;
   tutti::DistributedSampler& sampler;
+  std::size_t batch;  ///< of all ranks
   std::size_t epoch = 0;
   std::size_t step = 0;        ///< since the start of the run
   LossCurve* curve = nullptr;  ///< a program that draws one keeps it here, too
@@ -22,8 +23,8 @@ struct RunState {
 /// Collective: rank 0 writes FILE (whole or not at all), with every rank's random numbers in it.
 void save_checkpoint(const std::string& file, const RunState& state, tutti::ProcessGroup& world);
 
-/// Every rank reads FILE. Throws std::runtime_error if it is missing or of another program or
-/// model, tutti::Error if it is of another data set or number of ranks.
+/// Every rank reads FILE. Throws std::runtime_error if it is missing or of another program, model
+/// or batch, tutti::Error if it is of another data set or number of ranks.
 void load_checkpoint(const std::string& file, RunState* state, const tutti::ProcessGroup& world);
 
 /// From here on Ctrl-C and SIGTERM end the run where saved_and_ending() stands, if there is a

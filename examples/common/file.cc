@@ -1,5 +1,7 @@
 #include "common/file.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -13,19 +15,16 @@ namespace {
 
 }  // namespace
 
-void put_in_place(const std::string& draft, const std::string& file) {
-  if (std::rename(draft.c_str(), file.c_str()) == 0) return;
+void write_file(const std::string& file, const std::string& bytes) {
+  const std::string draft = file + ".part";
+  std::FILE* const out = std::fopen(draft.c_str(), "w");
+  if (out == nullptr) cannot_be_written(file);
+  const bool is_on_disk = std::fwrite(bytes.data(), 1, bytes.size(), out) == bytes.size() &&
+                          std::fflush(out) == 0 && ::fsync(::fileno(out)) == 0;
+  const bool is_closed = std::fclose(out) == 0;
+  if (is_on_disk && is_closed && std::rename(draft.c_str(), file.c_str()) == 0) return;
   const int why = errno;
   std::remove(draft.c_str());
   errno = why;
   cannot_be_written(file);
-}
-
-void write_file(const std::string& file, const std::string& text) {
-  const std::string draft = file + ".part";
-  std::FILE* const out = std::fopen(draft.c_str(), "w");
-  if (out == nullptr) cannot_be_written(file);
-  const bool written = std::fwrite(text.data(), 1, text.size(), out) == text.size();
-  if (std::fclose(out) != 0 || !written) cannot_be_written(file);
-  put_in_place(draft, file);
 }

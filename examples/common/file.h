@@ -3,8 +3,5 @@
 
 #include <string>
 
-/// DRAFT becomes FILE. Throws std::runtime_error.
-void put_in_place(const std::string& draft, const std::string& file);
-
-/// Writes a draft beside FILE and puts it in place. Throws std::runtime_error.
-void write_file(const std::string& file, const std::string& text);
+/// Writes a draft beside FILE to the disk and then puts it in place. Throws std::runtime_error.
+void write_file(const std::string& file, const std::string& bytes);

@@ -106,9 +106,11 @@ void ShareSampler::start() {
   common_in_pass_ = common_count();
   position_ = std::exchange(resuming_, false) ? std::min(position(), share_.size()) : 0;
   pass_epoch_ = epoch_;
+  has_begun_ = true;
 }
 
 std::vector<std::size_t> ShareSampler::next(std::size_t count) {
+  if (!has_begun_) start();
   const bool is_last = position_ + count >= common_in_pass_;
   const std::size_t end = is_last ? share_.size() : position_ + count;
   std::vector<std::size_t> samples(share_.begin() + static_cast<std::ptrdiff_t>(position_),
@@ -172,6 +174,7 @@ void ShareSampler::load(const SamplerState& state) {
   epoch_ = pass_epoch_ = state.at("epoch");
   position_ = position < common_count() ? position : share_count();
   resuming_ = true;
+  has_begun_ = false;
 }
 
 }  // namespace tutti::ddp

@@ -43,7 +43,8 @@ class ShareSampler {
   /// Begins a pass: at the front, or where a loaded state stands.
   void start();
   /// The next samples of the share: `count`, or all that are left where some rank has no more than
-  /// so many; empty at the end.
+  /// so many; empty at the end. Begins a pass where none was since the sampler was made, or a state
+  /// loaded.
   std::vector<std::size_t> next(std::size_t count);
   /// Of the batch of `count` samples that ends at position `end`: its samples over those that a
   /// rank has in it on average.
@@ -72,7 +73,7 @@ class ShareSampler {
   std::uint64_t epoch_ = 0;
   std::size_t position_ = 0;
   std::uint64_t pass_epoch_ = 0;  // of the position
-  bool resuming_ = false;
+  bool resuming_ = false, has_begun_ = false;
   std::vector<std::size_t> share_;  // of this pass
   std::size_t common_in_pass_ = 0;
 };

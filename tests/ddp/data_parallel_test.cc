@@ -49,6 +49,19 @@ TEST(DataParallel, BucketsOverlapWhereAnotherHostHasAPartInThem) {
   }
 }
 
+TEST(DataParallel, AGradientThatIsGivenOtherMemoryIsExchanged) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    for (int step = 0; step < 3; ++step) {
+      loss_of(model.forward(share(world, step))).backward();
+      check_gradients(net, expected_gradients(net, step), "step " + std::to_string(step));
+      for (Tensor& parameter : net->parameters())
+        parameter.mutable_grad().set_data(torch::zeros_like(parameter));
+    }
+  });
+}
+
 // ---- steps that are given up -------------------------------------------------------------------
 
 /// Backward of what this is part of fails where it comes to it, `count` times more.

@@ -11,6 +11,39 @@ Work mean_of(const GradientBucket& bucket, ProcessGroup& group) {
   return group.all_reduce(bucket.gradients, {.op = bucket.mean}, async, bucket.where);
 }
 
+TEST(Hooks, AnExceptionInBackwardLeavesNothingUnderWay) {
+  on_ranks(2, [](ProcessGroup& world) {
+    Net net = make_net();
+    auto model = DistributedDataParallel(net, world, {.bucket_bytes = 512});
+    bool is_late = false;  // so that rank 0's buckets are under way for a while
+    model.set_communication_hook("mean", [&](const GradientBucket& bucket, ProcessGroup& group) {
+      if (is_late && world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return mean_of(bucket, group);
+    });
+    loss_of(model.forward(share(world, 0))).backward();
+    is_late = true;
+    Tensor input = share(world, 1).clone().requires_grad_();
+    input.register_hook([](const Tensor& gradient) -> Tensor {
+      if (gradient.defined()) throw std::runtime_error("given up");
+      return gradient;
+    });
+    bool is_thrown = false;
+    try {
+      loss_of(model.forward(input)).backward();
+    } catch (const std::runtime_error&) {
+      is_thrown = true;
+    }
+    check(is_thrown, "backward went through");
+    model.zero_grad(false);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    for (const Tensor& parameter : net->parameters())
+      check(parameter.grad().abs().sum().item<double>() == 0, "a gradient was written afterwards");
+    is_late = false;
+    loss_of(model.forward(share(world, 2))).backward();
+    check_gradients(net, expected_gradients(net, 2), "the next step");
+  });
+}
+
 TEST(Hooks, OneThatMakesTheMeanChangesNothing) {
   on_ranks(2, [](ProcessGroup& world) {
     for (const bool views : {true, false}) {

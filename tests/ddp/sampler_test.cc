@@ -43,6 +43,18 @@ TEST(Sampler, PadCoversEverySampleAndEveryRankSeesAsMany) {
   }
 }
 
+TEST(Sampler, APassBeginsByItselfWhereNoneHas) {
+  ShareSampler whole({10, 2, 1, true, 42, Tail::exact});
+  const auto all = whole_pass(whole);
+  ShareSampler first({10, 2, 1, true, 42, Tail::exact});
+  EXPECT_EQ(first.next(3), std::vector(all.begin(), all.begin() + 3));
+  ShareSampler resumed({10, 2, 1, true, 42, Tail::exact});
+  resumed.load(first.state());
+  EXPECT_EQ(resumed.next(8), std::vector(all.begin() + 3, all.end()));
+  first.load(first.state(1));  // in the middle of a pass
+  EXPECT_EQ(first.next(8), std::vector(all.begin() + 1, all.end()));
+}
+
 TEST(Sampler, DropShowsNoSampleTwice) {
   for (std::size_t dataset_count : {1, 2, 3, 10, 101}) {
     for (std::size_t ranks : {1, 2, 3, 4, 7}) {

@@ -31,7 +31,8 @@ struct DataParallelOptions {
   /// Gradients are views of the buckets; otherwise they are copied in and out, as by default in
   /// torch. Clone a gradient that is to outlive zero_grad(): the next step writes into the view.
   bool gradients_as_views = true;
-  /// Copy rank 0's buffers (BatchNorm's running statistics) to all before each training forward.
+  /// Copy rank 0's buffers (BatchNorm's running statistics) to all before each training forward
+  /// outside of no_sync.
   /// Autograd does not see it: several forwards may go before a backward. One of your own that
   /// backward reads must not differ between ranks then.
   bool broadcast_buffers = true;
@@ -167,7 +168,10 @@ class TUTTI_API DataParallel : public torch::nn::Module {
   ///     }
   ///     join.finish(step);   // goes on until no rank has a batch
   ///
-  /// A rank that has left adds zeros. What no_sync has kept on it goes into the next backward of
+  /// A rank that has left adds zeros, to each backward that exchanges: one of them a step. Earlier
+  /// backwards of a step (of a discriminator, say) run inside no_sync, else what they gave shrinks.
+  ///
+  /// What no_sync has kept on it goes into the next backward of
   /// the others; if none comes it stays, and goes into the next one after the join. Where `finish`
   /// is given a step the gradients of a rank that has left become the mean of each backward; else
   /// they become none, and its parameters stay as they are. At the end all have the parameters, and
@@ -246,8 +250,11 @@ class TUTTI_API DataParallel : public torch::nn::Module {
 /// Lifetime  Borrows the group, which must outlive this but may be moved; shares the module.
 ///           Wrap first, then build the optimizer or not: parameters stay the same tensors.
 /// Ordering  Construction, to(), every forward in training mode of a model with buffers and every
-///           backward are collective: all ranks make them in the same order. Call forward on the
-///           wrapper, not on module(). After a to() that failed forward is refused.
+///           backward are collective, but inside of no_sync: all ranks make them in the same order.
+///           Call forward on the wrapper, not on module(). After a to() that failed forward is
+///           refused. Where one backward goes through two wrappers give each a group of its own if
+///           one of them has find_unused_parameters, or static_graph and ranks that use different
+///           parameters, or if their models are on different devices.
 /// Freezing  A forward trains the parameters that require a gradient when it is called, and so does
 ///           its backward, without what was frozen in between. requires_grad_ may change whenever
 ///           no backward runs, on all ranks alike. What is frozen keeps the gradient it has; what

@@ -40,6 +40,10 @@ namespace tutti {
 ///       (sampler.weight(count, consumed) * loss).backward();
 ///     }
 ///
+/// A data loader with drop_last leaves out a last batch that is not full, on some ranks alone where
+/// shares differ: not with Tail::exact. `weight` is of the order of the share, which a loader with
+/// enforce_ordering(false) does not keep.
+///
 /// Lifetime  Copies share one state, so that the loader's copy can be steered from outside.
 /// Threads   As the data loader calls it; one thread at a time.
 class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSampler<> {
@@ -63,7 +67,8 @@ class TUTTI_API DistributedSampler : public torch::data::samplers::DistributedSa
   void load(torch::serialize::InputArchive& archive) override;
 
   /// How many samples of this rank's share were handed out in this epoch. A data loader with worker
-  /// threads fetches ahead of training; before its begin() this is where training begins, too.
+  /// threads fetches ahead of training; before its begin() this is where training begins, too, if
+  /// set_epoch has named another epoch than the last pass had.
   std::size_t index() const;
   std::size_t share_count() const;  ///< samples this rank sees in an epoch
 

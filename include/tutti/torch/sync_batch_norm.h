@@ -122,8 +122,8 @@ class TUTTI_API SyncBatchNorm3dImpl : public SyncBatchNormImplBase<3, SyncBatchN
 ///           order. A rank without samples calls forward with an empty batch ([0, C, H, W]) and
 ///           backward from what it has computed of it. In a group of its own (world.new_group) an
 ///           exchange need not wait for gradients that DistributedDataParallel has under way, and
-///           may stand in another order among them on each rank; with find_unused_parameters it
-///           needs one.
+///           may stand in another order among them on each rank. With find_unused_parameters, and
+///           with static_graph where ranks use different parameters, it needs one.
 /// Numerics  docs/numerics.md: statistics in f64, the same bits on all ranks. The gradients of
 ///           weight and bias are those of the rank's own values, as BatchNorm's:
 ///           DistributedDataParallel averages them.

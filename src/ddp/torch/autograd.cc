@@ -37,13 +37,15 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     std::uintptr_t key;
   };
   class After;
+  class Task;
   std::shared_ptr<const Follower> self;
   BackwardEvents events;
   std::vector<Hook> hooks;
   std::mutex turn;  // the parts of backward that several devices run
   bool enabled = true;
   int outermost = kNoTask;
-  std::weak_ptr<int> alive;    // as long as that task is: its callback goes with it
+  int given_up = kNoTask;      // a device's thread may still be in it
+  std::weak_ptr<Task> alive;   // as long as that task is: its callback goes with it
   int came_through = kNoTask;  ///< the last task that came through watched outputs, enabled or not
 
   bool is_in_task() const noexcept { return outermost != kNoTask && !alive.expired(); }
@@ -52,7 +54,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   void reached_output(const TrainedPtr& trained) {
     const std::lock_guard lock(turn);
     came_through = autograd::get_current_graph_task_id();
-    if (enabled) enter_task(trained);
+    if (enabled && came_through != given_up) enter_task(trained);
   }
 
   /// Something happened in a task. The first time since the last task ended, it is taken for the
@@ -64,14 +66,21 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     }
     if (outermost != kNoTask) events.broken();
     outermost = autograd::get_current_graph_task_id();
-    auto task = std::make_shared<int>(outermost);
-    alive = task;
-    autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
-      if (const auto state = weak.lock()) state->leave_task();
-    });
+    call_back();
     events.began(trained);
   }
+  void call_back();
 
+  void forget_task() {
+    if (outermost != kNoTask) given_up = std::exchange(outermost, kNoTask);
+  }
+  /// What is under way goes into gradients that the program may change from here on.
+  void lose_task(int task) {
+    const std::lock_guard lock(turn);
+    if (outermost != task) return;
+    forget_task();
+    events.broken();
+  }
   void leave_task() {
     const std::lock_guard lock(turn);
     outermost = kNoTask;
@@ -86,7 +95,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 
   void gradient(std::size_t parameter) {
     const std::lock_guard lock(turn);
-    if (is_of_another(parameter)) return;
+    if (is_of_another(parameter) || autograd::get_current_graph_task_id() == given_up) return;
     if (!enabled) {
       events.kept(parameter);
       return;
@@ -95,6 +104,34 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
     events.gradient(parameter);
   }
 };
+
+/// Held by the callback at the end of a task: gone without a call where an exception has ended it,
+/// before backward() throws that.
+class BackwardWatch::State::Task {
+ public:
+  Task(std::weak_ptr<State> state, int id) noexcept : state_(std::move(state)), id_(id) {}
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+  ~Task() {
+    if (!is_queued) return;
+    if (const auto state = state_.lock()) state->lose_task(id_);
+  }
+  void end() {
+    if (const auto state = state_.lock()) state->leave_task();
+  }
+  bool is_queued = false;
+
+ private:
+  const std::weak_ptr<State> state_;
+  const int id_;
+};
+
+void BackwardWatch::State::call_back() {
+  const auto task = std::make_shared<Task>(weak_from_this(), outermost);
+  alive = task;
+  autograd::Engine::get_default_engine().queue_callback([task] { task->end(); });
+  task->is_queued = true;
+}
 
 /// Runs behind an accumulator.
 class BackwardWatch::State::After final : public autograd::FunctionPostHook {
@@ -200,7 +237,7 @@ void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs,
 
 bool BackwardWatch::in_backward() { return autograd::get_current_graph_task_id() != kNoTask; }
 bool BackwardWatch::task_open() const { return state_->outermost != kNoTask; }
-void BackwardWatch::forget_task() { state_->outermost = kNoTask; }
+void BackwardWatch::forget_task() { state_->forget_task(); }
 
 std::vector<std::size_t> BackwardWatch::unreached_from(
     const std::vector<at::Tensor>& outputs) const {

@@ -26,7 +26,7 @@ namespace tutti::ddp {
 /// called, those are current that were where backward was called, and behind all parts. What they
 /// throw comes out of backward().
 struct BackwardEvents {
-  /// Another task begins, and the one before ended in an exception.
+  /// The task has ended in an exception. In a destructor, or when another one begins.
   std::function<void()> broken;
   /// The outermost task has started, from outputs of a forward that trained this; null: it did not
   /// come through watched outputs.
@@ -77,6 +77,7 @@ class BackwardWatch {
   static bool in_backward();
   /// Whether a task has begun and not ended: after an exception it never will.
   bool task_open() const;
+  /// What comes of the task that is open is ignored.
   void forget_task();
   /// Which parameters backward from these outputs will not reach.
   std::vector<std::size_t> unreached_from(const std::vector<at::Tensor>& outputs) const;
@@ -86,7 +87,8 @@ class BackwardWatch {
   std::shared_ptr<State> state_;
 };
 
-/// A tensor that shares memory with `view` but has no autograd history, fit to be a gradient.
+/// A tensor that shares memory with `view` but has no autograd history, fit to be a gradient: a
+/// program's set_data of that leaves `view` as it is.
 at::Tensor without_history(const at::Tensor& view);
 
 }  // namespace tutti::ddp

@@ -175,7 +175,7 @@ void DataParallel::Impl::take_gradient(std::size_t place) {
   } else if (!plan->holds_view(place)) {
     view.copy_(gradient);
   }
-  if (options.gradients_as_views && !plan->holds_view(place)) gradient = view;
+  if (options.gradients_as_views && !plan->holds_view(place)) gradient = ddp::without_history(view);
   if (plan->reducer.mark_ready(place) == ddp::Reducer::Mark::repeated) {
     fail(ErrorCode::kInvalidArgument,
          str(name,
@@ -379,7 +379,7 @@ void DataParallel::Impl::hand_out(std::size_t place) {
   const at::NoGradGuard no_grad;
   at::Tensor& gradient = plan->tensor(place).mutable_grad();
   if (options.gradients_as_views) {
-    gradient = plan->view(place);
+    gradient = ddp::without_history(plan->view(place));
   } else if (gradient.defined()) {
     gradient.copy_(plan->view(place));
   } else {
