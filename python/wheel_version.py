@@ -1,9 +1,11 @@
 """What pip asks for the version of the wheel: the project's, and which torch its backend is built for, if any."""
-import importlib.metadata
+import os
 import pathlib
 import re
-import site
-import sysconfig
+import subprocess
+import sys
+
+FIND = "import importlib.metadata as m; print(*[d.version for d in m.distributions(name='torch')][:1])"
 
 
 def dynamic_metadata(field, settings):
@@ -14,9 +16,8 @@ def dynamic_metadata(field, settings):
 
 
 def torch_version():
-    """"2.15", of the environment that pip installs into: what is built in isolation cannot import it. cmake/python.cmake looks at
-    the same places."""
-    where = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
-    for found in importlib.metadata.distributions(name="torch", path=where):
-        return ".".join(found.version.split(".")[:2])
-    return None
+    """"2.15", of the environment that pip installs into: what is built in isolation cannot import it. cmake/python.cmake asks in
+    the same way."""
+    outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONNOUSERSITE")}
+    found = subprocess.run([sys.executable, "-c", FIND], env=outside, capture_output=True, text=True, check=True).stdout.strip()
+    return ".".join(found.split(".")[:2]) or None

@@ -241,19 +241,44 @@ bool is_handling_exception() {
   return !code.is_none() && !code.equal(py::int_(0));
 }
 
+/// How long this rank waits for others, in all: torch destroys groups one after the other.
+class SharedPatience {
+ public:
+  std::chrono::nanoseconds begin() {
+    const std::lock_guard lock(mutex_);
+    const auto now = Clock::now();
+    if (now > last_ + kApart) until_ = now + kWhole;
+    return std::max<std::chrono::nanoseconds>(until_ - now, std::chrono::nanoseconds(0));
+  }
+  void end() {
+    const std::lock_guard lock(mutex_);
+    last_ = Clock::now();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::seconds kWhole{2}, kApart{1};
+  std::mutex mutex_;
+  Clock::time_point last_ = {}, until_ = {};
+};
+SharedPatience shared_patience;
+
 }  // namespace
 
 /// Others may have work to do before they leave: this rank need not wait for it. Where the ranks
 /// turn out to have called different things, the program's results are wrong: it must not end well.
 /// But an exception that is on its way is not to be replaced.
 void Backend::shutdown() {
-  constexpr std::chrono::seconds kPatience{2};
   const Where where = group_->where();
   group_->retire();
-  const std::unique_lock lock(submitting_, kPatience);
+  const struct Spend {
+    const std::chrono::nanoseconds time = shared_patience.begin();
+    ~Spend() { shared_patience.end(); }
+  } spend;
+  const std::unique_lock lock(submitting_, spend.time);
   if (!lock) return (*group_)->abort("destroyed while a thread is in a call on it");
   try {
-    (*group_)->close(kPatience, where);
+    (*group_)->close(spend.time, where);
   } catch (const Error& error) {
     const std::optional<Error> failure = (*group_)->error();
     if (!failure && error.code() == ErrorCode::kTimeout) return;  // of patience alone
@@ -393,6 +418,7 @@ Backend::Ref<c10d::Work> Backend::allgather_coalesced(std::vector<Tensors>& outp
     all.insert(all.end(), list.begin(), list.end());
   }
   Call to = call(Type::ALLGATHER_COALESCED, "tutti:all_gather", true, timeout, inputs, all);
+  to.work->set_lists(outputs);
   const std::vector<ConstBuffer> from = to.operands().in(inputs);
   std::vector<std::vector<Buffer>> lists(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -567,8 +593,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_al
                 "Rank 0 timed out in monitoredBarrier: ", error.what());
     std::vector<int> late = error.context().culprits;
     if (!wait_all_ranks && late.size() > 1) late.resize(1);
-    TORCH_CHECK(false, late.size() > 1 ? "Ranks " : "Rank ", c10::Join(", ", late),
-                " failed to pass monitoredBarrier: Timed out: ", error.what());
+    TORCH_CHECK(false, wait_all_ranks ? "Ranks " : "Rank ", c10::Join(", ", late),
+                " failed to pass monitoredBarrier in ", timeout.time.count(),
+                " ms: Timed out: ", error.what());
   }
 }
 

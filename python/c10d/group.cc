@@ -89,11 +89,24 @@ std::chrono::nanoseconds timeout_of(const c10d::DistributedBackendOptions& optio
   return *Timeout(time);
 }
 
+/// Python ends, in another thread than this.
+bool ends_elsewhere() noexcept {
+  const std::thread::id ends = registry().ends_in.load();
+  return ends != std::thread::id() && ends != std::this_thread::get_id();
+}
+
 std::string reason_of(const std::string& exception) {
   return "its program ends by an exception: " + exception;
 }
 
 }  // namespace
+
+Group::Inside::Inside(Group& group) : count_(group.inside_) {
+  ++count_;  // and then looks: leave_all says that it has begun, and then counts
+  if (!ends_elsewhere()) return;
+  --count_;
+  pause_at_end();
+}
 
 Group::Inside::~Inside() {
   pause_at_end();
@@ -101,8 +114,7 @@ Group::Inside::~Inside() {
 }
 
 void Group::Inside::pause_at_end() const noexcept {
-  const std::thread::id ends = registry().ends_in.load();
-  while (ends != std::thread::id() && ends != std::this_thread::get_id()) ::pause();
+  while (ends_elsewhere()) ::pause();
 }
 
 Group::Group(std::shared_ptr<Group> world, ProcessGroup group, std::string name,

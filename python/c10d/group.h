@@ -50,7 +50,8 @@ class Group {
   /// A thread that is in a call on it, which must not lose it.
   class Inside {
    public:
-    explicit Inside(Group& group) : count_(group.inside_) { ++count_; }
+    /// Does not come back once leave_all has begun in another thread.
+    explicit Inside(Group& group);
     ~Inside();
     /// Before what may take Python's lock. Once leave_all has begun it comes back in the thread
     /// that called it alone, and so does the destructor: Python 3.11 ends a thread that takes its

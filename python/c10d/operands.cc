@@ -96,8 +96,10 @@ std::vector<Buffer> Operands::out(const Tensors& list) {
 
 void Operands::copy_back() {
   if (back_.empty()) return;
-  // As a collective writes into what lies side by side: of any mode, unseen by autograd.
+  // As a collective writes into what lies side by side: unseen by autograd, and by modes of Python.
   const at::AutoDispatchBelowADInplaceOrView unseen;
+  const c10::impl::ExcludeDispatchKeyGuard no_modes(
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot}));
   for (auto& [from, to] : back_) to.copy_(from);
 }
 

@@ -87,9 +87,14 @@ class StoreAdapter final : public Store {
 
   [[noreturn]] static void refuse(const std::exception& error) {
     const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
-    throw Error(ErrorCode::kSystem,
-                std::string("torch's store failed: ") +
-                    (of_torch != nullptr ? of_torch->what_without_backtrace() : error.what()));
+    const std::string what =
+        of_torch != nullptr ? of_torch->what_without_backtrace() : error.what();
+    if (what.find("Not implemented") != what.npos) {  // one of Python's says so by an assertion
+      throw Error(ErrorCode::kSystem,
+                  "torch's store lacks a call that ranks need to meet (compare_set, append, "
+                  "delete_key): give init_process_group a TCPStore, a FileStore or a HashStore");
+    }
+    throw Error(ErrorCode::kSystem, "torch's store failed: " + what);
   }
   template <class Call>
   static auto asked(Call call) -> decltype(call()) {

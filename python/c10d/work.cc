@@ -32,7 +32,8 @@ struct Work::State : std::enable_shared_from_this<State> {
   struct Held {
     Operands operands;
     Tensors outputs;
-    c10::intrusive_ptr<Future> future;  // null until somebody asks for it
+    std::optional<std::vector<Tensors>> lists;  // the result, where that is several
+    c10::intrusive_ptr<Future> future;          // null until somebody asks for it
   };
 
   void one_ended(const Error* error) {
@@ -72,17 +73,17 @@ struct Work::State : std::enable_shared_from_this<State> {
   /// Once it has ended, by the first who comes.
   void complete_future() {
     c10::intrusive_ptr<Future> future;
-    Tensors outputs;
+    c10::IValue result;
     {
       const std::lock_guard lock(mutex);
       if (!held.future || std::exchange(is_future_complete, true)) return;
       future = held.future;
-      outputs = held.outputs;
+      result = held.lists ? c10::IValue(*held.lists) : c10::IValue(held.outputs);
     }
     if (failure) {
       future->setError(failure);
     } else {
-      future->markCompleted(std::move(outputs));
+      future->markCompleted(std::move(result));
     }
   }
 
@@ -126,6 +127,7 @@ Work::~Work() {
 
 Operands& Work::operands() { return state_->held.operands; }
 Tensors& Work::outputs() { return state_->held.outputs; }
+void Work::set_lists(const std::vector<Tensors>& lists) { state_->held.lists = lists; }
 MessageInfo& Work::add_info() { return state_->infos.emplace_back(); }
 
 void Work::begin(std::vector<tutti::Work> works) {
@@ -206,7 +208,9 @@ c10::intrusive_ptr<Future> Work::getFuture() {
   {
     const std::lock_guard lock(state_->mutex);
     if (!state_->held.future) {
-      state_->held.future = c10::make_intrusive<Future>(c10::ListType::ofTensors());
+      const c10::TypePtr list = c10::ListType::ofTensors();
+      state_->held.future = c10::make_intrusive<Future>(
+          state_->held.lists ? c10::TypePtr(c10::ListType::create(list)) : list);
     }
     future = state_->held.future;
     has_ended = state_->has_ended;

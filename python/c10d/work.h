@@ -43,6 +43,8 @@ class Work final : public c10d::Work {
   Operands& operands();
   Tensors& outputs();
   MessageInfo& add_info();
+  /// Of a call whose result is a list for each rank.
+  void set_lists(const std::vector<Tensors>& lists);
   /// All of `works` have to end; with none it has ended.
   void begin(std::vector<tutti::Work> works);
   /// Somebody has waited for it in vain before it had begun: its coalesced call was left, most

@@ -167,6 +167,28 @@ class Backend(Ranks):
     def test_raises_beside_a_daemon(self):
         self.check("raises_beside_a_daemon", 2, [1, 0])
 
+    def test_raises_beside_a_thread(self):
+        self.check("raises_beside_a_thread", 2, [1, 0])
+
+    def test_destroys_many_before_the_others(self):
+        self.check("destroys_many_before_the_others")
+
+    def test_messages_beside_a_daemon(self):
+        for _ in range(5):
+            self.check("messages_beside_a_daemon")
+
+    def test_lists_of_lists(self):
+        self.check("lists_of_lists")
+
+    def test_under_a_mode(self):
+        self.check("under_a_mode")
+
+    def test_store_without_compare_set(self):
+        self.check("store_without_compare_set", 1)
+
+    def test_forked_with_a_pool(self):
+        self.check("forked_with_a_pool", 1)
+
     def test_raises_beside_a_callback(self):
         self.check("raises_beside_a_callback", 2, [1, 0])
 

@@ -218,6 +218,57 @@ def coalesced():
     dist.destroy_process_group()
 
 
+def lists_of_lists():
+    """What the future of all_gather_coalesced holds."""
+    init()
+    out = [[torch.zeros(2), torch.zeros(1)] for _ in range(SIZE)]
+    got = dist.all_gather_coalesced(out, [torch.full((2,), float(RANK)), torch.ones(1)], async_op=True).wait()
+    assert [[len(each) for each in of_rank] for of_rank in got] == [[2, 1]] * SIZE, got
+    assert out[1][0].tolist() == [1, 1], out
+    dist.destroy_process_group()
+
+
+class Silent(torch.utils._python_dispatch.TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        raise AssertionError(f"{function} was seen")
+
+
+def under_a_mode():
+    """What is written back to memory that is not contiguous is no operation of the program's."""
+    init()
+    for _ in range(20):
+        x = torch.ones(4, 4)
+        work = dist.all_reduce(x[:, 1], async_op=True)
+        with Silent():
+            work.wait()
+        assert x[:, 1].tolist() == [SIZE] * 4, x
+    dist.destroy_process_group()
+
+
+def store_without_compare_set():
+    class Poor(dist.Store):
+        def __init__(self):
+            super().__init__()
+            self.held = dist.HashStore()
+
+        def set(self, key, value):
+            self.held.set(key, value)
+
+        def get(self, key):
+            return self.held.get(key)
+
+        def add(self, key, amount):
+            return self.held.add(key, amount)
+
+        def check(self, keys):
+            return self.held.check(keys)
+
+        def wait(self, keys, timeout=None):
+            self.held.wait(keys)
+    with refused(dist.DistNetworkError, "torch's store lacks a call"):
+        dist.init_process_group("tutti", store=Poor(), rank=0, world_size=1)
+
+
 def refused_part():
     """A coalesced call of which a part is refused leaves nothing open."""
     init()
@@ -357,6 +408,22 @@ def leaves_a_thread_inside(rank):
 
 def forked_with_a_thread_inside():
     assert fork_ranks(leaves_a_thread_inside) == [0, 0]
+
+
+def keeps_a_pool(rank):
+    """Whose workers wait for work: Python ends them at its own end, which comes after ours in a process of multiprocessing."""
+    import concurrent.futures
+    global pool
+    os.environ["RANK"] = str(rank)
+    init()
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool.submit(int).result()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def forked_with_a_pool():
+    assert fork_ranks(keeps_a_pool) == [0, 0]
 
 
 def raises_beside_a_thread_inside(rank):
@@ -574,6 +641,45 @@ def raises_beside_a_daemon():
         raise ValueError("main raises")
     with refused(dist.DistBackendError, "rank 0 aborted the group", "ValueError: main raises"):
         dist.recv(torch.ones(1), 0, tag=1)
+
+
+def raises_beside_a_thread():
+    """Python waits for it, so its call ends with the exception, long before its timeout."""
+    import threading
+    init()
+    dist.barrier()
+    if RANK == 0:
+        threading.Thread(target=lambda: dist.recv(torch.ones(1), 1)).start()
+        time.sleep(0.5)
+        raise ValueError("main raises")
+    with refused(dist.DistBackendError, "its program ends by an exception: ValueError: main raises"):
+        dist.recv(torch.ones(1), 0, tag=1)
+
+
+def destroys_many_before_the_others():
+    """All of them within the patience for one."""
+    init()
+    for _ in range(10):
+        dist.new_group()
+    dist.barrier()
+    if RANK == 1:
+        time.sleep(6)
+    began = time.monotonic()
+    dist.destroy_process_group()
+    assert time.monotonic() - began < 5, time.monotonic() - began
+
+
+def messages_beside_a_daemon():
+    """A thread that Python does not wait for, in calls at every moment of the end."""
+    import threading
+    init()
+    x = torch.ones(1)
+
+    def pump():
+        while True:
+            (dist.recv if RANK else dist.send)(x, 1 - RANK)
+    threading.Thread(target=pump, daemon=True).start()
+    time.sleep(0.3)
 
 
 def raises_beside_a_callback():

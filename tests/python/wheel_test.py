@@ -96,11 +96,11 @@ def check_without_torch(environment):
 def check_other_torch(environment, checkout, build):
     """No wheel says that it is for a torch that it does not serve."""
     site = next(environment.folder.glob("lib/python3*/site-packages"))
-    for name, text in (("torch/__init__.py", ""), ("torch-2.11.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0\n")):
+    for name, text in (("torch/__init__.py", ""), ("torch-2.14.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: torch\nVersion: 2.14.0\n")):
         (site / name).parent.mkdir()
         (site / name).write_text(text)
     said = environment.install(checkout, *build, expect=1)
-    require("c10d is unknown" in " ".join(said.split()) and "torch 2.11.0" in said, f"pip install beside torch 2.11 says {said[-2000:]}")
+    require("c10d is unknown" in " ".join(said.split()) and "torch 2.14.0" in said, f"pip install beside torch 2.14 says {said[-2000:]}")
 
 
 def version_of(environment):

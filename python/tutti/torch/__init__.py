@@ -80,14 +80,15 @@ def _backend_of(group):
     return backend
 
 
-_ends = None  # multiprocessing's handle of _end
+_ends = None  # multiprocessing's handle of _end, and the process that it is of
 
 
 def _create(options, pg_options):
     global _ends
-    if _ends is None or not _ends.still_active():
+    if _ends is None or _ends[1] != os.getpid() or not _ends[0].still_active():
         # Runs at the end of the interpreter, as atexit does, and of a process that multiprocessing has forked, too.
-        _ends = multiprocessing.util.Finalize(None, _end, exitpriority=0)
+        _ends = multiprocessing.util.Finalize(None, _end, exitpriority=0), os.getpid()
+        threading._register_atexit(_tell)  # before Python waits for threads
     if not options.global_ranks_in_group:
         _check_launcher(options)
     return _backend.create(options, pg_options)
@@ -112,22 +113,34 @@ def register():
 
 def _end():
     """Once no thread of Python's runs: no thread of ours may want its lock any more."""
-    error = _exception()
-    text = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
-    # In a process of multiprocessing Python waits for them next; elsewhere it has done so.
-    threads = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
-    if threads and text:
-        _backend.abort(text)  # their calls end now, not by their timeout
-    for thread in threads:
+    # In a process of multiprocessing Python tells pools of threads to end, and waits for threads, after this; elsewhere it has done so.
+    text = _tell()
+    if "concurrent.futures.thread" in sys.modules:
+        sys.modules["concurrent.futures.thread"]._python_exit()
+    for thread in _threads():
         thread.join()
     _backend.end(text)
 
 
+def _tell():
+    """By which exception the program ends; "" if by none. Calls that threads are in end by it now, not by their timeout."""
+    error = _exception()
+    text = "" if error is None else f"{type(error).__name__}: {error}".removesuffix(": ")
+    if text and _threads():
+        _backend.abort(text)
+    return text
+
+
+def _threads():
+    """For which Python waits at its end."""
+    return [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
+
+
 def _exception():
-    """By which the program ends, if it ends by one."""
     error = sys.exc_info()[1]  # in a process of multiprocessing it is still on its way
     if error is None:
-        return getattr(sys, "last_value", None)
+        is_at_prompt = sys.flags.interactive or hasattr(sys, "ps1")  # where each that was shown is the last one
+        return None if is_at_prompt else getattr(sys, "last_value", None)
     while isinstance(error, SystemExit):  # torch.multiprocessing.spawn makes one of every exception
         error = error.__context__ if error.code else None
     return error
