@@ -106,7 +106,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 };
 
 /// Held by the callback at the end of a task: gone without a call where an exception has ended it,
-/// before backward() throws that.
+/// before backward() throws that, unless a device's thread holds the task for longer.
 class BackwardWatch::State::Task {
  public:
   Task(std::weak_ptr<State> state, int id) noexcept : state_(std::move(state)), id_(id) {}
@@ -194,6 +194,10 @@ BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, Follower
 }
 
 BackwardWatch::~BackwardWatch() {
+  {  // a device's thread may be at the end of a task, or come to it later
+    const std::lock_guard lock(state_->turn);
+    state_->outermost = kNoTask;
+  }
   for (const State::Hook& hook : state_->hooks) {
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
   }
@@ -237,6 +241,7 @@ void BackwardWatch::watch_outputs(const std::vector<at::Tensor>& outputs,
 
 bool BackwardWatch::in_backward() { return autograd::get_current_graph_task_id() != kNoTask; }
 bool BackwardWatch::task_open() const { return state_->outermost != kNoTask; }
+std::unique_lock<std::mutex> BackwardWatch::hold() { return std::unique_lock(state_->turn); }
 void BackwardWatch::forget_task() { state_->forget_task(); }
 
 std::vector<std::size_t> BackwardWatch::unreached_from(

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -77,6 +78,9 @@ class BackwardWatch {
   static bool in_backward();
   /// Whether a task has begun and not ended: after an exception it never will.
   bool task_open() const;
+  /// No event is delivered while this is held: a device's thread may still be in a task that an
+  /// exception has ended. Not inside a backward, which holds it itself.
+  std::unique_lock<std::mutex> hold();
   /// What comes of the task that is open is ignored.
   void forget_task();
   /// Which parameters backward from these outputs will not reach.

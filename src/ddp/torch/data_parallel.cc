@@ -115,6 +115,8 @@ void DataParallel::Impl::end_broken_step() {
     fail(ErrorCode::kInvalidArgument,
          "its to() has failed, so it follows no model; wrap the model again");
   }
+  std::unique_lock<std::mutex> quiet;
+  if (!ddp::BackwardWatch::in_backward()) quiet = watch->hold();
   if (plan->reducer.in_step() || watch->task_open()) start_over();
 }
 

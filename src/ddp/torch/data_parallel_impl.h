@@ -143,9 +143,8 @@ struct DataParallel::Impl {
   Where called_at;
   std::shared_ptr<torch::nn::Module> module;
   Tensors tensors;
-  std::vector<ddp::Registered> seen;        // in the latest forward
-  ddp::TrainedPtr latest;                   // by it
-  std::optional<ddp::BackwardWatch> watch;  // none if attach failed
+  std::vector<ddp::Registered> seen;  // in the latest forward
+  ddp::TrainedPtr latest;             // by it
 
   ddp::TrainedPtr began_from;  // the forward whose outputs the latest backward reached first
 
@@ -176,6 +175,9 @@ struct DataParallel::Impl {
   ddp::Arrivals arrivals;
   Clock::time_point step_began = {};
   Clock::time_point first_launch = {};
+
+  /// None if attach failed. Its end comes first: it waits for what it has told to touch all above.
+  std::optional<ddp::BackwardWatch> watch;
 };
 
 }  // namespace tutti::detail
