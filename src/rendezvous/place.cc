@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "net/poller.h"
 #include "net/resolve.h"
 #include "rendezvous/pmi.h"
@@ -181,6 +182,20 @@ Place place_by_port(const Identity& identity, const MeetingOptions& options, con
   return place;
 }
 
+/// Where rank 0 serves a job of a file. Why a choice cannot be followed is told to all once they
+/// have met, by the backend that follows it: nobody waits in vain for a rank 0 that gave up here.
+std::optional<net::TcpAddress> address_by_file(const net::AddressChoice& choice) {
+  const std::vector<net::TcpAddress> own = net::own_addresses();
+  const auto usual = own.empty() ? std::nullopt : std::optional(own.front());
+  try {
+    return choice.of(usual);
+  } catch (const Error& error) {
+    log(LogLevel::info,
+        fmt::format("rank 0 meets the others at its usual address: {}", error.what()));
+    return usual;
+  }
+}
+
 Place place_by_file(const Identity& identity, const MeetingOptions& options,
                     const InitMethod& method) {
   Place place;
@@ -194,9 +209,7 @@ Place place_by_file(const Identity& identity, const MeetingOptions& options,
   place.job = is_named ? hash_text(identity.job) : 0;
   if (identity.is_one_host) return place;
   if (identity.rank == 0) {
-    const std::vector<net::TcpAddress> own = net::own_addresses();
-    const auto usual = own.empty() ? std::nullopt : std::optional(own.front());
-    if (const auto chosen = options.address.of(usual)) place.tcp.push_back(*chosen);
+    if (const auto address = address_by_file(options.address)) place.tcp.push_back(*address);
   }
   place.ports = options.ports;
   place.advice = fmt::format(

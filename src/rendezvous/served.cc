@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/log.h"
 #include "net/listen.h"
 #include "net/poller.h"
 #include "net/process_info.h"
@@ -29,8 +30,21 @@ constexpr std::chrono::seconds kUnheard{4};
 /// Nobody listens any more. A host that is there says so at once.
 constexpr milliseconds kTurnedAway{500}, kAtOnce{200};
 
+/// Without a port of its range rank 0 takes another one: ranks of its host come without, and nobody
+/// waits in vain for a rank 0 that gave up here.
+net::Fd listen_by_file(const Place& place) {
+  try {
+    return net::listen_in_range(place.tcp.front(), place.ports);
+  } catch (const Error& error) {
+    if (place.ports.first == 0) throw;
+    log(LogLevel::warn, fmt::format("rank 0 serves {} at a port outside of its range: {}",
+                                    place.description, error.what()));
+  }
+  return net::listen_in_range(place.tcp.front(), {});
+}
+
 net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
-  if (!place.file.empty()) return net::listen_in_range(place.tcp.front(), place.ports);
+  if (!place.file.empty()) return listen_by_file(place);
   net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline);
   if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
   std::string remedy = "rank 0 must run where it points";

@@ -164,6 +164,23 @@ TEST_F(ByFile, Rank0ServesWhereItsSettingsSay) {
   EXPECT_EQ(waits.result(), "met in round 1");
 }
 
+TEST_F(ByFile, Rank0ServesWhereItsSettingsLeaveItNoPlace) {  // else the others wait in vain for it
+  const net::Fd held = net::listen_tcp(address("127.0.0.1:0"));
+  const int taken = net::TcpAddress::local(held.get()).port();
+  MeetingOptions chosen = options();
+  chosen.address = {.what = "TUTTI_SOCKET_IFNAME", .text = "no_such_one"};
+  Child of_no_interface([&] { return meet_and_greet(rank_of(0, 2), chosen); });
+  EXPECT_TRUE(await_notice().tcp);
+  EXPECT_EQ(start(rank_of(1, 2)).result(), "met in round 1");
+  EXPECT_EQ(of_no_interface.result(), "met in round 1");
+
+  chosen.address = {.what = "TUTTI_SOCKET_IFNAME", .text = "lo"};
+  chosen.ports = {taken, taken};
+  Child of_no_port([&] { return meet_and_greet(rank_of(0, 2), chosen); });
+  EXPECT_EQ(start(rank_of(1, 2)).result(), "met in round 1");
+  EXPECT_EQ(of_no_port.result(), "met in round 1");
+}
+
 // ---- what a job has left that died
 
 TEST_F(ByFile, WhatAJobLeftThatWasKilledHoldsNobodyUp) {
