@@ -241,18 +241,20 @@ bool is_handling_exception() {
   return !code.is_none() && !code.equal(py::int_(0));
 }
 
-/// How long this rank waits for others, in all: torch destroys groups one after the other.
+/// How long this rank waits for others: torch destroys groups one after the other, and whoever was
+/// waited for in vain is not waited for again with each of them.
 class SharedPatience {
  public:
   std::chrono::nanoseconds begin() {
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
-    if (now > last_ + kApart) until_ = now + kWhole;
+    if (!was_in_vain_ || now > last_ + kApart) until_ = now + kWhole;
     return std::max<std::chrono::nanoseconds>(until_ - now, std::chrono::nanoseconds(0));
   }
-  void end() {
+  void end(bool in_vain) {
     const std::lock_guard lock(mutex_);
     last_ = Clock::now();
+    was_in_vain_ = in_vain;
   }
 
  private:
@@ -260,6 +262,7 @@ class SharedPatience {
   static constexpr std::chrono::seconds kWhole{2}, kApart{1};
   std::mutex mutex_;
   Clock::time_point last_ = {}, until_ = {};
+  bool was_in_vain_ = false;
 };
 SharedPatience shared_patience;
 
@@ -271,17 +274,20 @@ SharedPatience shared_patience;
 void Backend::shutdown() {
   const Where where = group_->where();
   group_->retire();
-  const struct Spend {
+  struct Spend {
     const std::chrono::nanoseconds time = shared_patience.begin();
-    ~Spend() { shared_patience.end(); }
+    bool in_vain = true;
+    ~Spend() { shared_patience.end(in_vain); }
   } spend;
   const std::unique_lock lock(submitting_, spend.time);
   if (!lock) return (*group_)->abort("destroyed while a thread is in a call on it");
   try {
     (*group_)->close(spend.time, where);
+    spend.in_vain = false;
   } catch (const Error& error) {
     const std::optional<Error> failure = (*group_)->error();
     if (!failure && error.code() == ErrorCode::kTimeout) return;  // of patience alone
+    spend.in_vain = false;
     const Error& learned = failure && failure->code() != error.code() ? *failure : error;
     if (failure && !group_->note(learned)) return;  // a call has told it
     if (learned.code() == ErrorCode::kCollectiveMismatch && !is_handling_exception())

@@ -173,6 +173,13 @@ class Backend(Ranks):
     def test_destroys_many_before_the_others(self):
         self.check("destroys_many_before_the_others")
 
+    def test_destroys_one_after_the_other(self):
+        self.check("destroys_one_after_the_other")
+
+    def test_begins_when_main_is_over(self):
+        for _, text in self.check("begins_when_main_is_over"):
+            self.assertIn("worked", text)
+
     def test_messages_beside_a_daemon(self):
         for _ in range(5):
             self.check("messages_beside_a_daemon")

@@ -669,6 +669,40 @@ def destroys_many_before_the_others():
     assert time.monotonic() - began < 5, time.monotonic() - began
 
 
+def destroys_one_after_the_other():
+    """Each after those who are late for it, for longer than the patience for one in all."""
+    init()
+    for number in range(8):
+        group = dist.new_group()
+        dist.barrier(group)
+        is_last = number == 7
+        if is_last and RANK == 0:
+            dist.broadcast(torch.ones(1), 0, group=group)  # nobody else calls it
+        if RANK == 1:
+            time.sleep(0.4)
+        try:
+            dist.destroy_process_group(group)
+            assert not is_last, "nobody was told"
+        except RuntimeError as error:
+            assert is_last and "broadcast" in str(error), error
+    dist.destroy_process_group()
+
+
+def begins_when_main_is_over():
+    """The first group of a process, of a thread that Python waits for at its end."""
+    import threading
+
+    def work():
+        threading.main_thread().join()
+        init()
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        assert x.item() == SIZE, x
+        dist.destroy_process_group()
+        print("worked", flush=True)
+    threading.Thread(target=work).start()
+
+
 def messages_beside_a_daemon():
     """A thread that Python does not wait for, in calls at every moment of the end."""
     import threading

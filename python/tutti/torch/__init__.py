@@ -88,7 +88,10 @@ def _create(options, pg_options):
     if _ends is None or _ends[1] != os.getpid() or not _ends[0].still_active():
         # Runs at the end of the interpreter, as atexit does, and of a process that multiprocessing has forked, too.
         _ends = multiprocessing.util.Finalize(None, _end, exitpriority=0), os.getpid()
-        threading._register_atexit(_tell)  # before Python waits for threads
+        try:
+            threading._register_atexit(_tell)  # before Python waits for threads
+        except RuntimeError:
+            pass  # the main thread is over, and Python waits for this one: _end does the rest
     if not options.global_ranks_in_group:
         _check_launcher(options)
     return _backend.create(options, pg_options)
