@@ -40,7 +40,6 @@ Host::State::State(std::shared_ptr<Process> process_in, BoardsMet met, const Hos
       rank(options.rank),
       number(next_number()),
       first_line_after(options.first_line_after),
-      // Who waits on another host is not known here.
       deadlock(options.deadlock),
       deadlock_after(options.deadlock_after),
       own_cores(tutti::own_cores()),

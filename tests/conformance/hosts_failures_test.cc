@@ -152,6 +152,27 @@ TEST(HostsFailures, ARankThatIsKilledIsNamedByAll) {
   }
 }
 
+TEST(HostsFailures, WhoHasClosedAGroupHearsOfNoLossInIt) {
+  if (kNoForks) GTEST_SKIP() << "TSan does not follow forked ranks";
+  const std::vector<Outcome> outcomes =
+      test_kit::collect_ranks(2,
+                              [&](const Rank& me) -> std::string {
+                                ProcessGroup world = init_process_group(me.init);
+                                ProcessGroup closed = world.new_group({0, 1});
+                                float x = 1;
+                                closed.all_reduce(x);
+                                closed.close();
+                                if (me.rank == 1) ::kill(::getpid(), SIGKILL);
+                                const Error error = thrown_by([&] { world.recv(x, 1); });
+                                std::this_thread::sleep_for(100ms);
+                                if (closed.error()) return closed.error()->what();
+                                return told(error);
+                              },
+                              {.as = As::processes, .deadline = 30s, .hosts = Layout{0, 1}});
+  EXPECT_EQ(outcomes[0].failure, "");
+  EXPECT_EQ(outcomes[0].result, "kPeerLost 1 ");
+}
+
 TEST(HostsFailures, WhoComesLateIsNamed) {
   for (const Layout& hosts : kLayouts) {
     const int late = count_of(hosts) - 1;

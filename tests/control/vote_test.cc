@@ -613,6 +613,33 @@ TEST(Vote, WhoIsBehindIsGivenWhatItLacks) {
   }
 }
 
+/// Else it would carry to one side what the other has chosen.
+TEST(Vote, WhoIsLeftOutTakesNoLaterEntryEvenOfOneFrame) {
+  OneHost it(1, 3);
+  VoteFrame frame;
+  frame.term = 1;
+  frame.hosts = {0, 2};
+  frame.vote.number = 2;
+  const Entry leaves_it_out{{ErrorCode::kPeerLost, {}, world_ranks({1}), "", WorldRank(0)}, {1}};
+  frame.entries = {leaves_it_out, verdict(7)};
+  EXPECT_TRUE(it.step(0, &frame).entered);
+  EXPECT_EQ(it.host.vote.number, 1u);
+  EXPECT_FALSE(it.host.hosts.contains(1));
+}
+
+TEST(Vote, WhoHasSleptThroughTheEntryThatLeavesItOutCutsOffAll) {
+  OneHost it(1, 3);
+  VoteFrame frame;
+  frame.term = 1;
+  frame.hosts = {0, 2};
+  frame.vote.number = 5;
+  frame.entries = {verdict(7)};
+  frame.lost_before = world_ranks({1});
+  EXPECT_TRUE(it.step(0, &frame).missed);
+  EXPECT_EQ(it.host.vote.cut_off, (HostSet{0, 2}));
+  EXPECT_TRUE(it.host.entries.empty());
+}
+
 TEST(Vote, AHostThatIsHeldUpSaysSo) {
   OneHost it(0, 2);
   it.want = verdict(7);

@@ -72,6 +72,7 @@ class Round {
   Clock::time_point judged_since() const;
   void check_soon(const Verdict& verdict, const std::string& text);
   void check_deadlock(const Verdict& verdict, const std::string& text);
+  Clock::time_point earliest_end(Clock::time_point began) const;
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
   void check_stalled(const Verdict& verdict, const std::string& text);
@@ -363,6 +364,12 @@ void Round::check_deadlock(const Verdict& verdict, const std::string& text) {
   }
 }
 
+/// When a wait that began then may be over at the earliest. It counts from a look at the clock,
+/// after which its thread may have been put aside while another one of its process entered.
+Clock::time_point Round::earliest_end(Clock::time_point began) const {
+  return began + plan_.timeout - kernel_.hiccups() - 1ms;
+}
+
 /// Who waits for members of a new group is told at once why they do not come.
 void Round::check_meeting(const Verdict& verdict, const std::string& text) {
   // Between hosts an entry comes later than it was wished.
@@ -372,9 +379,12 @@ void Round::check_meeting(const Verdict& verdict, const std::string& text) {
     if (left != happened_.left.end() && left->second + happened_.pauses() < began)
       violated(fmt::format("{}: rank {} had left the world", text, culprit));
   }
-  const GroupId parent = happened_.groups[verdict.groups.front()].parent;
+  const Happened::Group& group = happened_.groups[verdict.groups.front()];
+  const auto made = group.made.find(verdict.finder.value);
+  if (made != group.made.end() && kernel_.now() < earliest_end(made->second))
+    violated(text + ": its time had not passed");
   for (const auto& [earlier, when] : happened_.log)
-    if (parent != 0 && earlier.fails(parent) && when + happened_.pauses() < began)
+    if (group.parent != 0 && earlier.fails(group.parent) && when + happened_.pauses() < began)
       violated(text + ": the group that was asked for it had failed");
 }
 
@@ -413,9 +423,8 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
     return std::find(culprits.begin(), culprits.end(), WorldRank(group.world_ranks[member])) !=
            culprits.end();
   };
-  // The wait counts from a look at the clock, after which its thread may have been put aside while
-  // another one of its process entered.
-  const Clock::time_point due = since + plan_.timeout - kernel_.hiccups() - 1ms;
+  const Clock::time_point due = earliest_end(since);
+  if (kernel_.now() < due) violated(text + ": its time had not passed");
   std::uint64_t most = 0;
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (is_named(member)) most = std::max(most, last_of(group, member, due));
@@ -441,6 +450,10 @@ void Round::check_stalled(const Verdict& verdict, const std::string& text) {
       text.find("'s send(") != std::string::npos || text.find("'s recv(") != std::string::npos;
   if (number == std::string::npos || is_message) return;
   const std::uint64_t seq = std::stoull(verdict.text.substr(number + 2));
+  const auto wait = group.waiting.find(verdict.finder.value);
+  if (wait != group.waiting.end() && wait->second.seq == seq &&
+      kernel_.now() < earliest_end(wait->second.since))
+    violated(text + ": its time had not passed");
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (last_of(group, member, Clock::time_point::max()) < seq)
       violated(fmt::format("{}: rank {} has not entered", text, group.world_ranks[member]));

@@ -35,6 +35,8 @@ class Truth {
 
   std::string why_not() const {
     if (has("its parent failed meanwhile")) return {};  // what is said of that has been looked at
+    // Of a rank that has left its line is known, which has a code and no names.
+    if (verdict_.culprits.empty() && !has(" had failed (")) return "it names nobody";
     if (verdict_.code == ErrorCode::kDeadlock) return why_no_knot();
     if (has("not called after ")) return why_had_come();
     if (has(" disagree about operation #")) return why_no_disagreement();
