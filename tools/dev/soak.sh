@@ -114,7 +114,7 @@ fi
 case "$name/$hosts" in
   */ | layouts/* | links/* | strangers/*) ;;
   disagreements/*) # started as ranks
-    exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --out "$evidence/disagreements_hosts.json" "$@"
+    exec python3 tools/hosts.py "$hosts" --ranks 2 -- "$soak" --as rank --hosts "$hosts" --out "$evidence/disagreements_hosts.json" "$@"
     ;;
   kills/*)
     soak=tests/soak/kills_hosts.py name=kills_${hosts}_hosts

@@ -65,6 +65,7 @@ class Scripts {
   Scripts(const SoakOptions& options, int hosts)
       : next_(options.seed), file_(options.replay), hosts_(hosts) {}
 
+  int hosts() const noexcept { return hosts_; }
   /// Throws std::runtime_error if a simulation violates something, or has more or fewer hosts.
   std::vector<json> choose(std::size_t count) {
     constexpr std::uint64_t kAtATime = 50;
@@ -278,6 +279,7 @@ void write_evidence(const SoakOptions& options, const Scripts& scripts, const To
   words.rounds = static_cast<int>(options.rounds);
   words.seed = options.seed;
   words.out = options.out;
+  words.hosts = scripts.hosts();
   soak::write_evidence(words, "real",
                        {{"scripts", std::to_string(total.scripts)},
                         {"different", std::to_string(total.different)},
