@@ -31,6 +31,7 @@ namespace tutti {
 /// Lifetime  What the callback refers to must last until another one has taken its place: the call
 ///           that does so returns once an earlier callback that was running has ended, unless it
 ///           is made by that callback.
+///           A forked child is ended by both signals, unless it calls this itself.
 /// Errors    kSystem: the system gives no thread.
 TUTTI_API void on_terminate(std::function<void()> callback);
 

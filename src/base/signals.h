@@ -22,6 +22,16 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+/// In a signal handler: ends the process as the signal does where nobody handles it.
+inline void end_by(int number) noexcept {
+  ::signal(number, SIG_DFL);
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, number);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(number);
+}
+
 /// Takes back what tutti::on_terminate was given, if anything was: the system's action is there
 /// again.
 void forget_on_terminate();

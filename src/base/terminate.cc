@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <exception>
+#include <memory>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -18,27 +20,35 @@
 namespace tutti {
 namespace {
 
-/// What the signal handler touches: atomics alone.
-std::atomic<std::uint32_t> asked{0};
-Doorbell bell;
+class Listener;
 
-void on_signal(int) {
-  asked.fetch_add(1);
-  ring(bell);
-}
+/// What the signal handler touches. A forked child has it, too, and is another process.
+std::atomic<Listener*> latest{nullptr};
 
+void on_signal(int number);
+
+/// Lasts as long as its process: its thread does.
 class Listener {
  public:
-  /// Lasts as long as the process: its thread does.
+  /// A forked child makes one anew: its parent's has no thread there, and may have been locked.
   static Listener& of_process() {
-    static Listener& listener = *new Listener;
-    return listener;
+    Listener* now = latest.load();
+    if (now != nullptr && now->process_ == ::getpid()) return *now;
+    auto anew = std::make_unique<Listener>();
+    return latest.compare_exchange_strong(now, anew.get()) ? *anew.release() : *now;
+  }
+
+  /// In the signal handler.
+  bool hears() const noexcept { return has_thread_.load() && process_ == ::getpid(); }
+  void ask() noexcept {
+    asked_.fetch_add(1);
+    ring(bell_);
   }
 
   void set(std::function<void()> callback) {
     const bool is_empty = !callback;
     const std::lock_guard lock(mutex_);  // held while one runs; it may set another itself
-    if (!is_empty && !has_thread_) start();
+    if (!is_empty && !has_thread_.load()) start();
     callback_ = std::move(callback);
     handle(SIGTERM, is_empty, 0);
     handle(SIGINT, is_empty, static_cast<int>(SA_RESETHAND));
@@ -65,12 +75,12 @@ class Listener {
       throw Error(ErrorCode::kSystem,
                   fmt::format("on_terminate: the system gives no thread: {}", error.what()));
     }
-    has_thread_ = true;
+    has_thread_.store(true);
   }
 
   void listen() {
     for (std::uint32_t heard = 0;;) {
-      wait_until(bell, Deadline::Clock::time_point::max(), [&] { return asked.load() != heard; });
+      wait_until(bell_, Deadline::Clock::time_point::max(), [&] { return asked_.load() != heard; });
       ++heard;
       const std::lock_guard lock(mutex_);
       call(std::function<void()>(callback_));
@@ -88,10 +98,19 @@ class Listener {
     }
   }
 
+  const pid_t process_ = ::getpid();
+  std::atomic<bool> has_thread_{false};
+  std::atomic<std::uint32_t> asked_{0};
+  Doorbell bell_;
   std::recursive_mutex mutex_;
   std::function<void()> callback_;
-  bool has_thread_ = false;
 };
+
+void on_signal(int number) {
+  Listener& listener = *latest.load();
+  if (!listener.hears()) return end_by(number);
+  listener.ask();
+}
 
 }  // namespace
 

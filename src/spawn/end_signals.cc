@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/signals.h"
 #include "net/poller.h"
 
 namespace tutti::spawning {
@@ -19,15 +20,6 @@ int count = 0;  // mutex
 std::atomic<pid_t> owner{0};
 std::atomic<int> came{0};
 std::atomic<net::Wakeup*> news{nullptr};  ///< stays for ever
-
-void end_by(int number) noexcept {
-  ::signal(number, SIG_DFL);
-  sigset_t one;
-  sigemptyset(&one);
-  sigaddset(&one, number);
-  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
-  ::raise(number);
-}
 
 void on_signal(int number) {
   if (::getpid() != owner.load()) return end_by(number);

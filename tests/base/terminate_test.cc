@@ -11,6 +11,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "../forks.h"
+
 namespace tutti {
 namespace {
 
@@ -123,6 +125,53 @@ TEST_F(Terminate, WithoutACallbackTheSystemEndsTheProcess) {
     std::raise(SIGTERM);
   });
   EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGTERM);
+}
+
+/// What `run` says in a child that is forked while a callback is set, and may be running.
+template <class Run>
+int status_of_forked_child(const Run& run) {
+  std::atomic<bool> is_running = false, may_end = false;
+  on_terminate([&] {
+    is_running = true;
+    comes([&] { return may_end.load(); });
+  });
+  std::raise(SIGTERM);
+  EXPECT_TRUE(comes([&] { return is_running.load(); }));
+  const int status = status_of_child([&] {
+    ::alarm(20);  // should it be deaf, or wait for a lock
+    run();
+  });
+  may_end = true;
+  on_terminate({});
+  return status;
+}
+
+TEST_F(Terminate, AForkedChildIsEnded) {
+  if (kNoForks) GTEST_SKIP() << "forks beside a thread";
+  for (const int number : {SIGTERM, SIGINT}) {
+    const int status = status_of_forked_child([&] {
+      std::raise(number);
+      ::pause();
+    });
+    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(WTERMSIG(status), number);
+  }
+}
+
+TEST_F(Terminate, AForkedChildHearsByACallbackOfItsOwn) {
+  if (kNoForks) GTEST_SKIP() << "forks beside a thread";
+  const int status = status_of_forked_child([] {
+    std::atomic<int> heard = 0;
+    on_terminate([&] { ++heard; });
+    std::raise(SIGTERM);
+    if (!comes([&] { return heard == 1; })) ::_exit(1);
+    std::this_thread::sleep_for(20ms);
+    if (heard != 1) ::_exit(2);  // what its parent was asked is not the child's
+    on_terminate({});
+    std::raise(SIGTERM);
+  });
+  EXPECT_TRUE(WIFSIGNALED(status)) << WEXITSTATUS(status);
   EXPECT_EQ(WTERMSIG(status), SIGTERM);
 }
 
