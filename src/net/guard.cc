@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/signalfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <ctime>
+#include <limits>
 
 #include "net/poller.h"
 #include "net/process_tree.h"
@@ -38,6 +40,27 @@ bool has_ended(pid_t keeper) noexcept {
   ::_exit(0);
 }
 
+/// Needs no descriptor itself. False: the kernel cannot, before Linux 5.9, or a sandbox refuses.
+bool close_between(std::vector<int> needed) {
+  constexpr int kNone = std::numeric_limits<int>::max();
+  needed.push_back(kNone);
+  std::sort(needed.begin(), needed.end());
+  long first = STDERR_FILENO + 1;
+  for (const int fd : needed) {
+    if (fd > first && ::syscall(SYS_close_range, first, fd - 1L, 0) != 0) return false;
+    first = std::max(first, fd + 1L);
+  }
+  return true;
+}
+
+void close_those_that_proc_shows(std::initializer_list<int> needed) {
+  for (const int fd : numbers_in("/proc/self/fd")) {
+    if (fd > STDERR_FILENO && std::find(needed.begin(), needed.end(), fd) == needed.end()) {
+      ::close(fd);
+    }
+  }
+}
+
 }  // namespace
 
 Fd read_signals(std::initializer_list<int> numbers) noexcept {
@@ -61,12 +84,9 @@ void let_go_of_standard() noexcept {
 }
 
 void let_go_of_all_but(std::initializer_list<int> needed) {
+  // The table may be full, and /dev/null needs a place in it.
+  if (!close_between(needed)) close_those_that_proc_shows(needed);
   let_go_of_standard();
-  for (const int fd : numbers_in("/proc/self/fd")) {
-    if (fd > STDERR_FILENO && std::find(needed.begin(), needed.end(), fd) == needed.end()) {
-      ::close(fd);
-    }
-  }
 }
 
 void never_stay_stopped() noexcept {

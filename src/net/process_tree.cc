@@ -17,6 +17,7 @@
 #include <memory>
 #include <string>
 
+#include "net/fd.h"
 #include "net/poller.h"
 #include "net/process_info.h"
 
@@ -101,6 +102,9 @@ bool are_gone(const std::vector<pid_t>& known) noexcept {
                       [](pid_t pid) { return has_child(P_PID, pid) || has_child(P_PGID, pid); });
 }
 
+/// Whether /proc shows who is there. It does not where no descriptor is left to look with.
+bool proc_tells() { return has_own_proc() && Fd(::open("/proc/self/task", O_RDONLY | O_CLOEXEC)); }
+
 }  // namespace
 
 std::vector<int> numbers_in(const std::string& folder) {
@@ -138,12 +142,9 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number) {
 
 bool kill_and_reap_below(const std::vector<pid_t>& known) {
   const pid_t self = ::getpid();
-  const bool sees_all = has_own_proc();
-  if (sees_all) {
-    for (const pid_t below : descendants_of(self)) signal_descendant(below, self, SIGKILL);
-  } else {
-    kill_known(known);
-  }
+  const bool sees_all = proc_tells();
+  for (const pid_t below : descendants_of(self)) signal_descendant(below, self, SIGKILL);
+  kill_known(known);
   for (;;) {
     siginfo_t ended = {};
     if (::waitid(P_ALL, 0, &ended, WEXITED | WNOHANG | WNOWAIT) != 0) return errno == ECHILD;
@@ -158,7 +159,7 @@ void kill_everything_below(const std::vector<pid_t>& known) {
   auto until = Deadline::Clock::now() + kUnknownEnd;
   for (auto rest = 1ms; !kill_and_reap_below(known); rest = std::min(2 * rest, 16ms)) {
     const auto now = Deadline::Clock::now();
-    if (has_own_proc() || !are_gone(known)) until = now + kUnknownEnd;
+    if (proc_tells() || !are_gone(known)) until = now + kUnknownEnd;
     if (now >= until) return;
     Deadline never;
     pause(rest, never);  // the kernel needs a while to give back a large memory

@@ -26,8 +26,9 @@ bool signal_descendant(pid_t pid, pid_t ancestor, int signal_number);
 /// SIGKILLs every descendant of the calling process that lives now, and reaps its children that
 /// have ended. One pass: repeat it until it says that no child is left.
 ///
-/// Where /proc shows nobody it kills of all these those of `known` that are its children, their
-/// process groups as long as one of its children is in them, and those of children that have ended.
+/// Of `known` it kills those that are its children, and their process groups as long as one of its
+/// children is in them. Where /proc shows nobody, or no descriptor is left to look with, these are
+/// all, and the groups of children that have ended.
 bool kill_and_reap_below(const std::vector<pid_t>& known = {});
 
 /// Kills all descendants of this process and reaps them until none is left; where /proc shows

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -141,6 +142,25 @@ TEST_F(ProcessTree, KillsWhatIsKnownWhereProcShowsNobody) {
   });
   if (code == 77) GTEST_SKIP() << "no pid namespaces here";
   EXPECT_EQ(code, 0);
+}
+
+TEST_F(ProcessTree, KillsWhatIsKnownWithoutADescriptorToLookWith) {
+  const pid_t killer = ::fork();
+  if (killer == 0) {
+    ::alarm(20);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    const Family family;
+    const pid_t group = leave_in_its_group();
+    const rlimit none{3, 3};  // beyond the standard ones
+    if (::setrlimit(RLIMIT_NOFILE, &none) != 0) ::_exit(1);
+    kill_everything_below({family.child, group});
+    if (::kill(family.child, 0) == 0) ::_exit(2);
+    ::_exit(::kill(-group, 0) == 0 ? 3 : 0);
+  }
+  int status = 0;
+  ::waitpid(killer, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status)) << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(EndOrder, TheFirstToEndComesFirstWhenTheParentLooksLate) {

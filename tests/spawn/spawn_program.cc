@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -24,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "open_descriptors.h"
 #include "spawn/ways.h"
 #include "tutti/tutti.h"
 
@@ -155,6 +157,20 @@ void fail_without_keeper(Start start) {
   }
 }
 
+/// Ranks that hear nothing, of a program that can open `left` more descriptors.
+void spawn_with_few_descriptors(Start start, int left) {
+  const auto limit = static_cast<rlim_t>(tutti::open_descriptors() - 1 + left);
+  const rlimit few{limit, limit};
+  if (::setrlimit(RLIMIT_NOFILE, &few) != 0) std::exit(2);
+  tutti::spawn(2,
+               [](int) {
+                 ::signal(SIGTERM, SIG_IGN);
+                 for (;;) ::pause();
+               },
+               {.start = start, .grace = 200ms})
+      .join(300ms);
+}
+
 int run(Start start, const std::string& way, std::chrono::milliseconds timeout) {
   // On the way of a rank by exec to the call.
   if (is_rank() && start == Start::exec) {
@@ -214,6 +230,10 @@ int run(Start start, const std::string& way, std::chrono::milliseconds timeout) 
                  },
                  {.start = start, .grace = 60s})
         .join();
+    return 0;
+  }
+  if (way.starts_with("descriptors ")) {
+    spawn_with_few_descriptors(start, std::stoi(way.substr(way.find(' '))));
     return 0;
   }
   if (way == "threads") {  // of OpenMP, in rank 0 of two

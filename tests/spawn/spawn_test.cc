@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -674,6 +675,25 @@ TEST_F(Spawning, OneThatFailsAfterItsForkLeavesNoZombie) {
   ASSERT_EQ(::pthread_setattr_default_np(&usual), 0);
   EXPECT_EQ(code, ErrorCode::kSystem);
   EXPECT_EQ(::waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
+}
+
+TEST_F(Spawning, RanksAreEndedHoweverFewDescriptorsAreLeft) {
+  expect_once_in_time([](bool& is_in_time) {
+    const Clock::time_point began = Clock::now();
+    std::vector<std::unique_ptr<LaunchedJob>> jobs;
+    for (int left = 4; left < 16; ++left) {
+      jobs.push_back(std::make_unique<LaunchedJob>(LaunchedJob::Command{
+          {TUTTI_SPAWN_PROGRAM, "fork", fmt::format("descriptors {}", left)}}));
+    }
+    std::string all;
+    for (const auto& job : jobs) {
+      EXPECT_EQ(job->wait_exit(60s), 1);
+      all += job->out() + job->err();
+    }
+    expect_in(all, "Too many open files");
+    expect_in(all, "(killed by SIGKILL)");
+    is_in_time = nothing_is_left() && Clock::now() - began < 8s;  // none is given up after 10 s
+  });
 }
 
 // ---- Signals to the program --------------------------------------------------------------------
