@@ -68,18 +68,7 @@ bool are_children_elsewhere() {
          own != std::filesystem::read_symlink("/proc/self/ns/pid_for_children", failed);
 }
 
-std::string advice_on_threads(int error_number) {
-  // A thread is refused by EINVAL for nothing else, as we ask for it; a process by ENOMEM.
-  if (error_number == EINVAL || (error_number == ENOMEM && are_children_elsewhere())) {
-    return "; what this process starts belongs to another pid namespace (unshare --pid without "
-           "--fork): it can have no threads, and no processes once the first of these has ended; "
-           "use unshare --pid --fork --mount-proc";
-  }
-  return error_number == EAGAIN ? process_limits() : std::string(advice(error_number));
-}
-
-}  // namespace
-
+/// "; this user may have 1 processes and threads (ulimit -u) ...: raise it"
 std::string process_limits() {
   rlimit limit{};
   std::string text;
@@ -98,6 +87,18 @@ std::string process_limits() {
     return "; the machine has no room for more (kernel.threads-max, kernel.pid_max)";
   }
   return fmt::format("; {}: raise the limit, or start fewer ranks and threads", text);
+}
+
+}  // namespace
+
+std::string advice_on_threads(int error_number) {
+  // A thread is refused by EINVAL for nothing else, as we ask for it; a process by ENOMEM.
+  if (error_number == EINVAL || (error_number == ENOMEM && are_children_elsewhere())) {
+    return "; what this process starts belongs to another pid namespace (unshare --pid without "
+           "--fork): it can have no threads, and no processes once the first of these has ended; "
+           "use unshare --pid --fork --mount-proc";
+  }
+  return error_number == EAGAIN ? process_limits() : std::string(advice(error_number));
 }
 
 Error no_thread_error(std::string_view what, int error_number) {

@@ -15,8 +15,7 @@ Error system_error(std::string_view what, int error_number);
 /// The same for a thread or a process that could not be made: with the limits in force, and which
 /// of them was hit if that can be known.
 Error no_thread_error(std::string_view what, int error_number);
-/// "; this user may have 1 processes and threads (ulimit -u) ...: raise it". Begins with a
-/// semicolon.
-std::string process_limits();
+/// What to try then; empty, or begins with a semicolon.
+std::string advice_on_threads(int error_number);
 
 }  // namespace tutti::net

@@ -62,6 +62,7 @@ class KeeperLoop {
 
  private:
   void start_all();
+  [[noreturn]] void start_none(int error);
   [[noreturn]] void be_rank(int rank, pid_t keeper);
   void note(pid_t pid, int wait_status) noexcept;
   void reap(net::EndOrder& order);
@@ -114,6 +115,12 @@ void KeeperLoop::start_all() {
   }
 }
 
+void KeeperLoop::start_none(int error) {
+  for (int rank = 0; rank < static_cast<int>(pids_.size()); ++rank)
+    tell({Note::Kind::not_forked, rank, error});
+  ::_exit(1);
+}
+
 void KeeperLoop::note(pid_t pid, int wait_status) noexcept {
   const auto found = std::find(pids_.begin(), pids_.end(), pid);
   if (found == pids_.end()) return;
@@ -138,6 +145,7 @@ void KeeperLoop::signal_ranks(std::int32_t number) noexcept {
 }
 
 void KeeperLoop::run() {
+  if (!signals_) start_none(errno);
   net::never_stay_stopped();
   ::prctl(PR_SET_NAME, "tutti-keeper");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -188,7 +188,7 @@ std::string fate_of(const Ended& ended, int rank) {
   const Report& report = ended.reports.of(rank);
   if (state.not_started != 0) {
     return fmt::format("could not be started: {}{}", std::strerror(state.not_started),
-                       net::process_limits());
+                       net::advice_on_threads(state.not_started));
   }
   if (!state.wait_status) return "does not end";
   switch (report.stage.load()) {
