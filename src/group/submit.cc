@@ -356,12 +356,29 @@ void ProcessGroup::Impl::run(Request& request) try {
   throw;
 }
 
+namespace {
+
+/// Of what was posted before one that throws: its failures are nobody's news.
+void end_unseen(std::span<Work> works) {
+  try {
+    wait_all(works);
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+
 std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try {
   for (Request& message : messages) admit(message, false);
   if (auto wrong = group::overlap_objection(messages)) refuse(messages.front(), *wrong);
   std::vector<Work> works;
   works.reserve(messages.size());
-  for (Request& message : messages) works.push_back(start(message));
+  try {
+    for (Request& message : messages) works.push_back(start(message));
+  } catch (const Error&) {
+    end_unseen(works);  // the group has failed meanwhile, and theirs is the same failure
+    throw;
+  }
   return works;
 } catch (const Error& failure) {
   told(failure.code());

@@ -490,5 +490,43 @@ TEST(Observers, SeeBlockingAndAsynchronousOperationsAndFailures) {
   }));
 }
 
+/// Aborts its group once a recv is posted.
+class Saboteur final : public Observer {
+ public:
+  explicit Saboteur(ProcessGroup& world) : world_(world) {}
+  void entered(const Request& request) noexcept override {
+    if (request.op == Op::recv) world_.abort("in between");
+  }
+  void left(const Request&, const Error*) noexcept override {}
+
+ private:
+  ProcessGroup& world_;
+};
+
+TEST(Observers, AGroupThatFailsBetweenTheTwoMessagesOfSendrecvIsToldOnce) {
+  static std::mutex mutex;
+  static std::string logged;
+  set_log_callback([](LogLevel, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    logged.append(line).append("\n");
+  });
+  expect_success(test_kit::collect_ranks(1, [](const Rank& me) {
+    ProcessGroup world;
+    const auto add_native = [](group::Parts& made, const GroupSpec& spec) {
+      made.backend = native::make_native(spec);
+    };
+    world = make_world_on(me, add_native, std::make_shared<Saboteur>(world));
+    int x = 1, y = 0;
+    const Error error = thrown_by([&] { world.sendrecv(x, y, {.to = 0, .from = 0}); });
+    EXPECT_EQ(error.code(), ErrorCode::kAborted);
+    EXPECT_EQ(error.context().op, "send");
+    return std::string();
+  }));
+  set_log_callback({});
+  const std::lock_guard lock(mutex);
+  EXPECT_NE(logged.find("aborted the group: in between"), std::string::npos) << logged;
+  EXPECT_EQ(logged.find("nobody waited"), std::string::npos) << logged;
+}
+
 }  // namespace
 }  // namespace tutti
