@@ -4,6 +4,9 @@
 
 #include <utility>
 
+#include "control/membership.h"
+#include "control/program_wait.h"
+
 namespace tutti::group {
 
 namespace {
@@ -35,19 +38,23 @@ Request request_after(const WorkState* before) noexcept {
   return request;
 }
 
-/// The operation that it stands behind; empty behind another callback.
-ErrorContext context_of(const WorkState* before) {
-  if (before == nullptr || dynamic_cast<const Callback*>(before) != nullptr) return {};
-  const Request& request = before->request();
-  return {.op = call_name(request), .seq = request.seq, .call_site = name_of(request.where)};
-}
-
-Error failure_of_callback(const WorkState* before, std::string_view thrown) {
-  ErrorContext context = context_of(before);
-  const std::string behind = context.op.empty() ? "" : " behind " + place_of(before->request());
-  const std::string text =
-      fmt::format("the callback given to Work::then{} threw: {}", behind, thrown);
-  return Error(ErrorCode::kInvalidArgument, text, std::move(context));
+Error failure_of_callback(WorkState* before, std::string_view thrown) {
+  const std::string text = fmt::format("the callback given to Work::then threw: {}", thrown);
+  WorkState* const operation = operation_behind(before);
+  if (operation == nullptr) return Error(ErrorCode::kInvalidArgument, text);
+  const Request& request = operation->request();
+  const auto* const awaits = dynamic_cast<control::ProgramAwaits*>(operation);
+  const Self self = awaits != nullptr ? awaits->membership().self() : Self();
+  ErrorContext context{.op = call_name(request),
+                       .seq = request.seq,
+                       .rank = self.rank,
+                       .culprits = {},
+                       .host = {},
+                       .call_site = name_of(request.where)};
+  const std::string begin = awaits != nullptr
+                                ? heading(context, self.group, purpose_of(request.where))
+                                : place_of(request);  // of a plugin
+  return Error(ErrorCode::kInvalidArgument, begin + ": " + text, std::move(context));
 }
 
 }  // namespace
@@ -55,6 +62,12 @@ Error failure_of_callback(const WorkState* before, std::string_view thrown) {
 bool inside_callback() noexcept { return inside; }
 
 bool inside_callback_of(GroupId group) noexcept { return inside && inside_group == group; }
+
+WorkState* operation_behind(WorkState* work) noexcept {
+  while (const auto* const callback = dynamic_cast<const Callback*>(work))
+    work = callback->before();
+  return work;
+}
 
 std::string place_of(const Request& request) {
   std::string text = call_name(request);

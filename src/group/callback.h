@@ -14,6 +14,8 @@ namespace tutti::group {
 bool inside_callback() noexcept;
 /// Whether it is inside one of an operation of `group`.
 bool inside_callback_of(GroupId group) noexcept;
+/// The operation that `work` waits for, through callbacks; null: of a Work that was empty.
+WorkState* operation_behind(WorkState* work) noexcept;
 /// "all_reduce #7 at train.cc:30"
 std::string place_of(const Request& request);
 /// Throws kInvalidArgument about `call`, which blocks, if it is.

@@ -229,9 +229,7 @@ class ShownAny {
   static constexpr std::chrono::milliseconds kLook{50};
 
   static control::ProgramAwaits* awaits_of(WorkState* work) {
-    while (const auto* const callback = dynamic_cast<const group::Callback*>(work))
-      work = callback->before();
-    return dynamic_cast<control::ProgramAwaits*>(work);
+    return dynamic_cast<control::ProgramAwaits*>(group::operation_behind(work));
   }
 
   const std::vector<WorkState*> works_;

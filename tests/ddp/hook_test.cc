@@ -225,8 +225,8 @@ TEST(Hook, OneThatThrowsOrReturnsNoWorkIsNamedWithItsBucket) {
           throw std::runtime_error("no memory");
         });
       }),
-      std::regex("the callback given to Work::then behind all_reduce #\\d+ at hook_test.cc:\\d+ "
-                 "threw: no memory")));
+      std::regex("all_reduce #\\d+ \\(rank 0\\) at hook_test.cc:\\d+: the callback given to "
+                 "Work::then threw: no memory")));
   EXPECT_EQ(failure_of([](const GradientBucket&, ProcessGroup&) -> Work {
               throw Error(ErrorCode::kInvalidArgument, "an Error as it is");
             }),

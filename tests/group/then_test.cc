@@ -147,5 +147,28 @@ TEST(Then, IsToldOfTheFailureOfTheGroup) {
   });
 }
 
+TEST(Then, WhatACallbackThrowsBeginsWithTheOperation) {
+  on_ranks(2, [](ProcessGroup& world) {
+    ProcessGroup other = world.new_group({1, 0});
+    const std::string rank = std::to_string(other.rank());
+    int x = 1;
+    Work work = other.all_reduce(x, async, {"step.cc", 7}).then([](const Error*) {
+      throw std::runtime_error("out of luck");
+    });
+    const Error error = thrown_by([&] { work.wait(); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.context().rank, other.rank());
+    EXPECT_EQ(error.what(), "all_reduce #1 of group " + other.name() + " (rank " + rank +
+                                ") at step.cc:7: the callback given to Work::then threw: out of "
+                                "luck");
+    Work later = world.send(x, world.rank(), {.buffered = true}, async, {"step.cc", 8})
+                     .then([](const Error*) {})
+                     .then([](const Error*) { throw 7; });
+    expect_text(thrown_by([&] { later.wait(); }),
+                "send (rank " + std::to_string(world.rank()) + ") at step.cc:8: the callback");
+    world.recv(x, world.rank());
+  });
+}
+
 }  // namespace
 }  // namespace tutti
