@@ -230,25 +230,25 @@ class ByNotice {
 };
 
 [[noreturn]] void throw_nobody(const Identity& identity, const Place& place,
-                               const std::string& missing) {
+                               const std::string& name, const std::string& missing) {
   ErrorContext context;
   context.op = "init";
   context.rank = identity.rank;
   context.culprits = {0};
   const std::string remedy =
-      place.tcp.empty()
-          ? fmt::format(
-                "Was it started, with this {}? If its world is complete already, nobody "
-                "joins it any more: a rank cannot be started again alone.",
-                place.mark)
-          : "Was it started, with this address and port? One that was given 127.0.0.1 or another "
-            "address of its host alone serves nobody on other hosts. If it has ended already, its "
-            "own output says why. If its world is complete already, nobody joins it any more: a "
-            "rank cannot be started again alone.";
-  throw Error(ErrorCode::kTimeout,
-              fmt::format("{}: {}. {}{}{}", init_of(identity), missing, remedy,
-                          place.advice.empty() ? "" : " ", place.advice),
-              context);
+      place.tcp.empty() ? ""
+                        : " One that was given 127.0.0.1 or another address of its host alone "
+                          "serves nobody on other hosts. If it has ended already, its own output "
+                          "says why.";
+  throw Error(
+      ErrorCode::kTimeout,
+      fmt::format("{}: {}. Was it started, with this {}{}?{} If its world is complete "
+                  "already, nobody joins it any more: a rank cannot be started again "
+                  "alone.{}{}",
+                  init_of(identity), missing, place.tcp.empty() ? place.mark : "address and port",
+                  name.empty() ? "" : fmt::format(" and this name (\"{}\")", name), remedy,
+                  place.advice.empty() ? "" : " ", place.advice),
+      context);
 }
 
 }  // namespace
@@ -308,7 +308,7 @@ Served find_store(const Identity& identity, const Place& place, const MeetingOpt
       return fmt::format("rank 0 of {} is missing ({})", identity.world_size, why);
     };
     if (net::pause(backoff, deadline) == net::PollResult::expired) {
-      throw_nobody(identity, place, missing());
+      throw_nobody(identity, place, options.name, missing());
     }
     lines.look(Clock::now(), missing);
     backoff = std::min(backoff * 2, milliseconds(50));

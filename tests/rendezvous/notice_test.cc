@@ -297,6 +297,10 @@ TEST_F(ByFile, WhoWaitsForNobodyIsToldWhatToCheck) {
   expect_text(error, "rank 0 of 2 is missing (it has left no notice in " + path_ + ")");
   expect_text(error, "Was it started, with this path in init_method?");
   expect_text(error, "Do all hosts see one file at " + path_);
+  MeetingOptions named = options(300ms);
+  named.name = "other";
+  expect_text(thrown_by([&] { meet(rank_of(1, 2), named); }),
+              "Was it started, with this path in init_method and this name (\"other\")?");
   leave(from_elsewhere(address("127.0.0.1:1")));
   const Error stale = thrown_by([&] { meet(rank_of(1, 2), options(300ms)); });
   expect_text(stale, "the notice in " + path_ + " is of pid 1 (");
