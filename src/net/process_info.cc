@@ -86,8 +86,13 @@ bool has_ended(pid_t pid, std::uint64_t start_time) {
 }
 
 std::string own_host_name() {
-  char name[HOST_NAME_MAX + 1] = {};
-  return ::gethostname(name, HOST_NAME_MAX) == 0 ? name : "localhost";
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (::gethostname(name.data(), HOST_NAME_MAX) != 0 || name[0] == '\0') return "localhost";
+  std::string text = name.data();
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f) c = '?';
+  }
+  return text;
 }
 
 std::string pid_space() {

@@ -32,7 +32,7 @@ bool has_ended(pid_t pid, std::uint64_t start_time);
 /// Whether a signal or a debugger has stopped it.
 bool is_stopped(pid_t pid);
 
-/// As gethostname says; "localhost" where it does not.
+/// As gethostname says, with ? for what is in no word; "localhost" where it does not.
 std::string own_host_name();
 
 /// Where a pid and a start time mean what they mean here: boot id, pid name space and, where the

@@ -13,15 +13,6 @@ namespace {
 
 constexpr const char* kNowhere = "?";  // a word must stand there
 
-/// Without what would end the word.
-std::string word_of(std::string text) {
-  if (text.size() > 64) text.resize(64);
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f) c = '?';
-  }
-  return text.empty() ? kNowhere : text;
-}
-
 bool is_elsewhere(const Claim& a, const Claim& b) { return a.where != b.where || a.host != b.host; }
 
 }  // namespace
@@ -62,7 +53,7 @@ Claim claim_of_this_process(int world_size) {
     claim.start_time = stat->start_time;
   }
   claim.where = net::pid_space();
-  claim.host = word_of(net::own_host_name());
+  claim.host = net::own_host_name();
   claim.nonce = random_name();
   claim.program = net::program_of(claim.pid);
   return claim;

@@ -1,6 +1,7 @@
 // Descriptors, sockets, the poller, framing, processes.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include <random>
+#include <string_view>
 #include <thread>
 
 #include "net/entrance.h"
@@ -563,6 +565,23 @@ TEST(ProcessInfo, WhoHasEnded) {
   ::waitpid(child, nullptr, 0);
   EXPECT_TRUE(has_ended(child, began));
   EXPECT_TRUE(has_ended(child, 0));
+}
+
+TEST(ProcessInfo, TheNameOfAHostIsAWord) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    constexpr std::string_view kName = "of two\nlines";
+    if (::unshare(CLONE_NEWUTS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWUTS) != 0) ::_exit(77);
+    if (::sethostname(kName.data(), kName.size()) != 0) ::_exit(77);
+    if (own_host_name() != "of?two?lines") ::_exit(1);
+    if (::sethostname("", 0) != 0) ::_exit(77);
+    ::_exit(own_host_name() == "localhost" ? 0 : 2);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) GTEST_SKIP() << "no names of hosts of its own here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace
