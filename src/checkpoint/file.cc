@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -33,6 +34,11 @@ std::string end_of_links(std::string path) {
     path = (fs::path(path).parent_path() / target).string();
   }
   return path;
+}
+
+std::string random_digits() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
 }
 
 /// Writing beyond the limit of a file's size (ulimit -f) sends SIGXFSZ, which would end the
@@ -101,9 +107,10 @@ std::vector<std::byte> File::read(Extent extent) const {
 
 Draft::Draft(const std::string& path)
     : path_(end_of_links(path)),
-      // Of a thread's own: ranks that all save by mistake do not write into each other's.
-      draft_(fmt::format("{}.part-{}", path_, ::gettid())),
-      fd_(::open(draft_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666)) {
+      // Ranks that all save by mistake do not write into each other's, also in containers, which
+      // share the folder and have the same numbers of processes.
+      draft_(path_ + ".part-" + random_digits()),
+      fd_(::open(draft_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666)) {
   if (fd_ < 0) fail(errno);
   struct stat before {};
   if (::stat(path_.c_str(), &before) != 0) return;

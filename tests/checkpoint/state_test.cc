@@ -688,12 +688,18 @@ TEST(Files, WhatIsNoFileIsNotReplaced) {
     expect_says(refusal(kInvalid, [&] { write_state(folder / name, {}); }), {"is no file"});
   EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
   EXPECT_EQ(folder.listed().find(".part"), std::string::npos);
-  // Somebody else's link where the draft would be is not followed.
-  const std::string draft = folder / fmt::format("net.pt.part-{}", ::gettid());
-  std::filesystem::create_symlink(folder.write("victim", "old"), draft);
-  expect_says(refusal(ErrorCode::kSystem, [&] { write_state(folder / "net.pt", {}); }),
-              {"cannot be written"});
-  EXPECT_EQ(bytes_of(folder / "victim"), "old");
+}
+
+TEST(Files, OneThatSeveralWriteAtOnceIsWhole) {
+  const Folder folder;
+  Draft first(folder / "net.pt"), second(folder / "net.pt");
+  first.write("first");
+  second.write("2nd");
+  first.complete();
+  EXPECT_EQ(bytes_of(folder / "net.pt"), "first");
+  second.complete();
+  EXPECT_EQ(bytes_of(folder / "net.pt"), "2nd");
+  EXPECT_EQ(folder.listed(), "net.pt ");
 }
 
 }  // namespace
