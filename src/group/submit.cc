@@ -376,7 +376,7 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
   try {
     for (Request& message : messages) works.push_back(start(message));
   } catch (const Error&) {
-    end_unseen(works);  // the group has failed meanwhile, and theirs is the same failure
+    if (failed()) end_unseen(works);  // theirs is the same failure
     throw;
   }
   return works;
