@@ -96,11 +96,15 @@ std::string explain(const std::string& reason) {
 }
 
 /// A program may contain another version of a plugin's library (libtorch contains a Gloo, and
-/// exports it): the plugin must find its own first. The sanitizers forbid it.
-int own_symbols_first() noexcept {
-  for (const char* const sanitizer : {"__asan_init", "__tsan_init"}) {
-    if (dlsym(RTLD_DEFAULT, sanitizer) != nullptr) return 0;
-  }
+/// exports it): the plugin must find its own first. The sanitizers forbid it. And the handles of
+/// Open MPI are objects: a program that uses them has them in itself unless it is built with -fPIC,
+/// and those in the library are never initialised then.
+int own_symbols_first(const std::string& name) noexcept {
+  const auto is_in_program = [](const char* symbol) {
+    return dlsym(RTLD_DEFAULT, symbol) != nullptr;
+  };
+  if (is_in_program("__asan_init") || is_in_program("__tsan_init")) return 0;
+  if (name == "mpi_openmpi" && is_in_program("ompi_mpi_comm_world")) return 0;
   return RTLD_DEEPBIND;
 }
 
@@ -166,7 +170,8 @@ Plugin probe_plugin(const std::string& name, const std::vector<std::string>& fol
   if (const auto damage = damage_of(plugin.path)) {
     throw_unsupported(name, fmt::format("{} {}; install it again", plugin.path, *damage));
   }
-  void* const library = dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | own_symbols_first());
+  void* const library =
+      dlopen(plugin.path.c_str(), RTLD_NOW | RTLD_LOCAL | own_symbols_first(name));
   if (library == nullptr) {
     const char* const reason = dlerror();
     throw_unsupported(name, fmt::format("cannot load {}: {}", plugin.path,

@@ -402,6 +402,7 @@ void start_own_mpi(std::string& scenario) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, levels.at(level), &provided);
   if (provided != levels.at(level)) throw std::runtime_error("MPI gave another thread level");
+  MPI_Barrier(MPI_COMM_WORLD);  // an object of Open MPI's library
   if (level == "finalized") MPI_Finalize();
 }
 

@@ -176,6 +176,10 @@ TEST_P(MpiBackend, AnMpiOfTheProgramStaysItsOwn) {
   expect_ok(launch(mpi(), 2, "serialized/two_threads", {}, mpi().own_rank));
 }
 
+TEST_P(MpiBackend, AProgramThatIsLinkedWithMpiMayLeaveItToTutti) {
+  expect_ok(launch(mpi(), 2, "blocking,asynchronous,messages", {}, mpi().own_rank));
+}
+
 TEST_P(MpiBackend, BelowSerializedOnlyTheMainThreadMayCall) {
   for (const std::string level : {"single", "funneled"}) {
     expect_ok(launch(mpi(), 2, level + "/blocking", {}, mpi().own_rank));
