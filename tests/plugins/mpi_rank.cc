@@ -15,6 +15,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -315,6 +316,35 @@ void threads(ProcessGroup&) {
   throw std::runtime_error(failures[0] + " | " + failures[1]);
 }
 
+/// The world goes by its destructor.
+void leave(ProcessGroup& world) { const ProcessGroup gone = std::move(world); }
+
+std::optional<ProcessGroup> g_world;
+
+/// The world goes by its destructor after main, and after MPI_Finalize of a process that exits.
+void outlive_main(ProcessGroup& world) { g_world.emplace(std::move(world)); }
+
+#if defined(TUTTI_TEST_OWN_MPI)
+void finalize(ProcessGroup&) { MPI_Finalize(); }
+
+/// The program finalises MPI while messages are under way: once later ones have ended, both ends
+/// of these have begun.
+void finalize_pending(ProcessGroup& group) {
+  const int other = 1 - group.rank();
+  std::vector<int> sent(16 << 20, group.rank()), got(sent.size()), small(10'000), small_got(10'000);
+  Work receive = group.recv(got, other, async);
+  Work send = group.send(sent, other, async);
+  Work later_receive = group.recv(small_got, other, {.tag = 1}, async);
+  Work later_send = group.send(small, other, {.tag = 1}, async);
+  later_receive.wait();
+  later_send.wait();
+  MPI_Finalize();
+  receive.wait();
+  send.wait();
+  expect(got == std::vector<int>(got.size(), other), "a message under way at MPI_Finalize");
+}
+#endif
+
 // ---- the job
 
 const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
@@ -340,6 +370,12 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"user_abort", user_abort},
     {"threads", threads},
     {"nothing", [](ProcessGroup&) {}},
+    {"leave", leave},
+    {"outlive_main", outlive_main},
+#if defined(TUTTI_TEST_OWN_MPI)
+    {"finalize", finalize},
+    {"finalize_pending", finalize_pending},
+#endif
 };
 
 /// After a failure: the survivors make another group, which works.

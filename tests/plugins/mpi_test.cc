@@ -1,5 +1,6 @@
 // The backend "mpi": operations, failures and bad input, each over Open MPI and MPICH.
 #include <csignal>
+#include <map>
 
 #include "mpi_job.h"
 
@@ -144,6 +145,12 @@ TEST_P(MpiBackend, APeerThatOnlyTakesLongEndsNothing) {
   EXPECT_EQ(outcome.err.find("finali"), std::string::npos) << outcome.err;
 }
 
+TEST_P(MpiBackend, AWorldThatIsAGlobalObjectEndsByItsDestructor) {
+  const Outcome outcome = run(2, "blocking,outlive_main");
+  expect_ok(outcome);
+  EXPECT_NE(outcome.err.find("close the world before main ends"), std::string::npos) << outcome.err;
+}
+
 // ---- bad input
 
 TEST_P(MpiBackend, OutsideALauncherTheCommandIsShown) {
@@ -200,6 +207,48 @@ TEST_P(MpiBackend, AThreadThatMayNotCallEndsTheGroupOnAllRanks) {
 TEST_P(MpiBackend, AnMpiThatWasFinalisedIsRefused) {
   expect_records(launch(mpi(), 2, "finalized/nothing", {}, mpi().own_rank), "kUnsupported",
                  {"MPI_Finalize"});
+}
+
+TEST_P(MpiBackend, AWorldThatOutlivesMpiEndsByItsDestructor) {
+  for (const char* const level : {"single", "serialized", "multiple"}) {
+    const Outcome outcome =
+        launch(mpi(), 2, level + std::string("/blocking,finalize,leave"), {}, mpi().own_rank);
+    expect_ok(outcome);
+    EXPECT_NE(outcome.err.find("closing in the destructor: "), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("close the world before MPI_Finalize"), std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_P(MpiBackend, AWorldThatOutlivesMpiRefusesToClose) {
+  const Outcome outcome = launch(mpi(), 2, "single/blocking,finalize", {}, mpi().own_rank);
+  expect_records(outcome, "kInvalidArgument: ",
+                 {"close is not possible after MPI_Finalize; close the world before MPI_Finalize"});
+  EXPECT_EQ(outcome.codes, (std::vector{3, 3})) << outcome.err;
+}
+
+TEST_P(MpiBackend, AWorldThatOutlivesMpiRefusesOperations) {
+  const std::map<std::string, std::string> operations = {{"blocking", "all_reduce"},
+                                                         {"messages", ""},
+                                                         {"asynchronous", "all_reduce"},
+                                                         {"two_threads", "new_group"}};
+  for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
+    for (const auto& [scenario, operation] : operations) {
+      const Outcome outcome =
+          launch(mpi(), 2, "multiple/finalize," + scenario, {mode}, mpi().own_rank);
+      expect_records(outcome, "kInvalidArgument ", {operation + " is not possible after MPI_Fin"});
+      EXPECT_EQ(outcome.codes, (std::vector{3, 3})) << outcome.err;
+    }
+  }
+}
+
+TEST_P(MpiBackend, MpiFinalizeAwaitsMessagesUnderWay) {
+  for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
+    for (const char* const level : {"serialized", "multiple"}) {
+      expect_ok(
+          launch(mpi(), 2, level + std::string("/finalize_pending,leave"), {mode}, mpi().own_rank));
+    }
+  }
 }
 
 TEST_P(MpiBackend, TwoMpisInOneProcessAreRefused) {

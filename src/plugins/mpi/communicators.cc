@@ -102,7 +102,7 @@ std::shared_ptr<const RankMap> exchange_ranks(const GroupSpec& spec, Process& pr
 
 Communicators::Communicators(const GroupSpec& spec, const RankMap& map, Process& process)
     : process_(process) {
-  process.check_thread("making a group");
+  const Process::Inside inside(process, "new_group");
   std::vector<int> ranks;
   for (const int rank : spec.world_ranks) ranks.push_back(of_rank(map, rank));
   const auto lock = process.lock();

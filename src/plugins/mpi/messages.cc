@@ -10,11 +10,13 @@ namespace tutti::mpi {
 
 using Clock = Deadline::Clock;
 
-Message::Message(Request request, Calls& calls, std::shared_ptr<Gate> gate)
+Message::Message(Request request, Calls& calls, std::shared_ptr<Gate> gate,
+                 std::unique_ptr<Process::Inside> inside)
     : WorkState(std::move(request)),
       calls_(calls),
       gate_(std::move(gate)),
-      stall_(this->request().stall) {}
+      stall_(this->request().stall),
+      inside_(std::move(inside)) {}
 
 void Message::start(int tag, MPI_Comm comm) {
   const Request& message = request();
@@ -45,6 +47,7 @@ void Message::finish() {
   }
   copy_.reset();
   commitment_.reset();
+  inside_.reset();
   end();
 }
 
@@ -62,6 +65,7 @@ void Message::advance() noexcept {
     if (stall_.expired(Clock::now())) throw stalled(request());
   } catch (const Error& failure) {
     leave_to_mpi();
+    inside_.reset();
     end(failure);
   }
 }

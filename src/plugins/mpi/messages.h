@@ -15,7 +15,8 @@ namespace tutti::mpi {
 
 class Message final : public WorkState {
  public:
-  Message(Request request, Calls& calls, std::shared_ptr<Gate> gate);
+  Message(Request request, Calls& calls, std::shared_ptr<Gate> gate,
+          std::unique_ptr<Process::Inside> inside);
   ~Message() override { leave_to_mpi(); }
 
   /// Hands it to MPI.
@@ -34,7 +35,8 @@ class Message final : public WorkState {
   const std::shared_ptr<Gate> gate_;
   std::mutex mutex_;
   Deadline stall_;
-  std::unique_ptr<std::byte[]> copy_;  // tested calls: what MPI sees instead of the buffer
+  std::unique_ptr<std::byte[]> copy_;        // tested calls: what MPI sees instead of the buffer
+  std::unique_ptr<Process::Inside> inside_;  // until it ends
   std::unique_ptr<Gate::Commitment> commitment_;  // blocking ones: MPI has the buffer itself
   std::vector<MPI_Request> pending_;
 };

@@ -96,17 +96,17 @@ Support MpiBackend::supports(const OpKey& key) const {
 }
 
 void MpiBackend::run(const Request& request) {
-  process_.check_thread(name_of(request.op).data());
+  const Process::Inside inside(process_, name_of(request.op).data());
   if (calls_.tested()) return collectives_.run(request);
   const Gate::Commitment commitment(*gate_, name_of(request.op).data());
   collectives_.run(request);
 }
 
 Work MpiBackend::start(Request request) {
-  process_.check_thread("a message");
+  auto inside = std::make_unique<Process::Inside>(process_, name_of(request.op).data());
   const auto tag =
       static_cast<int>(request.message.number % static_cast<std::uint64_t>(process_.last_tag()));
-  auto message = std::make_shared<Message>(std::move(request), calls_, gate_);
+  auto message = std::make_shared<Message>(std::move(request), calls_, gate_, std::move(inside));
   message->start(tag, communicators_.messages());
   return Work(std::move(message));
 }
@@ -118,7 +118,7 @@ Memory MpiBackend::allocate(std::size_t byte_count) {
 /// The group has ended what was under way.
 void MpiBackend::close(Deadline) {
   gate_->check();
-  process_.check_thread("close");
+  const Process::Inside inside(process_, "close");
   communicators_.free();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <thread>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -98,6 +99,7 @@ Process::Process(const ProcessOptions& options) : ending_(options.grace) {
     start(options.outlives);
   }
   check_thread("init_process_group");
+  hear_of_finalize();
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_size_), "MPI_Comm_size");
   int* last_tag = nullptr;
@@ -113,6 +115,7 @@ Process::Process(const ProcessOptions& options) : ending_(options.grace) {
 }
 
 void Process::start(bool outlives) {
+  is_ours_ = true;
   make_symbols_global();
   if (outlives) avoid_copies_from_the_dead();
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level_), "MPI_Init_thread");
@@ -120,11 +123,44 @@ void Process::start(bool outlives) {
   ::on_exit([](int exit_code, void* self) { static_cast<Process*>(self)->leave(exit_code); }, this);
 }
 
+/// MPI_Finalize begins with the attributes of MPI_COMM_SELF, when all of MPI is still there for
+/// what threads have under way.
+void Process::hear_of_finalize() {
+  const auto finalize = [](MPI_Comm, int, void* self, void*) {
+    Process& process = *static_cast<Process*>(self);
+    process.finalized_.store(true);
+    while (process.inside_.load() > 0) std::this_thread::yield();
+    return MPI_SUCCESS;
+  };
+  int key = MPI_KEYVAL_INVALID;
+  check(MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, finalize, &key, nullptr),
+        "MPI_Comm_create_keyval");
+  check(MPI_Comm_set_attr(MPI_COMM_SELF, key, this), "MPI_Comm_set_attr");
+}
+
+Process::Inside::Inside(Process& process, const char* what) : process_(process) {
+  process.inside_.fetch_add(1);
+  try {
+    process.check_not_finalized(what);
+    process.check_thread(what);
+  } catch (...) {
+    process.inside_.fetch_sub(1);
+    throw;
+  }
+}
+
 void Process::leave(int exit_code) noexcept {
-  int is_finalized = 0;
-  MPI_Finalized(&is_finalized);
   const bool is_child = ::getpid() != ending_.own().pid;  // forked from us: MPI is not its
-  if (is_finalized == 0 && !is_child && !failed_.load()) ending_.leave(exit_code);
+  if (!finalized_.load() && !is_child && !failed_.load()) ending_.leave(exit_code);
+}
+
+void Process::check_not_finalized(const char* what) const {
+  if (!finalized_.load()) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format(
+          "backend \"mpi\": {} is not possible after MPI_Finalize; close the world before {}", what,
+          is_ours_ ? "main ends" : "MPI_Finalize"));
 }
 
 void Process::check_thread(const char* what) const {

@@ -1,9 +1,9 @@
 // MPI itself, of which a process has one: starting it, what it allows, ending it.
 //
 // Where the program has initialised MPI, it stays the program's: we take the thread level that it
-// asked for and never finalise. Else we ask for MPI_THREAD_MULTIPLE, and finalise when the process
-// exits (ending.h): MPI starts once, and a second world must find it alive. After a failure nobody
-// finalises: MPI would wait for the dead.
+// asked for and never finalise; its MPI_Finalize is the end of what worlds can do with MPI. Else we
+// ask for MPI_THREAD_MULTIPLE, and finalise when the process exits (ending.h): MPI starts once, and
+// a second world must find it alive. After a failure nobody finalises: MPI would wait for the dead.
 #pragma once
 
 #include <mpi.h>
@@ -39,6 +39,17 @@ class Process {
   /// Throws kUnsupported if MPI does not allow the calling thread to call it: below SERIALIZED only
   /// the thread that has initialised it may.
   void check_thread(const char* what) const;
+  /// While it lives, something is under way in MPI, for which MPI_Finalize waits. Throws
+  /// kInvalidArgument if the program has called that, and what check_thread throws.
+  class Inside {
+   public:
+    Inside(Process& process, const char* what);
+    Inside(const Inside&) = delete;
+    ~Inside() { process_.inside_.fetch_sub(1); }
+
+   private:
+    Process& process_;
+  };
   /// MPI allows one call at a time (SERIALIZED): none of ours may block, and each takes this lock.
   bool is_serialized() const noexcept { return level_ == MPI_THREAD_SERIALIZED; }
   std::unique_lock<std::mutex> lock() {
@@ -57,9 +68,12 @@ class Process {
  private:
   explicit Process(const ProcessOptions& options);
   void start(bool outlives);
+  void hear_of_finalize();
+  void check_not_finalized(const char* what) const;
   void leave(int exit_code) noexcept;
 
   Ending ending_;
+  bool is_ours_ = false;  // started by us, not by the program
   int level_ = MPI_THREAD_SINGLE;
   int rank_ = 0;
   int world_size_ = 1;
@@ -67,6 +81,8 @@ class Process {
   MPI_Op operations_[4];  // by ReduceOp::Kind
   std::mutex one_call_;
   std::atomic<bool> failed_{false};
+  std::atomic<bool> finalized_{false};  // MPI_Finalize has begun
+  std::atomic<int> inside_{0};
 };
 
 /// "Open MPI v4.1.4"; may be asked before MPI is initialised.
