@@ -129,7 +129,7 @@ void Process::hear_of_finalize() {
   const auto finalize = [](MPI_Comm, int, void* self, void*) {
     Process& process = *static_cast<Process*>(self);
     process.finalized_.store(true);
-    while (process.inside_.load() > 0) std::this_thread::yield();
+    while (process.inside_.load() > 0 && !process.failed_.load()) std::this_thread::yield();
     return MPI_SUCCESS;
   };
   int key = MPI_KEYVAL_INVALID;
