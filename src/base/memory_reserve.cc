@@ -1,7 +1,10 @@
 #include "base/memory_reserve.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
+
+#include "base/wait.h"
 
 namespace tutti {
 
@@ -22,5 +25,11 @@ void hold_memory_reserve() noexcept {
 }
 
 void give_back_memory_reserve() noexcept { std::free(reserve.exchange(nullptr)); }
+
+void pause_for_memory() noexcept {
+  constexpr std::chrono::milliseconds kPause{20};
+  Doorbell nobody;
+  wait_until(nobody, Deadline::Clock::now() + kPause, [] { return false; });
+}
 
 }  // namespace tutti

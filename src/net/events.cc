@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/memory_reserve.h"
 #include "net/system_error.h"
 
 namespace tutti::net {
@@ -34,13 +35,13 @@ Events::Events() : epoll_(make_epoll()) {
 }
 
 std::unique_ptr<Events::Watched> Events::watch(int fd, Call call) {
+  std::unique_ptr<Watched> watched;  // its destructor takes the lock, also where this throws
   const std::lock_guard lock(mutex_);
-  const std::uint64_t id = ++last_id_;
-  epoll_event event{.events = EPOLLONESHOT, .data = {.u64 = id}};
+  watched.reset(new Watched(*this, ++last_id_, fd, std::move(call)));
+  watched_.emplace(watched->id_, watched.get());
+  epoll_event event{.events = EPOLLONESHOT, .data = {.u64 = watched->id_}};
   if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
     throw system_error("cannot watch a socket", errno);
-  std::unique_ptr<Watched> watched(new Watched(*this, id, fd, std::move(call)));
-  watched_.emplace(id, watched.get());
   return watched;
 }
 
@@ -63,11 +64,11 @@ bool Events::Watched::arm(Want want) noexcept {
   return true;
 }
 
-void Events::post(Call call) {
-  {
+void Events::post(Call call) noexcept {
+  until_done([&] {
     const std::lock_guard lock(mutex_);
     posted_.push_back(std::move(call));
-  }
+  });
   wakeup_.signal();
 }
 

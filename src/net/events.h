@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/memory_reserve.h"
 #include "net/fd.h"
 #include "net/poller.h"
 #include "tutti/types.h"
@@ -56,12 +57,17 @@ class Events {
   /// `fd` must stay open for as long. Throws kSystem.
   std::unique_ptr<Watched> watch(int fd, Call call);
 
-  /// Calls soon, in the order of posting. Any thread, signal handlers excepted.
-  void post(Call call);
+  /// Calls soon, in the order of posting. Any thread, signal handlers excepted. Where there is no
+  /// memory it waits for some.
+  void post(Call call) noexcept;
   /// Destroys `gone` when the call that now runs is over: it may be the one that runs it.
   template <class T>
-  void discard(std::unique_ptr<T> gone) {
-    post([gone = std::shared_ptr<T>(std::move(gone))] {});
+  void discard(std::unique_ptr<T> gone) noexcept {
+    std::shared_ptr<T> kept;
+    until_done([&] {
+      if (gone) kept = std::move(gone);
+      post([kept] {});
+    });
   }
   /// Runs what is due; returns when something was, or the time has come. One thread. What a call
   /// throws is thrown once all that are due have run.
