@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "base/rank_thread.h"
 #include "base/stderr_lines.h"
+#include "base/undying.h"
 #include "base/wait.h"
 
 namespace tutti {
@@ -33,10 +34,8 @@ struct Sink {
 /// How long a line waits for room in a process where nobody else would write it later.
 constexpr std::chrono::milliseconds kPatience{100};
 
-Sink& sink() {
-  static auto* const the_sink = new Sink;  // outlives every static destructor that logs
-  return *the_sink;
-}
+/// Static destructors may log.
+Sink& sink() { return undying<Sink>(); }
 
 LogLevel current_threshold() noexcept {
   int level = threshold.load(std::memory_order_relaxed);

@@ -1,9 +1,12 @@
 // What the control thread does, and how the others have it do something.
 #include <pthread.h>
 
+#include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "control/board/board.h"
 #include "control/process.h"
 
@@ -25,11 +28,12 @@ void Process::loop() noexcept {
     Doorbell* bell;
     {
       const std::lock_guard lock(mutex_);
-      tasks.swap(tasks_);
+      if (tasks.empty()) tasks.swap(tasks_);
       if (tasks.empty() && stopping_) break;
     }
-    for (auto& task : tasks) task();
-    tasks.clear();
+    const auto without_memory = std::find_if_not(
+        tasks.begin(), tasks.end(), [](const auto& task) { return with_reserve(task); });
+    tasks.erase(tasks.begin(), without_memory);
     {
       const std::lock_guard lock(mutex_);
       choose_bell();
@@ -37,7 +41,7 @@ void Process::loop() noexcept {
     }
     const std::uint32_t rung = bell->rings.load();
     auto now = Deadline::Clock::now();
-    auto next = watched_.empty() ? now + std::chrono::hours(1) : now + kTick;
+    auto next = watched_.empty() && tasks.empty() ? now + std::chrono::hours(1) : now + kTick;
     for (Watched* watched : watched_) watched->tick(now, &next);
     flush_log();
     wait_until(*bell, next, [&] { return posted_.load() != posted || bell->rings.load() != rung; });
@@ -77,18 +81,25 @@ void Process::run(std::function<void()> task) {
   struct Done {
     std::atomic<bool> flag{false};
     Doorbell bell;
+    std::exception_ptr thrown;
   };
   auto done = std::make_shared<Done>();
   post([done, task = std::move(task)] {
-    task();
+    try {
+      task();
+    } catch (...) {
+      done->thrown = std::current_exception();
+    }
     done->flag.store(true);
     ring(done->bell);
   });
   wait_until(done->bell, Deadline::Clock::time_point::max(), [&] { return done->flag.load(); });
+  if (done->thrown) std::rethrow_exception(std::exchange(done->thrown, nullptr));
 }
 
 void Process::watch(Watched& watched, const std::function<bool()>& task) {
   run([&] {
+    watched_.reserve(watched_.size() + 1);  // before the mark is taken
     if (!task()) return;
     watched_.push_back(&watched);
     if (watched_.front()->board() == watched.board())
@@ -96,8 +107,8 @@ void Process::watch(Watched& watched, const std::function<bool()>& task) {
   });
 }
 
-void Process::unwatch(Watched& watched, const std::function<void()>& task) {
-  run([&] {
+void Process::unwatch(Watched& watched, const std::function<void()>& task) noexcept {
+  const auto end = [&] {
     std::erase(watched_, &watched);
     {
       // Off the bell before its board can be unmapped.
@@ -105,7 +116,8 @@ void Process::unwatch(Watched& watched, const std::function<void()>& task) {
       choose_bell();
     }
     task();
-  });
+  };
+  until_done([&] { run(end); });
 }
 
 }  // namespace tutti::control

@@ -196,7 +196,7 @@ Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
   return Asks::yes;
 }
 
-std::size_t Host::State::count_failed(const Verdict& verdict) const noexcept {
+std::size_t Host::State::count_failed(const Verdict& verdict) const {
   const auto all = all_memberships();
   const auto has_failed = [&](GroupId group) {
     const auto is_here = [&](const auto& membership) {
@@ -221,7 +221,7 @@ bool Host::State::concerns(const EndedGroups& groups, const DeadlockClock& clock
   });
 }
 
-void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
+void Host::State::look_for_deadlocks(Clock::time_point now) try {
   if (deadlock == Deadlock::off || now < next_deadlock_look) return;
   next_deadlock_look = now + kDeadlockLook;
   // Who does not wait is in no knot, and need not read what the others show.
@@ -250,6 +250,9 @@ void Host::State::look_for_deadlocks(Clock::time_point now) noexcept {
            still_stands(deadlock_clock, wait_facts(Asks::no));
   });
   if (!stood) deadlock_clock = {};  // what is left of it is a knot that is seen first from now on
+} catch (const std::bad_alloc&) {
+  deadlock_clock = {};  // part of a look is none
+  throw;
 }
 
 }  // namespace tutti::control

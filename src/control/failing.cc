@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "control/host_state.h"
 #include "control/judge/standing.h"
 #include "control/untold.h"
@@ -14,8 +15,11 @@ namespace tutti::control {
 void Membership::State::fail(Cause cause, const std::vector<GroupId>& with) noexcept {
   if (Process::forked()) return;
   const auto self = shared_from_this();  // a callback may destroy the group and its world at once
-  Verdict verdict{
-      .code = cause.code, .groups = {id}, .text = std::move(cause.text), .finder = host->rank};
+  until_done([&] { enter(cause, with); });
+}
+
+void Membership::State::enter(const Cause& cause, const std::vector<GroupId>& with) {
+  Verdict verdict{.code = cause.code, .groups = {id}, .text = cause.text, .finder = host->rank};
   verdict.groups.insert(verdict.groups.end(), with.begin(), with.end());
   for (const int member : cause.culprits)
     if (member >= 0 && member < size()) verdict.culprits.push_back(members.world_rank_of(member));
@@ -35,15 +39,17 @@ void Membership::State::fail(Cause cause, const std::vector<GroupId>& with) noex
 
 void Membership::State::fail(const Finding& finding, const Request* request) noexcept {
   const auto* const otherwise = std::get_if<AskedOtherwise>(&finding.what);
-  fail({finding.code, words_of(finding, request), finding.culprits, {}},
-       otherwise != nullptr ? otherwise->groups : std::vector<GroupId>());
+  until_done([&] {
+    fail({finding.code, words_of(finding, request), finding.culprits, {}},
+         otherwise != nullptr ? otherwise->groups : std::vector<GroupId>());
+  });
 }
 
-void Membership::State::fail_by(const Verdict& verdict) noexcept {
+void Membership::State::fail_by(const Verdict& verdict) {
   settle({verdict.code, verdict.text, members.members_of(verdict.culprits), {}});
 }
 
-void Membership::State::settle(Cause cause) noexcept {
+void Membership::State::settle(Cause cause) {
   std::vector<WorldRank> culprits;
   for (const int member : cause.culprits) culprits.push_back(members.world_rank_of(member));
   {
@@ -51,7 +57,6 @@ void Membership::State::settle(Cause cause) noexcept {
     const std::lock_guard lock(mutex);
     if (first_cause) return;
     if (cause.host.empty()) cause.host = host_of_first(cause.culprits);
-    first_cause = cause;
     Untold::of_process().add({.group = id,
                               .rank = rank,
                               .of = host->rank,
@@ -63,12 +68,15 @@ void Membership::State::settle(Cause cause) noexcept {
     // On the board first: whoever finds that this rank has gone away must also find why.
     host->own.publish_failure(line, cause.code, culprits);
     if (comes_too_late(members.read(), cause.code)) Untold::of_process().keep(id, rank);
+    host->process->post([self = shared_from_this(), due = std::make_shared<PendingCallback>()] {
+      self->announce();
+    });
+    // Last: where there was no memory for what comes before, all of it is done again.
+    first_cause = std::move(cause);
     std::uint64_t running = kRunning;
     abort_word.compare_exchange_strong(running, kFailed);
   }
   ring(host->own.bell());
-  host->process->post(
-      [self = shared_from_this(), due = std::make_shared<PendingCallback>()] { self->announce(); });
 }
 
 void Membership::State::await_cause() noexcept {
@@ -91,11 +99,13 @@ void Membership::State::await_cause() noexcept {
   };
   Awaiting awaiting(*this);
   if (wait(waiter, awaiting, [] { return false; }) != WaitResult::gave_up) return;
-  settle({ErrorCode::kInternal,
-          "this host's relay has entered no cause into the log of verdicts for 20 s; the status "
-          "board shows what its ranks do",
-          {rank},
-          {}});
+  until_done([&] {
+    settle({ErrorCode::kInternal,
+            "this host's relay has entered no cause into the log of verdicts for 20 s; the status "
+            "board shows what its ranks do",
+            {rank},
+            {}});
+  });
 }
 
 Clock::time_point Membership::State::known_as_of(int member) const noexcept {
@@ -156,7 +166,8 @@ std::string Membership::State::ask_what_they_do(const std::vector<int>& about,
   return {};
 }
 
-void Membership::State::announce() noexcept {
+void Membership::State::announce() {
+  const Error error = make_error(nullptr);  // first: it may have to be tried again
   std::vector<std::function<void(const Error&)>> due;
   bool first = false;
   {
@@ -164,13 +175,14 @@ void Membership::State::announce() noexcept {
     first = !std::exchange(announced, true);
     due.swap(callbacks);
   }
-  const Error error = make_error(nullptr);
   // The program first: a line may have to wait for whoever reads it.
   for (auto& callback : due) {
     try {
       callback(error);
     } catch (const std::exception& thrown) {
-      log(LogLevel::error, fmt::format("a failure callback threw: {}", thrown.what()));
+      with_reserve([&] {
+        log(LogLevel::error, fmt::format("a failure callback threw: {}", thrown.what()));
+      });
     } catch (...) {
       log(LogLevel::error, "a failure callback threw something that is not an exception");
     }
@@ -178,8 +190,7 @@ void Membership::State::announce() noexcept {
   if (first) log(LogLevel::error, error.what());
 }
 
-void Membership::State::peers_lost(const std::set<WorldRank>& lost,
-                                   const std::string& why) noexcept {
+void Membership::State::peers_lost(const std::set<WorldRank>& lost, const std::string& why) {
   std::vector<int> concerned;
   for (int member = 0; member < size(); ++member)
     if (lost.contains(members.world_rank_of(member))) concerned.push_back(member);
@@ -187,7 +198,7 @@ void Membership::State::peers_lost(const std::set<WorldRank>& lost,
 }
 
 void Membership::State::members_lost(const GroupFacts& facts, const std::vector<int>& lost,
-                                     const std::string& why) noexcept {
+                                     const std::string& why) {
   if (has_compared(facts.does(facts.rank).state)) return;  // this rank has left, and needs nobody
   Cause cause;
   cause.code = ErrorCode::kPeerLost;
@@ -202,17 +213,21 @@ void Membership::State::members_lost(const GroupFacts& facts, const std::vector<
 
 bool Membership::State::adopt_failure() noexcept {
   const std::lock_guard lock(host->log_mutex);
-  host->apply_new_entries();
-  return abort_word.load() != kRunning || adopt_missed();
+  // Where there is no memory for it, it is asked again.
+  with_reserve([this] {
+    host->apply_new_entries();
+    if (abort_word.load() == kRunning) adopt_missed();
+  });
+  return abort_word.load() != kRunning;
 }
 
-bool Membership::State::adopt_missed() noexcept {
+bool Membership::State::adopt_missed() {
   if (!host->has_missed_entries.load() || !members.shows_failure()) return false;
   host->apply_new_entries();  // what a line shows was entered before: the log says more, if it can
   return abort_word.load() != kRunning || adopt_from_lines();
 }
 
-bool Membership::State::adopt_from_lines() noexcept {
+bool Membership::State::adopt_from_lines() {
   if (!members.shows_failure()) return false;
   const GroupFacts facts = members.read();
   const std::optional<Told> told = find_failure(facts);
@@ -235,7 +250,7 @@ bool Membership::State::has_failed() noexcept {
   return abort_word.load() != kRunning || adopt_failure();
 }
 
-void Membership::State::adopt_parent(State& parent) noexcept {
+void Membership::State::adopt_parent(State& parent) {
   const std::optional<Cause> failure = [&] {
     const std::lock_guard lock(parent.mutex);
     return parent.first_cause;

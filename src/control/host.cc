@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/rank_list.h"
 #include "control/board/describe.h"
 #include "control/board/words.h"
@@ -86,34 +87,39 @@ void Host::State::rouse_others() noexcept { control::rouse_others(shared, own.in
 
 // ---- deaths and verdicts -------------------------------------------------------------------
 
+// Each part can be begun anew, and is at the next tick where it finds no memory.
 void Host::State::tick(Clock::time_point now, Clock::time_point* next) noexcept {
-  look_for_deaths(now);
+  with_reserve([&] { look_for_deaths(now); });
   apply_log();
-  decide(now, next);
-  if (relay) {
-    show_wish();
-    relay->tick(now, next);
-    hear_while_held_up();
-    settle_what_is_held_up(now, next);
-  }
-  look_for_deadlocks(now);
+  with_reserve([&] { decide(now, next); });
+  if (relay) speak_with_hosts(now, next);
+  with_reserve([&] { look_for_deadlocks(now); });
   if (!has_missed_entries.load()) return;
-  for (const auto& membership : all_memberships())
-    if (membership->abort_word.load() == kRunning) membership->adopt_failure();
+  with_reserve([&] {
+    for (const auto& membership : all_memberships())
+      if (membership->abort_word.load() == kRunning) membership->adopt_failure();
+  });
 }
 
-void Host::State::look_for_deaths(Clock::time_point now) noexcept {
+void Host::State::speak_with_hosts(Clock::time_point now, Clock::time_point* next) noexcept {
+  with_reserve([&] { show_wish(); });
+  relay->tick(now, next);
+  with_reserve([&] { hear_while_held_up(); });
+  with_reserve([&] { settle_what_is_held_up(now, next); });
+}
+
+void Host::State::look_for_deaths(Clock::time_point now) {
   for (const SlotIndex slot : shared.slots()) {
     if (slot == own.index() || ended.contains(slot) || !shared.has_died(slot)) continue;
-    ended.insert(slot);
     const WorldRank dead = roster.rank_in(slot);
-    if (has_left(shared, slot) || is_lost(dead)) continue;  // no loss: nobody needed it any more
-    if (undecided.empty()) first_death = now;
-    undecided.insert(dead);
+    const bool is_loss = !has_left(shared, slot) && !is_lost(dead);  // else nobody needed it
+    if (is_loss && undecided.empty()) first_death = now;
+    if (is_loss) undecided.insert(dead);
+    ended.insert(slot);  // last: whom it holds is looked at no more
   }
 }
 
-void Host::State::decide(Clock::time_point now, Clock::time_point* next) noexcept {
+void Host::State::decide(Clock::time_point now, Clock::time_point* next) {
   std::erase_if(undecided, [this](WorldRank dead) { return is_lost(dead); });
   if (undecided.empty()) return;
   std::vector<RankFacts> ranks;
@@ -270,10 +276,10 @@ Host::~Host() {
   state_->rouse_others();
   if (state_->remote == nullptr) return;
   std::set<WorldRank> lost;
-  {
+  until_done([&] {
     const std::lock_guard lock(state_->mutex);
     lost = state_->lost;
-  }
+  });
   state_->remote->leave(lost);  // which waits for other hosts
 }
 

@@ -52,8 +52,10 @@ struct Host::State final : Watched {
   SlotIndex slot_index() const noexcept override { return own.index(); }
   void sleep_at(SlotIndex slot) noexcept override { own.sleeps_at(slot); }
 
-  void look_for_deaths(Deadline::Clock::time_point now) noexcept;
-  void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next) noexcept;
+  void look_for_deaths(Deadline::Clock::time_point now);
+  void decide(Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
+  void speak_with_hosts(Deadline::Clock::time_point now,
+                        Deadline::Clock::time_point* next) noexcept;
   void rouse_others() noexcept;
   bool is_lost(WorldRank of) const noexcept;
   std::vector<std::shared_ptr<Membership::State>> all_memberships() const;
@@ -64,38 +66,36 @@ struct Host::State final : Watched {
   /// Enters what `verdict()` returns into the log and applies it. It is asked whenever all entries
   /// so far are applied; nothing: they have settled it. False: they have.
   /// With other hosts: it becomes a wish of this rank, and false is returned.
-  bool enter(const std::function<std::optional<Verdict>()>& verdict) noexcept;
+  bool enter(const std::function<std::optional<Verdict>()>& verdict);
   /// The same for a verdict on more groups than an entry holds: one after the other, if it stands
   /// before the first. False: that is settled already.
-  bool enter_parts(const Verdict& verdict, const std::function<bool()>& stands) noexcept;
+  bool enter_parts(const Verdict& verdict, const std::function<bool()>& stands);
   /// On the control thread: shows the relay of the host what this rank wishes.
-  void show_wish() noexcept;
+  void show_wish();
   struct Wish {
     Verdict verdict;
     bool is_own;              ///< it concerns this rank
     Clock::time_point until;  ///< else, once it is shown
   };
-  bool is_settled(const Wish& wish) const noexcept;     // log_mutex
-  bool was_chosen(const Verdict& wish) const noexcept;  // log_mutex
+  bool is_settled(const Wish& wish) const;     // log_mutex
+  bool was_chosen(const Verdict& wish) const;  // log_mutex
   /// On the control thread: what the relay says while other hosts hold up the next entry.
-  void hear_while_held_up() noexcept;
+  void hear_while_held_up();
   /// On the control thread: a failure that a rank of this host has wished for long counts for its
   /// ranks before it is entered.
-  void settle_what_is_held_up(Deadline::Clock::time_point now,
-                              Deadline::Clock::time_point* next) noexcept;
+  void settle_what_is_held_up(Deadline::Clock::time_point now, Deadline::Clock::time_point* next);
   /// From now on `membership` is told of verdicts; those that it has missed it is told at once.
   void tell_from_now_on(const std::shared_ptr<Membership::State>& membership);
   /// Of a group that this rank has not begun to make.
   bool has_failed(GroupId group) noexcept;
   /// Whether it has failed since its ranks and those of one of `asked` each awaited the other.
   bool was_disputed(GroupId group, std::span<const GroupId> asked) noexcept;
-  void wish(const Verdict& verdict);            // log_mutex
-  void apply_new_entries() noexcept;            // log_mutex
-  void apply(const Verdict& verdict) noexcept;  // log_mutex
-  void remember(const Verdict& verdict);        // log_mutex
-  void apply_loss(const std::vector<WorldRank>& culprits,
-                  const std::string& why) noexcept;  // log_mutex
-  void catch_up() noexcept;                          // log_mutex
+  void wish(const Verdict& verdict);      // log_mutex
+  void apply_new_entries();               // log_mutex; what finds no memory is applied later on
+  void apply(const Verdict& verdict);     // log_mutex
+  void remember(const Verdict& verdict);  // log_mutex
+  void apply_loss(const std::vector<WorldRank>& culprits, const std::string& why);  // log_mutex
+  void catch_up();                                                                  // log_mutex
 
   // ---- deadlocks.cc
   /// Shows the others that the calling thread, and so the program, waits. False: it may not be the
@@ -103,7 +103,7 @@ struct Host::State final : Watched {
   bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts,
                  Deadline::Clock::time_point now);
   void take_back_wait() noexcept;
-  void look_for_deadlocks(Deadline::Clock::time_point now) noexcept;  // control thread
+  void look_for_deadlocks(Deadline::Clock::time_point now);  // control thread
   /// What entries of the log have ended: members that waited there, or whose handlers of that
   /// failure run, may go on, and may not have shown it yet.
   struct EndedGroups {
@@ -112,7 +112,7 @@ struct Host::State final : Watched {
   };
   bool concerns(const EndedGroups& groups, const DeadlockClock& clock) const noexcept;
   /// How many of its groups have failed.
-  std::size_t count_failed(const Verdict& verdict) const noexcept;  // log_mutex
+  std::size_t count_failed(const Verdict& verdict) const;  // log_mutex
   bool has_sent() const;
   enum class Asks : std::uint8_t { no, yes };
   /// By rank. Control thread; so are the next three.
@@ -176,6 +176,7 @@ struct Host::State final : Watched {
   std::mutex log_mutex;                         ///< before `mutex`, where both are taken
   BoardLog log;                                 // log_mutex
   std::uint64_t next_entry = 1;                 // log_mutex
+  bool has_to_catch_up = false;                 // log_mutex; with what it has missed
   std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
   EndedGroups ended_groups;                     // log_mutex; since the last look for deadlocks
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
@@ -233,26 +234,26 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void fail(Cause cause, const std::vector<GroupId>& with = {}) noexcept;
   /// The same for a judge's finding; `request`: the operation it is about, or null.
   void fail(const Finding& finding, const Request* request) noexcept;
+  void enter(const Cause& cause, const std::vector<GroupId>& with);
   /// The verdict on this group is in the log.
-  void fail_by(const Verdict& verdict) noexcept;
+  void fail_by(const Verdict& verdict);
   /// What the group has failed with, for the threads of this rank and on the own line. The first
   /// cause counts.
-  void settle(Cause cause) noexcept;
+  void settle(Cause cause);
   /// Takes over what others have found. False: the group has not failed.
   bool adopt_failure() noexcept;
   /// The same for who has applied the log; log_mutex.
-  bool adopt_missed() noexcept;
+  bool adopt_missed();
   /// The same from a member whose line says so; log_mutex.
-  bool adopt_from_lines() noexcept;
+  bool adopt_from_lines();
   /// A group that is being made ends with the one that was asked for it.
-  void adopt_parent(State& parent) noexcept;
+  void adopt_parent(State& parent);
   /// Whether the group has failed, here or elsewhere.
   bool has_failed() noexcept;
   /// On the control thread, after a verdict. Who had said goodbye to this group is no loss for it.
   /// `why`: see Verdict::text.
-  void peers_lost(const std::set<WorldRank>& lost, const std::string& why) noexcept;
-  void members_lost(const GroupFacts& facts, const std::vector<int>& lost,
-                    const std::string& why) noexcept;
+  void peers_lost(const std::set<WorldRank>& lost, const std::string& why);
+  void members_lost(const GroupFacts& facts, const std::vector<int>& lost, const std::string& why);
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
   /// Of members on other hosts: until it is known what they do now, for kAnswersSoon at most. What
@@ -266,7 +267,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   /// Whether it has been asked in vain, and has said nothing since.
   bool is_silent(int member) const noexcept;
   void note_silent(int member, Clock::time_point since);
-  void announce() noexcept;
+  void announce();
   Error make_error(const Request* request) const;
   /// The same of a call of `close`.
   Error close_error(const Where& where) const;

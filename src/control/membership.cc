@@ -56,7 +56,8 @@ Membership::~Membership() {
   }
   State& state = *state_;
   // Before others can see that this rank has gone, and make room themselves.
-  const std::set<int> have_come = state.have_come();
+  std::set<int> have_come;
+  until_done([&] { have_come = state.have_come(); });
   if (!has_left(state.line.state())) state.line.say_goodbye();
   state.line.set_state(gone_after(state.line.state()));
   notify_all();
@@ -70,11 +71,14 @@ Membership::~Membership() {
     std::erase(state.host->memberships, state_);
   }
   // Callbacks that are under way or due belong to this life.
-  if (!state.host->process->on_control_thread()) state.host->process->run([] {});
+  if (!state.host->process->on_control_thread())
+    until_done([&] { state.host->process->run([] {}); });
   if (state.no_place) return;
   const std::lock_guard lock(state.host->mutex);
-  state.host->closed_lines.push_back(
-      {state.line, state.id, state.members.world_ranks(), state.rank, have_come});
+  until_done([&] {
+    state.host->closed_lines.push_back(
+        {state.line, state.id, state.members.world_ranks(), state.rank, have_come});
+  });
 }
 
 int Membership::rank() const noexcept { return state_->rank; }
@@ -164,25 +168,28 @@ void Membership::fail_with_thrown() noexcept {
   const auto of_this_rank = [rank = rank()](const char* what) {
     return fmt::format("rank {}: {}", rank, what);
   };
-  try {
-    throw;
-  } catch (const Error& error) {
-    const std::vector<int>& culprits = error.context().culprits;
-    if (culprits.empty()) {
-      fail({error.code(), of_this_rank(error.what()), {rank()}, {}});
-    } else {
-      fail({error.code(), error.what(), culprits, {}});
+  const auto fail_with_it = [&] {
+    try {
+      throw;
+    } catch (const Error& error) {
+      const std::vector<int>& culprits = error.context().culprits;
+      if (culprits.empty()) {
+        fail({error.code(), of_this_rank(error.what()), {rank()}, {}});
+      } else {
+        fail({error.code(), error.what(), culprits, {}});
+      }
+    } catch (const std::bad_alloc&) {
+      give_back_memory_reserve();  // the failure needs some itself
+      fail({ErrorCode::kSystem,
+            of_this_rank("the system has refused memory; see its limits (ulimit -a) and what else "
+                         "the host runs"),
+            {rank()},
+            {}});
+    } catch (const std::exception& error) {
+      fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank()}, {}});
     }
-  } catch (const std::bad_alloc&) {
-    give_back_memory_reserve();  // the failure needs some itself
-    fail({ErrorCode::kSystem,
-          of_this_rank("the system has refused memory; see its limits (ulimit -a) and what else "
-                       "the host runs"),
-          {rank()},
-          {}});
-  } catch (const std::exception& error) {
-    fail({ErrorCode::kSystem, of_this_rank(error.what()), {rank()}, {}});
-  }
+  };
+  until_done(fail_with_it);
 }
 
 std::optional<Cause> Membership::cause() const {

@@ -11,6 +11,7 @@
 
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/undying.h"
 #include "control/board/board.h"
 #include "control/callers.h"
 #include "control/untold.h"
@@ -21,7 +22,6 @@ namespace tutti::control {
 
 namespace {
 
-/// Never destroyed: a world may be a static object that dies after this file's.
 struct Global {
   std::mutex mutex;
   std::weak_ptr<Process> current;
@@ -29,10 +29,8 @@ struct Global {
   std::atomic<bool> forked{false};
   bool handlers_installed = false;
 };
-Global& global() {
-  static Global& object = *new Global;
-  return object;
-}
+/// A world may be a static object that dies after this file's.
+Global& global() { return undying<Global>(); }
 
 }  // namespace
 
@@ -82,10 +80,7 @@ std::atomic<int>& PendingCallback::count() noexcept {
   return pending;
 }
 
-Untold& Untold::of_process() {
-  static Untold& object = *new Untold;  // outlives every static world
-  return object;
-}
+Untold& Untold::of_process() { return undying<Untold>(); }
 
 std::shared_ptr<Process> Process::get() {
   Global& state = global();

@@ -32,7 +32,8 @@ inline constexpr std::chrono::milliseconds kTick{20};
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// Looks at the board. May set `*next` to an earlier time at which to be called again.
+  /// Looks at the board. May set `*next` to an earlier time at which to be called again. What finds
+  /// no memory is done at the next tick.
   virtual void tick(Deadline::Clock::time_point now,
                     Deadline::Clock::time_point* next) noexcept = 0;
   /// The bell others ring for this rank, unless the process sleeps on another slot's (then this
@@ -57,14 +58,15 @@ class Process {
   static void refuse_in_child();
 
   bool on_control_thread() const noexcept;
-  /// Runs `task` on the control thread, soon. The task must not throw or block.
+  /// Runs `task` on the control thread, soon. The task must not block, and may throw bad_alloc:
+  /// then it is run again.
   void post(std::function<void()> task);
-  /// The same, and waits until it has run.
+  /// The same, and waits until it has run; throws what it throws.
   void run(std::function<void()> task);
   /// `task` is run first: it takes the mark. If it returns true ticks begin.
   void watch(Watched& watched, const std::function<bool()>& task);
   /// Ends the ticks, then runs `task`: it lets go of the mark.
-  void unwatch(Watched& watched, const std::function<void()>& task);
+  void unwatch(Watched& watched, const std::function<void()>& task) noexcept;
   /// Wakes the control thread for a tick.
   void rouse_self() noexcept;
 

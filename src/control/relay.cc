@@ -4,10 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "control/hosts/vote_frame.h"
 #include "tutti/error.h"
 
@@ -44,6 +46,9 @@ void Relay::tick(Clock::time_point now, Clock::time_point* next) noexcept {
   } catch (const Error& error) {
     // Another rank takes over, or this one tries again.
     log(LogLevel::error, error.what());
+    leave();
+  } catch (const std::bad_alloc&) {
+    give_back_memory_reserve();
     leave();
   }
 }

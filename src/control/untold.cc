@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "control/board/notice.h"
 #include "control/process.h"
 
@@ -49,7 +50,11 @@ void Untold::add(Failure failure) {
   const std::lock_guard lock(mutex_);
   const bool is_known = std::any_of(told_.begin(), told_.end(),
                                     [&](const Failure& told) { return tells_of(told, failure); });
-  if (is_known) return;
+  const bool is_there = std::any_of(failures_.begin(), failures_.end(), [&](const Failure& other) {
+    return !other.is_told && other.world == failure.world && other.group == failure.group &&
+           other.rank == failure.rank;
+  });
+  if (is_known || is_there) return;
   failures_.push_back(std::move(failure));
   show();
 }
@@ -70,9 +75,9 @@ void Untold::told(GroupId group, int rank, ErrorCode code) noexcept {
                !failure.is_told;
       });
   if (found == failures_.rend()) return;
+  if (!with_reserve([&] { told_.push_back(*found); })) return;
   found->is_told = true;
-  told_.push_back(*found);
-  if (told_.size() > kTold) told_.pop_front();
+  if (told_.size() > kTold) told_.erase(told_.begin());
   for (Failure& failure : failures_)
     if (tells_of(told_.back(), failure)) failure.is_told = true;
   std::erase_if(failures_,
@@ -107,7 +112,10 @@ bool Untold::is_untold(std::uint64_t world, GroupId group, int rank) noexcept {
 }
 
 void Untold::show() noexcept {
-  if (!board_) return;
+  if (board_) with_reserve([this] { show_first(); });
+}
+
+void Untold::show_first() {
   if (failures_.empty()) {
     shown_.reset();
     return write_untold(*board_, slot_, {});
@@ -117,13 +125,13 @@ void Untold::show() noexcept {
   const Failure& first = untold != failures_.end() ? *untold : failures_.front();
   // The process may end at any time: what stands there is not taken away for a moment.
   if (shown_ == first) return;
-  shown_ = first;
   const bool is_of_job = first.world_size == board_->world_size();
   write_untold(*board_, slot_,
                UntoldFailure{.code = first.code,
                              .culprits = is_of_job ? first.culprits : std::vector<WorldRank>(),
                              .text = first.text,
                              .is_told = first.is_told});
+  shown_ = first;
 }
 
 }  // namespace tutti::control

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -42,7 +41,7 @@ class Untold {
   void forget() noexcept;
   /// From now on the first failure is shown in `slot` of the agent's board.
   void show_on(const net::Fd& board, SlotIndex slot);
-  /// Nothing, if the program has been told the same of another group.
+  /// Nothing, if it is there or the program has been told the same of another group.
   void add(Failure failure);
   /// Nothing can tell everybody whom it concerns: it stays.
   void keep(GroupId group, int rank) noexcept;
@@ -59,10 +58,11 @@ class Untold {
 
  private:
   void show() noexcept;
+  void show_first();
 
   std::mutex mutex_;
   std::vector<Failure> failures_;  // mutex_
-  std::deque<Failure> told_;       // mutex_; the last ones
+  std::vector<Failure> told_;      // mutex_; the last ones
   std::optional<Board> board_;     // mutex_
   SlotIndex slot_{0};              // mutex_
   std::optional<Failure> shown_;   // mutex_; on that board

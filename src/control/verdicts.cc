@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "control/board/words.h"
 #include "control/host_state.h"
 
@@ -9,10 +10,10 @@ namespace tutti::control {
 
 void Host::State::apply_log() noexcept {
   const std::lock_guard lock(log_mutex);
-  apply_new_entries();
+  with_reserve([this] { apply_new_entries(); });
 }
 
-bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) noexcept {
+bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) {
   const std::lock_guard lock(log_mutex);
   for (;;) {
     apply_new_entries();
@@ -24,14 +25,13 @@ bool Host::State::enter(const std::function<std::optional<Verdict>()>& verdict) 
       return false;
     }
     if (!log.propose(next_entry, *wanted)) continue;
-    ++next_entry;
-    apply(*wanted);
+    // It is entered: where there is no memory now, it is applied as those of others are.
+    if (with_reserve([&] { apply(*wanted); })) ++next_entry;
     return true;
   }
 }
 
-bool Host::State::enter_parts(const Verdict& verdict,
-                              const std::function<bool()>& stands) noexcept {
+bool Host::State::enter_parts(const Verdict& verdict, const std::function<bool()>& stands) {
   // Others must have read the first one before its place is used again. What is left then is told
   // by those whom it concerns, where they still find it.
   constexpr std::size_t kMost = kVerdictGroups * (kProposals - 1);
@@ -74,7 +74,7 @@ void Host::State::wish(const Verdict& verdict) {
 
 /// A deadlock is settled once any of its groups has failed: its members are told of that cause. Of
 /// members that ask for different groups each is to be told, unless nobody is left to differ from.
-bool Host::State::is_settled(const Wish& shown) const noexcept {
+bool Host::State::is_settled(const Wish& shown) const {
   const Verdict& wish = shown.verdict;
   const auto is_ahead = [this](GroupId group) { return ahead_of_log.contains(group); };
   if (std::any_of(wish.groups.begin(), wish.groups.end(), is_ahead)) return false;
@@ -96,7 +96,7 @@ bool Host::State::is_settled(const Wish& shown) const noexcept {
 }
 
 /// Whether a group has failed with this one; else nobody may read its text as the reason.
-bool Host::State::was_chosen(const Verdict& wish) const noexcept {
+bool Host::State::was_chosen(const Verdict& wish) const {
   const bool is_remembered = std::any_of(
       remembered.begin(), remembered.end(),
       [&](const Verdict& each) { return each.groups == wish.groups && each.text == wish.text; });
@@ -109,7 +109,7 @@ bool Host::State::was_chosen(const Verdict& wish) const noexcept {
   });
 }
 
-void Host::State::show_wish() noexcept {
+void Host::State::show_wish() {
   std::optional<Verdict> first;
   bool is_over = false;
   {
@@ -133,7 +133,7 @@ void Host::State::show_wish() noexcept {
   if (shown_wish) rouse_others();
 }
 
-void Host::State::hear_while_held_up() noexcept {
+void Host::State::hear_while_held_up() {
   std::set<WorldRank> told;
   for (const SlotIndex slot : shared.slots()) {
     if (shared.is_known_dead(slot)) continue;
@@ -146,7 +146,7 @@ void Host::State::hear_while_held_up() noexcept {
     if (membership->abort_word.load() == kRunning) membership->peers_lost(told, {});
 }
 
-void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_point* next) noexcept {
+void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_point* next) {
   // In looks: while this process was stopped the relay may have been, too.
   static constexpr std::chrono::milliseconds kBetween{20};
   static constexpr int kLooks = static_cast<int>(kHeldUp / kBetween);
@@ -175,8 +175,8 @@ void Host::State::settle_what_is_held_up(Clock::time_point now, Clock::time_poin
 
 // ---- applying them -----------------------------------------------------------------------------
 
-void Host::State::apply_new_entries() noexcept {
-  int missed = 0;
+// No entry is passed before it has been applied to the end, and applying one again does no harm.
+void Host::State::apply_new_entries() {
   for (;;) {
     Verdict verdict;
     const BoardLog::State state = log.read(next_entry, &verdict);
@@ -186,20 +186,22 @@ void Host::State::apply_new_entries() noexcept {
       ++next_entry;
       continue;
     }
-    if (++missed == 1) catch_up();
+    if (!std::exchange(has_to_catch_up, true)) catch_up();
     next_entry = log.after_missed(next_entry);
   }
-  if (missed > 1) catch_up();
+  if (!has_to_catch_up) return;
+  catch_up();
+  has_to_catch_up = false;
 }
 
-void Host::State::apply(const Verdict& verdict) noexcept {
+void Host::State::apply(const Verdict& verdict) {
   if (deadlock != Deadlock::off) {
     ended_groups.all = ended_groups.all || verdict.is_loss();
     ended_groups.ids.insert(verdict.groups.begin(), verdict.groups.end());
   }
   if (verdict.is_loss()) {
-    remember(verdict);
-    return apply_loss(verdict.culprits, verdict.text);
+    apply_loss(verdict.culprits, verdict.text);
+    return remember(verdict);
   }
   std::size_t here = 0;
   for (const GroupId group : verdict.groups) ahead_of_log.erase(group);
@@ -219,8 +221,7 @@ void Host::State::remember(const Verdict& verdict) {
   has_missed_entries.store(true);  // for groups that are made from now on
 }
 
-void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
-                             const std::string& why) noexcept {
+void Host::State::apply_loss(const std::vector<WorldRank>& culprits, const std::string& why) {
   std::set<WorldRank> all;
   {
     const std::lock_guard lock(mutex);
@@ -235,7 +236,7 @@ void Host::State::apply_loss(const std::vector<WorldRank>& culprits,
 
 // Others have applied what this rank has missed: their slots say who is lost, their lines why
 // groups have failed.
-void Host::State::catch_up() noexcept {
+void Host::State::catch_up() {
   has_missed_entries.store(true);
   ended_groups.all = true;
   std::set<WorldRank> shown;
@@ -247,14 +248,14 @@ void Host::State::catch_up() noexcept {
 
 bool Host::State::has_failed(GroupId group) noexcept {
   const std::lock_guard lock(log_mutex);
-  apply_new_entries();
+  with_reserve([this] { apply_new_entries(); });
   return std::any_of(remembered.begin(), remembered.end(),
                      [group](const Verdict& verdict) { return verdict.fails(group); });
 }
 
 bool Host::State::was_disputed(GroupId group, std::span<const GroupId> asked) noexcept {
   const std::lock_guard lock(log_mutex);
-  apply_new_entries();
+  with_reserve([this] { apply_new_entries(); });
   const auto first = std::find_if(remembered.begin(), remembered.end(), [&](const Verdict& each) {
     return each.code == ErrorCode::kCollectiveMismatch && each.fails(group);
   });
@@ -273,16 +274,18 @@ void Host::State::tell_from_now_on(const std::shared_ptr<Membership::State>& mem
   std::set<WorldRank> all_lost;
   {
     const std::lock_guard also(mutex);
-    memberships.push_back(membership);
     all_lost = lost;
+    memberships.push_back(membership);
   }
-  for (const Verdict& verdict : remembered) {
-    if (verdict.fails(membership->id)) membership->fail_by(verdict);
-    if (verdict.is_loss())
-      membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()}, verdict.text);
-  }
-  membership->peers_lost(all_lost, {});
-  membership->adopt_missed();
+  until_done([&] {
+    for (const Verdict& verdict : remembered) {
+      if (verdict.fails(membership->id)) membership->fail_by(verdict);
+      if (verdict.is_loss())
+        membership->peers_lost({verdict.culprits.begin(), verdict.culprits.end()}, verdict.text);
+    }
+    membership->peers_lost(all_lost, {});
+    membership->adopt_missed();
+  });
 }
 
 }  // namespace tutti::control

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/cpu_time.h"
+#include "base/memory_reserve.h"
 #include "control/judge/clock.h"
 #include "group/check.h"
 
@@ -288,8 +289,10 @@ void Messages::fail_pending() noexcept {
   take_token();
   take_in();
   visit_pending([&](Transfer& transfer) {
+    std::optional<Error> failure;
+    until_done([&] { failure = membership_.error(transfer.request_); });
     forget(transfer);
-    fail(transfer, membership_.error(transfer.request_));
+    fail(transfer, *failure);
   });
   give_token();
 }

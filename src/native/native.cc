@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/legality.h"
+#include "base/memory_reserve.h"
 #include "base/pages.h"
 #include "group/check.h"
 #include "group/native_spec.h"
@@ -68,7 +69,9 @@ class MessageWork final : public WorkState, private Transfer, public control::Pr
     const std::shared_ptr<MessageWork> self = std::move(self_);
     leave();
     set_ended();
-    end(error);
+    std::optional<Error> failure;
+    until_done([&] { failure = error; });
+    end(*std::move(failure));
   }
 
   const control::Membership& membership() const noexcept override { return membership_; }
@@ -182,7 +185,9 @@ class Native final : public Backend, private control::Driver {
     return {std::shared_ptr<void>(data, [mapped](void* at) { munmap(at, mapped); }), byte_count};
   }
 
-  void abort(const Cause& cause) noexcept override { membership_.fail(cause); }
+  void abort(const Cause& cause) noexcept override {
+    until_done([&] { membership_.fail(cause); });
+  }
 
   void close(Deadline deadline) override {
     const Clock::time_point until = deadline.end(Clock::now());

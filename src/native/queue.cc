@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/memory_reserve.h"
 #include "native/helping.h"
 
 namespace tutti::native {
@@ -147,7 +148,11 @@ void Queue::ask(Clock::time_point now, Clock::time_point* next) noexcept {
   }
   if (head_ != nullptr) {
     auto wanted = Clock::time_point::max();
-    membership_.ask(head_->request(), operation_->awaited(), head_->clock, now, &wanted);
+    try {
+      membership_.ask(head_->request(), operation_->awaited(), head_->clock, now, &wanted);
+    } catch (const std::exception&) {
+      membership_.fail_with_thrown();
+    }
     *next = std::min(*next, wanted);
   }
   give_token();
@@ -160,7 +165,9 @@ void Queue::fail_pending() noexcept {
       const std::lock_guard lock(mutex_);
       head_ = entries_.front();
     }
-    end_head(membership_.error(&head_->request()));
+    std::optional<Error> failure;
+    until_done([&] { failure = membership_.error(&head_->request()); });
+    end_head(std::move(failure));
   }
   give_token();
 }

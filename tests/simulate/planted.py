@@ -54,7 +54,7 @@ FAULTS = [
     ("everybody decides at once", "control/judge/decider.cc", "return first_death + (is_decider ? kFreeze : kOvertake);",
      "return first_death;",
      "the log has one entry k, whoever proposes it"),
-    ("who has left is lost", "control/host.cc", "if (has_left(shared, slot) || is_lost(dead)) continue;", "if (is_lost(dead)) continue;",
+    ("who has left is lost", "control/host.cc", "!has_left(shared, slot) && !is_lost(dead)", "!is_lost(dead)",
      None),
     ("who left the world may still come", "control/judge/meeting.cc",
      "if (facts.of(member).has_left_world) left.push_back(member);", "static_cast<void>(member);", None),
@@ -182,7 +182,7 @@ FAULTS = [
     ("a goodbye that only some have heard of", "control/failing.cc",
      "members.all_are_here() ? lost_to(facts, lost) : lost;", "lost_to(facts, lost);", None),
     ("nobody waits for the cause", "control/membership.cc", "  state->await_cause();\n", "", None),
-    ("a stopped host holds up all failures", "control/host.cc", "    settle_what_is_held_up(now, next);\n", "",
+    ("a stopped host holds up all failures", "control/host.cc", "  with_reserve([&] { settle_what_is_held_up(now, next); });\n", "",
      "the others end once it goes on: Hosts.AFailureThatAStoppedHostHoldsUpCountsHereAfterASecond"),
     ("wishes are not shown", "control/verdicts.cc", "  own.show_wish(first);\n", "", None),
     # Hosts that vote.

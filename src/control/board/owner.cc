@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string>
 
+#include "base/memory_reserve.h"
 #include "control/board/layout.h"
 #include "control/board/own_line.h"
 
@@ -66,8 +67,10 @@ std::uint8_t SlotOwner::add_site(const Where& where) noexcept {
     if (index == 0) {
       // Index 0 means unknown; so do all further sites of a program with more than kSites - 1.
       if (sites_used_ + 1 >= kSites) return 0;
+      std::string text;
+      if (!with_reserve([&] { text = site_text(where); })) return 0;
       ++sites_used_;
-      slot_.sites[static_cast<std::size_t>(sites_used_)].write(site_text(where));
+      slot_.sites[static_cast<std::size_t>(sites_used_)].write(text);
       known.file.store(where.file, std::memory_order_relaxed);
       known.line.store(where.line, std::memory_order_relaxed);
       known.index.store(static_cast<std::uint8_t>(sites_used_), std::memory_order_release);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/signals.h"
 #include "control/hosts/vote_frame.h"
 #include "control/hosts/vote_place.h"
@@ -106,7 +107,9 @@ std::map<GroupId, FailureFacts> RemoteHosts::failures_of(WorldRank rank) const {
 void RemoteHosts::ask(GroupId group, WorldRank rank) noexcept {
   const Question question{
       .rank = rank, .group = group, .asked = Clock::now().time_since_epoch().count()};
-  if (view_.add_question(question)) events_.post([this, question] { put(question); });
+  bool is_new = false;
+  with_reserve([&] { is_new = view_.add_question(question); });
+  if (is_new) until_done([&] { events_.post([this, question] { put(question); }); });
 }
 
 WaitFacts RemoteHosts::wait_of(WorldRank rank) const { return view_.wait_of(rank); }
@@ -189,13 +192,12 @@ void RemoteHosts::open() {
 }
 
 void RemoteHosts::close() noexcept {
-  std::deque<std::pair<int, std::string>> unread;
   {
     const std::lock_guard lock(mutex_);
     inbox_.is_relay = false;
-    unread.swap(inbox_.frames);
   }
-  for (const auto& [host, bytes] : unread) take_vote(host, bytes);
+  while (const auto unread = receive())
+    with_reserve([&] { take_vote(unread->first, unread->second); });
   events_.post([this] {
     tell_news();
     end_lines();
@@ -250,10 +252,12 @@ bool RemoteHosts::is_last_of_host() const noexcept {
 void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   if (lost.contains(rank_)) return;  // who has been left out is heard by nobody
   const bool is_last = is_last_of_host();
-  events_.post([this, is_last, lost] {
-    is_leaving_ = true;
-    if (is_last) leave_note(lost);
-    next_sweep_ = {};
+  until_done([&] {
+    events_.post([this, is_last, lost] {
+      is_leaving_ = true;
+      if (is_last) leave_note(lost);
+      next_sweep_ = {};
+    });
   });
   Deadline deadline = Deadline::after(kLeaving);
   std::unique_lock lock(mutex_);
@@ -270,6 +274,9 @@ void RemoteHosts::run() noexcept {
       events_.run(next_sweep_);
       const auto now = Clock::now();
       if (now >= next_sweep_) sweep(now);
+    } catch (const std::bad_alloc&) {
+      give_back_memory_reserve();
+      log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
     }

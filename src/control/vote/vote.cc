@@ -35,7 +35,7 @@ using Peer = VoteMemory::Peer;
 
 class Voter {
  public:
-  Voter(HostVote& host, VoteMemory& memory, const VoteInput& input) noexcept
+  Voter(HostVote& host, VoteMemory& memory, const VoteInput& input)
       : host_(host), vote_(host.vote), memory_(memory), input_(input) {
     memory_.peers.resize(input.facts.size());
   }
