@@ -199,6 +199,8 @@ class ProcessGroup::Impl {
   /// After a collective has thrown `failure`; `before` is what came before it.
   void after_failure(const Number& before, const Error& failure) noexcept;
   void fail_alone(const Error& failure) const noexcept;
+  /// After `request` has found no memory: has failed the group with it.
+  Error without_memory(const Request& request) const;
   Work start_message(const Request& request, Way way);
   /// Closes the group if nobody has; logs why it could not.
   void end() noexcept;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "base/of_rank.h"
 #include "control/process.h"
 #include "control/untold.h"
@@ -173,7 +174,7 @@ int ProcessGroup::Impl::local_ranks_before(int member) const noexcept {
 }
 
 void ProcessGroup::Impl::fail(const Cause& cause) const noexcept {
-  membership().fail(cause);
+  until_done([&] { membership().fail(cause); });
   parts_.backend->abort(cause);
   if (parts_.device_backend) parts_.device_backend->abort(cause);
   if (parts_.side) parts_.side->abort(cause);

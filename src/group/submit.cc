@@ -8,6 +8,7 @@
 
 #include "base/legality.h"
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "group/callback.h"
 #include "group/chain.h"
 #include "group/check.h"
@@ -260,19 +261,29 @@ void ProcessGroup::Impl::after_failure(const Number& before, const Error& failur
 
 /// Something that only this rank knows of (memory, limits): the others must not wait for it.
 void ProcessGroup::Impl::fail_alone(const Error& failure) const noexcept {
-  if (!failed()) fail({failure.code(), failure.what(), {rank()}, {}});
+  if (failed()) return;
+  until_done([&] { fail({failure.code(), failure.what(), {rank()}, {}}); });
+}
+
+/// Its number may have been used up: the others must not wait for this rank's part.
+Error ProcessGroup::Impl::without_memory(const Request& request) const {
+  std::optional<Error> failure;
+  until_done([&] {
+    fail_alone(group::make_error(ErrorCode::kSystem, request, self(),
+                                 "the system has refused memory for it; see its limits (ulimit -a) "
+                                 "and what else the host runs"));
+    failure = membership().error(&request);
+  });
+  told(failure->code());
+  return *std::move(failure);
 }
 
 void ProcessGroup::Impl::dispatch(const Request& request) {
   foreign_ ? foreign_->run(request) : parts_.backend->run(request);
 }
 
-Work ProcessGroup::Impl::dispatch_async(const Request& request) try {
+Work ProcessGroup::Impl::dispatch_async(const Request& request) {
   return foreign_ ? foreign_->start(request) : parts_.backend->start(request);
-} catch (const std::bad_alloc&) {
-  throw group::make_error(ErrorCode::kSystem, request, self(),
-                          "the system has refused memory for it; see its limits (ulimit -a) and "
-                          "what else the host runs");
 }
 
 void ProcessGroup::Impl::dispatch_direct(const Request& request) {
@@ -354,6 +365,8 @@ void ProcessGroup::Impl::run(Request& request) try {
 } catch (const Error& failure) {
   told(failure.code());
   throw;
+} catch (const std::bad_alloc&) {
+  throw without_memory(request);
 }
 
 namespace {
@@ -383,6 +396,8 @@ std::vector<Work> ProcessGroup::Impl::start_all(std::span<Request> messages) try
 } catch (const Error& failure) {
   told(failure.code());
   throw;
+} catch (const std::bad_alloc&) {
+  throw without_memory(messages.front());
 }
 
 Work ProcessGroup::Impl::start_message(const Request& request, Way way) try {
@@ -424,6 +439,8 @@ Work ProcessGroup::Impl::start(Request& request) try {
 } catch (const Error& failure) {
   told(failure.code());
   throw;
+} catch (const std::bad_alloc&) {
+  throw without_memory(request);
 }
 
 }  // namespace tutti
