@@ -60,6 +60,7 @@ class TUTTI_API Store {
   /// get for several keys; waits for all of them.
   virtual std::vector<std::string> multi_get(std::span<const std::string> keys,
                                              Timeout timeout = kDefaultTimeout);
+  /// In a store that is full: none of them.
   virtual void multi_set(std::span<const std::string> keys, std::span<const std::string> values,
                          Timeout timeout = kDefaultTimeout);
   /// Errors  kUnsupported: a store of one's own that does not define it.

@@ -32,6 +32,27 @@ inline void end_by(int number) noexcept {
   ::raise(number);
 }
 
+/// Writing beyond the limit of a file's size (ulimit -f) sends SIGXFSZ, which would end the
+/// process; while this lives it is an error of write only.
+class TooLargeIsAnError {
+ public:
+  TooLargeIsAnError() noexcept {
+    sigemptyset(&signal_);
+    sigaddset(&signal_, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~TooLargeIsAnError() {
+    const timespec now{};
+    if (sigismember(&before_, SIGXFSZ) == 0) sigtimedwait(&signal_, nullptr, &now);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  TooLargeIsAnError(const TooLargeIsAnError&) = delete;
+  TooLargeIsAnError& operator=(const TooLargeIsAnError&) = delete;
+
+ private:
+  sigset_t signal_, before_;
+};
+
 /// Takes back what tutti::on_terminate was given, if anything was: the system's action is there
 /// again.
 void forget_on_terminate();

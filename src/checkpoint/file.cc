@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/signals.h"
 #include "tutti/error.h"
 
 namespace tutti::checkpoint {
@@ -40,27 +39,6 @@ std::string random_digits() {
   std::random_device random;
   return fmt::format("{:08x}{:08x}", random(), random());
 }
-
-/// Writing beyond the limit of a file's size (ulimit -f) sends SIGXFSZ, which would end the
-/// process; while this lives it is an error of write only.
-class TooLargeIsAnError {
- public:
-  TooLargeIsAnError() noexcept {
-    ::sigemptyset(&signal_);
-    ::sigaddset(&signal_, SIGXFSZ);
-    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
-  }
-  ~TooLargeIsAnError() {
-    const timespec now{};
-    if (::sigismember(&before_, SIGXFSZ) == 0) ::sigtimedwait(&signal_, nullptr, &now);
-    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-  TooLargeIsAnError(const TooLargeIsAnError&) = delete;
-  TooLargeIsAnError& operator=(const TooLargeIsAnError&) = delete;
-
- private:
-  sigset_t signal_, before_;
-};
 
 }  // namespace
 

@@ -20,8 +20,11 @@ std::string_view advice(int error_number) {
       return "; this process may open no more files: raise `ulimit -n`";
     case ENFILE:
       return "; this machine has no more open files: raise fs.file-max";
-    case ENOMEM:
     case ENOSPC:
+      return "; what this goes to is full: free space on its file system or device";
+    case EFBIG:
+      return "; files may not grow that far here: see `ulimit -f`";
+    case ENOMEM:
       return "; memory is short: raise the limit of the container or use fewer ranks";
     case EACCES:
     case EPERM:

@@ -235,9 +235,10 @@ void SocketStore::throw_timeout(const Call& call, const Slot& slot, Timeout time
   if (slot.frame) {
     throw missing_error(call.command, decode_missing(*slot.frame), seconds, place_);
   }
+  const std::string of_keys = call.keys.empty() ? "" : " of " + format_keys(call.keys);
   throw Error(ErrorCode::kTimeout,
-              fmt::format("store {}: no answer from the {} for {:.3g} s{}", name_of(call.command),
-                          place_, seconds,
+              fmt::format("store {}{}: no answer from the {} for {:.3g} s{}", name_of(call.command),
+                          of_keys, place_, seconds,
                           is_waiting(call.command) ? "" : "; the call may still take effect there"),
               {.op = "store"});
 }

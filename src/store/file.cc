@@ -2,7 +2,9 @@
 //
 // Whoever has the file locked reads what was added since its own last call, does its call on its
 // own table, and appends the call if it changes anything: so all tables are the same. What a
-// process that was killed has appended in part is cut off by the next that appends.
+// process that was killed has appended in part is cut off by the next that appends. The first call
+// tells such a file from others: its header is there whole, since a kill cuts between pages, and
+// what an error has cut is taken back.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -17,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/signals.h"
 #include "net/fd.h"
 #include "net/frame.h"
 #include "net/poller.h"
@@ -48,6 +51,15 @@ bool changes(const store::Call& call, const store::Answer& answer) {
   return may_change(call.command) && (!is_conditional || answer.number != 0);
 }
 
+/// Whether the log of a store begins like this.
+bool is_log(std::span<const std::byte> begin) {
+  net::ByteReader header(net::text_of(begin));
+  const std::uint32_t body_bytes = header.u32();
+  const auto command = static_cast<Command>(header.u32());
+  const std::uint64_t id = header.u64();
+  return header.ok() && body_bytes <= store::kMaxCallBytes && may_change(command) && id == 0;
+}
+
 class FileStore final : public store::CallStore {
  public:
   explicit FileStore(std::string path)
@@ -68,8 +80,13 @@ class FileStore final : public store::CallStore {
   void check_file() const;
   void read_news();
   void write_down(const store::Call& call);
-  [[noreturn]] void fail(std::string_view what) const {
-    throw net::system_error(fmt::format("cannot {} the store's file {}", what, path_), errno);
+  [[noreturn]] void fail(std::string_view what, int problem = errno) const {
+    throw net::system_error(fmt::format("cannot {} the store's file {}", what, path_), problem);
+  }
+  [[noreturn]] void refuse() const {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} is no store's file of Tutti: give another path, or remove it", path_));
   }
 
   const std::string path_;
@@ -148,8 +165,10 @@ void FileStore::read_news() {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail("read");
     if (got == 0) return;  // what is left in the decoder was appended in part
+    const std::span news = chunk.first(static_cast<std::size_t>(got));
+    if (at == 0 && !is_log(news)) refuse();
     at += got;
-    decoder.feed(chunk.first(static_cast<std::size_t>(got)));
+    decoder.feed(news);
     net::Frame frame;
     auto next = decoder.next(&frame);
     for (; next == net::FrameDecoder::Next::frame; next = decoder.next(&frame)) {
@@ -159,21 +178,24 @@ void FileStore::read_news() {
       read_to_ += static_cast<off_t>(net::kFrameHeaderBytes + frame.body.size());
     }
     if (next == net::FrameDecoder::Next::more) continue;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} is no store's file of Tutti: give another path, or remove it", path_));
+    refuse();
   }
 }
 
 void FileStore::write_down(const store::Call& call) {
   std::string bytes;
   net::append_frame(&bytes, store::encode(call, 0));
+  const TooLargeIsAnError too_large_is_an_error;
   if (::ftruncate(fd_.get(), read_to_) != 0) fail("cut");
   for (std::size_t done = 0; done < bytes.size();) {
     const ssize_t wrote = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
                                    read_to_ + static_cast<off_t>(done));
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) fail("write");
+    if (wrote < 0) {
+      const int problem = errno;
+      [[maybe_unused]] const int cut = ::ftruncate(fd_.get(), read_to_);
+      fail("write", problem);
+    }
     done += static_cast<std::size_t>(wrote);
   }
   read_to_ += static_cast<off_t>(bytes.size());

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <utility>
+#include <string_view>
 
 namespace tutti::store {
 namespace {
@@ -70,19 +70,29 @@ std::vector<std::string> Table::missing(std::span<const std::string> keys) const
   return result;
 }
 
-void Table::put(const std::string& key, std::string value) {
-  const auto found = entries_.find(key);
-  const std::size_t old_bytes =
-      found == entries_.end() ? 0 : found->first.size() + found->second.size();
-  const std::size_t bytes = byte_count_ - old_bytes + key.size() + value.size();
-  if (bytes > kMaxTableBytes || (found == entries_.end() && entries_.size() == kMaxTableKeys)) {
+void Table::put(std::span<const std::string> keys, std::span<const std::string> values) {
+  std::unordered_map<std::string_view, std::size_t> last;  // of a key that is there twice
+  for (std::size_t i = 0; i < keys.size(); ++i) last[keys[i]] = i;
+  std::size_t key_count = entries_.size();
+  std::size_t byte_count = byte_count_;
+  for (const auto& [key, i] : last) {
+    const auto found = entries_.find(keys[i]);
+    byte_count += values[i].size();
+    if (found == entries_.end()) {
+      ++key_count;
+      byte_count += key.size();
+    } else {
+      byte_count -= found->second.size();
+    }
+  }
+  if (byte_count > kMaxTableBytes || key_count > kMaxTableKeys) {
     throw Error(ErrorCode::kSystem,
                 fmt::format("the store is full: {} keys of {} bytes in all (limits {} and {}); "
                             "erase what is not needed any more",
                             entries_.size(), byte_count_, kMaxTableKeys, kMaxTableBytes));
   }
-  entries_[key] = std::move(value);
-  byte_count_ = bytes;
+  for (const auto& [key, i] : last) entries_[keys[i]] = values[i];
+  byte_count_ = byte_count;
 }
 
 std::int64_t Table::add(const std::string& key, std::int64_t amount) {
@@ -93,7 +103,8 @@ std::int64_t Table::add(const std::string& key, std::int64_t amount) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("store add: {} + {} does not fit in 64 bits", old, amount));
   }
-  put(key, std::to_string(sum));
+  const std::string text = std::to_string(sum);
+  put(std::span(&key, 1), std::span(&text, 1));
   return sum;
 }
 
@@ -120,7 +131,7 @@ std::optional<Answer> Table::apply(const Call& call) {
   const auto find = [&] { return entries_.find(call.keys[0]); };
   switch (call.command) {
     case Command::set:
-      for (std::size_t i = 0; i < call.keys.size(); ++i) put(call.keys[i], call.values[i]);
+      put(call.keys, call.values);
       return Answer{};
     case Command::get:
     case Command::wait:
@@ -134,7 +145,7 @@ std::optional<Answer> Table::apply(const Call& call) {
       const auto found = find();
       const bool matches =
           found == entries_.end() ? call.values[0].empty() : found->second == call.values[0];
-      if (matches) put(call.keys[0], call.values[1]);
+      if (matches) put(call.keys, std::span(&call.values[1], 1));
       const auto now = find();
       return Answer{{now == entries_.end() ? std::string() : now->second}, matches ? 1 : 0};
     }
@@ -153,13 +164,14 @@ std::optional<Answer> Table::apply(const Call& call) {
       return Answer{{}, static_cast<std::int64_t>(entries_.size())};
     case Command::append: {
       const auto found = find();
-      std::string value = found == entries_.end() ? call.values[0] : found->second + call.values[0];
+      const std::string value =
+          found == entries_.end() ? call.values[0] : found->second + call.values[0];
       if (value.size() > kMaxValueBytes) {
         throw Error(ErrorCode::kInvalidArgument,
                     fmt::format("store append: key {} would grow to {} bytes, at most {} are taken",
                                 format_keys(call.keys), value.size(), kMaxValueBytes));
       }
-      put(call.keys[0], std::move(value));
+      put(call.keys, std::span(&value, 1));
       return Answer{};
     }
   }

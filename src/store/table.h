@@ -26,7 +26,8 @@ class Table {
   std::vector<std::string> missing(std::span<const std::string> keys) const;
 
  private:
-  void put(const std::string& key, std::string value);
+  /// All of them; where they have no room none.
+  void put(std::span<const std::string> keys, std::span<const std::string> values);
   std::int64_t add(const std::string& key, std::int64_t amount);
   Answer get(const Call& call) const;
 

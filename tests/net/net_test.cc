@@ -19,6 +19,7 @@
 #include "net/frame.h"
 #include "net/poller.h"
 #include "net/process_info.h"
+#include "net/system_error.h"
 #include "net/unix_socket.h"
 #include "ranks.h"
 
@@ -63,6 +64,15 @@ TEST(Fd, ClosesOnceAndMoves) {
   third.reset();
   EXPECT_FALSE(is_open(number));
   EXPECT_TRUE(is_open(copy.get()));
+}
+
+TEST(SystemError, WhatIsFullIsNotTakenForMemory) {
+  const std::string full = system_error("cannot write the file x", ENOSPC).what();
+  EXPECT_EQ(full,
+            "cannot write the file x: No space left on device (errno 28); what this goes to is "
+            "full: free space on its file system or device");
+  const std::string memory = system_error("cannot reserve", ENOMEM).what();
+  EXPECT_NE(memory.find("memory is short"), std::string::npos) << memory;
 }
 
 /// Exit code of a forked child that runs `body`.

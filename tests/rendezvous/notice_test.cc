@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -317,6 +318,27 @@ TEST_F(ByFile, APlaceThatCannotBeIsToldAtOnce) {
   const Error text = thrown_by([&] { meet(rank_of(0, 2), options()); });
   EXPECT_EQ(text.code(), ErrorCode::kInvalidArgument);
   expect_text(text, path_ + " is no store's file of Tutti: give another path, or remove it");
+}
+
+TEST_F(ByFile, AListOfHostsIsNoPlace) {
+  for (const int rank : {0, 1}) {
+    std::ofstream(path_, std::ios::trunc) << "node-1\n";
+    const Error error = thrown_by([&] { meet(rank_of(rank, 2), options()); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, path_ + " is no store's file of Tutti: give another path, or remove it");
+    std::string line;
+    std::getline(std::ifstream(path_), line);
+    EXPECT_EQ(line, "node-1");
+  }
+}
+
+TEST_F(ByFile, ALimitOfTheSizeOfFilesIsTold) {
+  Child zero([this] {
+    const rlimit none{0, 0};
+    ::setrlimit(RLIMIT_FSIZE, &none);
+    return meet_and_greet(rank_of(0, 2), options());
+  });
+  expect_has(zero.result(), "kSystem: cannot write the store's file " + path_ + ": File too large");
 }
 
 // ---- several hosts

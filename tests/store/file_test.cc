@@ -2,15 +2,18 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
 #include "net/fd.h"
 #include "ranks.h"
+#include "store/table.h"
 #include "stores.h"
 
 namespace tutti {
@@ -60,6 +63,88 @@ TEST(FileStore, AFileOfSomethingElseIsRefusedAndKept) {
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   expect_text(error, under_test.path() + " is no store's file of Tutti");
   EXPECT_EQ(contents(under_test.path()), text);
+}
+
+TEST(FileStore, WhatIsTooShortOrOnlyBeginsLikeALogIsRefusedAndKept) {
+  test::FileUnderTest under_test;
+  under_test.at(0)->set("first", std::string(100, 'x'));
+  const std::string log = contents(under_test.path());
+  std::vector<std::string> files = {"n", "n1\n", "node-1\n", "node-1\nnode-2\n"};
+  files.push_back(std::string("\x1f\x8b\x08\0", 4) + std::string(40, 'z'));          // gzip
+  files.push_back(std::string("\xff\xfeh\0o\0s\0t\0", 10) + std::string(40, '\0'));  // UTF-16
+  for (std::size_t cut = 1; cut < net::kFrameHeaderBytes; ++cut) {  // no kill leaves so little
+    files.push_back(log.substr(0, cut));
+  }
+  for (const std::string& file : files) {
+    write(under_test.path(), file);
+    const auto store = make_file_store(under_test.path());
+    for (const Error& error :
+         {thrown_by([&] { store->get("k", 20s); }), thrown_by([&] { store->set("k", "v"); })}) {
+      EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument) << error.what();
+      expect_text(error, under_test.path() + " is no store's file of Tutti");
+    }
+    EXPECT_EQ(contents(under_test.path()), file);
+  }
+}
+
+TEST(FileStore, TheFirstCallMayBeThereInPart) {
+  test::FileUnderTest under_test;
+  under_test.at(0)->set("first", std::string(100, 'x'));
+  const std::string log = contents(under_test.path());
+  for (std::size_t cut = net::kFrameHeaderBytes; cut < log.size(); ++cut) {
+    write(under_test.path(), log.substr(0, cut));
+    const auto store = make_file_store(under_test.path());
+    EXPECT_EQ(store->num_keys(), 0);
+    store->set("k", "v");
+    EXPECT_EQ(make_file_store(under_test.path())->num_keys(), 1) << cut;
+  }
+}
+
+TEST(FileStore, ALimitOfItsSizeIsAnErrorAndChangesNothing) {
+  test::FileUnderTest under_test;
+  const auto store = under_test.at(0), other = under_test.at(1);
+  const auto set_within = [&](rlim_t byte_count) {
+    rlimit before{};
+    ::getrlimit(RLIMIT_FSIZE, &before);
+    const rlimit limit{byte_count, before.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const Error error = thrown_by([&] { store->set("k", "after"); });
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    EXPECT_EQ(error.code(), ErrorCode::kSystem);
+    expect_text(error, "cannot write the store's file " + under_test.path() + ": File too large");
+    expect_text(error, "`ulimit -f`");
+  };
+  for (const rlim_t few : {0, 1, 10}) {
+    set_within(few);
+    EXPECT_EQ(contents(under_test.path()), "");
+  }
+  store->set("k", "before");
+  const std::string log = contents(under_test.path());
+  set_within(log.size() + 5);
+  EXPECT_EQ(contents(under_test.path()), log);
+  EXPECT_EQ(store->get("k"), "before");
+  EXPECT_EQ(other->get("k"), "before");
+  store->set("k", "after");
+  EXPECT_EQ(other->get("k"), "after");
+}
+
+TEST(FileStore, ACallThatDoesNotFitIsSeenByNobody) {
+  test::FileUnderTest under_test;
+  const auto store = under_test.at(0), other = under_test.at(1);
+  std::vector<std::string> keys(store::kMaxCallKeys);
+  const std::vector<std::string> values(keys.size());
+  for (std::size_t made = 0; made < store::kMaxTableKeys;) {
+    for (std::string& key : keys) key = "k" + std::to_string(made++);
+    store->multi_set(keys, values);
+  }
+  const std::vector<std::string> one_new = {"k5", "one too many"}, new_values = {"new", ""};
+  const Error error = thrown_by([&] { store->multi_set(one_new, new_values); });
+  EXPECT_EQ(error.code(), ErrorCode::kSystem);
+  expect_text(error, "the store is full");
+  EXPECT_EQ(store->get("k5"), "");
+  EXPECT_EQ(other->get("k5"), "");
+  EXPECT_EQ(store->compare_set("k5", "", "mine"), "mine");
+  EXPECT_EQ(other->get("k5"), "mine");
 }
 
 TEST(FileStore, AFileThatIsRemovedInUseIsSaidToBe) {

@@ -621,8 +621,14 @@ TEST(StoreServer, AStoppedServerIsATimeoutNotAHang) {
   const auto begin = Clock::now();
   const Error set = thrown_by([&] { store->set("k", "v", 100ms); });
   EXPECT_EQ(set.code(), ErrorCode::kTimeout);
-  expect_text(set, "no answer");
-  EXPECT_EQ(thrown_by([&] { store->get("k", 100ms); }).code(), ErrorCode::kTimeout);
+  expect_text(set, "store set of 'k': no answer");
+  const Error get = thrown_by([&] { store->get("k", 100ms); });
+  EXPECT_EQ(get.code(), ErrorCode::kTimeout);
+  expect_text(get, "store get of 'k': no answer");
+  std::vector<std::string> many;
+  for (int i = 0; i < 100; ++i) many.push_back(std::to_string(i));
+  expect_text(thrown_by([&] { store->wait(many, 1ms); }), "'7' and 92 more: no answer");
+  expect_text(thrown_by([&] { store->num_keys(1ms); }), "store num_keys: no answer");
   EXPECT_LT(Clock::now() - begin, 10s);
   process.signal(SIGCONT);
   EXPECT_EQ(store->get("k", 20s), "v");  // the call was kept, as the message said

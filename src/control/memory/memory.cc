@@ -83,7 +83,9 @@ void reserve_memory(const net::Fd& memory, std::size_t offset, std::size_t bytes
     result = ::fallocate(memory.get(), 0, static_cast<off_t>(offset), static_cast<off_t>(bytes));
   } while (result != 0 && errno == EINTR);
   if (result != 0) {
-    throw net::system_error(fmt::format("cannot reserve {} bytes of shared memory", bytes), errno);
+    // Of a file in memory that says that memory is short.
+    throw net::system_error(fmt::format("cannot reserve {} bytes of shared memory", bytes),
+                            errno == ENOSPC ? ENOMEM : errno);
   }
 }
 
