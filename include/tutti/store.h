@@ -66,8 +66,9 @@ class TUTTI_API Store {
   /// Errors  kUnsupported: a store of one's own that does not define it.
   virtual std::int64_t num_keys(Timeout timeout = kDefaultTimeout);
   /// Returns once `world_size` callers have entered the barrier `name`. A name serves many times,
-  /// for the same callers; after a timeout it cannot be used again. The last to come returns first:
-  /// if that one serves the store and ends it, the others get an error instead.
+  /// for the same callers. The first whose time is over ends it for all: those who wait get
+  /// kTimeout, too, and later calls with that name kInvalidArgument. The last to come returns
+  /// first: if that one serves the store and ends it, the others get an error instead.
   virtual void barrier(std::string_view name, int world_size, Timeout timeout = kDefaultTimeout);
 };
 

@@ -321,6 +321,31 @@ TEST_P(StoreConformance, ABarrierThatTimesOutSaysHowManyCame) {
   expect_text(error, "1 of 3");
 }
 
+TEST_P(StoreConformance, ABarrierThatHasTimedOutIsNoneAnyMore) {
+  const std::int64_t before = at(0).num_keys();
+  on_ranks(2, [&](int rank) { at(rank).barrier("late", 2, 30s); });
+  EXPECT_EQ(thrown_by([&] { at(0).barrier("late", 2, 50ms); }).code(), ErrorCode::kTimeout);
+  for (const int rank : {0, 1, 0, 2, 3}) {
+    const Error error = thrown_by([&] { at(rank).barrier("late", 2, 30s); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    expect_text(error, "late'");
+    expect_text(error, "it has timed out earlier");
+  }
+  EXPECT_LE(at(0).num_keys(), before + 3);
+}
+
+TEST_P(StoreConformance, WhoeverWaitsAtABarrierIsToldWhenItHasTimedOut) {
+  const Clock::time_point begin = Clock::now();
+  on_ranks(3, [&](int rank) {
+    if (rank == 2) at(rank).get("parted/arrived", 60s);  // somebody waits there
+    const Error error =
+        thrown_by([&] { at(rank).barrier("parted", 4, rank == 2 ? 100ms : 100'000ms); });
+    EXPECT_EQ(error.code(), ErrorCode::kTimeout) << error.what();
+    if (error.code() == ErrorCode::kTimeout) expect_text(error, " of 4 callers had come");
+  });
+  EXPECT_LT(Clock::now() - begin, 60s);
+}
+
 TEST(OwnStore, SevenFunctionsAreEnough) {
   test::OwnStore own;
   Store& store = own;
@@ -336,6 +361,29 @@ TEST(OwnStore, SevenFunctionsAreEnough) {
   std::thread other([&] { own.barrier("door", 2); });
   own.barrier("door", 2);
   other.join();
+}
+
+TEST(MemoryStore, ABarrierThatTimesOutAtAnyMomentIsNotPassedAfterwards) {
+  const auto store = make_memory_store();
+  for (int round = 0; round < 200; ++round) {
+    const std::string name = "close " + std::to_string(round);
+    std::atomic<bool> is_over{false};
+    const auto use = [&](int rank) {
+      std::this_thread::sleep_for(std::chrono::microseconds(rank * 500));
+      for (int i = 0; i < 4; ++i) {
+        const bool was_over = is_over;
+        try {
+          store->barrier(name, 3, Store::Timeout(1 + (round + rank) % 3));
+          EXPECT_FALSE(was_over);
+        } catch (const Error& error) {
+          is_over = true;
+        }
+      }
+    };
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank) threads.emplace_back(use, rank);
+    for (std::thread& thread : threads) thread.join();
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

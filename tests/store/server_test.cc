@@ -634,6 +634,31 @@ TEST(StoreServer, AStoppedServerIsATimeoutNotAHang) {
   EXPECT_EQ(store->get("k", 20s), "v");  // the call was kept, as the message said
 }
 
+TEST(StoreServer, ABarrierThatItDidNotAnswerInTimeIsNotPassedAlone) {
+  const ServerProcess process;
+  const auto one = store::connect_store(process.address(), {}, soon()).store;
+  const auto other = store::connect_store(process.address(), {}, soon()).store;
+  std::thread waits([&] {
+    EXPECT_EQ(thrown_by([&] { other->barrier("waited for", 2, 300ms); }).code(),
+              ErrorCode::kTimeout);
+  });
+  other->get("waited for/arrived", 20s);
+  process.stop();
+  waits.join();
+  const Error error = thrown_by([&] { one->barrier("unheard", 2, 100ms); });
+  EXPECT_EQ(error.code(), ErrorCode::kTimeout);
+  expect_text(error, "store add of 'unheard/arrived': no answer");
+  process.signal(SIGCONT);
+  const auto expect_ended = [](Store& store, const char* name) {
+    const Error again = thrown_by([&] { store.barrier(name, 2, 10s); });
+    EXPECT_EQ(again.code(), ErrorCode::kInvalidArgument) << again.what();
+  };
+  expect_ended(*other, "waited for");  // in the order of its own calls
+  expect_ended(*one, "waited for");
+  expect_ended(*one, "unheard");
+  expect_ended(*other, "unheard");
+}
+
 long resident_bytes() {
   long pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;
