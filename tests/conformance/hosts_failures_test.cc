@@ -162,8 +162,14 @@ TEST(HostsFailures, WhoHasClosedAGroupHearsOfNoLossInIt) {
                                 float x = 1;
                                 closed.all_reduce(x);
                                 closed.close();
-                                if (me.rank == 1) ::kill(::getpid(), SIGKILL);
-                                const Error error = thrown_by([&] { world.recv(x, 1); });
+                                if (me.rank == 1) {
+                                  world.recv(x, 0);  // rank 0 has closed it, too
+                                  ::kill(::getpid(), SIGKILL);
+                                }
+                                const Error error = thrown_by([&] {
+                                  world.send(x, 1);
+                                  world.recv(x, 1);
+                                });
                                 std::this_thread::sleep_for(100ms);
                                 if (closed.error()) return closed.error()->what();
                                 return told(error);
