@@ -73,6 +73,7 @@ class Round {
   void check_soon(const Verdict& verdict, const std::string& text);
   void check_deadlock(const Verdict& verdict, const std::string& text);
   Clock::time_point earliest_end(Clock::time_point began) const;
+  bool is_early(WorldRank finder, Clock::time_point began) const;
   void check_meeting(const Verdict& verdict, const std::string& text);
   void check_late(const Verdict& verdict, const std::string& text);
   void check_stalled(const Verdict& verdict, const std::string& text);
@@ -370,6 +371,13 @@ Clock::time_point Round::earliest_end(Clock::time_point began) const {
   return began + plan_.timeout - kernel_.hiccups() - 1ms;
 }
 
+/// Whether a wait of `finder` that began then is over too early. It may have stopped between its
+/// look at the clock and what is known here as the beginning.
+bool Round::is_early(WorldRank finder, Clock::time_point began) const {
+  const bool has_stopped = process_of(finder.value).stopped_until + 5ms >= began;
+  return !has_stopped && kernel_.now() < earliest_end(began);
+}
+
 /// Who waits for members of a new group is told at once why they do not come.
 void Round::check_meeting(const Verdict& verdict, const std::string& text) {
   // Between hosts an entry comes later than it was wished.
@@ -381,7 +389,7 @@ void Round::check_meeting(const Verdict& verdict, const std::string& text) {
   }
   const Happened::Group& group = happened_.groups[verdict.groups.front()];
   const auto made = group.made.find(verdict.finder.value);
-  if (made != group.made.end() && kernel_.now() < earliest_end(made->second))
+  if (made != group.made.end() && is_early(verdict.finder, made->second))
     violated(text + ": its time had not passed");
   for (const auto& [earlier, when] : happened_.log)
     if (group.parent != 0 && earlier.fails(group.parent) && when + happened_.pauses() < began)
@@ -424,7 +432,7 @@ void Round::check_late(const Verdict& verdict, const std::string& text) {
            culprits.end();
   };
   const Clock::time_point due = earliest_end(since);
-  if (kernel_.now() < due) violated(text + ": its time had not passed");
+  if (is_early(verdict.finder, since)) violated(text + ": its time had not passed");
   std::uint64_t most = 0;
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (is_named(member)) most = std::max(most, last_of(group, member, due));
@@ -452,7 +460,7 @@ void Round::check_stalled(const Verdict& verdict, const std::string& text) {
   const std::uint64_t seq = std::stoull(verdict.text.substr(number + 2));
   const auto wait = group.waiting.find(verdict.finder.value);
   if (wait != group.waiting.end() && wait->second.seq == seq &&
-      kernel_.now() < earliest_end(wait->second.since))
+      is_early(verdict.finder, wait->second.since))
     violated(text + ": its time had not passed");
   for (std::size_t member = 0; member < group.world_ranks.size(); ++member)
     if (last_of(group, member, Clock::time_point::max()) < seq)
