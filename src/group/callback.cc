@@ -6,6 +6,7 @@
 
 #include "control/membership.h"
 #include "control/program_wait.h"
+#include "group/check.h"
 
 namespace tutti::group {
 
@@ -44,17 +45,11 @@ Error failure_of_callback(WorkState* before, std::string_view thrown) {
   if (operation == nullptr) return Error(ErrorCode::kInvalidArgument, text);
   const Request& request = operation->request();
   const auto* const awaits = dynamic_cast<control::ProgramAwaits*>(operation);
-  const Self self = awaits != nullptr ? awaits->membership().self() : Self();
-  ErrorContext context{.op = call_name(request),
-                       .seq = request.seq,
-                       .rank = self.rank,
-                       .culprits = {},
-                       .host = {},
-                       .call_site = name_of(request.where)};
-  const std::string begin = awaits != nullptr
-                                ? heading(context, self.group, purpose_of(request.where))
-                                : place_of(request);  // of a plugin
-  return Error(ErrorCode::kInvalidArgument, begin + ": " + text, std::move(context));
+  if (awaits != nullptr)
+    return make_error(ErrorCode::kInvalidArgument, request, awaits->membership().self(), text);
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("{}: {}.", place_of(request), text),  // of a plugin
+               {.op = call_name(request), .seq = request.seq, .call_site = name_of(request.where)});
 }
 
 }  // namespace

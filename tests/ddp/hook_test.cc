@@ -226,7 +226,7 @@ TEST(Hook, OneThatThrowsOrReturnsNoWorkIsNamedWithItsBucket) {
         });
       }),
       std::regex("all_reduce #\\d+ \\(rank 0\\) at hook_test.cc:\\d+: the callback given to "
-                 "Work::then threw: no memory")));
+                 "Work::then threw: no memory\\.")));
   EXPECT_EQ(failure_of([](const GradientBucket&, ProcessGroup&) -> Work {
               throw Error(ErrorCode::kInvalidArgument, "an Error as it is");
             }),

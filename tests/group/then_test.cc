@@ -160,7 +160,7 @@ TEST(Then, WhatACallbackThrowsBeginsWithTheOperation) {
     EXPECT_EQ(error.context().rank, other.rank());
     EXPECT_EQ(error.what(), "all_reduce #1 of group " + other.name() + " (rank " + rank +
                                 ") at step.cc:7: the callback given to Work::then threw: out of "
-                                "luck");
+                                "luck.");
     Work later = world.send(x, world.rank(), {.buffered = true}, async, {"step.cc", 8})
                      .then([](const Error*) {})
                      .then([](const Error*) { throw 7; });
