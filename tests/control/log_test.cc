@@ -33,6 +33,11 @@ Verdict failure_of(GroupId group, int finder) {
           .finder = WorldRank(finder)};
 }
 
+/// What rank 1 says of a failure with this code that names this rank.
+std::optional<std::string> text_of(const Board& board, GroupId group, ErrorCode code, int named) {
+  return read_failure_text(board, SlotIndex(1), group, code, {WorldRank(named)});
+}
+
 TEST(Log, AnEntryIsReadAsItWasWritten) {
   const net::Fd memory = Board::make(3);
   const Board board(memory);
@@ -81,7 +86,9 @@ TEST(Log, AnEntryMayTouchSeveralGroups) {
   EXPECT_FALSE(found.is_loss());
   EXPECT_TRUE(found.fails(5 + kVerdictGroups - 1));
   EXPECT_FALSE(found.fails(5 + kVerdictGroups));
-  EXPECT_EQ(read_failure_text(board.slot(SlotIndex(1)), 7), "found by 1");
+  EXPECT_EQ(text_of(board, 7, ErrorCode::kTimeout, 1), "found by 1");
+  EXPECT_FALSE(text_of(board, 7, ErrorCode::kSystem, 1)) << "the group has failed with another one";
+  EXPECT_FALSE(text_of(board, 7, ErrorCode::kTimeout, 0)) << "the same";
   ASSERT_TRUE(writer.log.propose(2, failure_of(9, 1)));
   ASSERT_EQ(reader.log.read(2, &found), State::entered);
   EXPECT_EQ(found.groups, std::vector<GroupId>{9}) << "nothing is left of the entry before";
@@ -96,10 +103,10 @@ TEST(Log, TheSecondToProposeAnEntryIsToldSo) {
   Verdict found;
   ASSERT_EQ(second.log.read(1, &found), State::entered);
   EXPECT_EQ(found.finder, WorldRank(0));
-  EXPECT_FALSE(read_failure_text(board.slot(SlotIndex(1)), 5))
+  EXPECT_FALSE(text_of(board, 5, ErrorCode::kTimeout, 1))
       << "nobody reads a verdict that was not chosen";
   EXPECT_TRUE(second.log.propose(2, failure_of(6, 1)));
-  EXPECT_EQ(read_failure_text(board.slot(SlotIndex(1)), 6), "found by 1");
+  EXPECT_EQ(text_of(board, 6, ErrorCode::kTimeout, 1), "found by 1");
 }
 
 TEST(Log, OneOfManyIsChosenForEveryEntry) {

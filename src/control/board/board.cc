@@ -248,15 +248,17 @@ std::string read_site(const Slot& slot, std::uint32_t site) {
   return site != 0 && site < kSites ? slot.sites[site].read() : std::string();
 }
 
-std::optional<std::string> read_failure_text(const Slot& slot, GroupId group) {
-  for (const Proposal& place : slot.proposals) {
-    const std::uint64_t number = place.number.load(std::memory_order_acquire);
-    const bool is_of_group = std::any_of(
-        place.groups.begin(), place.groups.end(),
-        [&](const auto& each) { return each.load(std::memory_order_acquire) == group; });
-    if (number == 0 || !is_of_group) continue;
-    std::string text = place.text.read();
-    if (place.number.load(std::memory_order_relaxed) == number) return text;
+std::optional<std::string> read_failure_text(const Board& board, SlotIndex slot, GroupId group,
+                                             ErrorCode code,
+                                             const std::vector<WorldRank>& culprits) {
+  for (const Proposal& place : board.slot(slot).proposals) {
+    const auto found = read_proposal(board, place, place.number.load());
+    if (!found || !found->fails(group) || found->code != code) continue;
+    const auto names = [&](WorldRank culprit) {
+      return std::find(found->culprits.begin(), found->culprits.end(), culprit) !=
+             found->culprits.end();
+    };
+    if (std::all_of(culprits.begin(), culprits.end(), names)) return found->text;
   }
   return std::nullopt;
 }

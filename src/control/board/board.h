@@ -155,8 +155,11 @@ std::optional<Verdict> read_wish(const Board& board, SlotIndex slot);
 
 /// A call site out of the table of `slot`; "" if it is not known.
 std::string read_site(const Slot& slot, std::uint32_t site);
-/// The text of the failure that the owner of `slot` found in `group`, if it is still there.
-std::optional<std::string> read_failure_text(const Slot& slot, GroupId group);
+/// The text of a failure of `group` that the owner of `slot` found, if it is still there: of that
+/// with `code` which names all `culprits`. The group may have failed with what another rank found.
+std::optional<std::string> read_failure_text(const Board& board, SlotIndex slot, GroupId group,
+                                             ErrorCode code,
+                                             const std::vector<WorldRank>& culprits);
 /// What an operation with this chain was for, if the owner of `slot` has said so lately; else "".
 std::string read_purpose(const Slot& slot, std::uint64_t chain);
 /// The lines whose failure the owner has not outlived, in the order in which they failed.

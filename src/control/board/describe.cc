@@ -281,10 +281,11 @@ const Line* failed_line(const Board& board, SlotIndex owner) {
 std::optional<std::string> failure_for_all(const Board& board, SlotIndex owner, const Line& line) {
   const GroupId group = line.group.load(std::memory_order_acquire);
   const ErrorCode code = failure_code(line.failure.load(std::memory_order_acquire));
+  const std::vector<WorldRank> culprits = read_set(line.ranks, board.world_size());
   const bool names_world =
       line.asked_of.load(std::memory_order_relaxed) == 0 || code == ErrorCode::kDeadlock;
   for (const SlotIndex finder : board.slots()) {
-    const auto text = read_failure_text(board.slot(finder), group);
+    const auto text = read_failure_text(board, finder, group, code, culprits);
     if (!text) continue;
     return names_world ? *text
                        : fmt::format("{} (ranks of the group made by {})", *text,

@@ -24,9 +24,10 @@ std::optional<LineFacts> read_line(const Board& board, SlotIndex slot, const Lin
   // After the state: the owner tells of a failure before it goes.
   if (const std::uint32_t failure = line.failure.load(std::memory_order_acquire); failure != 0) {
     facts.failure = FailureFacts{.code = failure_code(failure)};
-    for (const WorldRank rank : read_set(line.ranks, board.world_size()))
-      facts.failure->culprits.push_back(rank.value);
-    facts.failure->text = read_failure_text(board.slot(slot), group).value_or("");
+    const std::vector<WorldRank> culprits = read_set(line.ranks, board.world_size());
+    for (const WorldRank rank : culprits) facts.failure->culprits.push_back(rank.value);
+    facts.failure->text =
+        read_failure_text(board, slot, group, facts.failure->code, culprits).value_or("");
   }
   // Its owner may have made room for another group meanwhile.
   if (line.group.load(std::memory_order_acquire) != group) return std::nullopt;
