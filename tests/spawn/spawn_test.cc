@@ -678,6 +678,7 @@ TEST_F(Spawning, OneThatFailsAfterItsForkLeavesNoZombie) {
 }
 
 TEST_F(Spawning, RanksAreEndedHoweverFewDescriptorsAreLeft) {
+  if (kKeepsFreed) GTEST_SKIP() << "UBSan opens a pipe where it looks at a vptr";
   expect_once_in_time([](bool& is_in_time) {
     const Clock::time_point began = Clock::now();
     std::vector<std::unique_ptr<LaunchedJob>> jobs;
