@@ -124,7 +124,7 @@ void Process::start(bool outlives) {
 }
 
 /// MPI_Finalize begins with the attributes of MPI_COMM_SELF, when all of MPI is still there for
-/// what threads have under way.
+/// what threads have under way. Each of these ends by a deadline of its own, or fails its group.
 void Process::hear_of_finalize() {
   const auto finalize = [](MPI_Comm, int, void* self, void*) {
     Process& process = *static_cast<Process*>(self);
