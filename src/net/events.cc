@@ -85,12 +85,15 @@ void Events::run(Clock::time_point until) {
   if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
 }
 
-/// The others that are due have been disarmed: they must run, whatever this one throws.
-void Events::guarded(const Call& call) noexcept {
+/// The others that are due have been disarmed: they must run, whatever this one throws. False: it
+/// has thrown.
+bool Events::guarded(const Call& call) noexcept {
   try {
     call();
+    return true;
   } catch (...) {
     if (!thrown_) thrown_ = std::current_exception();
+    return false;
   }
 }
 
@@ -104,13 +107,15 @@ void Events::call(std::uint64_t id) noexcept {
     running_ = id;
     runner_ = std::this_thread::get_id();
   }
+  std::uint8_t wanted = 0;
   {
     const std::lock_guard lock(watched->mutex_);
-    watched->wanted_ = 0;
+    wanted = std::exchange(watched->wanted_, wanted);
   }
   const std::shared_ptr<const Call> run = watched->call_;
-  guarded(*run);  // which may end what it watches
+  const bool has_returned = guarded(*run);  // which may end what it watches
   const std::lock_guard lock(mutex_);
+  if (!has_returned && watched_.contains(id)) watched->arm(static_cast<Want>(wanted));
   running_ = 0;
   runner_ = {};
   idle_.notify_all();

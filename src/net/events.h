@@ -70,13 +70,14 @@ class Events {
     });
   }
   /// Runs what is due; returns when something was, or the time has come. One thread. What a call
-  /// throws is thrown once all that are due have run.
+  /// throws is thrown once all that are due have run; a socket whose call has thrown is armed as it
+  /// was before.
   void run(Clock::time_point until);
 
  private:
   void call(std::uint64_t id) noexcept;
   void call_posted() noexcept;
-  void guarded(const Call& call) noexcept;
+  bool guarded(const Call& call) noexcept;
 
   const Fd epoll_;
   Wakeup wakeup_;

@@ -136,6 +136,32 @@ TEST(Events, WhatOneCallThrowsStopsNoOther) {
   run_all(events);
 }
 
+TEST(Events, WhoThrowsIsCalledAgain) {
+  Events events;
+  const Pair pair;
+  int calls = 0;
+  const auto watched = events.watch(pair.one.get(), [&] {
+    if (++calls == 1) throw std::runtime_error("not yet");
+  });
+  watched->arm(Want::write);
+  EXPECT_THROW(events.run(now() + 1s), std::runtime_error);
+  run_all(events);
+  EXPECT_EQ(calls, 2) << "nobody has armed it a second time";
+}
+
+TEST(Events, WhoThrowsAndHasEndedIsNotCalledAgain) {
+  Events events;
+  const Pair pair;
+  std::unique_ptr<Events::Watched> watched;
+  watched = events.watch(pair.one.get(), [&] {
+    watched.reset();
+    throw std::runtime_error("gone");
+  });
+  watched->arm(Want::write);
+  EXPECT_THROW(events.run(now() + 1s), std::runtime_error);
+  run_all(events);
+}
+
 TEST(Events, NoCallRunsOnceTheWatchHasEnded) {
   Events events;
   std::atomic<bool> stops{false};

@@ -277,6 +277,7 @@ void RemoteHosts::run() noexcept {
     } catch (const std::bad_alloc&) {
       give_back_memory_reserve();
       log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
+      pause_for_memory();  // who was refused it is called again at once
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
     }
