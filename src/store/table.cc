@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <charconv>
-#include <string_view>
 
 namespace tutti::store {
 namespace {
@@ -71,13 +70,13 @@ std::vector<std::string> Table::missing(std::span<const std::string> keys) const
 }
 
 void Table::put(std::span<const std::string> keys, std::span<const std::string> values) {
-  std::unordered_map<std::string_view, std::size_t> last;  // of a key that is there twice
-  for (std::size_t i = 0; i < keys.size(); ++i) last[keys[i]] = i;
+  std::unordered_map<std::string, std::string> fresh;  // of a key that is there twice, the last
+  for (std::size_t i = 0; i < keys.size(); ++i) fresh[keys[i]] = values[i];
   std::size_t key_count = entries_.size();
   std::size_t byte_count = byte_count_;
-  for (const auto& [key, i] : last) {
-    const auto found = entries_.find(keys[i]);
-    byte_count += values[i].size();
+  for (const auto& [key, value] : fresh) {
+    const auto found = entries_.find(key);
+    byte_count += value.size();
     if (found == entries_.end()) {
       ++key_count;
       byte_count += key.size();
@@ -91,7 +90,13 @@ void Table::put(std::span<const std::string> keys, std::span<const std::string> 
                             "erase what is not needed any more",
                             entries_.size(), byte_count_, kMaxTableKeys, kMaxTableBytes));
   }
-  for (const auto& [key, i] : last) entries_[keys[i]] = values[i];
+  if (key_count >= entries_.bucket_count()) entries_.reserve(2 * key_count);
+  // From here on nothing can be refused.
+  for (auto& [key, value] : fresh) {
+    const auto found = entries_.find(key);
+    if (found != entries_.end()) found->second.swap(value);
+  }
+  entries_.merge(fresh);
   byte_count_ = byte_count;
 }
 
