@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "base/log.h"
+#include "base/memory_reserve.h"
 #include "group/through_aborts.h"
 #include "group/under_way.h"
 
@@ -129,8 +129,9 @@ class Foreign::Entry : public WorkState, public control::ProgramAwaits {
       end();
     } catch (const Error& failure) {
       end_failed(failure);
-    } catch (const std::exception& failure) {
-      end_failed(Error(ErrorCode::kSystem, failure.what()));
+    } catch (const std::exception&) {
+      group_.membership_.fail_with_thrown();
+      end_with_cause();
     }
     return true;
   }
@@ -146,15 +147,22 @@ class Foreign::Entry : public WorkState, public control::ProgramAwaits {
 
  private:
   void end_failed(const Error& failure) noexcept {
-    control::Membership& membership = group_.membership_;
-    if (!group_.failed()) {
-      if (is_private(failure)) {
-        membership.leave(request());
-        return end(failure);
-      }
-      group_.fail(failure, request());
+    if (!group_.failed() && is_private(failure)) {
+      group_.membership_.leave(request());
+      return end_with([&] { return failure; });
     }
-    end(membership.error(&request()));  // why, not what the backend made of it
+    group_.fail(failure, request());
+    end_with_cause();
+  }
+  /// Why, not what the backend made of it.
+  void end_with_cause() noexcept {
+    end_with([this] { return group_.membership_.error(&request()); });
+  }
+  template <class Make>
+  void end_with(Make&& make) noexcept {
+    std::optional<Error> failure;
+    until_done([&] { failure = make(); });
+    end(*std::move(failure));
   }
 
   Foreign& group_;
@@ -322,19 +330,20 @@ void Foreign::in_backend(const Request& request, Call&& call) {
   } catch (const Error& failure) {
     fail(failure, request);
     throw;
-  } catch (const std::exception& failure) {
-    const Error error(ErrorCode::kSystem, failure.what());
-    fail(error, request);
-    throw error;
+  } catch (const std::exception&) {
+    membership_.fail_with_thrown();
+    membership_.throw_cause(request);
   }
 }
 
 void Foreign::fail(const Error& failure, const Request& request) noexcept {
   if (failed()) return;
   if (failure.code() == ErrorCode::kTimeout) return membership_.fail_stalled(request);
-  std::vector<int> culprits = failure.context().culprits;
-  if (culprits.empty()) culprits = {membership_.rank()};
-  membership_.fail({failure.code(), failure.what(), std::move(culprits), {}});
+  until_done([&] {
+    std::vector<int> culprits = failure.context().culprits;
+    if (culprits.empty()) culprits = {membership_.rank()};
+    membership_.fail({failure.code(), failure.what(), std::move(culprits), {}});
+  });
 }
 
 /// Whose programs are awaited by whoever waits for a collective, or for its turn: those that have
@@ -368,15 +377,15 @@ Work Foreign::start(Request request) {
   if (is_message(request.op)) {
     auto message = std::make_shared<Message>(*this, std::move(request));
     const std::lock_guard lock(mutex_);
-    messages_pending_.fetch_add(1);
     new_messages_.push_back(message);
+    messages_pending_.fetch_add(1);
     entry = std::move(message);
   } else {
     auto collective = std::make_shared<Collective>(*this, std::move(request));
     const std::lock_guard lock(mutex_);
+    new_collectives_.push_back(collective);
     with_own_timeout_.fetch_add(collective->request().has_own_timeout ? 1 : 0);
     collectives_pending_.fetch_add(1);
-    new_collectives_.push_back(collective);
     entry = std::move(collective);
   }
   thread_.wake();
@@ -397,10 +406,8 @@ void Foreign::drain(Deadline deadline) {
 control::Driver::Step Foreign::step() noexcept {
   {
     const std::lock_guard lock(mutex_);
-    std::move(new_collectives_.begin(), new_collectives_.end(), std::back_inserter(collectives_));
-    std::move(new_messages_.begin(), new_messages_.end(), std::back_inserter(messages_));
-    new_collectives_.clear();
-    new_messages_.clear();
+    collectives_.splice(collectives_.end(), new_collectives_);
+    messages_.splice(messages_.end(), new_messages_);
   }
   bool ended = false;
   bool tested = false;

@@ -12,12 +12,10 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "control/membership.h"
 #include "control/progress.h"
@@ -70,11 +68,11 @@ class Foreign final : private control::Driver {
   std::atomic<std::size_t> with_own_timeout_{0};  // of the collectives
 
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Collective>> new_collectives_;  // mutex_
-  std::vector<std::shared_ptr<Message>> new_messages_;       // mutex_
+  std::list<std::shared_ptr<Collective>> new_collectives_;  // mutex_
+  std::list<std::shared_ptr<Message>> new_messages_;        // mutex_
 
   // The thread's own.
-  std::deque<std::shared_ptr<Collective>> collectives_;
+  std::list<std::shared_ptr<Collective>> collectives_;
   std::list<std::shared_ptr<Message>> messages_;
 
   std::atomic<bool> has_thread_{false};

@@ -2,12 +2,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "group/foreign_backend.h"
 #include "ranks.h"
 #include "refused_memory.h"
 #include "tutti/init.h"
@@ -66,6 +69,38 @@ TEST(GroupMemory, AMessageThatCannotBeginFailsTheGroup) {
     if (world.rank() == 1) world.recv(data, 0, async).wait();
     if (world.rank() == 0) world.send(data, 1);
   });
+}
+
+/// Which of the ranks' threads is refused it is not known; all are told the same.
+TEST(GroupMemory, TheThreadOfAForeignBackendFailsTheGroup) {
+  for (std::size_t first = 1; first <= 30; ++first) {
+    const std::size_t count = 1 + first % 3;
+    SCOPED_TRACE(std::to_string(count) + " from " + std::to_string(first));
+    const auto table = std::make_shared<ForeignTable>(2);
+    std::array<std::vector<int>, 2> culprits;
+    const auto body = [&](const test_kit::Rank& me) -> std::string {
+      ProcessGroup world = make_foreign_world(me, table, Side::native);
+      float x = 1;
+      world.all_reduce(x);
+      if (me.rank == 0) refuse_memory_of("tutti-progress", first, count);
+      try {
+        world.all_reduce(x, async).wait();
+        world.all_reduce(x, async).wait();
+      } catch (const Error& failure) {
+        EXPECT_EQ(failure.code(), ErrorCode::kSystem) << failure.what();
+        expect_text(failure, "refused memory");
+        culprits[static_cast<std::size_t>(me.rank)] = failure.context().culprits;
+      }
+      return {};
+    };
+    for (const test_kit::Outcome& outcome : test_kit::collect_ranks(2, body, {}))
+      EXPECT_EQ(outcome.failure, "");
+    EXPECT_EQ(culprits[0], culprits[1]);
+    if (first == 1) {
+      EXPECT_EQ(culprits[0].size(), 1u);
+    }
+  }
+  refuse_memory_of(nullptr, 0, 0);
 }
 
 }  // namespace
