@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -180,7 +181,7 @@ struct Host::State final : Watched {
   std::deque<Verdict> remembered;               // log_mutex; losses, and failures of other groups
   EndedGroups ended_groups;                     // log_mutex; since the last look for deadlocks
   std::atomic<bool> has_missed_entries{false};  ///< since then the lines are looked at as well
-  std::vector<Wish> wishes;                     // log_mutex; each is told until it is settled
+  std::list<Wish> wishes;                       // log_mutex; each is told until it is settled
   std::set<GroupId> ahead_of_log;  // log_mutex; groups that have failed here, and have no entry yet
   /// A wish of a rank of this host: which, and in how many looks it was there.
   struct SeenWish {

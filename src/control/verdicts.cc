@@ -186,7 +186,8 @@ void Host::State::apply_new_entries() {
       ++next_entry;
       continue;
     }
-    if (!std::exchange(has_to_catch_up, true)) catch_up();
+    if (!has_to_catch_up) catch_up();
+    has_to_catch_up = true;
     next_entry = log.after_missed(next_entry);
   }
   if (!has_to_catch_up) return;
