@@ -43,6 +43,8 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   std::vector<Hook> hooks;
   std::mutex turn;  // the parts of backward that several devices run
   bool enabled = true;
+  bool is_over =
+      false;  // the watch has gone, and those that `events` tell; a device's thread may come yet
   int outermost = kNoTask;
   int given_up = kNoTask;      // a device's thread may still be in it
   std::weak_ptr<Task> alive;   // as long as that task is: its callback goes with it
@@ -53,6 +55,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   /// An output gets its gradient.
   void reached_output(const TrainedPtr& trained) {
     const std::lock_guard lock(turn);
+    if (is_over) return;
     came_through = autograd::get_current_graph_task_id();
     if (enabled && came_through != given_up) enter_task(trained);
   }
@@ -77,12 +80,13 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   /// What is under way goes into gradients that the program may change from here on.
   void lose_task(int task) {
     const std::lock_guard lock(turn);
-    if (outermost != task) return;
+    if (is_over || outermost != task) return;
     forget_task();
     events.broken();
   }
   void leave_task() {
     const std::lock_guard lock(turn);
+    if (is_over) return;
     outermost = kNoTask;
     // After the outermost task no node is being evaluated; after an inner one the node that ran it
     // is.
@@ -95,6 +99,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
 
   void gradient(std::size_t parameter) {
     const std::lock_guard lock(turn);
+    if (is_over) return;
     if (is_of_another(parameter) || autograd::get_current_graph_task_id() == given_up) return;
     if (!enabled) {
       events.kept(parameter);
@@ -141,7 +146,7 @@ class BackwardWatch::State::After final : public autograd::FunctionPostHook {
   const State& state() const noexcept { return *state_; }
   autograd::variable_list operator()(const autograd::variable_list& outputs,
                                      const autograd::variable_list&) override {
-    state_->gradient(parameter_);
+    state_->shared_from_this()->gradient(parameter_);  // this may go meanwhile
     return outputs;
   }
 
@@ -194,9 +199,9 @@ BackwardWatch::BackwardWatch(const std::vector<at::Tensor>& parameters, Follower
 }
 
 BackwardWatch::~BackwardWatch() {
-  {  // a device's thread may be at the end of a task, or come to it later
+  {
     const std::lock_guard lock(state_->turn);
-    state_->outermost = kNoTask;
+    state_->is_over = true;
   }
   for (const State::Hook& hook : state_->hooks) {
     if (hook.accumulator) hook.accumulator->del_post_hook(hook.key);
