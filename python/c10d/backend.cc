@@ -248,12 +248,11 @@ class SharedPatience {
   std::chrono::nanoseconds begin() {
     const std::lock_guard lock(mutex_);
     const auto now = Clock::now();
-    if (!was_in_vain_ || now > last_ + kApart) until_ = now + kWhole;
+    if (!was_in_vain_ || now > until_ + kApart) until_ = now + kWhole;
     return std::max<std::chrono::nanoseconds>(until_ - now, std::chrono::nanoseconds(0));
   }
   void end(bool in_vain) {
     const std::lock_guard lock(mutex_);
-    last_ = Clock::now();
     was_in_vain_ = in_vain;
   }
 
@@ -261,7 +260,7 @@ class SharedPatience {
   using Clock = std::chrono::steady_clock;
   static constexpr std::chrono::seconds kWhole{2}, kApart{1};
   std::mutex mutex_;
-  Clock::time_point last_ = {}, until_ = {};
+  Clock::time_point until_ = {};
   bool was_in_vain_ = false;
 };
 SharedPatience shared_patience;
