@@ -43,8 +43,7 @@ struct BackwardWatch::State : std::enable_shared_from_this<State> {
   std::vector<Hook> hooks;
   std::mutex turn;  // the parts of backward that several devices run
   bool enabled = true;
-  bool is_over =
-      false;  // the watch has gone, and those that `events` tell; a device's thread may come yet
+  bool is_over = false;  // the watch has gone; a device's thread may come yet
   int outermost = kNoTask;
   int given_up = kNoTask;      // a device's thread may still be in it
   std::weak_ptr<Task> alive;   // as long as that task is: its callback goes with it
