@@ -337,7 +337,9 @@ TEST_P(StoreConformance, ABarrierThatHasTimedOutIsNoneAnyMore) {
 TEST_P(StoreConformance, WhoeverWaitsAtABarrierIsToldWhenItHasTimedOut) {
   const Clock::time_point begin = Clock::now();
   on_ranks(3, [&](int rank) {
-    while (rank == 2 && at(rank).get("parted/arrived", 60s) != "2") {  // both wait there
+    while (rank == 2 && at(rank).get("parted/arrived", 60s) != "2") {  // until both wait there
+      ASSERT_LT(Clock::now() - begin, 60s);
+      std::this_thread::sleep_for(1ms);
     }
     const Error error =
         thrown_by([&] { at(rank).barrier("parted", 4, rank == 2 ? 100ms : 100'000ms); });

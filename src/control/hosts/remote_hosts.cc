@@ -274,13 +274,14 @@ void RemoteHosts::run() noexcept {
       events_.run(next_sweep_);
       const auto now = Clock::now();
       if (now >= next_sweep_) sweep(now);
+      continue;
     } catch (const std::bad_alloc&) {
       give_back_memory_reserve();
       log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
-      pause_for_memory();  // who was refused it is called again at once
     } catch (const std::exception& error) {
       log(LogLevel::error, error.what());
     }
+    pause_for_memory();  // the socket whose call has thrown is armed again
   }
   for (Far& other : far_) other = {};
 }
