@@ -51,8 +51,9 @@ const std::vector<int> kHosts = {0, 0, 1, 1};
 constexpr int kWorldsAtATime = 4;
 constexpr auto kDeadline = 40s;
 /// Of init in the series of the store: a rank whose handshake was changed takes the store for
-/// another program's, and goes; then it is missing.
+/// another program's, or for one of another version, and goes; then it is missing.
 constexpr auto kTimeoutOfInit = 8s;
+constexpr std::uint64_t kEndOfVersion = 12;  // of a handshake, behind its magic
 constexpr std::uint64_t kFirstBytes = 3000;  // handshakes and reports
 /// How much flows depends on the moment: so often another byte is drawn in place of one that does
 /// not come.
@@ -237,8 +238,10 @@ std::string judge_of_store(const Scene& scene, const std::vector<ordered_json>& 
   const auto named_by = [&](int rank) {
     return told[static_cast<std::size_t>(rank)]["culprits"].get<std::vector<int>>();
   };
+  const std::string of_behind = code_of(scene.behind);
+  const bool is_of_version = of_behind == "kUnsupported" && scene.fault.offset < kEndOfVersion;
   const bool found_no_store = scene.fault.harm == Harm::garbage &&
-                              code_of(scene.behind) == "kUnauthenticated" &&
+                              (of_behind == "kUnauthenticated" || is_of_version) &&
                               named_by(scene.behind).empty();
   for (int rank = 0; rank < kRanks; ++rank) {
     if (code_of(rank) == "right" || (rank == scene.behind && found_no_store)) continue;
