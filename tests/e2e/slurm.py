@@ -134,6 +134,10 @@ def start():
     missing = [name for name in ("munged", "slurmctld", "slurmd", "srun") if not shutil.which(name, path=search_path())]
     if missing:
         raise Unavailable(f"{', '.join(missing)} not installed: Debian's packages munge, slurmctld, slurmd, slurm-client")
+    try:
+        socket.getaddrinfo(None, 0, family=socket.AF_INET, flags=socket.AI_ADDRCONFIG)
+    except socket.gaierror:  # slurmd asks like this
+        raise Unavailable("this host has no address but loopback: slurmd does not start") from None
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     folder = tempfile.mkdtemp(prefix="tutti-slurm-")
     os.chmod(folder, 0o755)  # else munged thinks that nobody reaches its socket

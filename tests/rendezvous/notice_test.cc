@@ -171,7 +171,8 @@ TEST_F(ByFile, Rank0ServesWhereItsSettingsLeaveItNoPlace) {  // else the others 
   MeetingOptions chosen = options();
   chosen.address = {.what = "TUTTI_SOCKET_IFNAME", .text = "no_such_one"};
   Child of_no_interface([&] { return meet_and_greet(rank_of(0, 2), chosen); });
-  EXPECT_TRUE(await_notice().tcp);
+  const bool has_address = net::addresses_of_this_host() != "none but loopback";
+  EXPECT_EQ(await_notice().tcp.has_value(), has_address);
   EXPECT_EQ(start(rank_of(1, 2)).result(), "met in round 1");
   EXPECT_EQ(of_no_interface.result(), "met in round 1");
 

@@ -79,6 +79,11 @@ struct WrongResult : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// What the series of the store need.
+struct NoAddress : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
 void expect(bool is_right, const char* what) {
   if (!is_right) throw WrongResult(fmt::format("{}: wrong result", what));
 }
@@ -119,7 +124,7 @@ struct Scene {
 std::string free_address() {
   const std::string all = net::addresses_of_this_host();
   const auto any = net::TcpAddress::parse(all.substr(0, all.find(',')) + ":0");
-  if (!any) throw std::runtime_error("this host has no IPv4 address but loopback: " + all);
+  if (!any) throw NoAddress("this host has no IPv4 address but loopback: " + all);
   return net::TcpAddress::local(net::listen_tcp(*any).get()).text();
 }
 
@@ -419,4 +424,11 @@ int run(const Words& words) {
 }  // namespace
 }  // namespace tutti::soak
 
-int main(int argc, char** argv) { return tutti::soak::run(tutti::soak::read_words(argc, argv)); }
+int main(int argc, char** argv) {
+  try {
+    return tutti::soak::run(tutti::soak::read_words(argc, argv));
+  } catch (const tutti::soak::NoAddress& reason) {
+    fmt::print(stderr, "faults: not run: {}\n", reason.what());
+    return 77;
+  }
+}
