@@ -90,7 +90,8 @@ void Table::put(std::span<const std::string> keys, std::span<const std::string> 
                             "erase what is not needed any more",
                             entries_.size(), byte_count_, kMaxTableKeys, kMaxTableBytes));
   }
-  if (key_count >= entries_.bucket_count()) entries_.reserve(2 * key_count);
+  const std::size_t at_most = entries_.size() + fresh.size();  // so many merge makes room for
+  if (at_most >= entries_.bucket_count()) entries_.reserve(2 * at_most);
   // From here on nothing can be refused.
   for (auto& [key, value] : fresh) {
     const auto found = entries_.find(key);
