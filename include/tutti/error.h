@@ -52,6 +52,8 @@ class TUTTI_API Error : public std::runtime_error {
   ~Error() override;  // key function: the type must be one object across shared libraries
   Error(const Error&) = default;
   Error& operator=(const Error&) = default;
+  Error(Error&&) noexcept = default;  // takes no memory
+  Error& operator=(Error&&) noexcept = default;
 
   ErrorCode code() const noexcept { return code_; }
   const ErrorContext& context() const noexcept { return context_; }

@@ -2,9 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <type_traits>
 #include <utility>
 
 namespace tutti {
+
+// A failure is handed on where nothing may throw.
+static_assert(std::is_nothrow_move_constructible_v<Error>);
+static_assert(std::is_nothrow_move_assignable_v<Error>);
 
 std::string_view name_of(ErrorCode code) noexcept {
   switch (code) {
