@@ -459,6 +459,11 @@ bool has_unacknowledged(int socket) noexcept {
   return ::ioctl(socket, SIOCOUTQ, &byte_count) != 0 || byte_count > 0;
 }
 
+void reset_at_close(int socket) noexcept {
+  const linger at_once{1, 0};
+  ::setsockopt(socket, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+}
+
 bool set_least_to_read(int socket, std::size_t byte_count) noexcept {
   const int least = static_cast<int>(byte_count);
   return ::setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &least, sizeof least) == 0;

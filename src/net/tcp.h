@@ -127,6 +127,8 @@ bool is_connecting(int socket) noexcept;
 
 /// Whether the other end has yet to acknowledge something that was sent.
 bool has_unacknowledged(int socket) noexcept;
+/// Whoever closes it then drops what has not gone out, and the other end reads ECONNRESET.
+void reset_at_close(int socket) noexcept;
 
 /// What one call that does not block has moved.
 struct TcpMoved {

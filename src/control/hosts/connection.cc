@@ -79,18 +79,28 @@ void Connection::read() {
   // Not on the stack: by `ulimit -s 64` a thread has no more than this.
   const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadAtATime);
   const std::span bytes(room.get(), kReadAtATime);
-  net::Frame frame;
   for (int i = 0; i < kReadsAtATime && !has_ended_; ++i) {
     const iovec part{bytes.data(), bytes.size()};
     const net::TcpMoved moved = net::receive_parts(socket_.get(), std::span(&part, 1));
     if (moved.result == net::IoResult::again) return;
     if (moved.result == net::IoResult::closed) return end(moved.error_number);
-    decoder_.feed(bytes.first(moved.bytes));
-    net::FrameDecoder::Next next = decoder_.next(&frame);
-    for (; next == net::FrameDecoder::Next::frame && !has_ended_; next = decoder_.next(&frame))
-      on_frame_(frame);
-    if (next == net::FrameDecoder::Next::malformed) return end(EPROTO);
+    take(bytes.first(moved.bytes));
   }
+}
+
+/// Where this throws a frame is lost, so the connection is: the other end says all of it anew on
+/// another one. It must not take the end for an orderly one.
+void Connection::take(std::span<const std::byte> bytes) try {
+  decoder_.feed(bytes);
+  net::Frame frame;
+  net::FrameDecoder::Next next = decoder_.next(&frame);
+  for (; next == net::FrameDecoder::Next::frame && !has_ended_; next = decoder_.next(&frame))
+    on_frame_(frame);
+  if (next == net::FrameDecoder::Next::malformed) end(EPROTO);
+} catch (...) {
+  net::reset_at_close(socket_.get());
+  end(ENOMEM);
+  throw;
 }
 
 /// Of an error that a send has told of a read tells no more: it finds the end.

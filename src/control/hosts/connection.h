@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "net/events.h"
@@ -49,6 +50,7 @@ class Connection {
  private:
   void look();
   void read();
+  void take(std::span<const std::byte> bytes);
   void flush();
   void end(int error_number);
   void arm();

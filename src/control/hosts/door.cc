@@ -122,13 +122,15 @@ void Door::sweep(Clock::time_point now) {
 
 /// Whether it is a caller still.
 bool Door::hear(std::list<Caller>::iterator caller) {
+  const auto behind = std::next(caller);
+  std::list<Caller> heard;  // gone from here, whatever becomes of it
+  heard.splice(heard.begin(), callers_, caller);
   const int error_number = net::advance(caller->handshake, caller->socket.get());
   if (error_number == EAGAIN) {
+    callers_.splice(behind, heard);
     caller->watched->arm(net::Events::Want::read);
     return true;
   }
-  std::list<Caller> heard;  // gone from here, whatever becomes of it
-  heard.splice(heard.begin(), callers_, caller);
   if (error_number != 0) return false;
   const bool has_proved = caller->handshake.outcome() == net::Handshake::Outcome::proved;
   has_proved ? answer(*caller) : tell_of(*caller);
@@ -137,6 +139,9 @@ bool Door::hear(std::list<Caller>::iterator caller) {
 
 void Door::answer(Caller& caller) {
   const Hello hello = *hello_of(caller.handshake.claim(), world_size_);
+  net::Secured guest;  // whole before anything is answered
+  if (net::has_frame_tags(level_, caller.handshake.claim().purpose))
+    guest.keys = caller.handshake.frame_keys();
   if (hello.role == Role::note) {
     if (!notes_.insert(caller.handshake.nonce()).second) return;  // somebody has recorded it
   } else {
@@ -144,9 +149,7 @@ void Door::answer(Caller& caller) {
     if (!say(caller.socket.get(), encode(answer)) || answer != Answer::welcome) return;
   }
   caller.watched.reset();
-  net::Secured guest(std::move(caller.socket));
-  if (net::has_frame_tags(level_, caller.handshake.claim().purpose))
-    guest.keys = caller.handshake.frame_keys();
+  guest.socket = std::move(caller.socket);
   on_guest_(hello, std::move(guest));
 }
 
@@ -182,7 +185,7 @@ Call::Call(net::Events& events, const net::TcpAddress& address, const Hello& hel
   watched_->arm(net::Events::Want::write);
 }
 
-void Call::look() {
+void Call::look() try {
   if (state_ == State::connecting) {
     const int error_number = connect_error_ != 0 ? connect_error_ : net::end_connect(socket_.get());
     if (error_number != 0) return end({.error_number = error_number});
@@ -190,6 +193,9 @@ void Call::look() {
   }
   if (state_ == State::proving) prove();
   if (state_ == State::asking) hear();
+} catch (...) {  // no event may come that would take it up again
+  if (state_ != State::over) end({.error_number = ENOMEM});
+  throw;
 }
 
 void Call::prove() {
@@ -224,9 +230,9 @@ void Call::hear() {
 }
 
 void Call::welcome(Outcome outcome) {
-  outcome.socket.socket = std::move(socket_);
   if (net::has_frame_tags(level_, handshake_.claim().purpose))
     outcome.socket.keys = handshake_.frame_keys();
+  outcome.socket.socket = std::move(socket_);
   end(std::move(outcome));
 }
 

@@ -1,8 +1,5 @@
 #include "control/hosts/hello.h"
 
-#include <algorithm>
-#include <string>
-
 #include "net/frame.h"
 
 namespace tutti::control {
@@ -37,13 +34,14 @@ std::optional<Hello> hello_of(const net::Claim& claim, int world_size) noexcept 
 constexpr std::uint32_t kEveryByte = 0x01010101;
 
 AnswerBytes encode(Answer answer) noexcept {
-  std::string text;
-  net::ByteWriter out(&text);
-  out.u64(kMagic);
-  out.u32(kWireVersion);
-  out.u32(static_cast<std::uint32_t>(answer) * kEveryByte);
   AnswerBytes bytes{};
-  std::ranges::copy(net::bytes_of(text), bytes.begin());
+  std::size_t at = 0;
+  const auto put = [&](std::uint64_t value, int byte_count) {  // takes no memory
+    for (int i = 0; i < byte_count; ++i) bytes[at++] = static_cast<std::byte>(value >> (8 * i));
+  };
+  put(kMagic, 8);
+  put(kWireVersion, 4);
+  put(static_cast<std::uint32_t>(answer) * kEveryByte, 4);
   return bytes;
 }
 

@@ -269,19 +269,26 @@ void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
 
 void RemoteHosts::run() noexcept {
   pthread_setname_np(pthread_self(), "tutti-hosts");
-  while (!stops_.load()) {
+  bool is_well = true;
+  const auto has_done = [&](auto&& step) {  // told once, until all is well again
     try {
-      events_.run(next_sweep_);
-      const auto now = Clock::now();
-      if (now >= next_sweep_) sweep(now);
-      continue;
+      step();
+      return true;
     } catch (const std::bad_alloc&) {
       give_back_memory_reserve();
-      log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
+      if (is_well)
+        log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
     } catch (const std::exception& error) {
-      log(LogLevel::error, error.what());
+      if (is_well) log(LogLevel::error, error.what());
     }
-    pause_for_memory();  // the socket whose call has thrown is armed again
+    return false;
+  };
+  while (!stops_.load()) {
+    const bool has_run = has_done([&] { events_.run(next_sweep_); });
+    const auto now = Clock::now();
+    const bool has_swept = now < next_sweep_ || has_done([&] { sweep(now); });
+    is_well = has_run && has_swept;
+    if (!is_well) pause_for_memory();  // the socket whose call has thrown is armed again
   }
   for (Far& other : far_) other = {};
 }
@@ -387,13 +394,14 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   // A process that ends closes its lines first and its door last: whoever calls between is reset.
   if (outcome.error_number == ECONNRESET) other.next_call = Clock::now() + kSweep;
   if (outcome.socket && is_relay_) {
+    const std::vector<net::Frame> reports =
+        has_parted(rank) ? std::vector<net::Frame>() : all_reports();  // before there is a line
     other.line = std::make_unique<Connection>(
         events_, std::move(outcome.socket), kMostFrameBytes,
         [this, rank](const net::Frame& frame) { hear_question(rank, frame); },
         [this, rank](int error_number) { on_line_end(rank, error_number); });
     other.line_id = ++last_line_id_;
-    if (!has_parted(rank))
-      for (const net::Frame& report : all_reports()) other.line->send(report);
+    for (const net::Frame& report : reports) other.line->send(report);
   }
   update_facts();
 }

@@ -1,0 +1,114 @@
+// Where something that a connection between hosts or a call at a door does throws: no memory, say.
+#include "control/hosts/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <chrono>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "control/hosts/door.h"
+#include "refused_memory.h"
+
+namespace tutti::control {
+namespace {
+
+using namespace std::chrono_literals;
+
+net::Fd listener() { return net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0")); }
+
+net::Fd connected_to(const net::Fd& listener) {
+  int error_number = 0;
+  net::Fd socket = net::begin_connect(net::TcpAddress::local(listener.get()), &error_number);
+  EXPECT_EQ(error_number, 0);
+  return socket;
+}
+
+net::Fd accepted(const net::Fd& listener) {
+  net::Fd socket;
+  for (const auto begin = Clock::now(); !socket && Clock::now() < begin + 10s;)
+    socket = net::accept_tcp(listener.get());
+  return socket;
+}
+
+template <class Done>
+void run_until(net::Events& events, Done&& done, std::size_t* thrown = nullptr) {
+  for (const auto begin = Clock::now(); !done() && Clock::now() < begin + 10s;) {
+    try {
+      events.run(Clock::now() + 10ms);
+    } catch (const std::bad_alloc&) {
+      if (thrown != nullptr) ++*thrown;
+    }
+  }
+}
+
+// Else the other end would think that all was heard: it says nothing twice on one connection.
+TEST(Connection, WhoseFrameWasLostEndsForBothEnds) {
+  const net::Fd door = listener();
+  net::Events events;
+  int heard = 0;
+  std::optional<int> near_end, far_end;
+  Connection far(
+      events, connected_to(door), 1 << 10, [](const net::Frame&) {},
+      [&](int error_number) { far_end = error_number; });
+  std::optional<Connection> near;
+  near.emplace(
+      events, accepted(door), 1 << 10,
+      [&](const net::Frame&) {
+        if (++heard == 2) throw std::bad_alloc();
+      },
+      [&](int error_number) { near_end = error_number; });
+  for (int i = 0; i < 3; ++i) far.send({.type = 1, .id = 0, .body = "a frame"});
+  std::size_t thrown = 0;
+  run_until(
+      events, [&] { return near_end.has_value(); }, &thrown);
+  EXPECT_EQ(near_end, ENOMEM);
+  EXPECT_EQ(thrown, 1u);
+  EXPECT_EQ(heard, 2);
+  near.reset();
+  run_until(events, [&] { return far_end.has_value(); });
+  EXPECT_EQ(far_end, ECONNRESET);  // 0 would be an orderly end
+}
+
+/// Whether all went well where memory was refused at the `until`th time.
+bool has_called(std::size_t until) {
+  net::Fd door_listener = listener();
+  const net::TcpAddress address = net::TcpAddress::local(door_listener.get());
+  const net::Key key(net::digest_of(net::bytes_of("a secret")));
+  const Hello hello{.role = Role::relay, .from = WorldRank(0), .to = WorldRank(1)};
+  net::Events events;
+  Shortage shortage;
+  net::Secured guest;
+  Door door(
+      events, std::move(door_listener), net::Level::auth, 2, shortage,
+      [&](const Hello&) { return std::optional(key); },
+      [](const Hello&) { return Answer::welcome; },
+      [&](const Hello&, net::Secured socket) { guest = std::move(socket); });
+  std::optional<Call::Outcome> outcome;
+  Call call(events, address, hello, net::Level::auth, key, 0ms,
+            [&](Call::Outcome told) { outcome = std::move(told); });
+  std::size_t thrown = 0;
+  refuse_own_memory(until);
+  run_until(
+      events, [&] { return outcome.has_value(); }, &thrown);
+  refuse_own_memory(0);
+  EXPECT_TRUE(outcome) << "refused at " << until;
+  const bool is_welcome = outcome && outcome->answer == Answer::welcome;
+  if (is_welcome) {
+    EXPECT_TRUE(outcome->socket.socket && outcome->socket.keys) << "refused at " << until;
+  }
+  return thrown == 0 && is_welcome;
+}
+
+TEST(CallMemory, ACallThatIsRefusedMemoryHasAnOutcome) {
+  std::size_t until = 1;
+  while (!has_called(until) && !HasFailure()) ++until;
+  EXPECT_GT(until, 6u) << "none was refused";
+}
+
+}  // namespace
+}  // namespace tutti::control
