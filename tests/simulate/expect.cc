@@ -278,12 +278,16 @@ std::set<std::string> endings_of(std::size_t group, const std::vector<Told>& tol
 }
 
 /// Who gives up as one group fails leaves another, in which the rank that quits or is late is
-/// awaited as well: it depends on the moment which of the two is found first. Null: nobody does.
+/// awaited as well: it depends on the moment which of the two is found first. Who quits is late for
+/// the others where its close of another group waits for them: both times are over at one moment.
+/// Null: it does not depend on that.
 const char* why_either_may_be_named(const Plan& plan, const std::vector<Told>& told) {
   if (plan.hosts() == 1 || plan.faults.empty()) return nullptr;
   const Fault& fault = plan.faults.front();
   if (fault.kind != FaultKind::quit && !is_slowness(fault)) return nullptr;
   for (std::size_t group = 0; group < plan.groups.size(); ++group) {
+    if (fault.kind == FaultKind::quit && endings_of(group, told).contains("kTimeout"))
+      return "a close and the calls of others time out together";
     bool is_left = false, fails = false;
     for (std::size_t rank = 0; rank < told.size(); ++rank) {
       const auto found = told[rank].groups.find(group);
