@@ -8,7 +8,6 @@
 #include <new>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "control/hosts/door.h"

@@ -40,10 +40,7 @@ using namespace std::chrono_literals;
 
 const WorldRank kNear{0};
 
-void reset(net::Fd socket) {
-  const linger at_once{1, 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-}
+void reset(net::Fd socket) { net::reset_at_close(socket.get()); }
 
 /// Rank 0, alone on its host and its relay; rank 1 on another host is a listener.
 struct Hosts {

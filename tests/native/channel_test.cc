@@ -427,8 +427,7 @@ TEST_F(TcpChannel, WhatCameBeforeTheEndIsReceived) {
 TEST_F(TcpChannel, AResetIsAnEndWithAnError) {
   Sockets sockets = connected();
   const auto near = std::make_shared<TcpConnection>(std::move(sockets.out));
-  const linger at_once{1, 0};
-  ASSERT_EQ(::setsockopt(sockets.in.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once), 0);
+  net::reset_at_close(sockets.in.get());
   sockets.in.reset();
   const std::vector<std::byte> payload(kMaxTcpPayload);
   TcpSender sender(near);

@@ -254,8 +254,7 @@ TEST(Tcp, WhoIsResetWasNotRefused) {
   {
     const Fd accepted = accept_tcp(listener.get());
     ASSERT_TRUE(accepted);
-    const linger reset{1, 0};
-    ::setsockopt(accepted.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+    reset_at_close(accepted.get());
   }
   ASSERT_EQ(poll_readable(socket.get(), deadline), PollResult::ready);
   EXPECT_EQ(end_connect(socket.get()), ECONNRESET);

@@ -116,10 +116,7 @@ class CuttingRelay {
   } catch (const Error&) {
     return false;
   }
-  static void reset(const net::Fd& socket) {
-    const linger at_once{1, 0};
-    ::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-  }
+  static void reset(const net::Fd& socket) { net::reset_at_close(socket.get()); }
 
   const net::Fd listener_;
   const net::TcpAddress address_, server_;

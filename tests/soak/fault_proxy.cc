@@ -179,9 +179,8 @@ bool FaultProxy::write(Pair& pair, int from) {
 }
 
 void FaultProxy::reset(Pair& pair, int from) {
-  const linger at_once{1, 0};
   for (net::Fd& end : pair.ends) {
-    ::setsockopt(end.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    net::reset_at_close(end.get());
     end = net::Fd();
   }
   pair.pipes[from].bytes.clear();
