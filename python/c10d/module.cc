@@ -2,8 +2,13 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
+#include <unistd.h>
 
+#include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <string>
+#include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "c10d/backend.h"
@@ -41,10 +46,29 @@ void abort_groups(const std::string& exception) {
   tutti::python::abort_all(exception);
 }
 
+std::terminate_handler terminate_otherwise = nullptr;
+std::thread::id ends_python;
+
+/// Python 3.11 ends a thread that takes its lock once Python ends. Where that happens in a
+/// destructor, as when a call of torch's returns, C++ would end the process with SIGABRT: the
+/// thread stays there instead.
+[[noreturn]] void stay_or_terminate() {
+  if (std::this_thread::get_id() != ends_python && std::current_exception() == nullptr)
+    for (;;) ::pause();
+  terminate_otherwise();
+  std::abort();
+}
+
 bool end(const std::string& exception) {
   const py::gil_scoped_release unlocked;
   tutti::python::leave_all(exception);
-  return tutti::python::stop_helpers(std::chrono::seconds(2));
+  const bool have_stopped = tutti::python::stop_helpers(std::chrono::seconds(2));
+  ends_python = std::this_thread::get_id();
+  if (terminate_otherwise == nullptr) {
+    terminate_otherwise = std::get_terminate();
+    std::set_terminate(&stay_or_terminate);
+  }
+  return have_stopped;
 }
 
 }  // namespace

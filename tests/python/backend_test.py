@@ -6,6 +6,7 @@ PACKAGES: a folder with the package tutti, for PYTHONPATH. TUTTI: the command. R
 """
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,20 +25,30 @@ def environment(**more):
     return {**kept, "PYTHONPATH": PACKAGES, "OMP_NUM_THREADS": "1", **more}
 
 
+def end_hung(rank):
+    """Kills it and its children, once each has written where its threads are."""
+    os.killpg(rank.pid, signal.SIGUSR1)
+    time.sleep(1)
+    os.killpg(rank.pid, signal.SIGKILL)
+    rank.wait()
+
+
 def run_ranks(function, size, **more):
     """(exit code, what it wrote) of each rank."""
     outputs = [tempfile.TemporaryFile(mode="w+") for _ in range(size)]
     with ports.held_port() as port:
         shared = environment(WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), **more)
         ranks = [subprocess.Popen([sys.executable, str(HERE / "ranks.py"), function], stdout=output, stderr=subprocess.STDOUT,
-                                  env=shared | {"RANK": str(rank)})
+                                  env=shared | {"RANK": str(rank)}, start_new_session=True)
                  for rank, output in enumerate(outputs)]
         end = time.monotonic() + DEADLINE
-        while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
-            time.sleep(0.02)
-        for rank in ranks:
-            rank.kill()  # one that hangs; nothing to one that has ended
-            rank.wait()
+        try:
+            while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
+                time.sleep(0.02)
+        finally:
+            for rank in ranks:
+                if rank.poll() is None:
+                    end_hung(rank)
     texts = []
     for output in outputs:
         with output:
@@ -183,6 +194,9 @@ class Backend(Ranks):
     def test_messages_beside_a_daemon(self):
         for _ in range(5):
             self.check("messages_beside_a_daemon")
+
+    def test_ends_beside_a_daemon_in_torch(self):
+        self.check("ends_beside_a_daemon_in_torch")
 
     def test_lists_of_lists(self):
         self.check("lists_of_lists")

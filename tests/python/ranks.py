@@ -1,5 +1,6 @@
 """What the ranks of backend_test.py run: `ranks.py FUNCTION`, with RANK, WORLD_SIZE and MASTER_PORT set."""
 import datetime
+import faulthandler
 import json
 import os
 import signal
@@ -716,6 +717,25 @@ def messages_beside_a_daemon():
     time.sleep(0.3)
 
 
+class EndsSlowly:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)  # Python ends meanwhile, and threads may ask for its lock
+
+
+def ends_beside_a_daemon_in_torch():
+    """A thread that Python does not wait for comes back from a call of torch's as Python ends."""
+    import threading
+    init()
+    globals()["kept"] = EndsSlowly()
+    x = torch.ones(1)
+
+    def pump():
+        while True:
+            torch.add(x, 1)
+    threading.Thread(target=pump, daemon=True).start()
+    dist.barrier()
+
+
 def raises_beside_a_callback():
     """That of a future, in a daemon thread: it does not run once Python ends."""
     import threading
@@ -876,4 +896,5 @@ def ends_by_os_exit():
 
 
 if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # asked of one that hangs
     globals()[sys.argv[1]]()
