@@ -201,24 +201,6 @@ bool stops_several_for_long(const Plan& plan, const Fault& fault) {
   return stopped > 1;
 }
 
-/// Who quits is missing where a group is made, and who gives up then has left as well. Between
-/// hosts it depends on the way of the data which of the two is awaited first.
-bool makes_another_leave(const Plan& plan, const Fault& fault) {
-  if (fault.kind != FaultKind::quit) return false;
-  for (std::size_t at = fault.at; at < plan.steps.size(); ++at) {
-    const PlanStep& step = plan.steps[at];
-    if (step.kind != StepKind::make) continue;
-    const auto& members = plan.groups[static_cast<std::size_t>(step.group)].world_ranks;
-    const auto gives_up = [&](int member) {
-      return member != fault.who && !plan.goes_on[static_cast<std::size_t>(member)];
-    };
-    if (std::find(members.begin(), members.end(), fault.who) != members.end() &&
-        std::any_of(members.begin(), members.end(), gives_up))
-      return true;
-  }
-  return false;
-}
-
 /// Simulated hosts share the memory of their data: what a rank has sent lies in bounded rings, and
 /// between real hosts in connections, the next one behind it; and what several ranks of a real host
 /// are to get comes to one of them. Null: it can be run.
@@ -229,14 +211,14 @@ const char* why_only_simulated(const Plan& plan) {
     return "it parts two hosts that a third one reaches: either may be named";
   if (stops_several_for_long(plan, fault))
     return "of ranks that are stopped together for long it depends on which one wakes first";
-  if (makes_another_leave(plan, fault))
-    return "a second rank leaves, as a group is not made: either may be named";
   if (fault.kind == FaultKind::error) return "it refuses memory that is not needed between hosts";
-  const bool ends_others = fault.kind == FaultKind::die || fault.kind == FaultKind::lose ||
-                           fault.kind == FaultKind::abort;
+  // The first two to come may disagree before anything is known of the others.
+  const bool names_who_has_come = fault.kind == FaultKind::die || fault.kind == FaultKind::lose ||
+                                  fault.kind == FaultKind::abort ||
+                                  fault.kind == FaultKind::disagree;
   const bool has_just_met = fault.at == 0 || (fault.at <= plan.steps.size() &&
                                               plan.steps[fault.at - 1].kind == StepKind::make);
-  if (ends_others && has_just_met) return "members of a group connect once they have met";
+  if (names_who_has_come && has_just_met) return "members of a group connect once they have met";
   const auto lies_in_a_connection = [](const PlanStep& step) {
     constexpr int kRoot = 0, kAnother = 1;
     Request request;
