@@ -2,14 +2,17 @@
 #include "control/hosts/connection.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <new>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/log.h"
 #include "control/hosts/door.h"
 #include "refused_memory.h"
 
@@ -73,6 +76,41 @@ TEST(Connection, WhoseFrameWasLostEndsForBothEnds) {
   EXPECT_EQ(far_end, ECONNRESET);  // 0 would be an orderly end
 }
 
+/// Whether a frame has come where memory was refused at the `until`th time.
+bool has_sent(std::size_t until) {
+  const net::Fd door = listener();
+  net::Events events;
+  bool is_heard = false;
+  std::optional<int> near_end, far_end;
+  std::optional<Connection> far;
+  far.emplace(
+      events, connected_to(door), 1 << 20, [](const net::Frame&) {},
+      [&](int error_number) { far_end = error_number; });
+  Connection near(
+      events, accepted(door), 1 << 20, [&](const net::Frame&) { is_heard = true; },
+      [&](int error_number) { near_end = error_number; });
+  const net::Frame frame{.type = 1, .id = 0, .body = std::string(1 << 16, 'x')};
+  refuse_own_memory(until);
+  far->send(frame);
+  refuse_own_memory(0);
+  far->finish();
+  run_until(events, [&] { return is_heard || far_end; });
+  if (is_heard) return true;
+  EXPECT_EQ(far_end, ENOMEM);
+  EXPECT_FALSE(far->has_delivered());
+  far.reset();
+  run_until(events, [&] { return near_end.has_value(); });
+  EXPECT_EQ(near_end, ECONNRESET);  // 0 would be an orderly end
+  return false;
+}
+
+// Half a frame would make no sense to the other end.
+TEST(Connection, WhoseFrameFindsNoMemoryEndsForBothEnds) {
+  std::size_t until = 1;
+  while (!has_sent(until) && !HasFailure()) ++until;
+  EXPECT_GT(until, 1u) << "none was refused";
+}
+
 /// Whether all went well where memory was refused at the `until`th time.
 bool has_called(std::size_t until) {
   net::Fd door_listener = listener();
@@ -106,6 +144,45 @@ bool has_called(std::size_t until) {
 TEST(CallMemory, ACallThatIsRefusedMemoryHasAnOutcome) {
   std::size_t until = 1;
   while (!has_called(until) && !HasFailure()) ++until;
+  EXPECT_GT(until, 6u) << "none was refused";
+}
+
+/// Whether the door has heard a note where memory was refused at the `until`th time. All of the
+/// note is there at once: a handshake that is taken up again finds more to read.
+bool has_heard_note(std::size_t until) {
+  net::Fd door_listener = listener();
+  const net::Key key(net::digest_of(net::bytes_of("a secret")));
+  const net::Handshake note = net::Handshake::calling(
+      {.purpose = net::Purpose::note, .from = 0, .to = 1}, net::Level::auth, key);
+  const net::Fd caller = connected_to(door_listener);
+  EXPECT_EQ(::send(caller.get(), note.unsent().data(), note.unsent().size(), MSG_NOSIGNAL),
+            static_cast<ssize_t>(note.unsent().size()));
+  net::Events events;
+  Shortage shortage;
+  bool is_heard = false;
+  Door door(
+      events, std::move(door_listener), net::Level::auth, 2, shortage,
+      [&](const Hello&) { return std::optional(key); },
+      [](const Hello&) { return Answer::welcome; },
+      [&](const Hello&, net::Secured) { is_heard = true; });
+  const auto is_over = [&] {
+    std::byte none;
+    return is_heard || ::recv(caller.get(), &none, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+  };
+  std::size_t thrown = 0;
+  refuse_own_memory(until);
+  run_until(events, is_over, &thrown);
+  refuse_own_memory(0);
+  EXPECT_TRUE(is_over()) << "refused at " << until;
+  return thrown == 0 && is_heard;
+}
+
+// What was half done proves nothing, and is no reason to call anybody a stranger.
+TEST(CallMemory, AHandshakeThatIsRefusedMemoryIsNotTakenUpAgain) {
+  set_log_callback([](LogLevel, std::string_view line) { ADD_FAILURE() << line; });
+  std::size_t until = 1;
+  while (!has_heard_note(until) && !HasFailure()) ++until;
+  set_log_callback({});
   EXPECT_GT(until, 6u) << "none was refused";
 }
 

@@ -16,13 +16,16 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "control/board/board.h"
 #include "control/board/layout.h"
 #include "control/hosts/remote_hosts.h"
@@ -233,6 +236,25 @@ TEST(FarDoor, AResetAfterAStopPartsNobody) {
   look.wakeup.signal();
   while (!is_over) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(found, HostFacts::State::reachable);
+}
+
+// A call that was reset is made anew by the sweep. The log says only once what is thrown each time.
+TEST(FarDoor, ASocketWhoseCallKeepsThrowingHoldsUpNoCall) {
+  Hosts hosts;
+  std::atomic<int> line_count{0};
+  set_log_callback([&](LogLevel, std::string_view) { ++line_count; });
+  {
+    Bell broken(static_cast<PeerSockets&>(hosts.near).events(), [] { throw std::bad_alloc(); });
+    broken.wakeup.signal();  // for ever: nobody drains it
+    for (int calls = 0; calls < 4; ++calls) {
+      net::Fd caller = hosts.next_call();
+      EXPECT_TRUE(caller) << "after " << calls << " calls";
+      if (!caller) break;
+      reset(std::move(caller));
+    }
+  }
+  set_log_callback({});
+  EXPECT_EQ(line_count, 1);
 }
 
 // ---- notes -------------------------------------------------------------------------------------

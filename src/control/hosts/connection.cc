@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -33,8 +34,15 @@ Connection::Connection(net::Events& events, net::Secured secured, std::size_t mo
 }
 
 void Connection::send(const net::Frame& frame) {
-  if (has_ended_ || is_finishing_) return;
-  net::append_frame(&out_, frame, mac_ ? &*mac_ : nullptr);
+  if (has_ended_ || is_finishing_ || send_error_ != 0) return;
+  try {
+    net::append_frame(&out_, frame, mac_ ? &*mac_ : nullptr);
+  } catch (const std::bad_alloc&) {
+    out_.clear();  // half a frame
+    send_error_ = ENOMEM;
+    net::reset_at_close(socket_.get());
+    ::shutdown(socket_.get(), SHUT_RD);  // look() ends it
+  }
   flush();
   arm();
 }
@@ -72,7 +80,7 @@ void Connection::flush() {
   }
   out_.clear();
   sent_ = 0;
-  if (is_finishing_ && !has_ended_) ::shutdown(socket_.get(), SHUT_WR);
+  if (is_finishing_ && !has_ended_ && send_error_ == 0) ::shutdown(socket_.get(), SHUT_WR);
 }
 
 void Connection::read() {
@@ -98,7 +106,7 @@ void Connection::take(std::span<const std::byte> bytes) try {
     on_frame_(frame);
   if (next == net::FrameDecoder::Next::malformed) end(EPROTO);
 } catch (...) {
-  net::reset_at_close(socket_.get());
+  if (!is_finishing_) net::reset_at_close(socket_.get());  // else the last words may be on the way
   end(ENOMEM);
   throw;
 }

@@ -32,13 +32,15 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  /// Goes out as fast as the other end takes it. None of the calls is made meanwhile.
+  /// Goes out as fast as the other end takes it. None of the calls is made meanwhile. Where there
+  /// is no memory for it the connection ends with ENOMEM, soon, and is reset.
   void send(const net::Frame& frame);
   /// Nothing is sent after what is pending, and the other end is told so.
   void finish();
   /// After finish: whether the kernel of the other end has all of it.
   bool has_delivered() const noexcept {
-    return is_finishing_ && out_.empty() && !net::has_unacknowledged(socket_.get());
+    return is_finishing_ && send_error_ == 0 && out_.empty() &&
+           !net::has_unacknowledged(socket_.get());
   }
   /// How long ago the kernel of the other end last acknowledged something.
   std::chrono::milliseconds since_acknowledged() const noexcept {

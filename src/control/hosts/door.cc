@@ -125,16 +125,21 @@ bool Door::hear(std::list<Caller>::iterator caller) {
   const auto behind = std::next(caller);
   std::list<Caller> heard;  // gone from here, whatever becomes of it
   heard.splice(heard.begin(), callers_, caller);
-  const int error_number = net::advance(caller->handshake, caller->socket.get());
-  if (error_number == EAGAIN) {
-    callers_.splice(behind, heard);
-    caller->watched->arm(net::Events::Want::read);
-    return true;
+  try {
+    const int error_number = net::advance(caller->handshake, caller->socket.get());
+    if (error_number == EAGAIN) {
+      callers_.splice(behind, heard);
+      caller->watched->arm(net::Events::Want::read);
+      return true;
+    }
+    if (error_number != 0) return false;
+    const bool has_proved = caller->handshake.outcome() == net::Handshake::Outcome::proved;
+    has_proved ? answer(*caller) : tell_of(*caller);
+    return false;
+  } catch (...) {  // it must not take this for an end in order
+    if (caller->socket) net::reset_at_close(caller->socket.get());
+    throw;
   }
-  if (error_number != 0) return false;
-  const bool has_proved = caller->handshake.outcome() == net::Handshake::Outcome::proved;
-  has_proved ? answer(*caller) : tell_of(*caller);
-  return false;
 }
 
 void Door::answer(Caller& caller) {

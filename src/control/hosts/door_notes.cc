@@ -45,7 +45,8 @@ void DoorNotes::on_outcome(Place& place, Call::Outcome outcome) {
   place.connection = std::make_unique<Connection>(
       events_, std::move(outcome.socket), most_frame_bytes_, [](const net::Frame&) {},
       [this, &place](int error_number) {
-        if (error_number == 0) place.is_over = true;  // it has read all of it, and closed
+        // Who has read all of it closes; who closes before that was refused memory.
+        if (error_number == 0 && place.connection->has_delivered()) place.is_over = true;
         place.connection->give_up();
         events_.discard(std::move(place.connection));
       });

@@ -38,6 +38,14 @@ milliseconds patience_after(int unanswered) noexcept {
   return std::min<milliseconds>(kBetweenCalls * (1 << std::min(unanswered, 8)), Hearing::kSilence);
 }
 
+std::vector<net::Frame> frames_of(const std::vector<Report>& reports) {
+  std::vector<net::Frame> frames;
+  const auto now = Clock::now();
+  for (const Report& report : reports)
+    frames.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
+  return frames;
+}
+
 }  // namespace
 
 RemoteHosts::RemoteHosts(RemoteOptions options)
@@ -122,8 +130,10 @@ void RemoteHosts::ask_wait(WorldRank rank) noexcept {
 /// On the own thread.
 void RemoteHosts::put(const Question& question) {
   const int relay = relay_of_[static_cast<std::size_t>(roster_.host_of(question.rank))];
-  if (relay >= 0)
-    far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
+  if (relay < 0) return;
+  net::Frame frame{.type = kQuestion, .id = 0, .body = {}};
+  until_done([&] { frame.body = encode(question); });
+  far(WorldRank(relay)).from->send(frame);
 }
 
 /// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
@@ -255,7 +265,7 @@ void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   until_done([&] {
     events_.post([this, is_last, lost] {
       is_leaving_ = true;
-      if (is_last) leave_note(lost);
+      if (is_last) until_done([&] { leave_note(lost); });
       next_sweep_ = {};
     });
   });
@@ -269,17 +279,21 @@ void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
 
 void RemoteHosts::run() noexcept {
   pthread_setname_np(pthread_self(), "tutti-hosts");
-  bool is_well = true;
-  const auto has_done = [&](auto&& step) {  // told once, until all is well again
+  constexpr std::chrono::seconds kWell{1};
+  Clock::time_point well_from = {};
+  const auto has_done = [&](auto&& step) {  // told once, until all has been well for a while
+    const auto tell = [&](const char* what) {
+      if (Clock::now() >= well_from) log(LogLevel::error, what);
+      well_from = Clock::now() + kWell;
+    };
     try {
       step();
       return true;
     } catch (const std::bad_alloc&) {
       give_back_memory_reserve();
-      if (is_well)
-        log(LogLevel::error, "the thread for other hosts was refused memory, and goes on");
+      tell("the thread for other hosts was refused memory, and goes on");
     } catch (const std::exception& error) {
-      if (is_well) log(LogLevel::error, error.what());
+      tell(error.what());
     }
     return false;
   };
@@ -287,8 +301,7 @@ void RemoteHosts::run() noexcept {
     const bool has_run = has_done([&] { events_.run(next_sweep_); });
     const auto now = Clock::now();
     const bool has_swept = now < next_sweep_ || has_done([&] { sweep(now); });
-    is_well = has_run && has_swept;
-    if (!is_well) pause_for_memory();  // the socket whose call has thrown is armed again
+    if (!has_run || !has_swept) pause_for_memory();  // the socket whose call threw is armed again
   }
   for (Far& other : far_) other = {};
 }
@@ -354,9 +367,8 @@ std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds s
   auto call = std::make_unique<Call>(
       events_, plate.address, hello, keys_.security().level, keys_.with(hello.to, plate.public_key),
       silence, [this, on_outcome = std::move(on_outcome)](Call::Outcome outcome) {
-        const bool is_due_again = !outcome.socket;
+        next_sweep_ = {};  // another call may be due
         on_outcome(std::move(outcome));
-        if (is_due_again) next_sweep_ = {};
       });
   shortage_.is_over();
   return call;
@@ -414,7 +426,8 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   drop(std::move(other.line));
   other.line_id = 0;
   if (error_number == ECONNREFUSED) note_gone(other);
-  call(rank);
+  next_sweep_ = {};
+  if (error_number != ENOMEM) call(rank);  // else the sweep does it, in a while
   update_facts();
 }
 
@@ -497,12 +510,16 @@ void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
 
 void RemoteHosts::hear_report(WorldRank rank, const net::Frame& frame) {
   const int host = roster_.host_of(rank);
-  std::optional<Report> report = decode_report(frame.body, roster_.world_size());
-  if (!report || roster_.host_of(report->rank) != host) {
+  bool is_report = false;
+  until_done([&] {  // who leaves says it once
+    std::optional<Report> report = decode_report(frame.body, roster_.world_size());
+    is_report = report && roster_.host_of(report->rank) == host;
+    if (is_report) view_.take(*std::move(report));
+  });
+  if (!is_report) {
     return log(LogLevel::error, "rank " + std::to_string(rank.value) + " on " +
                                     roster_.host(host).name + " sent what is no report: dropped");
   }
-  view_.take(*std::move(report));
   ring(board_.bell(slot_));
 }
 
@@ -524,27 +541,23 @@ void RemoteHosts::take_vote(int host, const std::string& bytes) {
   auto frame = decode_vote_frame(bytes, roster_.host_count());
   if (!frame) return;
   auto& kept = inbox_.kept[static_cast<std::size_t>(host)];
-  kept = kept ? merged(*std::move(kept), *std::move(frame)) : std::move(frame);
+  if (kept) frame = merged(*kept, *std::move(frame));  // where this throws it is there still
+  kept = std::move(frame);
 }
 
 // ---- as the relay ------------------------------------------------------------------------------
 
-std::vector<net::Frame> RemoteHosts::all_reports() const {
-  std::vector<net::Frame> frames;
-  const auto now = Clock::now();
-  for (const Report& report : reporter_.all())
-    frames.push_back({.type = kReport, .id = 0, .body = encode(report, now)});
-  return frames;
-}
+std::vector<net::Frame> RemoteHosts::all_reports() const { return frames_of(reporter_.all()); }
 
 void RemoteHosts::tell_news() {
   if (!is_relay_) return;
-  const std::vector<Report> news = reporter_.news();
-  const auto now = Clock::now();
+  std::vector<Report> news;
+  until_done([&] { news = reporter_.news(); });
+  std::vector<net::Frame> frames;
+  until_done([&] { frames = frames_of(news); });
   visit_far([&](WorldRank rank, Far& other) {
     if (!other.line || has_parted(rank)) return;
-    for (const Report& report : news)
-      other.line->send({.type = kReport, .id = 0, .body = encode(report, now)});
+    for (const net::Frame& frame : frames) other.line->send(frame);
   });
 }
 

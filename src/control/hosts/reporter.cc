@@ -40,25 +40,24 @@ Report Reporter::that_it_has_left(SlotIndex slot) const {
 }
 
 std::vector<Report> Reporter::news() {
-  std::vector<Report> reports;
   for (const SlotIndex slot : board_.slots()) {
     Place& place = places_[slot.index()];
     // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
     const std::uint64_t news = board_.news_of(slot);
-    bool is_new = std::exchange(place.news, news) != news;
-    if (board_.is_known_dead(slot) && !std::exchange(place.is_dead, true)) {
-      is_new = true;
+    const bool has_died = !place.is_dead && board_.is_known_dead(slot);
+    if (has_died)
       for (auto& [group, told] : place.lines) told = {};  // what it did last is told as well
-    }
-    if (is_new) add_news(slot, place, reports);
+    if (has_died || place.news != news) add_news(slot, place);
+    place.news = news;
+    place.is_dead |= has_died;
     if (place.has_left || !has_left(board_, slot)) continue;
+    unsaid_.push_back(that_it_has_left(slot));
     place.has_left = true;
-    reports.push_back(that_it_has_left(slot));
   }
-  return reports;
+  return std::exchange(unsaid_, {});
 }
 
-void Reporter::add_news(SlotIndex slot, Place& place, std::vector<Report>& reports) {
+void Reporter::add_news(SlotIndex slot, Place& place) {
   std::map<GroupId, Told> lines;
   for (const Line& line : Lines(board_, slot)) {
     const GroupId group = group_of(line);
@@ -67,11 +66,11 @@ void Reporter::add_news(SlotIndex slot, Place& place, std::vector<Report>& repor
     const auto told = place.lines.find(group);
     lines.emplace(group, now);
     if (told == place.lines.end() || told->second != now)
-      reports.push_back(report_of(slot, line, group));
+      unsaid_.push_back(report_of(slot, line, group));
   }
   for (const auto& [group, told] : place.lines) {
     if (lines.contains(group)) continue;
-    reports.push_back(
+    unsaid_.push_back(
         {.rank = roster_.rank_in(slot), .stamp = stamp_now(), .group = group});  // it is gone
   }
   place.lines = std::move(lines);

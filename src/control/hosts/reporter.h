@@ -15,7 +15,8 @@ class Reporter {
  public:
   Reporter(const Board& board, const Roster& roster);
 
-  /// What is new since the last call: states, failures, goodbyes, and who has left the world.
+  /// What is new since the last call: states, failures, goodbyes, and who has left the world. Where
+  /// it throws the next call says it.
   std::vector<Report> news();
   /// The same for those who have heard nothing yet.
   std::vector<Report> all() const;
@@ -35,11 +36,12 @@ class Reporter {
   Report report_of(SlotIndex slot, const Line& line, GroupId group) const;
   WaitFacts wait_of(SlotIndex slot) const;
   Report that_it_has_left(SlotIndex slot) const;
-  void add_news(SlotIndex slot, Place& place, std::vector<Report>& reports);
+  void add_news(SlotIndex slot, Place& place);
 
   const Board& board_;
   const Roster& roster_;
-  std::vector<Place> places_;  ///< by slot
+  std::vector<Place> places_;   ///< by slot
+  std::vector<Report> unsaid_;  ///< news that were found
 };
 
 }  // namespace tutti::control
