@@ -151,9 +151,13 @@ std::optional<Answer> Table::apply(const Call& call) {
       const auto found = find();
       const bool matches =
           found == entries_.end() ? call.values[0].empty() : found->second == call.values[0];
+      // Whole before anything is set.
+      Answer answer{{matches                   ? call.values[1]
+                     : found == entries_.end() ? std::string()
+                                               : found->second},
+                    matches ? 1 : 0};
       if (matches) put(call.keys, std::span(&call.values[1], 1));
-      const auto now = find();
-      return Answer{{now == entries_.end() ? std::string() : now->second}, matches ? 1 : 0};
+      return answer;
     }
     case Command::check:
       return Answer{{}, first_missing(call.keys) == call.keys.size() ? 1 : 0};

@@ -45,5 +45,27 @@ TEST(TableMemory, ACallThatIsRefusedMemoryChangesNothing) {
   }
 }
 
+/// Whether the table has set a new value, the memory being refused as above.
+bool sets(std::size_t until) {
+  Table table;
+  table.apply({Command::set, {kOld}, {kOld}});
+  bool has_set = true;
+  refuse_own_memory(until);
+  try {
+    table.apply({Command::compare_set, {kOld}, {kOld, kNew}});
+  } catch (const std::bad_alloc&) {
+    has_set = false;
+  }
+  refuse_own_memory(0);
+  EXPECT_EQ(table.apply({Command::get, {kOld}})->values[0], has_set ? kNew : kOld);
+  return has_set;
+}
+
+TEST(TableMemory, ACompareSetWithoutMemoryForItsAnswerSetsNothing) {
+  std::size_t until = 1;
+  while (!sets(until) && !HasFailure()) ++until;
+  EXPECT_GT(until, 6u) << "none was refused";
+}
+
 }  // namespace
 }  // namespace tutti::store
