@@ -49,11 +49,20 @@ void abort_groups(const std::string& exception) {
 std::terminate_handler terminate_otherwise = nullptr;
 std::thread::id ends_python;
 
+bool is_python_ending() noexcept {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing() != 0;
+#else
+  return _Py_IsFinalizing() != 0;
+#endif
+}
+
 /// Python 3.11 ends a thread that takes its lock once Python ends. Where that happens in a
 /// destructor, as when a call of torch's returns, C++ would end the process with SIGABRT: the
 /// thread stays there instead.
 [[noreturn]] void stay_or_terminate() {
-  if (std::this_thread::get_id() != ends_python && std::current_exception() == nullptr)
+  const bool is_other = std::this_thread::get_id() != ends_python;
+  if (is_other && is_python_ending() && std::current_exception() == nullptr)
     for (;;) ::pause();
   terminate_otherwise();
   std::abort();

@@ -154,7 +154,8 @@ bool has_heard_note(std::size_t until) {
   const net::Key key(net::digest_of(net::bytes_of("a secret")));
   const net::Handshake note = net::Handshake::calling(
       {.purpose = net::Purpose::note, .from = 0, .to = 1}, net::Level::auth, key);
-  const net::Fd caller = connected_to(door_listener);
+  Deadline deadline = Deadline::after(10s);
+  const net::Fd caller = net::connect_tcp(net::TcpAddress::local(door_listener.get()), deadline);
   EXPECT_EQ(::send(caller.get(), note.unsent().data(), note.unsent().size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(note.unsent().size()));
   net::Events events;

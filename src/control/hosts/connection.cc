@@ -3,8 +3,8 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <exception>
 #include <memory>
-#include <new>
 #include <span>
 #include <utility>
 
@@ -37,7 +37,7 @@ void Connection::send(const net::Frame& frame) {
   if (has_ended_ || is_finishing_ || send_error_ != 0) return;
   try {
     net::append_frame(&out_, frame, mac_ ? &*mac_ : nullptr);
-  } catch (const std::bad_alloc&) {
+  } catch (const std::exception&) {
     out_.clear();  // half a frame
     send_error_ = ENOMEM;
     net::reset_at_close(socket_.get());

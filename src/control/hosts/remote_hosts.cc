@@ -130,10 +130,8 @@ void RemoteHosts::ask_wait(WorldRank rank) noexcept {
 /// On the own thread.
 void RemoteHosts::put(const Question& question) {
   const int relay = relay_of_[static_cast<std::size_t>(roster_.host_of(question.rank))];
-  if (relay < 0) return;
-  net::Frame frame{.type = kQuestion, .id = 0, .body = {}};
-  until_done([&] { frame.body = encode(question); });
-  far(WorldRank(relay)).from->send(frame);
+  if (relay >= 0)
+    far(WorldRank(relay)).from->send({.type = kQuestion, .id = 0, .body = encode(question)});
 }
 
 /// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
@@ -191,13 +189,14 @@ void RemoteHosts::open() {
   }
   events_.post([this] {
     is_relay_ = true;
-    (void)reporter_.news();  // each rank that is called is told all
     const auto now = Clock::now();
     visit_far([&](WorldRank rank, Far& other) {
       other.hearing = Hearing(last_heard(roster_.host_of(rank), now));
       call(rank);
     });
     next_sweep_ = {};
+    (void)reporter_.news();
+    reporter_.note_told();  // each rank that is called is told all
   });
 }
 
@@ -209,7 +208,7 @@ void RemoteHosts::close() noexcept {
   while (const auto unread = receive())
     with_reserve([&] { take_vote(unread->first, unread->second); });
   events_.post([this] {
-    tell_news();
+    persist([&] { tell_news(); });
     end_lines();
     is_relay_ = false;
   });
@@ -265,7 +264,7 @@ void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   until_done([&] {
     events_.post([this, is_last, lost] {
       is_leaving_ = true;
-      if (is_last) until_done([&] { leave_note(lost); });
+      if (is_last) persist([&] { leave_note(lost); });
       next_sweep_ = {};
     });
   });
@@ -301,9 +300,16 @@ void RemoteHosts::run() noexcept {
     const bool has_run = has_done([&] { events_.run(next_sweep_); });
     const auto now = Clock::now();
     const bool has_swept = now < next_sweep_ || has_done([&] { sweep(now); });
-    if (!has_run || !has_swept) pause_for_memory();  // the socket whose call threw is armed again
+    if (has_run && has_swept) continue;
+    pause_for_memory();  // the socket whose call has thrown is armed again
+    next_sweep_ = {};
   }
   for (Far& other : far_) other = {};
+}
+
+template <class Part>
+void RemoteHosts::persist(Part&& part) noexcept {
+  while (!stops_.load() && !with_reserve(part)) pause_for_memory();
 }
 
 template <class Visit>
@@ -320,7 +326,7 @@ void RemoteHosts::sweep(Clock::time_point now) {
   const auto next_call = data_.sweep(now);
   const bool beats = now >= next_beat_;
   if (beats) next_beat_ = now + kBetweenBeats;
-  bool is_waiting = is_leaving_, has_told_all = is_leaving_;
+  bool is_waiting = is_leaving_, has_told_all = is_leaving_ && !owes_news_;
   auto next = std::min(next_beat_, next_call);
   visit_far([&](WorldRank rank, Far& other) {
     listen_for(other, now);
@@ -343,10 +349,12 @@ void RemoteHosts::sweep(Clock::time_point now) {
   if (is_leaving_) has_told_all = notes_.sweep(now) && has_told_all;
   update_facts();
   next_sweep_ = is_waiting ? std::min(next, now + kSweep) : next;
-  if (!has_told_all) return;
-  const std::lock_guard lock(mutex_);
-  has_told_all_ = true;
-  changed_.notify_all();
+  if (has_told_all) {
+    const std::lock_guard lock(mutex_);
+    has_told_all_ = true;
+    changed_.notify_all();
+  }
+  if (owes_news_) tell_news();
 }
 
 /// A new relay goes by what came from the other one: it has asked for nothing yet.
@@ -367,8 +375,9 @@ std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds s
   auto call = std::make_unique<Call>(
       events_, plate.address, hello, keys_.security().level, keys_.with(hello.to, plate.public_key),
       silence, [this, on_outcome = std::move(on_outcome)](Call::Outcome outcome) {
-        next_sweep_ = {};  // another call may be due
+        const bool is_due_again = !outcome.socket;
         on_outcome(std::move(outcome));
+        if (is_due_again) next_sweep_ = {};
       });
   shortage_.is_over();
   return call;
@@ -426,8 +435,11 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   drop(std::move(other.line));
   other.line_id = 0;
   if (error_number == ECONNREFUSED) note_gone(other);
-  next_sweep_ = {};
-  if (error_number != ENOMEM) call(rank);  // else the sweep does it, in a while
+  if (error_number == ENOMEM) {
+    next_sweep_ = {};  // which calls, but not at every turn
+  } else {
+    call(rank);
+  }
   update_facts();
 }
 
@@ -485,7 +497,8 @@ void RemoteHosts::hear_note(WorldRank rank, net::Secured socket) {
       events_, std::move(socket), kMostFrameBytes,
       [this, rank](const net::Frame& frame) {
         far(rank).note_heard = Clock::now();
-        if (frame.type == kReport) hear_report(rank, frame);  // and nothing else
+        if (frame.type != kReport) return;
+        persist([&] { hear_report(rank, frame); });  // who leaves says it once
       },
       [this, rank](int) {
         drop(std::move(far(rank).note));
@@ -510,16 +523,12 @@ void RemoteHosts::hear_relay(WorldRank rank, const net::Frame& frame) {
 
 void RemoteHosts::hear_report(WorldRank rank, const net::Frame& frame) {
   const int host = roster_.host_of(rank);
-  bool is_report = false;
-  until_done([&] {  // who leaves says it once
-    std::optional<Report> report = decode_report(frame.body, roster_.world_size());
-    is_report = report && roster_.host_of(report->rank) == host;
-    if (is_report) view_.take(*std::move(report));
-  });
-  if (!is_report) {
+  std::optional<Report> report = decode_report(frame.body, roster_.world_size());
+  if (!report || roster_.host_of(report->rank) != host) {
     return log(LogLevel::error, "rank " + std::to_string(rank.value) + " on " +
                                     roster_.host(host).name + " sent what is no report: dropped");
   }
+  view_.take(*std::move(report));
   ring(board_.bell(slot_));
 }
 
@@ -550,15 +559,15 @@ void RemoteHosts::take_vote(int host, const std::string& bytes) {
 std::vector<net::Frame> RemoteHosts::all_reports() const { return frames_of(reporter_.all()); }
 
 void RemoteHosts::tell_news() {
+  owes_news_ = is_relay_;  // where this throws the sweep does it
   if (!is_relay_) return;
-  std::vector<Report> news;
-  until_done([&] { news = reporter_.news(); });
-  std::vector<net::Frame> frames;
-  until_done([&] { frames = frames_of(news); });
+  const std::vector<net::Frame> frames = frames_of(reporter_.news());
   visit_far([&](WorldRank rank, Far& other) {
     if (!other.line || has_parted(rank)) return;
     for (const net::Frame& frame : frames) other.line->send(frame);
   });
+  reporter_.note_told();
+  owes_news_ = false;
 }
 
 void RemoteHosts::end_lines() {

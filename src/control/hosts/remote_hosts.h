@@ -158,6 +158,9 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   HostFacts facts_of_host(int host, Clock::time_point now);
 
   Far& far(WorldRank rank) noexcept { return far_[rank.index()]; }
+  /// As until_done, but ends with this thread: for what nobody says again.
+  template <class Part>
+  void persist(Part&& part) noexcept;
   template <class Visit>
   void visit_far(Visit&& visit);
   void rouse() noexcept;
@@ -183,6 +186,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   // On the own thread.
   DoorKeys keys_;
   bool is_relay_ = false, is_leaving_ = false;
+  bool owes_news_ = false;  // to all lines
   HostSet parted_;
   Reporter reporter_;
   std::vector<Far> far_;       ///< by rank of the world

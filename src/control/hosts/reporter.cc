@@ -1,5 +1,7 @@
 #include "control/hosts/reporter.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "control/board/describe.h"
@@ -39,7 +41,7 @@ Report Reporter::that_it_has_left(SlotIndex slot) const {
   return {.rank = roster_.rank_in(slot), .stamp = stamp_now(), .has_left = true};
 }
 
-std::vector<Report> Reporter::news() {
+const std::vector<Report>& Reporter::news() {
   for (const SlotIndex slot : board_.slots()) {
     Place& place = places_[slot.index()];
     // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
@@ -54,10 +56,12 @@ std::vector<Report> Reporter::news() {
     unsaid_.push_back(that_it_has_left(slot));
     place.has_left = true;
   }
-  return std::exchange(unsaid_, {});
+  return unsaid_;
 }
 
+/// All of them or, where it throws, none.
 void Reporter::add_news(SlotIndex slot, Place& place) {
+  std::vector<Report> reports;
   std::map<GroupId, Told> lines;
   for (const Line& line : Lines(board_, slot)) {
     const GroupId group = group_of(line);
@@ -66,13 +70,15 @@ void Reporter::add_news(SlotIndex slot, Place& place) {
     const auto told = place.lines.find(group);
     lines.emplace(group, now);
     if (told == place.lines.end() || told->second != now)
-      unsaid_.push_back(report_of(slot, line, group));
+      reports.push_back(report_of(slot, line, group));
   }
   for (const auto& [group, told] : place.lines) {
     if (lines.contains(group)) continue;
-    unsaid_.push_back(
+    reports.push_back(
         {.rank = roster_.rank_in(slot), .stamp = stamp_now(), .group = group});  // it is gone
   }
+  unsaid_.reserve(unsaid_.size() + reports.size());
+  std::move(reports.begin(), reports.end(), std::back_inserter(unsaid_));
   place.lines = std::move(lines);
 }
 

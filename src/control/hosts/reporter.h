@@ -15,9 +15,9 @@ class Reporter {
  public:
   Reporter(const Board& board, const Roster& roster);
 
-  /// What is new since the last call: states, failures, goodbyes, and who has left the world. Where
-  /// it throws the next call says it.
-  std::vector<Report> news();
+  /// What is new since `note_told`: states, failures, goodbyes, and who has left the world.
+  const std::vector<Report>& news();
+  void note_told() noexcept { unsaid_.clear(); }
   /// The same for those who have heard nothing yet.
   std::vector<Report> all() const;
   Report answer(const Question& question) const;
