@@ -324,24 +324,46 @@ std::optional<ProcessGroup> g_world;
 /// The world goes by its destructor after main, and after MPI_Finalize of a process that exits.
 void outlive_main(ProcessGroup& world) { g_world.emplace(std::move(world)); }
 
-#if defined(TUTTI_TEST_OWN_MPI)
-void finalize(ProcessGroup&) { MPI_Finalize(); }
+std::vector<int> g_sent, g_got;
+Work g_send, g_receive;
+struct LooksAtTheEnd {
+  ~LooksAtTheEnd() {
+    if (g_got.empty() || g_got.back() >= 0) return;
+    std::fputs("a message under way at exit has not come\n", stderr);
+    ::_exit(4);
+  }
+} g_looks_at_the_end;
 
-/// The program finalises MPI while messages are under way: once later ones have ended, both ends
-/// of these have begun.
-void finalize_pending(ProcessGroup& group) {
+/// Large messages are under way both ways: once later ones have ended, both ends of these have
+/// begun.
+void begin_large(ProcessGroup& group) {
   const int other = 1 - group.rank();
-  std::vector<int> sent(16 << 20, group.rank()), got(sent.size()), small(10'000), small_got(10'000);
-  Work receive = group.recv(got, other, async);
-  Work send = group.send(sent, other, async);
+  g_sent.assign(16 << 20, group.rank());
+  g_got.assign(g_sent.size(), -1);
+  std::vector<int> small(10'000), small_got(10'000);
+  g_receive = group.recv(g_got, other, async);
+  g_send = group.send(g_sent, other, async);
   Work later_receive = group.recv(small_got, other, {.tag = 1}, async);
   Work later_send = group.send(small, other, {.tag = 1}, async);
   later_receive.wait();
   later_send.wait();
+}
+
+/// The program ends meanwhile.
+void exit_pending(ProcessGroup& group) {
+  begin_large(group);
+  outlive_main(group);
+}
+
+#if defined(TUTTI_TEST_OWN_MPI)
+void finalize(ProcessGroup&) { MPI_Finalize(); }
+
+void finalize_pending(ProcessGroup& group) {
+  begin_large(group);
   MPI_Finalize();
-  receive.wait();
-  send.wait();
-  expect(got == std::vector<int>(got.size(), other), "a message under way at MPI_Finalize");
+  g_receive.wait();
+  g_send.wait();
+  expect(g_got == std::vector<int>(g_got.size(), 1 - group.rank()), "a message under way");
 }
 #endif
 
@@ -372,6 +394,7 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"nothing", [](ProcessGroup&) {}},
     {"leave", leave},
     {"outlive_main", outlive_main},
+    {"exit_pending", exit_pending},
 #if defined(TUTTI_TEST_OWN_MPI)
     {"finalize", finalize},
     {"finalize_pending", finalize_pending},

@@ -242,13 +242,22 @@ TEST_P(MpiBackend, AWorldThatOutlivesMpiRefusesOperations) {
   }
 }
 
+// MPICH whose calls threads may make at once forgets its lock as MPI_Finalize begins: what is under
+// way then may end the process.
 TEST_P(MpiBackend, MpiFinalizeAwaitsMessagesUnderWay) {
+  const bool forgets_its_lock = std::string(mpi().name) == "mpich";
   for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking}) {
-    for (const char* const level : {"serialized", "multiple"}) {
-      expect_ok(
-          launch(mpi(), 2, level + std::string("/finalize_pending,leave"), {mode}, mpi().own_rank));
+    for (const std::string level : {"serialized", "multiple"}) {
+      if (forgets_its_lock && level == "multiple") continue;
+      expect_ok(launch(mpi(), 2, level + "/finalize_pending,leave", {mode}, mpi().own_rank));
     }
   }
+}
+
+// At exit Tutti waits before it calls MPI_Finalize: right with any MPI.
+TEST_P(MpiBackend, ExitAwaitsMessagesUnderWay) {
+  for (const char* const mode : {"TUTTI_MPI_MODE=blocking", kNonblocking})
+    for (int round = 0; round < 3; ++round) expect_ok(run(2, "exit_pending", {mode}));
 }
 
 TEST_P(MpiBackend, TwoMpisInOneProcessAreRefused) {

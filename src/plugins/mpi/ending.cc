@@ -81,13 +81,16 @@ bool Ending::all_arrived() const noexcept {
                      [](const Page* arrived) { return arrived->load() != 0; });
 }
 
-/// False: one of them has ended without having arrived.
 bool Ending::await_peers() noexcept {
   if (arrived_ != nullptr) arrived_->store(1);
   for (auto patience = 0ms; !all_arrived(); patience = std::min(patience + 1ms, kTick)) {
     if (!any_ended(patience)) continue;
     for (std::size_t peer = 0; peer < ends_.size(); ++peer) {
-      if (ends_[peer].revents != 0 && others_[peer]->load() == 0) return false;
+      if (ends_[peer].revents == 0 || others_[peer]->load() != 0) continue;
+      log(LogLevel::info,
+          "backend \"mpi\": another process ended without finalising MPI, so this one does not "
+          "either");
+      return false;
     }
     ::poll(nullptr, 0, static_cast<int>(kTick.count()));  // that one had arrived; others have not
   }
@@ -113,13 +116,7 @@ void Ending::watch_finalize(int exit_code) noexcept {
   ::_exit(exit_code);
 }
 
-void Ending::leave(int exit_code) noexcept {
-  if (!await_peers()) {
-    log(LogLevel::info,
-        "backend \"mpi\": another process ended without finalising MPI, so this one does not "
-        "either");
-    return;
-  }
+void Ending::finalize(int exit_code) noexcept {
   try {
     if (!ends_.empty()) std::thread([this, exit_code] { watch_finalize(exit_code); }).detach();
   } catch (const std::system_error&) {

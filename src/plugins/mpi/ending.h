@@ -36,15 +36,17 @@ class Ending {
   /// The other processes of the job on this host. One that cannot be seen (another PID namespace,
   /// Linux before 5.6) is not waited for, nor are those of other hosts.
   void watch(const std::vector<PageAddress>& peers);
-  /// Ends MPI, or leaves it as it is. `exit_code`: of this process, which is about to exit.
-  void leave(int exit_code) noexcept;
+  /// This process has arrived at its exit: waits until the others have. False: one of them has
+  /// ended without having arrived, so MPI is to be left as it is.
+  bool await_peers() noexcept;
+  /// Ends MPI then. `exit_code`: of this process, which is about to exit.
+  void finalize(int exit_code) noexcept;
 
  private:
   using Page = std::atomic<int>;  ///< 1: its process has arrived at its exit
 
   bool any_ended(std::chrono::milliseconds patience) noexcept;
   bool all_arrived() const noexcept;
-  bool await_peers() noexcept;
   void watch_finalize(int exit_code) noexcept;
 
   std::atomic<bool> finalized_{false};

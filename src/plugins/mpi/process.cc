@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/kernels.h"
 #include "plugins/mpi/collectives.h"
 #include "tutti/error.h"
@@ -123,13 +124,24 @@ void Process::start(bool outlives) {
   ::on_exit([](int exit_code, void* self) { static_cast<Process*>(self)->leave(exit_code); }, this);
 }
 
+/// What is under way ends by a deadline of its own, or fails its group.
+void Process::end_calls() noexcept {
+  finalized_.store(true);
+  while (inside_.load() > 0 && !failed_.load()) std::this_thread::yield();
+}
+
 /// MPI_Finalize begins with the attributes of MPI_COMM_SELF, when all of MPI is still there for
-/// what threads have under way. Each of these ends by a deadline of its own, or fails its group.
+/// what threads have under way. But by then MPICH, if several threads may call it, neither takes
+/// nor gives back its lock: it ends the process if a thread has held it as MPI_Finalize began.
 void Process::hear_of_finalize() {
   const auto finalize = [](MPI_Comm, int, void* self, void*) {
     Process& process = *static_cast<Process*>(self);
-    process.finalized_.store(true);
-    while (process.inside_.load() > 0 && !process.failed_.load()) std::this_thread::yield();
+    if (process.inside_.load() > 0)
+      log(LogLevel::warn,
+          "backend \"mpi\": MPI_Finalize was called while operations are under way, and waits for "
+          "them. MPI does not allow that, and MPICH with MPI_THREAD_MULTIPLE may end the process: "
+          "wait for every Work before MPI_Finalize");
+    process.end_calls();
     return MPI_SUCCESS;
   };
   int key = MPI_KEYVAL_INVALID;
@@ -151,7 +163,10 @@ Process::Inside::Inside(Process& process, const char* what) : process_(process) 
 
 void Process::leave(int exit_code) noexcept {
   const bool is_child = ::getpid() != ending_.own().pid;  // forked from us: MPI is not its
-  if (!finalized_.load() && !is_child && !failed_.load()) ending_.leave(exit_code);
+  if (finalized_.load() || is_child || failed_.load()) return;
+  if (!ending_.await_peers()) return;  // others may still want what this one has begun
+  end_calls();
+  if (!failed_.load()) ending_.finalize(exit_code);
 }
 
 void Process::check_not_finalized(const char* what) const {

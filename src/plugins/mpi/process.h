@@ -69,6 +69,8 @@ class Process {
   explicit Process(const ProcessOptions& options);
   void start(bool outlives);
   void hear_of_finalize();
+  /// None begins any more; waits for those under way.
+  void end_calls() noexcept;
   void check_not_finalized(const char* what) const;
   void leave(int exit_code) noexcept;
 
