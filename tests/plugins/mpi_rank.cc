@@ -358,6 +358,7 @@ void exit_pending(ProcessGroup& group) {
 #if defined(TUTTI_TEST_OWN_MPI)
 void finalize(ProcessGroup&) { MPI_Finalize(); }
 
+/// The program finalises MPI meanwhile.
 void finalize_pending(ProcessGroup& group) {
   begin_large(group);
   MPI_Finalize();
