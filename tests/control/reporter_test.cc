@@ -37,7 +37,7 @@ bool tells(std::size_t until) {
   EXPECT_TRUE(owner.open_line(2, 1, {}));
   owner.publish_failure(OwnLine(*board.find_line(SlotIndex(0), 1)), ErrorCode::kAborted, {});
   board.slot(SlotIndex(1)).state.store(RankState::left);
-  reporter.note_told();
+  reporter.mark_told();
   refuse_own_memory(until);
   bool is_told = true;
   try {
@@ -48,7 +48,7 @@ bool tells(std::size_t until) {
   refuse_own_memory(0);
   EXPECT_EQ(told(reporter.news()), (Told{{0, 1}, {0, 2}, {1, 0}})) << "refused at " << until;
   EXPECT_EQ(reporter.news().size(), 3u) << "refused at " << until;
-  reporter.note_told();
+  reporter.mark_told();
   EXPECT_TRUE(reporter.news().empty());
   return is_told;
 }

@@ -38,7 +38,6 @@ void Connection::send(const net::Frame& frame) {
   try {
     net::append_frame(&out_, frame, mac_ ? &*mac_ : nullptr);
   } catch (const std::exception&) {
-    out_.clear();  // half a frame
     send_error_ = ENOMEM;
     net::reset_at_close(socket_.get());
     ::shutdown(socket_.get(), SHUT_RD);  // look() ends it
@@ -84,8 +83,8 @@ void Connection::flush() {
 }
 
 void Connection::read() {
-  // Not on the stack: by `ulimit -s 64` a thread has no more than this.
-  const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadAtATime);
+  // Not on the stack: by `ulimit -s 64` a thread has no more than this. Kept: one refusal less.
+  thread_local const auto room = std::make_unique_for_overwrite<std::byte[]>(kReadAtATime);
   const std::span bytes(room.get(), kReadAtATime);
   for (int i = 0; i < kReadsAtATime && !has_ended_; ++i) {
     const iovec part{bytes.data(), bytes.size()};
@@ -96,8 +95,8 @@ void Connection::read() {
   }
 }
 
-/// Where this throws a frame is lost, so the connection is: the other end says all of it anew on
-/// another one. It must not take the end for an orderly one.
+/// Where this throws a frame is lost, so the connection is, and not by an orderly end: a relay says
+/// all anew on another one, and who leaves does not take its note for read.
 void Connection::take(std::span<const std::byte> bytes) try {
   decoder_.feed(bytes);
   net::Frame frame;

@@ -45,8 +45,8 @@ void DoorNotes::on_outcome(Place& place, Call::Outcome outcome) {
   place.connection = std::make_unique<Connection>(
       events_, std::move(outcome.socket), most_frame_bytes_, [](const net::Frame&) {},
       [this, &place](int error_number) {
-        // Who has read all of it closes; who closes before that was refused memory.
-        if (error_number == 0 && place.connection->has_delivered()) place.is_over = true;
+        // Who has read all of it closes. Who has not resets, or closes before all has come.
+        place.is_over = error_number == 0 && place.connection->has_delivered();
         place.connection->give_up();
         events_.discard(std::move(place.connection));
       });

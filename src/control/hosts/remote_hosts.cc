@@ -30,6 +30,8 @@ constexpr milliseconds kSweep{20}, kBetweenCalls{100};
 constexpr std::chrono::seconds kLeaving{3};
 /// A note that says nothing for so long is dropped: all of it is said at once.
 constexpr std::chrono::seconds kNoteSilence{3};
+/// Of one rank at a time: when it leaves, and when it looked who is there just before.
+constexpr std::size_t kMostNotes = 4;
 constexpr std::size_t kMostFrameBytes = std::size_t{4} << 20;
 
 /// How long a call may be without an answer until it is made anew, after `unanswered` such calls. A
@@ -192,11 +194,11 @@ void RemoteHosts::open() {
     const auto now = Clock::now();
     visit_far([&](WorldRank rank, Far& other) {
       other.hearing = Hearing(last_heard(roster_.host_of(rank), now));
-      call(rank);
     });
+    visit_far([&](WorldRank rank, Far&) { call(rank); });  // where this throws the sweep does it
     next_sweep_ = {};
     (void)reporter_.news();
-    reporter_.note_told();  // each rank that is called is told all
+    reporter_.mark_told();  // each rank that is called is told all
   });
 }
 
@@ -204,13 +206,15 @@ void RemoteHosts::close() noexcept {
   {
     const std::lock_guard lock(mutex_);
     inbox_.is_relay = false;
+    // Before any that comes from now on.
+    for (; !inbox_.frames.empty(); inbox_.frames.pop_front())
+      with_reserve([&] { keep_vote(inbox_.frames.front().first, inbox_.frames.front().second); });
   }
-  while (const auto unread = receive())
-    with_reserve([&] { take_vote(unread->first, unread->second); });
   events_.post([this] {
-    persist([&] { tell_news(); });
+    with_reserve([&] { tell_news(); });  // else the next relay tells all, or the note of who leaves
     end_lines();
     is_relay_ = false;
+    update_facts();
   });
 }
 
@@ -326,11 +330,14 @@ void RemoteHosts::sweep(Clock::time_point now) {
   const auto next_call = data_.sweep(now);
   const bool beats = now >= next_beat_;
   if (beats) next_beat_ = now + kBetweenBeats;
-  bool is_waiting = is_leaving_, has_told_all = is_leaving_ && !owes_news_;
+  bool is_waiting = is_leaving_, has_told_all = is_leaving_;
   auto next = std::min(next_beat_, next_call);
   visit_far([&](WorldRank rank, Far& other) {
     listen_for(other, now);
-    if (other.note && now >= other.note_heard + kNoteSilence) drop(std::move(other.note));
+    for (auto note = other.notes.begin(); note != other.notes.end();) {
+      const auto each = note++;
+      if (now >= each->heard + kNoteSilence) drop_note(other, each);
+    }
     if (other.line && beats) {
       other.line->send({.type = kBeat, .id = 0, .body = {}});
       other.hearing.ask(now);
@@ -411,7 +418,7 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
   other.unanswered = outcome.error_number == ETIMEDOUT ? other.unanswered + 1 : 0;
   if (!outcome.distrust.empty() && !std::exchange(other.is_distrusted, true))
     log(LogLevel::error, outcome.distrust);
-  if (outcome.error_number == ECONNREFUSED) note_gone(other);
+  if (outcome.error_number == ECONNREFUSED) mark_gone(other);
   // A process that ends closes its lines first and its door last: whoever calls between is reset.
   if (outcome.error_number == ECONNRESET) other.next_call = Clock::now() + kSweep;
   if (outcome.socket && is_relay_) {
@@ -434,7 +441,7 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   if (error_number == ECONNRESET) other.hearing.heard(now);  // that is an answer, too
   drop(std::move(other.line));
   other.line_id = 0;
-  if (error_number == ECONNREFUSED) note_gone(other);
+  if (error_number == ECONNREFUSED) mark_gone(other);
   if (error_number == ENOMEM) {
     next_sweep_ = {};  // which calls, but not at every turn
   } else {
@@ -444,7 +451,7 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
 }
 
 /// Nobody is at its door. What was left here before that stands at the own one.
-void RemoteHosts::note_gone(Far& other) {
+void RemoteHosts::mark_gone(Far& other) {
   door_.hear_waiting();
   other.is_gone = true;
 }
@@ -493,20 +500,28 @@ void RemoteHosts::on_relay_end(WorldRank rank) {
 
 void RemoteHosts::hear_note(WorldRank rank, net::Secured socket) {
   Far& other = far(rank);
-  auto note = std::make_unique<Connection>(
+  std::list<Note> fresh(1);
+  const auto note = fresh.begin();
+  note->heard = Clock::now();
+  note->connection = std::make_unique<Connection>(
       events_, std::move(socket), kMostFrameBytes,
-      [this, rank](const net::Frame& frame) {
-        far(rank).note_heard = Clock::now();
+      [this, rank, note](const net::Frame& frame) {
+        note->heard = Clock::now();
         if (frame.type != kReport) return;
         persist([&] { hear_report(rank, frame); });  // who leaves says it once
       },
-      [this, rank](int) {
-        drop(std::move(far(rank).note));
+      [this, rank, note](int) {
+        drop_note(far(rank), note);
         update_facts();
       });
-  other.note_heard = Clock::now();
-  std::swap(other.note, note);
-  if (note) drop(std::move(note));  // who says it again says all of it
+  if (other.notes.size() == kMostNotes) drop_note(other, other.notes.begin());
+  other.notes.splice(other.notes.end(), fresh);
+}
+
+void RemoteHosts::drop_note(Far& other, std::list<Note>::iterator note) {
+  auto connection = std::move(note->connection);
+  other.notes.erase(note);
+  drop(std::move(connection));
 }
 
 /// What the relay of a host was asked that is no more is asked of the next one.
@@ -540,13 +555,17 @@ void RemoteHosts::hear_question(WorldRank rank, const net::Frame& frame) {
       {.type = kReport, .id = 0, .body = encode(reporter_.answer(*question), Clock::now())});
 }
 
-/// Any thread.
 void RemoteHosts::take_vote(int host, const std::string& bytes) {
   const std::lock_guard lock(mutex_);
   if (inbox_.is_relay) {
     inbox_.frames.emplace_back(host, bytes);
-    return;
+  } else {
+    keep_vote(host, bytes);
   }
+}
+
+/// Any thread, with mutex_.
+void RemoteHosts::keep_vote(int host, const std::string& bytes) {
   auto frame = decode_vote_frame(bytes, roster_.host_count());
   if (!frame) return;
   auto& kept = inbox_.kept[static_cast<std::size_t>(host)];
@@ -566,7 +585,7 @@ void RemoteHosts::tell_news() {
     if (!other.line || has_parted(rank)) return;
     for (const net::Frame& frame : frames) other.line->send(frame);
   });
-  reporter_.note_told();
+  reporter_.mark_told();
   owes_news_ = false;
 }
 
@@ -599,9 +618,11 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
     Far& other = far(rank);
     // What was acknowledged while this thread did not run counts as well.
     if (other.hearing.is_doubtful(now)) listen_for(other, now);
-    is_heard = is_heard || (!other.is_gone && !other.hearing.is_silent(now));
-    is_doubtful = is_doubtful && (other.is_gone || other.hearing.is_doubtful(now));
-    is_read = is_read && !other.line && !other.from && !other.note;
+    // Only the relay asks; what is open from the time when this rank was it says nothing.
+    const bool is_silent = is_relay_ && other.hearing.is_silent(now);
+    is_heard = is_heard || (!other.is_gone && !is_silent);
+    is_doubtful = is_doubtful && (other.is_gone || (is_relay_ && other.hearing.is_doubtful(now)));
+    is_read = is_read && !other.line && !other.from && other.notes.empty();
     is_gone = is_gone && other.is_gone;
     has_left = has_left && view_.has_left(rank);
     if (!other.is_gone) facts.heard = std::max(facts.heard, other.hearing.last());

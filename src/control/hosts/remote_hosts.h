@@ -20,6 +20,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -90,6 +91,11 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
 
  private:
   using milliseconds = std::chrono::milliseconds;
+  /// What a rank that leaves says, or one without words that looks who is there.
+  struct Note {
+    std::unique_ptr<Connection> connection;
+    Clock::time_point heard = {};  ///< when it last said something
+  };
   /// A rank of another host.
   struct Far {
     // Of this rank as the relay of its host:
@@ -103,8 +109,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     bool is_distrusted = false;  ///< and that was said
     // Of that one as the relay of its:
     std::unique_ptr<Connection> from = {};
-    std::unique_ptr<Connection> note = {};
-    Clock::time_point note_heard = {};  ///< when it last said something
+    std::list<Note> notes = {};
     // Of any rank: whether somebody is at its door.
     std::unique_ptr<Call> probe = {};
   };
@@ -141,12 +146,14 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void on_guest(const Hello& hello, net::Secured socket);
   void on_relay_end(WorldRank rank);
   void hear_note(WorldRank rank, net::Secured socket);
+  void drop_note(Far& other, std::list<Note>::iterator note);
   void probe(WorldRank rank);
-  void note_gone(Far& other);
+  void mark_gone(Far& other);
   void hear_relay(WorldRank rank, const net::Frame& frame);
   void hear_report(WorldRank rank, const net::Frame& frame);
   void hear_question(WorldRank rank, const net::Frame& frame);
   void take_vote(int host, const std::string& bytes);
+  void keep_vote(int host, const std::string& bytes);
   void ask_again(int host);
   std::vector<net::Frame> all_reports() const;
   void tell_news();

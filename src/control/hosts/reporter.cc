@@ -44,6 +44,7 @@ Report Reporter::that_it_has_left(SlotIndex slot) const {
 const std::vector<Report>& Reporter::news() {
   for (const SlotIndex slot : board_.slots()) {
     Place& place = places_[slot.index()];
+    const bool leaves = !place.has_left && has_left(board_, slot);  // before its lines are read
     // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
     const std::uint64_t news = board_.news_of(slot);
     const bool has_died = !place.is_dead && board_.is_known_dead(slot);
@@ -52,7 +53,7 @@ const std::vector<Report>& Reporter::news() {
     if (has_died || place.news != news) add_news(slot, place);
     place.news = news;
     place.is_dead |= has_died;
-    if (place.has_left || !has_left(board_, slot)) continue;
+    if (!leaves) continue;
     unsaid_.push_back(that_it_has_left(slot));
     place.has_left = true;
   }
@@ -85,11 +86,12 @@ void Reporter::add_news(SlotIndex slot, Place& place) {
 std::vector<Report> Reporter::all() const {
   std::vector<Report> reports;
   for (const SlotIndex slot : board_.slots()) {
+    const bool leaves = has_left(board_, slot);  // before its lines are read
     for (const Line& line : Lines(board_, slot)) {
       const GroupId group = group_of(line);
       if (group != 0) reports.push_back(report_of(slot, line, group));
     }
-    if (has_left(board_, slot)) reports.push_back(that_it_has_left(slot));
+    if (leaves) reports.push_back(that_it_has_left(slot));
   }
   return reports;
 }
@@ -102,11 +104,11 @@ WaitFacts Reporter::wait_of(SlotIndex slot) const {
   return wait;
 }
 
+/// That a rank has left is told by the news, behind all of its lines.
 Report Reporter::answer(const Question& question) const {
   const SlotIndex slot = roster_.slot_of(question.rank);
   Report report{.rank = question.rank,
                 .stamp = stamp_now(),
-                .has_left = has_left(board_, slot),
                 .group = question.group,
                 .asked = question.asked};
   if (question.group == 0) {

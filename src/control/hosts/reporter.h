@@ -1,6 +1,7 @@
 // What the relay of a host has to tell of its ranks, read off the board.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -15,9 +16,9 @@ class Reporter {
  public:
   Reporter(const Board& board, const Roster& roster);
 
-  /// What is new since `note_told`: states, failures, goodbyes, and who has left the world.
+  /// What is new since `mark_told`: states, failures, goodbyes, and who has left the world.
   const std::vector<Report>& news();
-  void note_told() noexcept { unsaid_.clear(); }
+  void mark_told() noexcept { unsaid_.clear(); }
   /// The same for those who have heard nothing yet.
   std::vector<Report> all() const;
   Report answer(const Question& question) const;
