@@ -231,10 +231,13 @@ std::vector<Part> awaited(const Knot& knot, int rank) {
   return {};
 }
 
-std::set<int> stuck_in(const Knot& knot) {
+using Links = std::map<int, std::set<int>>;  ///< who waits for whom
+
+/// Those who wait for each other, whatever the ranks of `others` do.
+std::set<int> stuck_in(const Knot& knot, const Links& others = {}) {
   std::set<int> stuck;
   for (int rank = 0; rank < knot.size(); ++rank)
-    if (!awaited(knot, rank).empty()) stuck.insert(rank);
+    if (!others.contains(rank) && !awaited(knot, rank).empty()) stuck.insert(rank);
   const auto can_end = [&](int rank) {
     const std::vector<Part> parts = awaited(knot, rank);
     return std::any_of(parts.begin(), parts.end(), [&](const Part& part) {
@@ -257,11 +260,11 @@ Knot make_knot(Dice& dice, Kind kind) {
 }
 
 /// Who waits for whom, as the message says it.
-std::map<int, std::set<int>> links_in(const std::string& text) {
+Links links_in(const std::string& text) {
   static const std::regex link(
       "(?:rank (\\d+) |which )waits in .*? for (?:(?:world )?rank (\\d+)|(itself)|any of the "
       "(?:world )?ranks ([-0-9, ]*\\d))(?=[,;.])");
-  std::map<int, std::set<int>> links;
+  Links links;
   int who = -1;
   for (std::sregex_iterator found(text.begin(), text.end(), link), end; found != end; ++found) {
     const std::smatch& match = *found;
@@ -281,9 +284,11 @@ std::map<int, std::set<int>> links_in(const std::string& text) {
   return links;
 }
 
-/// Who leaves once those have been told who are stuck at first: they, and who only looks on.
-std::set<int> first_to_leave(const Knot& knot) {
-  std::set<int> first = stuck_in(knot);
+/// Who may have left when the circle of `links` is told: those of circles that know nothing of it,
+/// and were told before, and who only looks on.
+std::set<int> first_to_leave(const Knot& knot, const Links& links) {
+  std::set<int> first = stuck_in(knot, links);
+  if (first.empty()) return first;
   for (int rank = 0; rank < knot.size(); ++rank)
     if (knot.of(rank).what == Do::look_on) first.insert(rank);
   return first;
@@ -291,8 +296,8 @@ std::set<int> first_to_leave(const Knot& knot) {
 
 /// Empty if the circle is one of this knot: everybody in it waits for those it is said to wait for,
 /// and none of them can go on without another one. Who has left helps nobody.
-std::string judge_links(const Knot& knot, const std::map<int, std::set<int>>& links,
-                        const std::set<int>& have_left, const std::vector<int>& culprits) {
+std::string judge_links(const Knot& knot, const Links& links, const std::set<int>& have_left,
+                        const std::vector<int>& culprits) {
   std::vector<int> ranks;
   for (const auto& [rank, to] : links) ranks.push_back(rank);
   if (ranks.empty()) return "no circle";
@@ -321,12 +326,9 @@ std::string judge_links(const Knot& knot, const std::map<int, std::set<int>>& li
 
 std::string judge_links(const Knot& knot, const std::string& text,
                         const std::vector<int>& culprits) {
-  const std::map<int, std::set<int>> links = links_in(text);
-  // Who could go on at first may be stuck when the first ones have left.
-  const std::set<int> first = first_to_leave(knot);
-  const bool is_second = std::none_of(links.begin(), links.end(),
-                                      [&](const auto& link) { return first.contains(link.first); });
-  return judge_links(knot, links, is_second ? first : std::set<int>(), culprits);
+  const Links links = links_in(text);
+  const std::string wrong = judge_links(knot, links, {}, culprits);
+  return wrong.empty() ? wrong : judge_links(knot, links, first_to_leave(knot, links), culprits);
 }
 
 /// Does its call, or looks on, until the group of it fails. Throws that.
