@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
@@ -14,6 +15,7 @@
 
 #include "base/log.h"
 #include "control/hosts/door.h"
+#include "net/frame.h"
 #include "refused_memory.h"
 
 namespace tutti::control {
@@ -74,6 +76,41 @@ TEST(Connection, WhoseFrameWasLostEndsForBothEnds) {
   near.reset();
   run_until(events, [&] { return far_end.has_value(); });
   EXPECT_EQ(far_end, ECONNRESET);  // 0 would be an orderly end
+}
+
+// What has gone out before that is said, as far as the kernel has it: here since the other end does
+// not read.
+TEST(Connection, ThatHasSaidItsLastWordsIsNotReset) {
+  constexpr std::size_t kWords = 96 << 10;
+  const net::Fd door = listener();
+  const int room = 4 << 10;
+  ::setsockopt(door.get(), SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+  net::Events events;
+  std::optional<Connection> near;
+  bool has_ended = false;
+  near.emplace(
+      events, connected_to(door), 1 << 10, [](const net::Frame&) { throw std::bad_alloc(); },
+      [&](int) { has_ended = true; });
+  const net::Fd far = accepted(door);
+  std::string words, frame;
+  net::append_frame(&words, {.type = 1, .id = 0, .body = std::string(kWords, 'x')});
+  near->send({.type = 1, .id = 0, .body = std::string(kWords, 'x')});
+  near->finish();
+  net::append_frame(&frame, {.type = 1, .id = 0, .body = "a frame"});
+  ASSERT_EQ(::send(far.get(), frame.data(), frame.size(), 0), static_cast<ssize_t>(frame.size()));
+  std::size_t thrown = 0;
+  run_until(
+      events, [&] { return has_ended; }, &thrown);
+  EXPECT_EQ(thrown, 1u);
+  near.reset();
+  std::string heard;
+  std::array<char, 4096> bytes;
+  for (const auto end = Clock::now() + 10s; Clock::now() < end;) {
+    const ssize_t count = ::recv(far.get(), bytes.data(), bytes.size(), 0);
+    if (count == 0 || (count < 0 && errno != EAGAIN)) break;
+    if (count > 0) heard.append(bytes.data(), static_cast<std::size_t>(count));
+  }
+  EXPECT_EQ(heard.size(), words.size());
 }
 
 /// Whether a frame has come where memory was refused at the `until`th time.

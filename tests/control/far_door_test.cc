@@ -11,14 +11,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <new>
-#include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -28,88 +25,14 @@
 #include "base/log.h"
 #include "control/board/board.h"
 #include "control/board/layout.h"
-#include "control/hosts/remote_hosts.h"
-#include "control/hosts/report.h"
+#include "control/far_host.h"
+#include "control/hosts/door_notes.h"
 #include "control/hosts/vote_frame.h"
 #include "net/frame.h"
-#include "net/frame_mac.h"
-#include "net/poller.h"
 #include "net/shake_hands.h"
 
 namespace tutti::control {
 namespace {
-
-using namespace std::chrono_literals;
-
-const WorldRank kNear{0};
-
-void reset(net::Fd socket) { net::reset_at_close(socket.get()); }
-
-/// Rank 0, alone on its host and its relay; rank 1 on another host is a listener.
-struct Hosts {
-  explicit Hosts(net::Level level = net::Level::none)
-      : security{.level = level, .secret = net::Key(net::digest_of(net::bytes_of("a secret")))},
-        near(options()) {
-    near.links().open();
-  }
-
-  RemoteOptions options() {
-    near_door = net::TcpAddress::local(own_door.get());
-    std::vector<DoorPlate> plates;
-    std::vector<std::string> texts;
-    for (const net::Fd* listener : {&own_door, &far_door}) {
-      plates.push_back({.address = net::TcpAddress::local(listener->get()),
-                        .level = security.level,
-                        .public_key = keys.public_key()});
-      texts.push_back(
-          encode(plates.back(), WorldRank(static_cast<int>(plates.size()) - 1), security));
-    }
-    far_keys.emplace(security, keys, texts);
-    return {.memory = net::Fd(::dup(memory.get())),
-            .roster = roster,
-            .rank = kNear,
-            .listener = std::move(own_door),
-            .plates = std::move(plates),
-            .keys = DoorKeys(security, keys, texts)};
-  }
-  HostFacts::State state() { return near.links().facts()[1].state; }
-  /// How long until the other host is dead, of which nobody is left from now on.
-  Clock::duration time_until_dead() {
-    far_door = {};
-    const auto begin = Clock::now();
-    while (state() != HostFacts::State::dead && Clock::now() < begin + 30s)
-      std::this_thread::sleep_for(1ms);
-    return Clock::now() - begin;
-  }
-  /// As rank 1 at the door of rank 0.
-  net::Handshake calling(net::Purpose purpose) {
-    return net::Handshake::calling({.purpose = purpose, .from = 1, .to = 0}, security.level,
-                                   far_keys->with(kNear, keys.public_key()));
-  }
-  net::Fd call_near() {
-    Deadline deadline = Deadline::after(10s);
-    return net::connect_tcp(near_door, deadline);
-  }
-  net::Fd next_call() {
-    for (const auto end = Clock::now() + 10s; Clock::now() < end;) {
-      net::Fd caller = net::accept_tcp(far_door.get());
-      if (caller) return caller;
-      std::this_thread::sleep_for(1ms);
-    }
-    return {};
-  }
-
-  net::Fd memory = Board::make(1, 2);
-  Board board{memory};
-  const Roster roster{{{"host-a", world_ranks({0})}, {"host-b", world_ranks({1})}}, 0};
-  net::Fd far_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
-  net::Fd own_door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
-  net::TcpAddress near_door;
-  const net::Security security;
-  const net::KeyPair keys = net::KeyPair::make();  // both ranks' own
-  std::optional<DoorKeys> far_keys;
-  RemoteHosts near;
-};
 
 // A process that ends resets those who call between the end of its lines and that of its door. Each
 // of those calls is answered by the other host, and followed by another one before the next beat.
@@ -131,16 +54,23 @@ TEST(FarDoor, WhoIsResetCallsAgainSoonAndHasHeardTheOtherHost) {
   EXPECT_LT(hosts.time_until_dead(), 10s);
 }
 
-/// How long a rank takes to see that the other host is dead, whose kernel has dropped its last call
-/// before that: here since the queue of the door is full.
-Clock::duration time_to_see_death_after_a_dropped_call() {
-  Hosts hosts;
+/// The queue of the far door is full as long as the result lives, and the kernel of the other host
+/// drops the call of the relay.
+net::Fd drop_calls(Hosts& hosts) {
   net::Fd caller = hosts.next_call();
   EXPECT_TRUE(caller);
   ::listen(hosts.far_door.get(), 0);
   Deadline deadline = Deadline::after(10s);
-  const net::Fd in_queue = net::connect_tcp(net::TcpAddress::local(hosts.far_door.get()), deadline);
+  net::Fd in_queue = net::connect_tcp(net::TcpAddress::local(hosts.far_door.get()), deadline);
   reset(std::move(caller));
+  return in_queue;
+}
+
+/// How long a rank takes to see that the other host is dead, whose kernel has dropped its last call
+/// before that.
+Clock::duration time_to_see_death_after_a_dropped_call() {
+  Hosts hosts;
+  const net::Fd in_queue = drop_calls(hosts);
   std::this_thread::sleep_for(50ms);  // it has called again
   return hosts.time_until_dead();
 }
@@ -153,27 +83,23 @@ TEST(FarDoor, ACallThatWasDroppedIsMadeAnewSoon) {
   EXPECT_LT(best, 500ms);
 }
 
-/// The rank behind the far door, as far as the greeting; then every guest is given to `on_guest`.
-struct FarRank {
-  FarRank(Hosts& hosts, std::function<void(net::Secured)> on_guest)
-      : door(
-            events, std::move(hosts.far_door), net::Level::none, 2, shortage,
-            [&hosts](const Hello& hello) { return hosts.far_keys->with(hello.from, {}); },
-            [](const Hello&) { return Answer::welcome; },
-            [on_guest = std::move(on_guest)](const Hello&, net::Secured guest) {
-              on_guest(std::move(guest));
-            }) {}
-  bool run_until(const bool& is_done) {
-    const auto end = Clock::now() + 10s;
-    while (!is_done && Clock::now() < end) events.run(Clock::now() + 20ms);
-    return is_done;
+// What the relay has asked is open when another rank becomes the relay, and says nothing later.
+TEST(FarDoor, OnlyTheRelayFindsSilence) {
+  Hosts hosts;
+  const net::Fd in_queue = drop_calls(hosts);
+  for (const auto end = Clock::now() + 10s; hosts.state() != HostFacts::State::cut;) {
+    ASSERT_LT(Clock::now(), end);
+    std::this_thread::sleep_for(1ms);
   }
-  net::Events events;
-  std::vector<std::unique_ptr<Connection>> lines;
-  Shortage shortage;
-  Door door;
-  Deadline patience = Deadline::after(10s);
-};
+  hosts.near.links().close();
+  run_posted(hosts);
+  EXPECT_EQ(hosts.state(), HostFacts::State::reachable);
+  hosts.near.links().open();
+  EXPECT_EQ(hosts.state(), HostFacts::State::reachable);
+  run_posted(hosts);
+  std::this_thread::sleep_for(50ms);  // it has called, and looked who is silent
+  EXPECT_EQ(hosts.state(), HostFacts::State::reachable);
+}
 
 TEST(FarDoor, WhoLeavesSaysSoAgainAfterAReset) {
   Hosts hosts;
@@ -261,27 +187,6 @@ TEST(FarDoor, ASocketWhoseCallKeepsThrowingHoldsUpNoCall) {
 
 // ---- notes -------------------------------------------------------------------------------------
 
-/// What stands in a frame on a line or in a note: see remote_hosts.cc.
-constexpr std::uint32_t kReport = 1, kVote = 2;
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-/// A note of rank 1, of which nothing has gone out yet.
-struct Note {
-  explicit Note(Hosts& hosts)
-      : handshake(hosts.calling(net::Purpose::note)), mac(handshake.frame_keys().send) {}
-  std::string proof() const { return text_of(handshake.unsent()); }
-  std::string tagged(std::uint32_t kind, const std::string& body) {
-    std::string bytes;
-    net::append_frame(&bytes, {.type = kind, .id = 0, .body = body}, &mac);
-    return bytes;
-  }
-  net::Handshake handshake;
-  net::FrameMac mac;
-};
-
 std::string untagged(std::uint32_t kind, const std::string& body) {
   std::string bytes;
   net::append_frame(&bytes, {.type = kind, .id = 0, .body = body});
@@ -293,31 +198,6 @@ std::string a_vote() {
   VoteFrame frame{.term = 1 << 20, .vote = {}};
   frame.vote.cut_off.insert(0);
   return encode(frame);
-}
-std::string that_it_has_left() {
-  const Report report{.rank = WorldRank(1), .stamp = 1, .has_left = true};
-  return encode(report, Clock::now());
-}
-
-void say(const net::Fd& socket, const std::string& words) {
-  Deadline deadline = Deadline::after(10s);
-  net::send_all(socket.get(), net::bytes_of(words), deadline);
-}
-
-/// Whether the other end closes, whatever it says before that.
-bool is_closed(const net::Fd& socket, Deadline deadline = Deadline::after(10s)) {
-  std::array<std::byte, 256> bytes;
-  while (net::poll_readable(socket.get(), deadline) == net::PollResult::ready)
-    if (::recv(socket.get(), bytes.data(), bytes.size(), 0) <= 0) return true;
-  return false;
-}
-
-/// Says all of it at the door of rank 0, and returns once that has read it.
-void leave(Hosts& hosts, const std::string& words) {
-  const net::Fd socket = hosts.call_near();
-  say(socket, words);
-  ::shutdown(socket.get(), SHUT_WR);
-  EXPECT_TRUE(is_closed(socket));
 }
 
 /// The first of what a caller says; the reply, which may come at once, is not read.
@@ -376,6 +256,20 @@ TEST(FarNote, IsNotReplacedByARecordOfIt) {
   EXPECT_TRUE(hosts.near.has_left(WorldRank(1)));
 }
 
+// Whoever leaves may have looked just before whether we are there.
+TEST(FarNote, IsNotReplacedByAProbe) {
+  Hosts hosts(net::Level::auth);
+  Note note(hosts), probe(hosts);
+  const net::Fd socket = hosts.call_near();
+  say(socket, note.proof());
+  std::this_thread::sleep_for(50ms);
+  leave(hosts, probe.proof());
+  say(socket, note.tagged(kReport, that_it_has_left()));
+  ::shutdown(socket.get(), SHUT_WR);
+  EXPECT_TRUE(is_closed(socket));
+  EXPECT_TRUE(hosts.near.has_left(WorldRank(1)));
+}
+
 TEST(FarNote, ThatIsKeptOpenHidesNoDeath) {
   Hosts hosts(net::Level::auth);
   Note note(hosts);
@@ -384,6 +278,111 @@ TEST(FarNote, ThatIsKeptOpenHidesNoDeath) {
   const net::Fd replayed = hosts.call_near();
   say(replayed, note.proof());
   EXPECT_LT(hosts.time_until_dead(), 6s);
+}
+
+/// Who leaves notes at so many doors; they are longer than what a kernel takes.
+struct Leaver {
+  explicit Leaver(std::size_t door_count)
+      : doors(door_count),
+        notes(
+            events,
+            [this](WorldRank to, Call::OnOutcome on_outcome) {
+              return std::make_unique<Call>(
+                  events, net::TcpAddress::local(doors[to.index()].get()),
+                  Hello{.role = Role::note, .from = WorldRank(9), .to = to}, net::Level::none,
+                  net::Key(), 0ms, std::move(on_outcome));
+            },
+            kWords) {
+    for (net::Fd& door : doors) door = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+    std::vector<WorldRank> to;
+    for (std::size_t i = 0; i < door_count; ++i) to.emplace_back(static_cast<int>(i));
+    notes.leave(to, {{.type = kReport, .id = 0, .body = std::string(kWords, 'x')}});
+  }
+  /// Whether the notes have been left. Some time passes.
+  bool goes_on() {
+    events.run(Clock::now() + 1ms);
+    return notes.sweep(Clock::now());
+  }
+  net::Fd next_call(std::size_t door) {
+    net::Fd caller;
+    for (const auto end = Clock::now() + 10s; !caller && Clock::now() < end;) {
+      EXPECT_FALSE(goes_on());
+      caller = net::accept_tcp(doors[door].get());
+    }
+    EXPECT_TRUE(caller);
+    return caller;
+  }
+  void read_all(const net::Fd& caller) {
+    std::vector<std::byte> bytes(1 << 20);
+    std::size_t sum = 0;
+    const auto end = Clock::now() + 10s;
+    for (ssize_t count = 1; count != 0 && Clock::now() < end;) {
+      count = ::recv(caller.get(), bytes.data(), bytes.size(), 0);
+      if (count > 0) sum += static_cast<std::size_t>(count);
+      goes_on();
+    }
+    EXPECT_GT(sum, kWords);
+  }
+  static constexpr std::size_t kWords = std::size_t{16} << 20;
+  net::Events events;
+  std::vector<net::Fd> doors;
+  DoorNotes notes;
+};
+
+TEST(DoorNotes, AreLeftAgainWhereOneEndsBeforeAllOfItHasGone) {
+  Leaver leaver(1);
+  const net::Fd ended = leaver.next_call(0);
+  ::shutdown(ended.get(), SHUT_WR);
+  net::Fd caller = leaver.next_call(0);
+  leaver.read_all(caller);
+  caller = {};
+  bool is_over = false;
+  for (const auto end = Clock::now() + 10s; !is_over && Clock::now() < end;)
+    is_over = leaver.goes_on();
+  EXPECT_TRUE(is_over);
+}
+
+// While another one has not come, and so this process is there.
+TEST(DoorNotes, AreLeftAgainWhereOneWhoseKernelHasAllOfItResets) {
+  Leaver leaver(2);
+  net::Fd caller = leaver.next_call(0);
+  leaver.read_all(caller);
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(leaver.goes_on());
+  reset(std::move(caller));
+  EXPECT_TRUE(leaver.next_call(0));
+}
+
+// ---- votes -------------------------------------------------------------------------------------
+
+// Those that the control thread of a relay that was overtaken has not read are older than what the
+// thread for other hosts takes meanwhile.
+TEST(FarVote, ThatIsKeptForTheNextRelayIsTheNewest) {
+  Hosts hosts;
+  FarRelay far(hosts);
+  const auto vote = [&](std::uint64_t round) {
+    VoteFrame frame{.term = 7, .vote = {}};
+    frame.vote.promised = {.round = round, .host = 1};
+    return far.tagged(encode(frame));
+  };
+  std::string words;
+  for (int i = 0; i < 100'000; ++i) words += far.tagged({});  // no vote: it takes time, and no more
+  say(far.socket, words += vote(1));
+  std::this_thread::sleep_for(100ms);  // they have come
+  std::atomic<bool> closes{false};
+  static_cast<PeerSockets&>(hosts.near).events().post([&] {
+    while (!closes) std::this_thread::sleep_for(200us);
+  });
+  say(far.socket, vote(2));
+  closes = true;
+  hosts.near.links().close();
+  run_posted(hosts);
+  hosts.near.links().open();
+  std::uint64_t last = 0;
+  for (const auto end = Clock::now() + 5s; last != 2 && Clock::now() < end;) {
+    const auto got = hosts.near.links().receive();
+    if (got) last = decode_vote_frame(got->second, 2)->vote.promised.round;
+  }
+  EXPECT_EQ(last, 2u);
 }
 
 // ---- the door ----------------------------------------------------------------------------------
@@ -424,17 +423,6 @@ bool forbid_watching() {
          ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
-/// On the thread for other hosts, which has run all that was posted before.
-bool run_there(Hosts& hosts, const std::function<bool()>& call) {
-  std::atomic<bool> has_run{false}, result{false};
-  static_cast<PeerSockets&>(hosts.near).events().post([&] {
-    result = call();
-    has_run = true;
-  });
-  while (!has_run) std::this_thread::sleep_for(1ms);
-  return result;
-}
-
 TEST(NearDoor, ACallerThatCannotBeWatchedIsNone) {
   Hosts hosts;
   if (!run_there(hosts, forbid_watching)) GTEST_SKIP() << "not allowed here";
@@ -455,7 +443,7 @@ TEST(NearDoor, ARelayThatCannotBeWatchedIsNone) {
   EXPECT_TRUE(net::shake_hands(handshake, socket.get(), deadline));
   EXPECT_TRUE(is_closed(socket));
   hosts.near.ask_wait(WorldRank(1));  // there is nobody to ask
-  EXPECT_TRUE(run_there(hosts, [] { return true; }));
+  run_posted(hosts);
 }
 
 }  // namespace

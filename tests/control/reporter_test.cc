@@ -1,15 +1,19 @@
-// Where the relay of a host finds no memory for the news of its ranks.
+// What the relay of a host tells of its ranks: where it finds no memory, and while one leaves.
 #include "control/hosts/reporter.h"
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <new>
+#include <optional>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "control/board/layout.h"
 #include "control/board/own_line.h"
 #include "control/board/owner.h"
+#include "control/hosts/view.h"
 #include "refused_memory.h"
 
 namespace tutti::control {
@@ -57,6 +61,68 @@ TEST(ReporterMemory, WhatWasRefusedMemoryIsToldByTheNextCall) {
   std::size_t until = 1;
   while (!tells(until) && !HasFailure()) ++until;
   EXPECT_GT(until, 3u) << "none was refused";
+}
+
+/// Rank 0 of a host, alone in its group; a rank of another host sees what it is told of it.
+struct Leaver {
+  Leaver() {
+    line = owner.open_line(1, 0, {});
+    line->set_state(LineState::open);
+  }
+  void leave() {
+    line->say_goodbye(5, 77);
+    line->set_state(LineState::closed);
+    owner.slot().state.store(RankState::left);
+  }
+  void tell_news() {
+    for (const Report& report : reporter.news()) view.take(report);
+    reporter.mark_told();
+  }
+  /// The other rank must not know that it has left without its last line.
+  bool is_known_to_have_left() {
+    const MemberFacts facts = view.facts_of(1, WorldRank(0));
+    if (facts.has_left_world) {
+      EXPECT_TRUE(facts.line && facts.line->state == LineState::closed);
+      EXPECT_TRUE(facts.line && facts.line->goodbye_chain == 77);
+    }
+    return facts.has_left_world;
+  }
+
+  const net::Fd memory = Board::make(1, 2);
+  const Board board{memory};
+  const Roster roster{{{"host-a", world_ranks({0})}, {"host-b", world_ranks({1})}}, 0};
+  Reporter reporter{board, roster};
+  View view;
+  SlotOwner owner{board, SlotIndex(0)};
+  std::optional<OwnLine> line;
+};
+
+TEST(Reporter, AnAnswerTellsNoLeaveBeforeTheLastLines) {
+  Leaver leaver;
+  leaver.tell_news();
+  leaver.leave();
+  leaver.view.take(leaver.reporter.answer({.rank = WorldRank(0), .group = 2, .asked = 1}));
+  EXPECT_FALSE(leaver.is_known_to_have_left());
+  leaver.tell_news();
+  EXPECT_TRUE(leaver.is_known_to_have_left());
+}
+
+TEST(Reporter, NewsTellNoLeaveBeforeTheLastLines) {
+  for (int round = 0; round < 200 && !HasFailure(); ++round) {
+    Leaver leaver;
+    leaver.tell_news();
+    std::atomic<bool> goes{false};
+    std::thread rank([&] {
+      while (!goes) {
+      }
+      for (std::atomic<int> i{0}; i < round % 60 * 10;) ++i;
+      leaver.leave();
+    });
+    goes = true;
+    do leaver.tell_news();
+    while (!leaver.is_known_to_have_left());
+    rank.join();
+  }
 }
 
 }  // namespace
