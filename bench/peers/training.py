@@ -208,8 +208,7 @@ def overlap_on_a_link(folder, options):
     try:
         network.build(N, LINK["rate"])
         iperf = net.Iperf(network)
-        # Hosts share no cores.
-        there = ["ip", "netns", "exec", network.name("") + "{rank}", "taskset", "-c", "{rank}"]
+        there = ["ip", "netns", "exec", network.name("") + "{rank}"]
         peer = run.Peer("hosts", N, [*there, options.build / "bench/peers/peer_train", "{pipes}", folder], folder,
                         by_hand(29500, hosts.address(0), OMP_WAIT_POLICY="PASSIVE"), per_rank=True)
         return measure_link(network, peer, iperf, options)
