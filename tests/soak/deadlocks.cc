@@ -473,6 +473,16 @@ std::set<int> groups_of(const Call& call) {
   return call.what == Do::look_on ? std::set<int>{0, 1, 2} : std::set<int>{call.group};
 }
 
+/// Ranks that the circle of `links` waits for, too, and does not name: they must have left.
+std::set<int> unnamed_in(const Knot& knot, const Links& links) {
+  std::set<int> unnamed;
+  for (const auto& [rank, to] : links)
+    for (const Part& part : awaited(knot, rank))
+      for (const int each : part.ranks)
+        if (part.any && !to.contains(each)) unnamed.insert(each);
+  return unnamed;
+}
+
 /// One line that a world's process writes: at most PIPE_BUF, so that it comes in one piece.
 struct Line {
   std::string series, kind, wrong;
@@ -496,6 +506,10 @@ std::string judge_told(const Knot& knot, const std::vector<std::string>& texts,
                          fmt::join(knot.members(group), " "),
                          texts[static_cast<std::size_t>(knot.members(group)[0])]);
   }
+  for (const auto& [group, text] : by_group)
+    for (const int rank : unnamed_in(knot, links_in(text)))
+      if (told_by(texts[static_cast<std::size_t>(rank)]) == text)
+        return fmt::format("rank {} was there still, and is not named: {}", rank, text);
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
     bool must_know = false, is_told = false;
     for (const int group : groups_of(knot.calls[rank])) {
