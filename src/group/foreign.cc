@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/inside_call.h"
 #include "base/log.h"
 #include "base/memory_reserve.h"
 #include "group/through_aborts.h"
@@ -288,6 +289,7 @@ void Foreign::wait_for_the_aborted() noexcept {
 }
 
 void Foreign::run(const Request& request) {
+  const InsideCall inside;
   try {
     is_message(request.op) ? run_message(request) : run_collective(request);
   } catch (const Error&) {
@@ -404,6 +406,7 @@ void Foreign::drain(Deadline deadline) {
 // ---- the thread
 
 control::Driver::Step Foreign::step() noexcept {
+  const InsideCall inside;
   {
     const std::lock_guard lock(mutex_);
     collectives_.splice(collectives_.end(), new_collectives_);

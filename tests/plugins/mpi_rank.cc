@@ -210,14 +210,17 @@ void die_inside(ProcessGroup& group) {
   for (;;) group.all_reduce(x);
 }
 
+/// Until the group has failed.
+void await_failure(ProcessGroup& group) {
+  const auto told = std::make_shared<std::promise<void>>();
+  group.on_failure([told](const Error&) { told->set_value(); });
+  told->get_future().wait_for(60s);
+}
+
 /// Rank 1 comes after the deadline of the others.
 void late(ProcessGroup& group) {
   group.barrier();
-  if (group.rank() == 1) {  // until the others have given up
-    const auto told = std::make_shared<std::promise<void>>();
-    group.on_failure([told](const Error&) { told->set_value(); });
-    told->get_future().wait_for(60s);
-  }
+  if (group.rank() == 1) await_failure(group);  // until the others have given up
   std::vector<float> x(1000);
   group.all_reduce(x, {.timeout = 2s});
 }
@@ -324,29 +327,111 @@ std::optional<ProcessGroup> g_world;
 /// The world goes by its destructor after main, and after MPI_Finalize of a process that exits.
 void outlive_main(ProcessGroup& world) { g_world.emplace(std::move(world)); }
 
-std::vector<int> g_sent, g_got;
-Work g_send, g_receive;
+/// The world goes by no destructor.
+ProcessGroup& leak(ProcessGroup& world) { return *new ProcessGroup(std::move(world)); }
+
+/// Rank 1 ends by exit(3) in the middle of the program.
+void exit_open(ProcessGroup& world) {
+  world.barrier();
+  if (world.rank() == 1) std::exit(3);
+  all_reduce<float>(world, 1000);
+}
+
+/// Rank 0 aborts and lives on until rank 1, which has returned from main with its world, has ended.
+void abort_before_exit(ProcessGroup& world) {
+  std::vector<int> pids(2);
+  world.all_gather(static_cast<int>(::getpid()), pids);
+  if (world.rank() == 1) {
+    leak(world);
+    return;
+  }
+  std::this_thread::sleep_for(500ms);
+  world.abort("enough");
+  for (int i = 0; i < 400 && ::kill(pids[1], 0) == 0; ++i) std::this_thread::sleep_for(50ms);
+  expect(::kill(pids[1], 0) != 0, "the exit of rank 1 in 20 s");
+}
+
+/// A handler of rank 1 calls exit(code) when its thread is in an all_reduce, to which rank 0 never
+/// comes.
+template <int code>
+void exit_in_handler(ProcessGroup& world) {
+  world.barrier();
+  std::vector<float> x(1000);
+  if (world.rank() == 1) {
+    ::signal(SIGALRM, [](int) { std::exit(code); });
+    ::alarm(1);
+  } else {
+    await_failure(world);
+  }
+  world.all_reduce(x);
+}
+
+/// Rank 0 exits beside a thread that is inside MPI; rank 1 exits, too, and never comes there.
+void exit_beside_a_thread(ProcessGroup& own) {
+  ProcessGroup& world = leak(own);
+  world.barrier();
+  if (world.rank() == 0) {
+    std::thread([&world] {
+      std::vector<float> x(1000);
+      world.all_reduce(x);
+    }).detach();
+    std::this_thread::sleep_for(500ms);
+  }
+}
+
+std::vector<int> g_large;
+std::vector<Work> g_works;
 struct LooksAtTheEnd {
   ~LooksAtTheEnd() {
-    if (g_got.empty() || g_got.back() >= 0) return;
+    if (g_large.empty() || g_large.back() >= 0) return;
     std::fputs("a message under way at exit has not come\n", stderr);
     ::_exit(4);
   }
 } g_looks_at_the_end;
 
-/// Large messages are under way both ways: once later ones have ended, both ends of these have
-/// begun.
-void begin_large(ProcessGroup& group) {
+/// Holds up the thread that moves messages, as a callback.
+std::promise<void> g_holding, g_released;
+void hold_up(const Error*) {
+  g_holding.set_value();
+  g_released.get_future().wait_for(500ms);
+}
+
+/// A large message from rank 0 to rank 1 is under way: both have begun it, and rank 0 does not end
+/// it before `callback` has returned, which runs in the thread that would.
+void begin_large(ProcessGroup& group, void (*callback)(const Error*) = hold_up) {
+  constexpr std::size_t kCount = 8 << 20;
   const int other = 1 - group.rank();
-  g_sent.assign(16 << 20, group.rank());
-  g_got.assign(g_sent.size(), -1);
-  std::vector<int> small(10'000), small_got(10'000);
-  g_receive = group.recv(g_got, other, async);
-  g_send = group.send(g_sent, other, async);
-  Work later_receive = group.recv(small_got, other, {.tag = 1}, async);
-  Work later_send = group.send(small, other, {.tag = 1}, async);
-  later_receive.wait();
-  later_send.wait();
+  static int got[2] = {};
+  int x = 0;
+  g_large.assign(kCount, group.rank() == 0 ? 7 : -1);
+  if (group.rank() == 0) {
+    g_works.push_back(group.send(g_large, other, async));
+    group.recv(x, other, {.tag = 1});
+    group.send(x, other, {.tag = 2});  // holds rank 1 up
+    group.recv(x, other, {.tag = 3});  // rank 1 has its end, too
+    g_works.push_back(group.recv(got[0], other, {.tag = 4}, async).then(callback));
+    group.send(x, other, {.tag = 5});
+    g_holding.get_future().wait();
+    group.send(x, other, {.tag = 6});
+    group.send(x, other, {.tag = 7});
+    return;
+  }
+  g_works.push_back(group.recv(got[0], other, {.tag = 2}, async).then(hold_up));
+  group.send(x, other, {.tag = 1});
+  g_holding.get_future().wait();
+  g_works.push_back(group.recv(g_large, other, async));
+  Work later = group.recv(got[1], other, {.tag = 6}, async);
+  group.send(x, other, {.tag = 3});
+  group.recv(x, other, {.tag = 5});
+  group.send(x, other, {.tag = 4});  // holds rank 0 up
+  group.recv(x, other, {.tag = 7});
+  g_released.set_value();
+  later.wait();  // so the large one has begun
+}
+
+/// Rank 0 calls exit(0) in a callback meanwhile.
+void exit_in_callback(ProcessGroup& group) {
+  begin_large(group, [](const Error*) { std::exit(0); });
 }
 
 /// The program ends meanwhile.
@@ -362,9 +447,8 @@ void finalize(ProcessGroup&) { MPI_Finalize(); }
 void finalize_pending(ProcessGroup& group) {
   begin_large(group);
   MPI_Finalize();
-  g_receive.wait();
-  g_send.wait();
-  expect(g_got == std::vector<int>(g_got.size(), 1 - group.rank()), "a message under way");
+  for (Work& work : g_works) work.wait();
+  expect(g_large == std::vector<int>(g_large.size(), 7), "a message under way");
 }
 #endif
 
@@ -396,6 +480,12 @@ const std::map<std::string, void (*)(ProcessGroup&)> kScenarios = {
     {"leave", leave},
     {"outlive_main", outlive_main},
     {"exit_pending", exit_pending},
+    {"exit_open", exit_open},
+    {"abort_before_exit", abort_before_exit},
+    {"exit_0_in_handler", exit_in_handler<0>},
+    {"exit_7_in_handler", exit_in_handler<7>},
+    {"exit_in_callback", exit_in_callback},
+    {"exit_beside_a_thread", exit_beside_a_thread},
 #if defined(TUTTI_TEST_OWN_MPI)
     {"finalize", finalize},
     {"finalize_pending", finalize_pending},

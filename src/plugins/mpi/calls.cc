@@ -22,10 +22,6 @@ void in_pieces(std::span<const Transfer> transfers, Post&& post) {
 
 }  // namespace
 
-Error stalled(const Request& request) {
-  return Error(ErrorCode::kTimeout, fmt::format("MPI has not ended {}", call_name(request)));
-}
-
 void Calls::check_code(int code) const {
   if (code == MPI_SUCCESS) return;
   process_.set_failed();
@@ -70,13 +66,16 @@ bool Calls::test(std::span<MPI_Request> pending) {
 void Calls::finish(const Request& request, std::span<MPI_Request> pending) {
   Deadline stall = request.stall;
   while (!test(pending)) {
-    if (gate_.is_aborted() || stall.expired(Deadline::Clock::now())) {
-      process_.set_failed();
-      gate_.check();
-      throw stalled(request);
-    }
+    check_hope(request, stall);
     std::this_thread::yield();
   }
+}
+
+void Calls::check_hope(const Request& request, Deadline& stall) const {
+  if (!gate_.is_aborted() && !stall.expired(Deadline::Clock::now())) return;
+  process_.set_failed();
+  gate_.check();
+  throw Error(ErrorCode::kTimeout, fmt::format("MPI has not ended {}", call_name(request)));
 }
 
 }  // namespace tutti::mpi

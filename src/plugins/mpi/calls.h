@@ -57,6 +57,9 @@ class Calls {
                                  std::span<const Transfer> sends, int tag, MPI_Comm comm);
   /// Whether all have ended. Never blocks.
   bool test(std::span<MPI_Request> pending);
+  /// Throws if a tested call that is under way is to be given up: its group has failed, or MPI has
+  /// not ended it within its stall deadline.
+  void check_hope(const Request& request, Deadline& stall) const;
 
  private:
   /// Throws unless `code` is MPI_SUCCESS.
@@ -67,8 +70,5 @@ class Calls {
   Gate& gate_;
   const bool tested_;
 };
-
-/// MPI has not ended it within its stall deadline.
-Error stalled(const Request& request);
 
 }  // namespace tutti::mpi

@@ -118,12 +118,14 @@ Communicators::Communicators(const GroupSpec& spec, const RankMap& map, Process&
   MPI_Group_free(&all);
   MPI_Comm_set_errhandler(collectives_, MPI_ERRORS_RETURN);
   check(MPI_Comm_dup(collectives_, &messages_), "MPI_Comm_dup");
+  process.count_open(1);
 }
 
 void Communicators::free() noexcept {
   const auto lock = process_.lock();
   if (messages_ != MPI_COMM_NULL) MPI_Comm_free(&messages_);
   if (collectives_ != MPI_COMM_NULL) MPI_Comm_free(&collectives_);
+  process_.count_open(-1);
 }
 
 }  // namespace tutti::mpi

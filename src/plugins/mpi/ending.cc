@@ -22,7 +22,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::chrono::milliseconds kTick = 10ms;
 
 /// Null if the kernel refuses.
 void* map_page(int fd, int protection) noexcept {
@@ -81,9 +80,16 @@ bool Ending::all_arrived() const noexcept {
                      [](const Page* arrived) { return arrived->load() != 0; });
 }
 
-bool Ending::await_peers() noexcept {
+bool Ending::await_peers(const std::atomic<bool>& has_failed) noexcept {
   if (arrived_ != nullptr) arrived_->store(1);
+  const bool finalizes = await_all(has_failed);
+  if (arrived_ != nullptr && !finalizes) arrived_->store(0);
+  return finalizes;
+}
+
+bool Ending::await_all(const std::atomic<bool>& has_failed) noexcept {
   for (auto patience = 0ms; !all_arrived(); patience = std::min(patience + 1ms, kTick)) {
+    if (has_failed.load()) return false;
     if (!any_ended(patience)) continue;
     for (std::size_t peer = 0; peer < ends_.size(); ++peer) {
       if (ends_[peer].revents == 0 || others_[peer]->load() != 0) continue;

@@ -21,6 +21,9 @@
 
 namespace tutti::mpi {
 
+/// How often a process that exits looks at what it waits for.
+inline constexpr std::chrono::milliseconds kTick{10};
+
 /// Where the others find a process's page.
 struct PageAddress {
   int pid = 0;
@@ -37,8 +40,9 @@ class Ending {
   /// Linux before 5.6) is not waited for, nor are those of other hosts.
   void watch(const std::vector<PageAddress>& peers);
   /// This process has arrived at its exit: waits until the others have. False: one of them has
-  /// ended without having arrived, so MPI is to be left as it is.
-  bool await_peers() noexcept;
+  /// ended without having arrived, or `has_failed` is set meanwhile. Then MPI is to be left as it
+  /// is, and to the others this process has not arrived.
+  bool await_peers(const std::atomic<bool>& has_failed) noexcept;
   /// Ends MPI then. `exit_code`: of this process, which is about to exit.
   void finalize(int exit_code) noexcept;
 
@@ -47,6 +51,7 @@ class Ending {
 
   bool any_ended(std::chrono::milliseconds patience) noexcept;
   bool all_arrived() const noexcept;
+  bool await_all(const std::atomic<bool>& has_failed) noexcept;
   void watch_finalize(int exit_code) noexcept;
 
   std::atomic<bool> finalized_{false};

@@ -61,8 +61,7 @@ void Message::advance() noexcept {
   try {
     if (calls_.test(pending_)) return finish();
     if (!calls_.tested()) return;  // MPI has the buffer of the program: until it is done, or exits
-    gate_->check();
-    if (stall_.expired(Clock::now())) throw stalled(request());
+    calls_.check_hope(request(), stall_);
   } catch (const Error& failure) {
     leave_to_mpi();
     inside_.reset();

@@ -27,6 +27,10 @@ std::chrono::nanoseconds grace_of(const GroupSpec& spec) {
   return parse_duration("failure_grace", spec.settings.at("failure_grace"));
 }
 
+std::chrono::nanoseconds stall_of(const GroupSpec& spec) {
+  return parse_duration("stall_timeout", spec.settings.at("stall_timeout"));
+}
+
 std::shared_ptr<Gate> gate_of(const GroupSpec& spec) {
   auto gate = std::make_shared<Gate>(grace_of(spec));
   spec.on_failure([gate](const Error& failure) {
@@ -117,7 +121,7 @@ Memory MpiBackend::allocate(std::size_t byte_count) {
 
 /// The group has ended what was under way.
 void MpiBackend::close(Deadline) {
-  gate_->check();
+  const Gate::Commitment commitment(*gate_, "close");
   const Process::Inside inside(process_, "close");
   communicators_.free();
 }
@@ -130,7 +134,7 @@ BackendInfo MpiBackend::info() const { return about(); }
 
 std::unique_ptr<Backend> make(const GroupSpec& spec) {
   return make_inside(spec, "init_process_group", [&](const std::shared_ptr<Gate>& gate) {
-    Process& process = Process::get({is_nonblocking(spec), grace_of(spec)});
+    Process& process = Process::get({is_nonblocking(spec), grace_of(spec), stall_of(spec)});
     try {
       return std::make_unique<MpiBackend>(spec, process, exchange_ranks(spec, process), gate);
     } catch (const Error& failure) {

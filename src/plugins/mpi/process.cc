@@ -2,12 +2,13 @@
 
 #include <dlfcn.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cstdlib>
-#include <thread>
 #include <vector>
 
+#include "base/inside_call.h"
 #include "base/log.h"
 #include "kernels/kernels.h"
 #include "plugins/mpi/collectives.h"
@@ -16,6 +17,8 @@
 namespace tutti::mpi {
 
 namespace {
+
+using namespace std::chrono_literals;
 
 /// Open MPI loads its components with dlopen; those of some builds find libmpi's symbols only if
 /// they are global, which they are not below a plugin that was loaded locally.
@@ -52,6 +55,10 @@ void combine(void* input, void* in_out, int* count, MPI_Datatype* type) {
   kernels::combine_partials(dtype_of(*type), kOps[static_cast<std::size_t>(kind)], both, 2, in_out,
                             static_cast<std::size_t>(*count));
 }
+
+/// What ends all calls.
+constexpr const char* kExit = "the process began to exit";  // and MPI is ours
+constexpr const char* kFinalize = "MPI_Finalize";
 
 const char* name_of_level(int level) {
   return level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED" : "MPI_THREAD_SINGLE";
@@ -91,7 +98,7 @@ Process& Process::get(const ProcessOptions& options) {
   return *process;
 }
 
-Process::Process(const ProcessOptions& options) : ending_(options.grace) {
+Process::Process(const ProcessOptions& options) : ending_(options.grace), stall_(options.stall) {
   int is_initialized = 0;
   MPI_Initialized(&is_initialized);
   if (is_initialized != 0) {
@@ -100,7 +107,6 @@ Process::Process(const ProcessOptions& options) : ending_(options.grace) {
     start(options.outlives);
   }
   check_thread("init_process_group");
-  hear_of_finalize();
   check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
   check(MPI_Comm_size(MPI_COMM_WORLD, &world_size_), "MPI_Comm_size");
   int* last_tag = nullptr;
@@ -113,6 +119,10 @@ Process::Process(const ProcessOptions& options) : ending_(options.grace) {
   for (std::size_t kind = 0; kind < std::size(functions); ++kind) {
     check(MPI_Op_create(functions[kind], 1, &operations_[kind]), "MPI_Op_create");
   }
+  // Last, as both keep `this`: nothing throws once they do.
+  hear_of_finalize();
+  if (!is_ours_) return;
+  ::on_exit([](int exit_code, void* self) { static_cast<Process*>(self)->leave(exit_code); }, this);
 }
 
 void Process::start(bool outlives) {
@@ -121,13 +131,16 @@ void Process::start(bool outlives) {
   if (outlives) avoid_copies_from_the_dead();
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level_), "MPI_Init_thread");
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-  ::on_exit([](int exit_code, void* self) { static_cast<Process*>(self)->leave(exit_code); }, this);
 }
 
-/// What is under way ends by a deadline of its own, or fails its group.
-void Process::end_calls() noexcept {
-  finalized_.store(true);
-  while (inside_.load() > 0 && !failed_.load()) std::this_thread::yield();
+bool Process::end_calls(const char* event, std::chrono::nanoseconds patience) noexcept {
+  const char* nothing = nullptr;
+  ended_by_.compare_exchange_strong(nothing, event);  // MPI_Finalize follows what ended them
+  for (auto waited = 0ns; inside_.load() > 0 && !failed_.load(); waited += kTick) {
+    if (waited >= patience) return false;
+    ::poll(nullptr, 0, static_cast<int>(kTick.count()));
+  }
+  return true;
 }
 
 /// MPI_Finalize begins with the attributes of MPI_COMM_SELF, when all of MPI is still there for
@@ -141,7 +154,7 @@ void Process::hear_of_finalize() {
           "backend \"mpi\": MPI_Finalize was called while operations are under way, and waits for "
           "them. MPI does not allow that, and MPICH with MPI_THREAD_MULTIPLE may end the process: "
           "wait for every Work before MPI_Finalize");
-    process.end_calls();
+    process.end_calls(kFinalize, std::chrono::nanoseconds::max());
     return MPI_SUCCESS;
   };
   int key = MPI_KEYVAL_INVALID;
@@ -153,29 +166,41 @@ void Process::hear_of_finalize() {
 Process::Inside::Inside(Process& process, const char* what) : process_(process) {
   process.inside_.fetch_add(1);
   try {
-    process.check_not_finalized(what);
+    process.check_not_ended(what);
     process.check_thread(what);
   } catch (...) {
     process.inside_.fetch_sub(1);
     throw;
   }
+  process.last_inside_.store(what, std::memory_order_relaxed);
 }
 
 void Process::leave(int exit_code) noexcept {
   const bool is_child = ::getpid() != ending_.own().pid;  // forked from us: MPI is not its
-  if (finalized_.load() || is_child || failed_.load()) return;
-  if (!ending_.await_peers()) return;  // others may still want what this one has begun
-  end_calls();
+  if (ended_by_.load() != nullptr || is_child || failed_.load()) return;
+  // This rank is lost to the others where it gives up, or what it has begun cannot end.
+  const bool gives_up = exit_code != 0 || is_inside_call();
+  if (gives_up && open_groups_.load() > 0) return;
+  if (!ending_.await_peers(failed_)) return;  // others may still want what this one has begun
+  if (!end_calls(kExit, stall_)) {
+    log(LogLevel::warn,
+        fmt::format("backend \"mpi\": all processes exit, but calls are under way in this one ({}, "
+                    "the last to begin: {}) and have not ended in {:.3g} s (setting "
+                    "stall_timeout), so it leaves MPI without MPI_Finalize: let every thread end "
+                    "its calls, wait for every Work and close the world before main ends",
+                    inside_.load(), last_inside_.load(),
+                    std::chrono::duration<double>(stall_).count()));
+    return;
+  }
   if (!failed_.load()) ending_.finalize(exit_code);
 }
 
-void Process::check_not_finalized(const char* what) const {
-  if (!finalized_.load()) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format(
-          "backend \"mpi\": {} is not possible after MPI_Finalize; close the world before {}", what,
-          is_ours_ ? "main ends" : "MPI_Finalize"));
+void Process::check_not_ended(const char* what) const {
+  const char* const event = ended_by_.load();
+  if (event == nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("backend \"mpi\": {} is not possible after {}; close the world before {}",
+                          what, event, event == kExit ? "main ends" : event));
 }
 
 void Process::check_thread(const char* what) const {

@@ -21,6 +21,7 @@ namespace tutti::mpi {
 struct ProcessOptions {
   bool outlives = false;           ///< this process wants to outlive the ranks of others
   std::chrono::nanoseconds grace;  ///< what it gives MPI to end after a failure
+  std::chrono::nanoseconds stall;  ///< what it gives calls to end once all processes exit
 };
 
 class Process {
@@ -40,7 +41,7 @@ class Process {
   /// the thread that has initialised it may.
   void check_thread(const char* what) const;
   /// While it lives, something is under way in MPI, for which MPI_Finalize waits. Throws
-  /// kInvalidArgument if the program has called that, and what check_thread throws.
+  /// kInvalidArgument once calls have been ended, and what check_thread throws.
   class Inside {
    public:
     Inside(Process& process, const char* what);
@@ -62,6 +63,8 @@ class Process {
     return operations_[static_cast<std::size_t>(kind)];
   }
 
+  /// A group has been made (1) or closed (-1).
+  void count_open(int change) noexcept { open_groups_.fetch_add(change); }
   /// From now on MPI is left as it is when the process exits.
   void set_failed() noexcept { failed_.store(true); }
 
@@ -69,12 +72,14 @@ class Process {
   explicit Process(const ProcessOptions& options);
   void start(bool outlives);
   void hear_of_finalize();
-  /// None begins any more; waits for those under way.
-  void end_calls() noexcept;
-  void check_not_finalized(const char* what) const;
+  /// From now on no call begins; waits for those under way, or until a group has failed. `event`:
+  /// what they would come after. False: they have not ended within `patience`.
+  bool end_calls(const char* event, std::chrono::nanoseconds patience) noexcept;
+  void check_not_ended(const char* what) const;
   void leave(int exit_code) noexcept;
 
   Ending ending_;
+  const std::chrono::nanoseconds stall_;
   bool is_ours_ = false;  // started by us, not by the program
   int level_ = MPI_THREAD_SINGLE;
   int rank_ = 0;
@@ -83,8 +88,10 @@ class Process {
   MPI_Op operations_[4];  // by ReduceOp::Kind
   std::mutex one_call_;
   std::atomic<bool> failed_{false};
-  std::atomic<bool> finalized_{false};  // MPI_Finalize has begun
+  std::atomic<const char*> ended_by_{nullptr};  // see end_calls
+  std::atomic<int> open_groups_{0};
   std::atomic<int> inside_{0};
+  std::atomic<const char*> last_inside_{""};  // what began last
 };
 
 /// "Open MPI v4.1.4"; may be asked before MPI is initialised.
