@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
+#include <set>
 #include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -48,6 +49,8 @@ void abort_groups(const std::string& exception) {
 
 std::terminate_handler terminate_otherwise = nullptr;
 std::thread::id ends_python;
+/// All that ran its code just before: Python forgets who they are before it is over.
+std::set<unsigned long>& threads_of_python = *new std::set<unsigned long>;
 
 bool is_python_ending() noexcept {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -57,27 +60,40 @@ bool is_python_ending() noexcept {
 #endif
 }
 
+/// Whether the calling thread has run Python's code, and Python ends it. Any other one that comes
+/// to std::terminate has a fault of its own.
+bool is_ended_by_python() noexcept {
+  if (!is_python_ending() || std::this_thread::get_id() == ends_python) return false;
+  return PyGILState_GetThisThreadState() != nullptr ||
+         threads_of_python.count(PyThread_get_thread_ident()) > 0;
+}
+
 /// Python 3.11 ends a thread that takes its lock once Python ends. Where that happens in a
 /// destructor, as when a call of torch's returns, C++ would end the process with SIGABRT: the
 /// thread stays there instead.
 [[noreturn]] void stay_or_terminate() {
-  const bool is_other = std::this_thread::get_id() != ends_python;
-  if (is_other && is_python_ending() && std::current_exception() == nullptr)
+  if (is_ended_by_python() && std::current_exception() == nullptr)
     for (;;) ::pause();
   terminate_otherwise();
   std::abort();
 }
 
-bool end(const std::string& exception) {
-  const py::gil_scoped_release unlocked;
-  tutti::python::leave_all(exception);
-  const bool have_stopped = tutti::python::stop_helpers(std::chrono::seconds(2));
+void let_ended_threads_stay() {
+  if (terminate_otherwise != nullptr) return;
   ends_python = std::this_thread::get_id();
-  if (terminate_otherwise == nullptr) {
-    terminate_otherwise = std::get_terminate();
-    std::set_terminate(&stay_or_terminate);
+  const py::dict frames = py::module_::import("sys").attr("_current_frames")();
+  for (const auto& [thread, frame] : frames) threads_of_python.insert(thread.cast<unsigned long>());
+  terminate_otherwise = std::get_terminate();
+  std::set_terminate(&stay_or_terminate);
+}
+
+void end(const std::string& exception) {
+  {
+    const py::gil_scoped_release unlocked;
+    tutti::python::leave_all(exception);
+    tutti::python::stop_helpers(std::chrono::seconds(2));
   }
-  return have_stopped;
+  let_ended_threads_stay();
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ def environment(**more):
 
 
 def end_hung(rank):
-    """Kills it and its children, once each has written where its threads are."""
+    """Asks it, and the children that have not become other programs, where their Python threads are; kills all a second later."""
     os.killpg(rank.pid, signal.SIGUSR1)
     time.sleep(1)
     os.killpg(rank.pid, signal.SIGKILL)
@@ -197,6 +197,12 @@ class Backend(Ranks):
 
     def test_ends_beside_a_daemon_in_torch(self):
         self.check("ends_beside_a_daemon_in_torch")
+
+    def test_native_faults_as_python_ends(self):
+        """They end the process, as anywhere."""
+        for function in ("terminates_natively_as_python_ends", "terminates_natively_after_python"):
+            for code, text in run_ranks(function, 1):
+                self.assertEqual(code, -signal.SIGABRT, f"{function}:\n{text[-3000:]}")
 
     def test_lists_of_lists(self):
         self.check("lists_of_lists")

@@ -1,4 +1,5 @@
 """What the ranks of backend_test.py run: `ranks.py FUNCTION`, with RANK, WORLD_SIZE and MASTER_PORT set."""
+import ctypes
 import datetime
 import faulthandler
 import json
@@ -717,16 +718,10 @@ def messages_beside_a_daemon():
     time.sleep(0.3)
 
 
-class EndsSlowly:
-    def __del__(self, sleep=time.sleep):
-        sleep(0.3)  # Python ends meanwhile, and threads may ask for its lock
-
-
 def ends_beside_a_daemon_in_torch():
     """A thread that Python does not wait for comes back from a call of torch's as Python ends."""
     import threading
     init()
-    globals()["kept"] = EndsSlowly()
     x = torch.ones(1)
 
     def pump():
@@ -734,6 +729,45 @@ def ends_beside_a_daemon_in_torch():
             torch.add(x, 1)
     threading.Thread(target=pump, daemon=True).start()
     dist.barrier()
+
+
+def terminate_in(seconds):
+    """std::terminate in a native thread, of which Python knows nothing."""
+    class Event(ctypes.Structure):  # struct sigevent
+        _fields_ = [("value", ctypes.c_void_p), ("signal", ctypes.c_int), ("notify", ctypes.c_int), ("function", ctypes.c_void_p),
+                    ("rest", ctypes.c_char * 64)]
+    c, timer = ctypes.CDLL(None), ctypes.c_void_p()
+    event = Event(notify=2, function=ctypes.cast(ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev, ctypes.c_void_p))  # SIGEV_THREAD
+    assert c.timer_create(time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(timer)) == 0
+    assert c.timer_settime(timer, 0, (ctypes.c_long * 4)(0, 0, seconds, 0), None) == 0
+
+
+class WhenPythonEnds:
+    """Takes the place of sys.stdout, which Python flushes as it ends."""
+    def __init__(self, call):
+        self.call = call
+
+    def flush(self):
+        if sys.is_finalizing():
+            call, self.call = self.call, lambda: None
+            call()
+
+
+def terminates_natively_as_python_ends():
+    init()
+    signal.alarm(60)  # for one that hangs
+
+    def wait():
+        terminate_in(1)
+        time.sleep(30)
+    sys.stdout = WhenPythonEnds(wait)
+
+
+def terminates_natively_after_python():
+    init()
+    signal.alarm(60)
+    ctypes.pythonapi.Py_AtExit(ctypes.cast(ctypes.CDLL(None).pause, ctypes.c_void_p))
+    sys.stdout = WhenPythonEnds(lambda: terminate_in(2))
 
 
 def raises_beside_a_callback():
