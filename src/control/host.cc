@@ -188,12 +188,11 @@ class Gathering final : public Patience {
   Clock::time_point next_line_;
 };
 
+/// A relay tells other hosts that it has left, itself.
 void leave(Host::State& state) noexcept {
-  if (state.relay) {
-    state.own.show_wish({});
-    state.relay->leave();
-  }
+  if (state.relay) state.own.show_wish({});
   state.own.leave();
+  if (state.relay) state.relay->leave();
 }
 
 }  // namespace

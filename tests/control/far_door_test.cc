@@ -5,6 +5,7 @@
 #include <linux/seccomp.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
@@ -385,6 +386,46 @@ TEST(FarVote, ThatIsKeptForTheNextRelayIsTheNewest) {
   EXPECT_EQ(last, 2u);
 }
 
+/// Something is new of rank 0. And whether so much is soon known to be told.
+void tell_news(Hosts& hosts) {
+  hosts.board.slot(SlotIndex(0)).news.fetch_add(1);
+  hosts.near.links().report();
+  run_posted(hosts);
+}
+bool is_told(const Hosts& hosts, std::uint64_t news) {
+  const auto is_told = [&] { return hosts.board.told_of(SlotIndex(0)) == news; };
+  for (const auto end = Clock::now() + 10s; !is_told() && Clock::now() < end;)
+    std::this_thread::sleep_for(1ms);
+  return is_told();
+}
+
+TEST(FarDoor, WhatItHasHeardStandsOnTheBoard) {
+  Hosts hosts;
+  tell_news(hosts);
+  EXPECT_EQ(hosts.board.told_of(SlotIndex(0)), 0u) << "nobody has answered there";
+  std::vector<net::Secured> lines;
+  bool has_come = false;
+  FarRank far(hosts, [&](net::Secured line) {
+    lines.push_back(std::move(line));
+    has_come = true;
+  });
+  ASSERT_TRUE(far.run_until(has_come));
+  EXPECT_TRUE(is_told(hosts, 1));
+  tell_news(hosts);
+  EXPECT_TRUE(is_told(hosts, 2));
+  // It is stopped, and closes no line.
+  hosts.near.links().close();
+  run_posted(hosts);
+  hosts.near.links().open();
+  tell_news(hosts);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(hosts.board.told_of(SlotIndex(0)), 2u) << "that line takes no more";
+  lines.clear();
+  has_come = false;
+  ASSERT_TRUE(far.run_until(has_come)) << "it is called anew";
+  EXPECT_TRUE(is_told(hosts, 3));
+}
+
 // ---- the door ----------------------------------------------------------------------------------
 
 TEST(NearDoor, WhoHasSaidHelloIsWelcomedBetweenTheSilent) {
@@ -408,19 +449,76 @@ TEST(NearDoor, WhoHasSaidHelloIsWelcomedBetweenTheSilent) {
   EXPECT_EQ(decode_answer(answer), Answer::welcome);
 }
 
-/// From now on this thread can watch no further socket. False: that is not allowed here.
+/// A rank whose descriptors are used up: one without a secret must not do that to it for good.
+TEST(NearDoor, WhoSaysNothingMakesRoomWhereThereAreNoDescriptors) {
+#ifdef TUTTI_SANITIZED
+  GTEST_SKIP() << "a sanitizer needs descriptors of its own";
+#endif
+  net::Fd listener = net::listen_tcp(*net::TcpAddress::parse("127.0.0.1:0"));
+  const net::TcpAddress address = net::TcpAddress::local(listener.get());
+  net::Events events;
+  Shortage shortage;
+  Door door(
+      events, std::move(listener), net::Level::none, 2, shortage,
+      [](const Hello&) { return std::nullopt; }, [](const Hello&) { return Answer::welcome; },
+      [](const Hello&, net::Secured) {});
+  Deadline deadline = Deadline::after(10s);
+  std::vector<net::Fd> callers;
+  for (int i = 0; i < 4; ++i) callers.push_back(net::connect_tcp(address, deadline));
+  EXPECT_TRUE(door.hear_waiting());
+  for (int i = 0; i < 2; ++i) callers.push_back(net::connect_tcp(address, deadline));
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(net::Fd(::dup(STDIN_FILENO)).get());
+  ::setrlimit(RLIMIT_NOFILE, &tight);
+  const bool is_empty = door.hear_waiting();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  EXPECT_TRUE(is_empty);
+  const Deadline at_once = Deadline::after(0s);
+  for (std::size_t i = 0; i < callers.size(); ++i)
+    EXPECT_EQ(is_closed(callers[i], at_once), i < 2) << "caller " << i;
+}
+
+/// From now on `program` is asked about each call of the system that this thread makes. False: that
+/// is not allowed here.
+template <std::size_t Size>
+bool filter_calls(std::array<sock_filter, Size> program) {
+  const sock_fprog filter{program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+/// This thread can watch no further socket.
 bool forbid_watching() {
-  std::array program{
+  return filter_calls(std::array{
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_epoll_ctl, 0, 3),
       sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[1])),
       sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, EPOLL_CTL_ADD, 0, 1),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSPC),
       sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog filter{program.size(), program.data()};
-  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+  });
+}
+
+/// It finds no descriptor for whoever stands at a door.
+bool forbid_accepting() {
+  return filter_calls(std::array{
+      sock_filter BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_accept4, 0, 1),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EMFILE),
+      sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  });
+}
+
+TEST(NearDoor, AHostWhoseNoteMayStandThereIsNotDead) {
+  Hosts hosts;
+  if (!run_there(hosts, forbid_accepting)) GTEST_SKIP() << "not allowed here";
+  const net::Fd note = hosts.call_near();
+  hosts.far_door = {};
+  std::this_thread::sleep_for(1s);
+  EXPECT_EQ(hosts.state(), HostFacts::State::reachable);
+  EXPECT_LT(hosts.time_until_dead(), 10s) << "it is not waited for for ever";
 }
 
 TEST(NearDoor, ACallerThatCannotBeWatchedIsNone) {

@@ -172,5 +172,33 @@ TEST(RemoteLoss, WhoLeavesWhileARankOfAnotherHostIsStoppedIsNotLost) {
   }
 }
 
+/// Of three ranks, the last two on one host: `leaver` leaves in order while the other one is
+/// stopped, and is then killed. Either may be the relay: who joins first is.
+void expect_only_the_killed_lost(int leaver, int killed) {
+  ForkedHosts hosts({0, 1, 1}, [](Host&, Membership&, ChildReport& report) {
+    report.stage.store(1);
+    while (report.told.load() == 0) usleep(1000);
+  });
+  ForkedRanks& ranks = hosts.ranks;
+  ASSERT_TRUE(ranks.all_reach(1));
+  ranks.stop(killed);
+  ranks.report(leaver).told.store(1);
+  EXPECT_EQ(ranks.reap(leaver), 0);
+  ranks.kill_now(killed);
+  ChildReport& report = ranks.report(0);
+  ASSERT_TRUE(ForkedRanks::eventually([&] { return report.code.load() >= 0; }));
+  EXPECT_EQ(report.code.load(), kPeerLost) << report.text.data();
+  EXPECT_EQ(ranks.culprits(0), std::vector<int>{killed}) << report.text.data();
+  report.told.store(1);
+  EXPECT_EQ(ranks.reap(0), 0);
+}
+
+TEST(RemoteLoss, WhoHasLeftIsNotLostWithARankOfItsHost) {
+  for (int round = 0; round < 5 && !testing::Test::HasFailure(); ++round) {
+    expect_only_the_killed_lost(2, 1);  // a relay that has said nothing of it
+    expect_only_the_killed_lost(1, 2);  // or the one that would be the next
+  }
+}
+
 }  // namespace
 }  // namespace tutti::control

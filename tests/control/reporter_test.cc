@@ -41,6 +41,7 @@ bool tells(std::size_t until) {
   EXPECT_TRUE(owner.open_line(2, 1, {}));
   owner.publish_failure(OwnLine(*board.find_line(SlotIndex(0), 1)), ErrorCode::kAborted, {});
   board.slot(SlotIndex(1)).state.store(RankState::left);
+  board.slot(SlotIndex(1)).news.fetch_add(1);
   reporter.mark_told();
   refuse_own_memory(until);
   bool is_told = true;
@@ -50,9 +51,13 @@ bool tells(std::size_t until) {
     is_told = false;
   }
   refuse_own_memory(0);
+  reporter.show_told();
+  EXPECT_LT(board.told_of(SlotIndex(1)), board.news_of(SlotIndex(1))) << "refused at " << until;
   EXPECT_EQ(told(reporter.news()), (Told{{0, 1}, {0, 2}, {1, 0}})) << "refused at " << until;
   EXPECT_EQ(reporter.news().size(), 3u) << "refused at " << until;
   reporter.mark_told();
+  reporter.show_told();
+  EXPECT_EQ(board.told_of(SlotIndex(1)), board.news_of(SlotIndex(1))) << "refused at " << until;
   EXPECT_TRUE(reporter.news().empty());
   return is_told;
 }
@@ -123,6 +128,24 @@ TEST(Reporter, NewsTellNoLeaveBeforeTheLastLines) {
     while (!leaver.is_known_to_have_left());
     rank.join();
   }
+}
+
+TEST(Reporter, WhatAllOthersHaveHeardStandsOnTheBoard) {
+  Leaver leaver;
+  leaver.tell_news();
+  leaver.leave();
+  leaver.owner.slot().news.fetch_add(1);
+  const std::uint64_t news = leaver.board.news_of(SlotIndex(0));
+  leaver.reporter.show_told();
+  EXPECT_LT(leaver.board.told_of(SlotIndex(0)), news) << "it has not been read";
+  (void)leaver.reporter.news();
+  leaver.reporter.show_told();
+  EXPECT_LT(leaver.board.told_of(SlotIndex(0)), news) << "it has not been told";
+  leaver.tell_news();
+  leaver.reporter.show_told();
+  EXPECT_EQ(leaver.board.told_of(SlotIndex(0)), news);
+  leaver.board.show_told(SlotIndex(0), news - 1);
+  EXPECT_EQ(leaver.board.told_of(SlotIndex(0)), news) << "a relay that was overtaken";
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ bool Board::has_died(SlotIndex of) const noexcept {
 Doorbell& Board::bell(SlotIndex of) const noexcept { return slot(of).bell; }
 Doorbell& Board::control_bell(SlotIndex of) const noexcept { return slot(of).control_bell; }
 std::uint64_t Board::news_of(SlotIndex of) const noexcept { return slot(of).news.load(); }
+std::uint64_t Board::told_of(SlotIndex of) const noexcept { return slot(of).told.load(); }
 std::uint64_t Board::beat_of(SlotIndex of) const noexcept { return slot(of).beat.load(); }
 std::uint64_t Board::wish_of(SlotIndex of) const noexcept { return slot(of).wish.load(); }
 
@@ -163,6 +164,14 @@ int Board::pid_of(SlotIndex of) const noexcept {
 
 void Board::set_pid(SlotIndex slot, int pid) noexcept {
   header().exits[slot.index()].pid.store(pid, std::memory_order_release);
+}
+
+void Board::show_told(SlotIndex of, std::uint64_t news) const noexcept {
+  std::atomic<std::uint64_t>& told = slot(of).told;
+  std::uint64_t before = told.load();
+  while (before < news && !told.compare_exchange_weak(before, news)) {
+  }
+  if (before < news) ring(bell(of));
 }
 
 void Board::set_exit(SlotIndex slot, int wait_status) noexcept {

@@ -74,6 +74,9 @@ class Board {
   Doorbell& control_bell(SlotIndex slot) const noexcept;
   /// Grows with each change that other hosts are told of unasked: see Report.
   std::uint64_t news_of(SlotIndex slot) const noexcept;
+  /// How much of that all other hosts have been told; and says so.
+  std::uint64_t told_of(SlotIndex slot) const noexcept;
+  void show_told(SlotIndex slot, std::uint64_t news) const noexcept;
   /// Grows while the owner's control thread runs, with other hosts.
   std::uint64_t beat_of(SlotIndex slot) const noexcept;
   /// The number of what read_wish finds; 0: the owner has no wish.

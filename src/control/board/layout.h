@@ -12,8 +12,8 @@
 // is the verdict that the owner would have next; the *relay* of the host, one of its ranks, speaks
 // for it with the other hosts, and keeps the host's vote and what was chosen in an area behind the
 // slots. Texts of call sites are copied once into a table in the slot. Everything that crosses
-// processes is an atomic word, with one writer but for the log and the vote; what takes several
-// words is read under a version word and dropped if it changed meanwhile.
+// processes is an atomic word, with one writer but for the log, the vote and `told`; what takes
+// several words is read under a version word and dropped if it changed meanwhile.
 #pragma once
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ inline constexpr std::size_t kNoticeBytes = 800;
 inline constexpr int kPurposes = 8;
 inline constexpr std::size_t kPurposeBytes = 240;
 inline constexpr std::uint64_t kBoardMagic = 0x316472616f624954;  // "TIboard1"
-inline constexpr std::uint32_t kBoardVersion = 13;
+inline constexpr std::uint32_t kBoardVersion = 14;
 inline constexpr std::size_t kLogEntries = 256;
 /// As many bits of a proposal's number as the log has room for.
 inline constexpr std::uint64_t kProposalMask = 0xfffff;
@@ -166,6 +166,7 @@ struct alignas(64) Slot {
   std::atomic<std::uint64_t> wish;  ///< number of the proposal; 0: none
   std::atomic<std::uint64_t>
       news;  ///< grows with each change that other hosts are told of unasked: see Report
+  std::atomic<std::uint64_t> told;  ///< how much of `news` all other hosts have been told
   std::atomic<std::uint64_t>
       beat;  ///< of the control thread, with other hosts: grows while it runs
   std::array<PurposeText, kPurposes> purposes;

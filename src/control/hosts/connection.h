@@ -37,10 +37,11 @@ class Connection {
   void send(const net::Frame& frame);
   /// Nothing is sent after what is pending, and the other end is told so.
   void finish();
+  /// Whether our kernel has all that was sent so far, and takes more.
+  bool has_sent() const noexcept { return !is_finishing_ && is_out(); }
   /// After finish: whether the kernel of the other end has all of it.
   bool has_delivered() const noexcept {
-    return is_finishing_ && send_error_ == 0 && out_.empty() &&
-           !net::has_unacknowledged(socket_.get());
+    return is_finishing_ && is_out() && !net::has_unacknowledged(socket_.get());
   }
   /// How long ago the kernel of the other end last acknowledged something.
   std::chrono::milliseconds since_acknowledged() const noexcept {
@@ -50,6 +51,7 @@ class Connection {
   void give_up() noexcept { has_ended_ = true; }
 
  private:
+  bool is_out() const noexcept { return send_error_ == 0 && out_.empty(); }
   void look();
   void read();
   void take(std::span<const std::byte> bytes);

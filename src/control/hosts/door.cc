@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "net/poller.h"
 #include "net/shake_hands.h"
 #include "tutti/error.h"
 
@@ -37,8 +38,8 @@ bool say(int socket, std::span<const std::byte> bytes) noexcept {
 constexpr int kMostLines = 8;
 /// Then others have their turn.
 constexpr int kAcceptsAtATime = 64;
-/// No more can stand at a door.
-constexpr int kMostWaiting = 4096;
+/// No more can stand at a door, of 4,096 that listen() is asked for.
+constexpr int kMostWaiting = 4097;
 
 /// Of the other end, which may have gone.
 std::string address_of(int socket) try {
@@ -78,16 +79,20 @@ Door::Door(net::Events& events, net::Fd listener, net::Level level, int world_si
 
 Door::~Door() = default;
 
-void Door::accept(int at_most) try {
+/// Whether nobody is left.
+bool Door::accept(int at_most) try {
   const auto key_for = [this](const net::Claim& claim) {
     const std::optional<Hello> hello = hello_of(claim, world_size_);
     return hello ? key_for_(*hello) : std::nullopt;
   };
   for (int i = 0; i < at_most; ++i) {
-    net::Fd socket = net::accept_tcp(listener_.get());
-    if (!socket) break;
+    net::Fd socket = let_in();
+    if (!socket) {
+      watched_->arm(net::Events::Want::read);
+      return true;
+    }
     shortage_.is_over();
-    make_room();
+    while (callers_.size() >= kMostCallers) let_one_go();
     std::list<Caller> come;  // not a caller before it is watched
     come.emplace_back(std::move(socket), net::Handshake::called(level_, key_for));
     const auto caller = come.begin();
@@ -96,23 +101,41 @@ void Door::accept(int at_most) try {
     hear(caller);
   }
   watched_->arm(net::Events::Want::read);
+  return false;
 } catch (const Error& error) {
-  shortage_.note(error, Clock::now());  // of descriptors, say: the next sweep tries again
+  shortage_.note(error, Clock::now());  // the next sweep tries again
+  return false;
 }
 
-/// The first that has said nothing goes, after a last look; else the oldest.
-void Door::make_room() {
-  const auto is_silent = [](const Caller& caller) { return !caller.handshake.has_claim(); };
-  while (callers_.size() >= kMostCallers) {
-    const auto silent = std::find_if(callers_.begin(), callers_.end(), is_silent);
-    if (silent == callers_.end()) return callers_.pop_front();
-    if (hear(silent) && is_silent(*silent)) callers_.erase(silent);
+/// Where there is no descriptor for it, another one makes room. Empty: nobody is there.
+net::Fd Door::let_in() {
+  for (;;) {
+    try {
+      return net::accept_tcp(listener_.get());
+    } catch (const Error&) {  // which the kernel says even where nobody is
+      Deadline at_once = Deadline::after(std::chrono::nanoseconds(0));
+      if (net::poll_readable(listener_.get(), at_once) != net::PollResult::ready) return {};
+      if (!let_one_go()) throw;
+    }
   }
 }
 
-void Door::hear_waiting() {
+/// The first that has said nothing, after a last look; else the oldest. False: there is none.
+bool Door::let_one_go() {
+  if (callers_.empty()) return false;
+  const auto is_silent = [](const Caller& caller) { return !caller.handshake.has_claim(); };
+  const auto silent = std::find_if(callers_.begin(), callers_.end(), is_silent);
+  if (silent == callers_.end()) {
+    callers_.pop_front();
+  } else if (hear(silent) && is_silent(*silent)) {
+    callers_.erase(silent);
+  }
+  return true;
+}
+
+bool Door::hear_waiting() {
   for (auto caller = callers_.begin(); caller != callers_.end();) hear(caller++);
-  accept(kMostWaiting);
+  return accept(kMostWaiting);
 }
 
 void Door::sweep(Clock::time_point now) {

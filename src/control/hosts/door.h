@@ -41,13 +41,14 @@ class Door {
   /// Drops those who have taken too long. Call it now and then.
   void sweep(Clock::time_point now);
   /// Takes all who stand at the door by now and have said what they want. Whose door is closed may
-  /// have left a note here before.
-  void hear_waiting();
+  /// have left a note here before. False: some stand there still, for want of descriptors, say.
+  bool hear_waiting();
 
  private:
   struct Caller;
-  void accept(int at_most);
-  void make_room();
+  bool accept(int at_most);
+  net::Fd let_in();
+  bool let_one_go();
   bool hear(std::list<Caller>::iterator caller);
   void answer(Caller& caller);
   void tell_of(const Caller& caller);

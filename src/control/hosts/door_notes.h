@@ -1,5 +1,5 @@
-// What the last rank of a host leaves at the doors of all ranks of the others: who has left, and
-// their goodbyes. Nobody could say it later.
+// What a rank that leaves, the last of its host or one for whom no relay speaks, leaves at the
+// doors of all ranks of the others: who has left, and their goodbyes. Nobody could say it later.
 //
 // A process that is stopped answers no handshake, but its kernel takes a note without one. Whoever
 // finds the doors of a host closed reads the notes at its own before it takes that host for dead.

@@ -26,6 +26,8 @@ enum FrameKind : std::uint32_t { kBeat, kReport, kVote, kQuestion };
 constexpr milliseconds kBetweenBeats{500};
 /// Between two looks at what takes long, and between two calls.
 constexpr milliseconds kSweep{20}, kBetweenCalls{100};
+/// How long a rank that leaves waits for its relay to say so.
+constexpr milliseconds kTellsSoon = kVoteOvertake;
 /// Hosts that do not reach each other for so long have parted.
 constexpr std::chrono::seconds kLeaving{3};
 /// A note that says nothing for so long is dropped: all of it is said at once.
@@ -262,13 +264,26 @@ bool RemoteHosts::is_last_of_host() const noexcept {
   return true;
 }
 
+/// Whether another rank has told the others, the relay or the last of this host; or is the last,
+/// and does so, as no other one is left.
+bool RemoteHosts::await_told() const noexcept {
+  if (is_last_of_host()) return false;
+  const std::uint64_t news = board_.news_of(slot_);
+  if (wait_until(board_.bell(slot_), Clock::now() + kTellsSoon,
+                 [&] { return board_.told_of(slot_) >= news; }))
+    return true;
+  for (const SlotIndex slot : board_.slots())
+    if (board_.state_of(slot) != RankState::left) return false;
+  return true;
+}
+
 void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   if (lost.contains(rank_)) return;  // who has been left out is heard by nobody
-  const bool is_last = is_last_of_host();
+  const bool is_told = await_told();
   until_done([&] {
-    events_.post([this, is_last, lost] {
+    events_.post([this, is_told, lost] {
       is_leaving_ = true;
-      if (is_last) persist([&] { leave_note(lost); });
+      if (!is_told) persist([&] { leave_note(lost); });
       next_sweep_ = {};
     });
   });
@@ -347,9 +362,10 @@ void RemoteHosts::sweep(Clock::time_point now) {
       other.call->give_up();
       on_outcome(rank, {.error_number = ETIMEDOUT});
     }
+    if (has_refused(other)) mark_gone(other);
     if (now >= other.next_call) call(rank);
     if (lacks_line(other)) next = std::min(next, other.next_call);
-    is_waiting = is_waiting || other.call;
+    is_waiting = is_waiting || other.call || has_refused(other);
     has_told_all = has_told_all && (!other.line || has_parted(rank) || other.line->has_delivered());
     if (now < other.hearing.silent_from()) next = std::min(next, other.hearing.silent_from());
   });
@@ -357,11 +373,13 @@ void RemoteHosts::sweep(Clock::time_point now) {
   update_facts();
   next_sweep_ = is_waiting ? std::min(next, now + kSweep) : next;
   if (has_told_all) {
+    if (has_left_note_) reporter_.show_told();
     const std::lock_guard lock(mutex_);
     has_told_all_ = true;
     changed_.notify_all();
   }
   if (owes_news_) tell_news();
+  show_told();
 }
 
 /// A new relay goes by what came from the other one: it has asked for nothing yet.
@@ -395,7 +413,12 @@ std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds s
 
 /// Whether this rank is to call that one, as the relay.
 bool RemoteHosts::lacks_line(const Far& other) const noexcept {
-  return is_relay_ && !other.call && !other.line && !other.is_gone;
+  return is_relay_ && !other.call && !other.line && !other.is_gone && !has_refused(other);
+}
+
+/// Whether nobody is at its door, where it cannot be told yet whether all from there was heard.
+bool RemoteHosts::has_refused(const Far& other) const noexcept {
+  return other.refused_since != Clock::time_point{} && !other.is_gone;
 }
 
 void RemoteHosts::call(WorldRank rank) {
@@ -431,6 +454,7 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
     other.line_id = ++last_line_id_;
     for (const net::Frame& report : reports) other.line->send(report);
   }
+  show_told();
   update_facts();
 }
 
@@ -450,10 +474,13 @@ void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   update_facts();
 }
 
-/// Nobody is at its door. What was left here before that stands at the own one.
+/// Nobody is at its door any more. What was left here before that stands at the own one, where all
+/// are let in first, if that can be done in the time that a note is worth.
 void RemoteHosts::mark_gone(Far& other) {
-  door_.hear_waiting();
-  other.is_gone = true;
+  const bool are_heard = door_.hear_waiting();
+  const auto now = Clock::now();
+  if (other.refused_since == Clock::time_point{}) other.refused_since = now;
+  other.is_gone = are_heard || now >= other.refused_since + kNoteSilence;
 }
 
 /// Not at once: it may be the one that speaks. Another one may stand in its place by then.
@@ -587,6 +614,19 @@ void RemoteHosts::tell_news() {
   });
   reporter_.mark_told();
   owes_news_ = false;
+  show_told();
+}
+
+/// If our kernel has all of it for each rank of another host that is there.
+void RemoteHosts::show_told() noexcept {
+  if (!is_relay_ || owes_news_) return;
+  bool are_told = true;
+  visit_far([&](WorldRank rank, const Far& other) {
+    const bool is_told = other.line && other.line->has_sent();
+    are_told = are_told && (is_told || other.is_gone || has_parted(rank));
+  });
+  if (are_told) return reporter_.show_told();
+  next_sweep_ = std::min(next_sweep_, Clock::now() + kSweep);
 }
 
 void RemoteHosts::end_lines() {
@@ -604,7 +644,10 @@ void RemoteHosts::leave_note(const std::set<WorldRank>& lost) {
   visit_far([&](WorldRank rank, const Far&) {
     if (!lost.contains(rank) && !has_parted(rank)) to.push_back(rank);
   });
+  (void)reporter_.news();
+  reporter_.mark_told();
   notes_.leave(to, all_reports());
+  has_left_note_ = true;
 }
 
 void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }

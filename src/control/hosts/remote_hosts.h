@@ -60,9 +60,10 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   explicit RemoteHosts(RemoteOptions options);
   ~RemoteHosts() override;
 
-  /// After this rank has left the board in order. The last rank of its host tells the others that
-  /// all have left. Returns when the kernels of their hosts have it, whatever their processes do:
-  /// those that cannot be reached within that time part from this host.
+  /// After this rank has left the board in order. Returns once the relay of this host has told the
+  /// others. Where it does not soon, and as the last of its host, this rank tells them, and returns
+  /// when the kernels of their hosts have it, whatever their processes do: those that cannot be
+  /// reached within that time part from this host.
   /// `lost`: by the log; to their hosts nothing is said.
   void leave(const std::set<WorldRank>& lost) noexcept;
 
@@ -104,6 +105,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     std::unique_ptr<Connection> line = {};
     std::uint64_t line_id = 0;  ///< 0: there is none
     Clock::time_point next_call = {};
+    Clock::time_point refused_since = {};  ///< since when nobody is at its door
     bool is_gone = false;
     Hearing hearing = Hearing();
     bool is_distrusted = false;  ///< and that was said
@@ -138,6 +140,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::unique_ptr<Call> begin_call(const Hello& hello, milliseconds silence,
                                    Call::OnOutcome on_outcome);
   bool lacks_line(const Far& other) const noexcept;
+  bool has_refused(const Far& other) const noexcept;
   void call(WorldRank rank);
   void on_outcome(WorldRank rank, Call::Outcome outcome);
   void on_line_end(WorldRank rank, int error_number);
@@ -157,6 +160,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void ask_again(int host);
   std::vector<net::Frame> all_reports() const;
   void tell_news();
+  void show_told() noexcept;
   bool has_parted(WorldRank rank) const noexcept { return parted_.contains(roster_.host_of(rank)); }
   void end_lines();
   void leave_note(const std::set<WorldRank>& lost);
@@ -172,6 +176,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void visit_far(Visit&& visit);
   void rouse() noexcept;
   bool is_last_of_host() const noexcept;
+  bool await_told() const noexcept;
 
   const Board board_;
   const Roster roster_;
@@ -192,7 +197,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
 
   // On the own thread.
   DoorKeys keys_;
-  bool is_relay_ = false, is_leaving_ = false;
+  bool is_relay_ = false, is_leaving_ = false, has_left_note_ = false;
   bool owes_news_ = false;  // to all lines
   HostSet parted_;
   Reporter reporter_;

@@ -44,20 +44,24 @@ Report Reporter::that_it_has_left(SlotIndex slot) const {
 const std::vector<Report>& Reporter::news() {
   for (const SlotIndex slot : board_.slots()) {
     Place& place = places_[slot.index()];
+    const std::uint64_t news = board_.news_of(slot);  // before all that it counts is read
     const bool leaves = !place.has_left && has_left(board_, slot);  // before its lines are read
-    // Before what it counts is read; it need not grow where a rank dies after its last goodbye.
-    const std::uint64_t news = board_.news_of(slot);
     const bool has_died = !place.is_dead && board_.is_known_dead(slot);
     if (has_died)
       for (auto& [group, told] : place.lines) told = {};  // what it did last is told as well
-    if (has_died || place.news != news) add_news(slot, place);
+    // It need not grow where a rank dies after its last goodbye.
+    if (has_died || leaves || place.news != news) add_news(slot, place);
+    if (leaves) unsaid_.push_back(that_it_has_left(slot));
     place.news = news;
     place.is_dead |= has_died;
-    if (!leaves) continue;
-    unsaid_.push_back(that_it_has_left(slot));
-    place.has_left = true;
+    place.has_left |= leaves;
   }
   return unsaid_;
+}
+
+void Reporter::show_told() noexcept {
+  if (!unsaid_.empty()) return;
+  for (const SlotIndex slot : board_.slots()) board_.show_told(slot, places_[slot.index()].news);
 }
 
 /// All of them or, where it throws, none.

@@ -19,6 +19,8 @@ class Reporter {
   /// What is new since `mark_told`: states, failures, goodbyes, and who has left the world.
   const std::vector<Report>& news();
   void mark_told() noexcept { unsaid_.clear(); }
+  /// All other hosts have heard of all that was marked so: says that on the board.
+  void show_told() noexcept;
   /// The same for those who have heard nothing yet.
   std::vector<Report> all() const;
   Report answer(const Question& question) const;

@@ -9,6 +9,7 @@ namespace tutti::control {
 namespace {
 
 constexpr std::chrono::seconds kLasting{1};
+constexpr Clock::duration kLongestPause = std::chrono::minutes(1);
 /// What is lacking is tried again several times in this time.
 constexpr std::chrono::seconds kStill{1};
 
@@ -17,11 +18,12 @@ constexpr std::chrono::seconds kStill{1};
 void Shortage::note(const Error& error, Clock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
-    if (!error_) began_ = next_line_ = now;
+    if (!error_) began_ = now;
+    if (!error_ && now >= noted_ + kStill) next_line_ = now;
     error_ = error;
     noted_ = now;
     if (now < next_line_) return;
-    next_line_ = now + std::max<Clock::duration>(kLasting, 2 * (now - began_));
+    next_line_ = now + std::clamp<Clock::duration>(2 * (now - began_), kLasting, kLongestPause);
   }
   log(LogLevel::error, error.what());
 }
