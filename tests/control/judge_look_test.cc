@@ -100,6 +100,19 @@ TEST(JudgeLook, WithoutADeadlineNobodyIsEverLate) {
     EXPECT_FALSE(wait.look_after(waited, scene).finding);
 }
 
+TEST(JudgeLook, AWaitThatIsShortAsksNobody) {
+  for (const bool is_late : {true, false}) {
+    SCOPED_TRACE(is_late ? "late" : "under way");
+    Scene scene(3);
+    scene.all_enter(1);
+    if (is_late) scene.line(2) = {};
+    Wait wait(collective_at(1));
+    for (const auto waited : {5ms, 15ms, 49ms})
+      EXPECT_TRUE(wait.look_after(waited, scene).ask.empty()) << waited.count();
+    EXPECT_EQ(wait.look_after(50ms, scene).ask, is_late ? std::vector{2} : others_of(3, 0));
+  }
+}
+
 TEST(JudgeLook, OldNewsOfAMemberIsAskedForBeforeItIsNamed) {
   for (const int size : {2, 64})
     for (const bool is_late : {true, false}) {

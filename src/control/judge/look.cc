@@ -25,6 +25,9 @@ Clock::time_point WaitClock::back_off(Clock::time_point now) noexcept {
 
 namespace {
 
+/// A wait that has lasted so long asks other hosts what their ranks do. Whoever is lost, has failed
+/// or leaves is told unasked, and an operation of some megabytes over TCP ends before.
+constexpr std::chrono::milliseconds kAsksAfter{50};
 /// How long it is worth to learn from other hosts how many collectives their ranks have called.
 constexpr std::chrono::milliseconds kCountsCome{250};
 
@@ -157,7 +160,7 @@ class Judge {
     clock_.due = Clock::time_point::max();
     clock_.stall = request_.stall;  // counts from when all are in
     until(arrive_.left);
-    look_.ask = missing;
+    ask(missing);
     say_who_is_awaited(missing);
   }
 
@@ -171,12 +174,16 @@ class Judge {
     if (!clock_.stall.expired(now_)) {
       clock_.due = Clock::time_point::max();
       until(clock_.stall);
-      look_.ask = others();
+      ask(others());
       return;
     }
     if (are_old(others(), kAnswerComes)) return;
     look_.finding = stalled_in(request_, only, facts_);
     look_.finding->silent = look_.ask;
+  }
+
+  void ask(std::vector<int> members) {
+    if (now_ >= clock_.began + kAsksAfter) look_.ask = std::move(members);
   }
 
   /// Whether what `members` have not done may only be old news: they were not asked since it
