@@ -31,6 +31,7 @@
 #include "control/hosts/vote_frame.h"
 #include "net/frame.h"
 #include "net/shake_hands.h"
+#include "sanitized.h"
 
 namespace tutti::control {
 namespace {
