@@ -387,12 +387,14 @@ TEST(FarVote, ThatIsKeptForTheNextRelayIsTheNewest) {
   EXPECT_EQ(last, 2u);
 }
 
-/// Something is new of rank 0. And whether so much is soon known to be told.
+/// Rank 0 has changed something that other hosts are told of.
 void tell_news(Hosts& hosts) {
   hosts.board.slot(SlotIndex(0)).news.fetch_add(1);
   hosts.near.links().report();
   run_posted(hosts);
 }
+
+/// Whether the board soon says that the other host has heard so much of the news of rank 0.
 bool is_told(const Hosts& hosts, std::uint64_t news) {
   const auto is_told = [&] { return hosts.board.told_of(SlotIndex(0)) == news; };
   for (const auto end = Clock::now() + 10s; !is_told() && Clock::now() < end;)
