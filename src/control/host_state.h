@@ -257,6 +257,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   void members_lost(const GroupFacts& facts, const std::vector<int>& lost, const std::string& why);
   /// With other hosts: until what this rank has found, or another cause, has been entered.
   void await_cause() noexcept;
+  void await_told() noexcept;
   /// Of members on other hosts: until it is known what they do now, for kAnswersSoon at most. What
   /// is to be said of those who have not answered; who has not done so before is not waited for.
   std::string ask_what_they_do(
@@ -285,6 +286,7 @@ struct Membership::State : std::enable_shared_from_this<Membership::State> {
   std::string doing(int member) const;
   /// The same of one on another host, whose board this one cannot read.
   std::string doing_elsewhere(int member) const;
+  static const KnownCall* called_by_all(const LineFacts& own);
   /// "rank 1 (pid 77 on host), which is in ...; rank 2 ...": about members that are awaited.
   std::string doings(const std::vector<int>& awaited, std::string_view link) const {
     return doings(awaited, link, link);

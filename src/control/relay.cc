@@ -90,6 +90,7 @@ void Relay::take_over(Clock::time_point now) {
   memory_ = {};
   memory_.active = now;
   failed_.clear();
+  heard_until_.clear();
   for (const Entry& entry : vote_.entries)
     failed_.insert(entry.verdict.groups.begin(), entry.verdict.groups.end());
   others_.links().part_from(vote_.vote.cut_off);
@@ -119,6 +120,7 @@ Clock::time_point Relay::take_part(Clock::time_point now) {
 bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next) {
   for (;;) {
     const std::vector<HostFacts> facts = others_.links().facts();
+    note_dead(now, facts, next);
     const std::optional<Entry> want = find_want(facts);
     HostVote after = vote_;
     VoteStep step = step_vote(after, memory_,
@@ -137,6 +139,8 @@ bool Relay::step(Clock::time_point now, int from, const VoteFrame* frame, Clock:
     for (auto& [host, each] : step.frames) others_.links().send(host, encode(each));
     if (step.entered) {
       others_.links().part_from(vote_.vote.cut_off);
+      // Who is told may end at once, and this process with it.
+      if (!step.frames.empty()) others_.links().await_sent();
       enter_chosen();
     }
     tell_own_ranks(step.held_up);
@@ -207,12 +211,36 @@ void Relay::add_losses(const std::vector<HostFacts>& facts, Entry& losses) const
     losses.out.insert(host);
     if (state != State::dead) unreachable.push_back(name_apart(host));
     for (const WorldRank rank : roster_.host(host).ranks)
-      if (!is_lost_(rank) && !others_.has_left(rank)) culprits.push_back(rank);
+      if (!is_lost_(rank) && !has_ended_well(host, rank)) culprits.push_back(rank);
   }
   const std::vector<WorldRank> here = lost_here();
   culprits.insert(culprits.end(), here.begin(), here.end());
   std::sort(culprits.begin(), culprits.end());
   if (!unreachable.empty()) losses.verdict.text = out_of_reach(unreachable);
+}
+
+/// When hosts were found dead, and until when that they have said goodbye excuses them.
+void Relay::note_dead(Clock::time_point now, const std::vector<HostFacts>& facts,
+                      Clock::time_point* next) {
+  now_ = now;
+  for (int host = 0; host < roster_.host_count(); ++host) {
+    if (facts[static_cast<std::size_t>(host)].state != HostFacts::State::dead) continue;
+    const auto until = heard_until_.try_emplace(host, now + kVoteOvertake).first->second;
+    if (now < until) *next = std::min(*next, until);
+  }
+}
+
+/// Whether a rank has left, or is of a dead host and had said goodbye to all its groups: as on one
+/// host it may have ended without another word. Ranks of this host hear that goodbye soon, too. If
+/// one awaits it for long, it has not been sent to that one.
+bool Relay::has_ended_well(int host, WorldRank rank) const {
+  if (others_.has_left(rank)) return true;
+  const auto until = heard_until_.find(host);
+  if (until == heard_until_.end()) return false;
+  const std::vector<GroupId> groups = others_.said_goodbye_to(rank);
+  const bool is_awaited = std::any_of(groups.begin(), groups.end(),
+                                      [this](GroupId group) { return goes_on_here(group); });
+  return !groups.empty() && (!is_awaited || now_ < until->second);
 }
 
 /// A host's name; where others have the same one, with its first rank.

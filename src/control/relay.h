@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <vector>
@@ -43,6 +44,9 @@ class Relay {
   bool step(Clock::time_point now, int from, const VoteFrame* frame, Clock::time_point* next);
   std::optional<Entry> find_want(const std::vector<HostFacts>& facts) const;
   void add_losses(const std::vector<HostFacts>& facts, Entry& losses) const;
+  void note_dead(Clock::time_point now, const std::vector<HostFacts>& facts,
+                 Clock::time_point* next);
+  bool has_ended_well(int host, WorldRank rank) const;
   std::string name_apart(int host) const;
   std::string out_of_reach(const std::vector<std::string>& hosts) const;
   std::vector<WorldRank> lost_here() const;
@@ -76,6 +80,9 @@ class Relay {
   std::uint64_t next_entry_ = 1;  ///< of the board's log
   std::set<GroupId> failed_;      ///< by entries of this relay
   std::vector<WorldRank> told_;   ///< lost, while it is held up
+  /// Hosts where nobody is left: until when their goodbyes may be on the way to ranks of this one.
+  std::map<int, Clock::time_point> heard_until_;
+  Clock::time_point now_ = {};  ///< of the step
 };
 
 }  // namespace tutti::control

@@ -434,6 +434,13 @@ void Membership::give_up() noexcept {
   notify_all();
 }
 
+/// Other hosts know then that this rank has closed: its process may end without another word.
+void Membership::State::await_told() noexcept {
+  if (host->remote == nullptr) return;
+  for (int member = 0; member < size(); ++member)
+    if (!members.is_here(member)) return host->remote->await_told();
+}
+
 void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline deadline,
                        const Where& where) {
   State& state = *state_;
@@ -469,7 +476,7 @@ void Membership::close(std::uint64_t last_seq, std::uint64_t chain, Deadline dea
   // Only now: a member that sees this makes room for another group.
   state.line.set_state(result == WaitResult::gave_up ? LineState::gave_up : LineState::closed);
   if (failed || state.abort_word.load() != kRunning) throw state.close_error(where);
-  if (result == WaitResult::ready) return;
+  if (result == WaitResult::ready) return state.await_told();
 
   ErrorContext context{.op = "close", .rank = state.rank, .call_site = site};
   context.culprits = late;

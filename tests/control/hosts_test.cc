@@ -40,6 +40,7 @@ struct Told final : OtherHosts, RelayLinks {
     answers(known);
   }
   bool has_left(WorldRank) const noexcept override { return false; }
+  std::vector<GroupId> said_goodbye_to(WorldRank) const override { return {}; }
   std::map<GroupId, FailureFacts> failures_of(WorldRank) const override { return {}; }
   RelayLinks& links() noexcept override { return *this; }
   void open() override {}
@@ -49,6 +50,7 @@ struct Told final : OtherHosts, RelayLinks {
   }
   std::optional<std::pair<int, std::string>> receive() override { return std::nullopt; }
   void send(int, std::string) override { ADD_FAILURE() << "to a host that has left"; }
+  void await_sent() noexcept override {}
   void report() override {}
   void part_from(const HostSet&) override {}
   void notify(WorldRank rank) noexcept override {

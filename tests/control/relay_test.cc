@@ -32,6 +32,9 @@ struct Links final : OtherHosts, RelayLinks {
   WaitFacts wait_of(WorldRank) const override { return {}; }
   void ask_wait(WorldRank) noexcept override {}
   bool has_left(WorldRank rank) const noexcept override { return left.contains(rank); }
+  std::vector<GroupId> said_goodbye_to(WorldRank rank) const override {
+    return goodbyes.contains(rank) ? goodbyes.at(rank) : std::vector<GroupId>();
+  }
   std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const override {
     return failures.contains(rank) ? failures.at(rank) : std::map<GroupId, FailureFacts>();
   }
@@ -53,12 +56,15 @@ struct Links final : OtherHosts, RelayLinks {
   void send(int, std::string frame) override {
     if (peer != nullptr) peer->inbox.emplace_back(host, std::move(frame));
   }
+  void await_sent() noexcept override { on_awaited(); }
 
   int host = 0;
   Links* peer = nullptr;
   bool is_open = false;
+  std::function<void()> on_awaited = [] {};
   HostSet parted;
   std::set<WorldRank> left;
+  std::map<WorldRank, std::vector<GroupId>> goodbyes;
   std::map<WorldRank, std::map<GroupId, FailureFacts>> failures;
   std::vector<HostFacts> known{2};
   std::deque<std::pair<int, std::string>> inbox;
@@ -210,6 +216,32 @@ TEST(Relay, ADeadHostIsLostButForThoseWhoHadLeft) {
   EXPECT_EQ(host.first.entry(1)->text, "") << "there is no doubt of it";
 }
 
+TEST(Relay, WhoseHostIsDeadMayHaveEndedAfterItsGoodbyes) {
+  OneHost host(0);
+  Links& links = host.first.links;
+  links.known[1].state = HostFacts::State::dead;
+  links.goodbyes[WorldRank(2)] = {1, 7};
+  links.goodbyes[WorldRank(3)] = {1};
+  host.first.tick(0ms);
+  host.first.tick(5000ms);
+  EXPECT_FALSE(host.first.entry(1)) << "nobody here awaits them";
+
+  OneHost awaiting(0);
+  Links& theirs = awaiting.first.links;
+  theirs.known[1].state = HostFacts::State::dead;
+  theirs.goodbyes[WorldRank(2)] = {1, 7};
+  theirs.goodbyes[WorldRank(3)] = {1};
+  auto line = awaiting.second.owner.open_line(7, 0, {});
+  ASSERT_TRUE(line);
+  line->set_state(LineState::closing);
+  awaiting.first.tick(0ms);
+  awaiting.first.tick(kVoteOvertake - 1ms);
+  EXPECT_FALSE(awaiting.first.entry(1)) << "rank 1 may hear it yet";
+  awaiting.first.tick(kVoteOvertake);
+  ASSERT_TRUE(awaiting.first.entry(1));
+  EXPECT_EQ(awaiting.first.entry(1)->culprits, world_ranks({2})) << "rank 1 does not hear it";
+}
+
 /// It was stopped while they entered them.
 TEST(Relay, WhatAllOthersHadFailedWithIsEnteredOnceTheyHaveLeft) {
   OneHost host(0);
@@ -277,8 +309,14 @@ TEST(Relay, TwoHostsEnterTheSame) {
   OneHost a(0), b(1);
   a.first.links.peer = &b.first.links;
   b.first.links.peer = &a.first.links;
-  for (OneHost* host : {&a, &b})
+  int awaited = 0;
+  for (OneHost* host : {&a, &b}) {
     for (HostFacts& facts : host->first.links.known) facts.connection = 1;
+    host->first.links.on_awaited = [&awaited, host] {
+      ++awaited;
+      EXPECT_FALSE(host->first.entry(1)) << "who is told may end before the other host knows";
+    };
+  }
   a.second.owner.show_wish(failure_of(7, "found by a"));
   b.second.owner.show_wish(failure_of(7, "found by b"));
   for (auto at = 0ms; at < 100ms && !(a.first.entry(1) && b.first.entry(1)); at += 1ms) {
@@ -288,6 +326,7 @@ TEST(Relay, TwoHostsEnterTheSame) {
   ASSERT_TRUE(a.first.entry(1));
   EXPECT_EQ(a.first.entry(1), b.first.entry(1));
   EXPECT_FALSE(a.first.entry(2));
+  EXPECT_GE(awaited, 1);
 }
 
 TEST(Relay, WhileItIsHeldUpItTellsItsOwnRanksOfDeaths) {

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <random>
 
 #include "control/forked_ranks.h"
 #include "in_time.h"
@@ -198,6 +197,52 @@ TEST(RemoteLoss, WhoHasLeftIsNotLostWithARankOfItsHost) {
     expect_only_the_killed_lost(2, 1);  // a relay that has said nothing of it
     expect_only_the_killed_lost(1, 2);  // or the one that would be the next
   }
+}
+
+TEST(RemoteLoss, WhoHasClosedMayEndWithoutAnotherWord) {
+  for (const auto& layout : std::vector<std::vector<int>>{{0, 1}, {0, 0, 1, 1}, {0, 1, 2}}) {
+    const auto n = static_cast<int>(layout.size());
+    for (int round = 0; round < 10 && !testing::Test::HasFailure(); ++round) {
+      ForkedHosts hosts(layout, [](Host&, Membership& world, ChildReport& report) {
+        report.stage.store(1);
+        while (report.told.load() == 0) usleep(100);
+        world.close(0, 0, Deadline::after(20s), Where::current());  // throws where one is lost
+        _exit(0);
+      });
+      ASSERT_TRUE(hosts.ranks.all_reach(1));
+      for (int rank = 0; rank < n; ++rank) hosts.ranks.report(rank).told.store(1);
+      for (int rank = 0; rank < n; ++rank) {
+        EXPECT_EQ(hosts.ranks.reap(rank), 0) << "rank " << rank << " of " << n;
+        EXPECT_EQ(hosts.ranks.report(rank).code.load(), -1) << hosts.ranks.report(rank).text.data();
+      }
+    }
+  }
+}
+
+/// Host 1 has no relay while the others enter a loss: its rank hears of that from ranks that end at
+/// once.
+TEST(RemoteLoss, AHostWithoutARelayNamesWhomTheOthersHaveNamed) {
+  ForkedHosts hosts({0, 0, 1, 1, 2, 2}, [](Host&, Membership& world, ChildReport& report) {
+    const Request request = collective(Op::all_reduce, 1);
+    world.enter(request);
+    report.stage.store(1);
+    OpPatience patience(world, request, -1);
+    wait(world.waiter(), patience, [] { return false; });
+    while (report.code.load() < 0) {
+    }
+    _exit(0);
+  });
+  ForkedRanks& ranks = hosts.ranks;
+  ASSERT_TRUE(ranks.all_reach(1));
+  ranks.stop(3);
+  ranks.kill_and_see(2);
+  usleep(100'000);  // the others have seen that the relay's connections have ended
+  ranks.kill_now(0);
+  for (const int rank : {1, 4, 5}) EXPECT_EQ(ranks.reap(rank), 0) << rank;
+  ranks.go_on(3);
+  EXPECT_EQ(ranks.reap(3), 0);
+  for (const int rank : {1, 3, 4, 5})
+    EXPECT_EQ(ranks.culprits(rank), std::vector<int>{0}) << ranks.report(rank).text.data();
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
         .asked = known.has_left ? Clock::time_point::max() : Clock::time_point{}};
     if (const auto line = known.lines.find(group); line != known.lines.end()) {
       facts.line = line->second.facts;
+      facts.heard = line->second.heard;
       if (!known.has_left) facts.asked = line->second.asked;
     }
     if (!known.has_left) facts.meetings = known.meetings;
@@ -50,6 +51,15 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     return line != nullptr && line->failure;
   }
   bool has_left(WorldRank rank) const noexcept override { return known_of(rank).has_left; }
+  std::vector<GroupId> said_goodbye_to(WorldRank rank) const override {
+    std::vector<GroupId> groups;
+    for (const auto& [group, line] : known_of(rank).lines) {
+      if (!line.facts) continue;
+      if (!control::has_left(line.facts->state)) return {};
+      groups.push_back(group);
+    }
+    return groups;
+  }
   std::map<GroupId, control::FailureFacts> failures_of(WorldRank rank) const override {
     std::map<GroupId, control::FailureFacts> failures;
     for (const auto& [group, line] : known_of(rank).lines)
@@ -115,7 +125,8 @@ class Network::Side final : public control::OtherHosts, public control::RelayLin
     inbox.pop_front();
     return first;
   }
-  void report() override {}  // the courier does
+  void await_sent() noexcept override {}  // what a process has posted comes, though it ends
+  void report() override {}               // the courier does
   void part_from(const control::HostSet& hosts) override { network_.host_at(host_).parted = hosts; }
   void send(int host, std::string frame) override {
     const std::uint64_t connection = network_.link(host, host_).connection;
@@ -312,6 +323,7 @@ void Network::send_line(GroupId group, int rank, int to, std::optional<Clock::ti
          Known& of_sender = known(to, rank);
          Known::Line& last = of_sender.lines[group];
          last.facts = line;
+         last.heard = kernel_.now();
          if (asked) last.asked = std::max(last.asked, *asked);
          of_sender.meetings = meetings;
        });

@@ -65,6 +65,7 @@ class Network {
     struct Line {
       std::optional<control::LineFacts> facts;
       Clock::time_point asked = {};
+      Clock::time_point heard = {};
     };
     std::map<GroupId, Line> lines;
     std::vector<control::MeetingFacts> meetings;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Soak `kills --hosts N`: ranks of a world over hosts are killed with SIGKILL at a random moment, again and again.
 
-Victims, in turn: any rank; the relay of the lowest host; that and the relay of the next host at the same moment; all ranks of a
-host. Shown in every round: each survivor has stored the cause within the promise (P1, counted from the first kill(2)); all name
+Victims, in turn: any rank; the relay of the lowest host; that and the relay of the next host at the same moment, or up to 20 ms later;
+all ranks of a host. Shown in every round: each survivor has stored the cause within the promise (P1, counted from the first kill(2)); all name
 the same culprits, which were killed; each ends by itself with its error; a second later nothing is left on any host.
 Not each of several victims need be named: the verdict falls with the first deaths that are known. Of two relays that die at the same
 moment one is named as a rule; the evidence counts the rounds in which all were ("rounds_that_name_all").
@@ -24,7 +24,7 @@ import time
 import over_hosts
 from over_hosts import Figures
 
-VICTIMS = ("any", "relay", "relays", "host")
+VICTIMS = ("any", "relay", "relays", "one by one", "host")
 
 
 def victims_of(kind, dice, options):
@@ -32,7 +32,7 @@ def victims_of(kind, dice, options):
         return [dice.randrange(options.hosts * options.ranks)]
     if kind == "relay":
         return [0]
-    if kind == "relays":
+    if kind in ("relays", "one by one"):
         return [0, options.ranks]
     host = dice.randrange(options.hosts)
     return list(range(host * options.ranks, (host + 1) * options.ranks))
@@ -71,13 +71,17 @@ class Round:
         self.survivors = [rank for rank in range(job.size) if rank not in victims]
         self.known_ms, self.wrong, self.named = [], [], None
 
-    def kill(self, moment):
+    def kill(self, moment, pause):
         if not self.job.wait_for("ready ", range(self.job.size), 60):
             self.wrong.append("the job did not get ready")
             return False
         time.sleep(moment)
         self.killed_at = time.monotonic_ns()
-        self.job.signal(signal.SIGKILL, self.victims)
+        at_once = self.victims if pause is None else self.victims[:1]
+        self.job.signal(signal.SIGKILL, at_once)
+        if pause is not None:
+            time.sleep(pause)
+            self.job.signal(signal.SIGKILL, self.victims[1:])
         return True
 
     def judge_loss(self, word, survivors, victims, killed_at):
@@ -136,7 +140,7 @@ def run_round(network, words, kind, dice, options, left):
     left.helpers = helper == "helper"
     try:
         this = Round(job, victims)
-        if this.kill(dice.random() * 0.02):
+        if this.kill(dice.random() * 0.02, dice.random() * 0.02 if kind == "one by one" else None):
             this.judge_survivors()
             if workload == "ddp" and not this.wrong:
                 this.judge_rest()
@@ -185,7 +189,7 @@ def soak(options):
 
 def conclude(options, total, owed, by_victims, named_all, wrong, fields):
     for kind, figures in by_victims.items():
-        print(f"victims: {kind:<7} {figures.summary()}; all of them named in {named_all[kind][0]} of {named_all[kind][1]} rounds")
+        print(f"victims: {kind:<10} {figures.summary()}; all of them named in {named_all[kind][0]} of {named_all[kind][1]} rounds")
     in_time = owed.percentile(0.99) <= 100 * options.scale and total.percentile(1) <= 1000 * options.scale
     print(f"all          {sum(count for _, count in named_all.values())} rounds, {total.summary()}; {wrong} rounds wrong")
     print(f"promise: p99 {100 * options.scale:g} max {1000 * options.scale:g} ms: {'kept' if in_time else 'BROKEN'}; p99 "

@@ -32,8 +32,10 @@ class RelayLinks {
   virtual std::vector<HostFacts> facts() const = 0;
   /// The next frame that has come, and from which host; those of one connection in their order.
   virtual std::optional<std::pair<int, std::string>> receive() = 0;
-  /// Waits for nothing.
+  /// Waits for nothing. Where no relay is known there, its ranks keep it for the one that comes.
   virtual void send(int host, std::string frame) = 0;
+  /// Returns once what was sent is with the kernel, as far as there is a way and room; or soon.
+  virtual void await_sent() noexcept = 0;
   /// Tells the others what is new of the ranks of this host; on each tick of its relay.
   virtual void report() = 0;
   /// From now on nothing is told to those hosts of the ranks of this one: they have parted. Who
@@ -53,6 +55,8 @@ class OtherHosts {
   virtual bool shows_failure(GroupId group, WorldRank rank) const noexcept = 0;
   /// Whether `rank` has left the world in order, as far as is known.
   virtual bool has_left(WorldRank rank) const noexcept = 0;
+  /// The groups of which `rank` is known to have a line, if it has said goodbye to each; else none.
+  virtual std::vector<GroupId> said_goodbye_to(WorldRank rank) const = 0;
   /// The failures that the lines of `rank` show, by group; culprits are ranks of the world.
   virtual std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const = 0;
   /// Puts the question what `rank` does in `group`: soon facts_of has an answer to it, unless the

@@ -26,8 +26,10 @@ enum FrameKind : std::uint32_t { kBeat, kReport, kVote, kQuestion };
 constexpr milliseconds kBetweenBeats{500};
 /// Between two looks at what takes long, and between two calls.
 constexpr milliseconds kSweep{20}, kBetweenCalls{100};
-/// How long a rank that leaves waits for its relay to say so.
+/// How long a rank that closes a group or leaves waits for its relay to say so.
 constexpr milliseconds kTellsSoon = kVoteOvertake;
+/// How long a relay waits for its own thread for other hosts, before it tells its ranks a verdict.
+constexpr milliseconds kSendsSoon{20};
 /// Hosts that do not reach each other for so long have parted.
 constexpr std::chrono::seconds kLeaving{3};
 /// A note that says nothing for so long is dropped: all of it is said at once.
@@ -112,6 +114,10 @@ bool RemoteHosts::shows_failure(GroupId group, WorldRank rank) const noexcept {
 
 bool RemoteHosts::has_left(WorldRank rank) const noexcept { return view_.has_left(rank); }
 
+std::vector<GroupId> RemoteHosts::said_goodbye_to(WorldRank rank) const {
+  return view_.said_goodbye_to(rank);
+}
+
 std::map<GroupId, FailureFacts> RemoteHosts::failures_of(WorldRank rank) const {
   return view_.failures_of(rank);
 }
@@ -139,7 +145,10 @@ void RemoteHosts::put(const Question& question) {
 }
 
 /// Whom it is for does not matter: what is new goes to all. Called with every frame of data.
-void RemoteHosts::notify(WorldRank) noexcept {
+void RemoteHosts::notify(WorldRank) noexcept { rouse_relay(); }
+
+/// To tell what this rank has shown since.
+void RemoteHosts::rouse_relay() noexcept {
   const std::uint64_t news = board_.news_of(slot_);
   if (told_news_.load(std::memory_order_relaxed) == news || told_news_.exchange(news) == news)
     return;
@@ -245,6 +254,22 @@ void RemoteHosts::send(int host, std::string frame) {
   });
 }
 
+void RemoteHosts::await_sent() noexcept {
+  const std::uint64_t mark = ++marks_set_;
+  const auto post_mark = [&] {
+    events_.post([this, mark] {
+      const std::lock_guard passing(mutex_);
+      marks_passed_ = mark;
+      changed_.notify_all();
+    });
+  };
+  if (!with_reserve(post_mark)) return;
+  Deadline deadline = Deadline::after(kSendsSoon);
+  std::unique_lock lock(mutex_);
+  while (marks_passed_ < mark && changed_.wait(lock, deadline)) {
+  }
+}
+
 void RemoteHosts::report() {
   std::uint64_t news = 0;
   for (const SlotIndex slot : board_.slots())
@@ -264,14 +289,22 @@ bool RemoteHosts::is_last_of_host() const noexcept {
   return true;
 }
 
+bool RemoteHosts::are_told_soon() const noexcept {
+  const std::uint64_t news = board_.news_of(slot_);
+  return wait_until(board_.bell(slot_), Clock::now() + kTellsSoon,
+                    [&] { return board_.told_of(slot_) >= news; });
+}
+
+void RemoteHosts::await_told() noexcept {
+  rouse_relay();
+  (void)are_told_soon();
+}
+
 /// Whether another rank has told the others, the relay or the last of this host; or is the last,
 /// and does so, as no other one is left.
-bool RemoteHosts::await_told() const noexcept {
+bool RemoteHosts::has_another_told() const noexcept {
   if (is_last_of_host()) return false;
-  const std::uint64_t news = board_.news_of(slot_);
-  if (wait_until(board_.bell(slot_), Clock::now() + kTellsSoon,
-                 [&] { return board_.told_of(slot_) >= news; }))
-    return true;
+  if (are_told_soon()) return true;
   for (const SlotIndex slot : board_.slots())
     if (board_.state_of(slot) != RankState::left) return false;
   return true;
@@ -279,7 +312,7 @@ bool RemoteHosts::await_told() const noexcept {
 
 void RemoteHosts::leave(const std::set<WorldRank>& lost) noexcept {
   if (lost.contains(rank_)) return;  // who has been left out is heard by nobody
-  const bool is_told = await_told();
+  const bool is_told = has_another_told();
   until_done([&] {
     events_.post([this, is_told, lost] {
       is_leaving_ = true;
@@ -654,8 +687,7 @@ void RemoteHosts::rouse() noexcept { rouse_control(board_, slot_); }
 
 HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   HostFacts facts;
-  const int relay = relay_of_[static_cast<std::size_t>(host)];
-  if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
+  std::uint64_t newest_line = 0;
   bool is_heard = false, is_doubtful = true, is_read = true, is_gone = true, has_left = true;
   for (const WorldRank rank : roster_.host(host).ranks) {
     Far& other = far(rank);
@@ -668,8 +700,13 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
     is_read = is_read && !other.line && !other.from && other.notes.empty();
     is_gone = is_gone && other.is_gone;
     has_left = has_left && view_.has_left(rank);
+    newest_line = std::max(newest_line, other.line_id);
     if (!other.is_gone) facts.heard = std::max(facts.heard, other.hearing.last());
   }
+  const int relay = relay_of_[static_cast<std::size_t>(host)];
+  if (relay >= 0) facts.connection = far(WorldRank(relay)).line_id;
+  // Its next relay keeps what comes until then.
+  if (facts.connection == 0) facts.connection = newest_line;
   // What it has said may still have to be read.
   if (is_gone && is_read) facts.state = has_left ? HostFacts::State::left : HostFacts::State::dead;
   if (!is_gone && is_doubtful) facts.state = HostFacts::State::doubtful;

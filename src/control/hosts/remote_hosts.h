@@ -60,6 +60,9 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   explicit RemoteHosts(RemoteOptions options);
   ~RemoteHosts() override;
 
+  /// Returns once the relay of this host has told the others what this rank has shown so far, or
+  /// soon. Any thread.
+  void await_told() noexcept;
   /// After this rank has left the board in order. Returns once the relay of this host has told the
   /// others. Where it does not soon, and as the last of its host, this rank tells them, and returns
   /// when the kernels of their hosts have it, whatever their processes do: those that cannot be
@@ -75,6 +78,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept override;
   bool shows_failure(GroupId group, WorldRank rank) const noexcept override;
   bool has_left(WorldRank rank) const noexcept override;
+  std::vector<GroupId> said_goodbye_to(WorldRank rank) const override;
   std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const override;
   void ask(GroupId group, WorldRank rank) noexcept override;
   WaitFacts wait_of(WorldRank rank) const override;
@@ -128,6 +132,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   std::vector<HostFacts> facts() const override;
   std::optional<std::pair<int, std::string>> receive() override;
   void send(int host, std::string frame) override;
+  void await_sent() noexcept override;
   void report() override;
   void part_from(const HostSet& hosts) override;
 
@@ -175,8 +180,10 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   template <class Visit>
   void visit_far(Visit&& visit);
   void rouse() noexcept;
+  void rouse_relay() noexcept;
   bool is_last_of_host() const noexcept;
-  bool await_told() const noexcept;
+  bool are_told_soon() const noexcept;
+  bool has_another_told() const noexcept;
 
   const Board board_;
   const Roster roster_;
@@ -186,14 +193,15 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   net::Events events_;
   View view_;
   std::atomic<std::uint64_t> told_news_{0};
-  std::uint64_t reported_news_ = 0;  // on the control thread
+  std::uint64_t reported_news_ = 0, marks_set_ = 0;  // on the control thread
 
   mutable std::mutex mutex_;
   net::Condition changed_;
-  Inbox inbox_;                   // mutex_
-  std::vector<HostFacts> facts_;  // mutex_; by host
-  std::set<WorldRank> ended_;     // mutex_; nobody was at their doors
-  bool has_told_all_ = false;     // mutex_
+  Inbox inbox_;                     // mutex_
+  std::vector<HostFacts> facts_;    // mutex_; by host
+  std::set<WorldRank> ended_;       // mutex_; nobody was at their doors
+  bool has_told_all_ = false;       // mutex_
+  std::uint64_t marks_passed_ = 0;  // mutex_; see await_sent
 
   // On the own thread.
   DoorKeys keys_;

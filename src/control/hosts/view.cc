@@ -23,6 +23,7 @@ void View::take(Report report) {
   if (report.stamp > known.stamp) {
     known.facts = std::move(report.line);
     known.stamp = report.stamp;
+    known.heard = Clock::now();
   }
   // What it makes elsewhere is told with whatever was asked: unasked it is not known for sure.
   Meetings& meets = meetings_[report.rank];
@@ -59,6 +60,7 @@ MemberFacts View::facts_of(GroupId group, WorldRank rank) const {
                     .asked = has_left ? Clock::time_point::max() : Clock::time_point{}};
   if (const auto line = lines_.find({rank, group}); line != lines_.end()) {
     facts.line = line->second.facts;
+    facts.heard = line->second.heard;
     if (!has_left) facts.asked = Clock::time_point(Clock::duration(line->second.asked));
   }
   if (const auto meets = meetings_.find(rank); meets != meetings_.end() && !has_left)
@@ -86,6 +88,19 @@ bool View::shows_failure(GroupId group, WorldRank rank) const noexcept {
 bool View::has_left(WorldRank rank) const noexcept {
   const std::lock_guard lock(mutex_);
   return left_.contains(rank);
+}
+
+std::vector<GroupId> View::said_goodbye_to(WorldRank rank) const {
+  std::vector<GroupId> groups;
+  const std::lock_guard lock(mutex_);
+  for (auto line = lines_.lower_bound({rank, 0}); line != lines_.end(); ++line) {
+    if (line->first.first != rank) break;
+    const auto& facts = line->second.facts;
+    if (!facts) continue;
+    if (!control::has_left(facts->state)) return {};
+    groups.push_back(line->first.second);
+  }
+  return groups;
 }
 
 std::map<GroupId, FailureFacts> View::failures_of(WorldRank rank) const {

@@ -24,6 +24,7 @@ class View {
   std::optional<LineState> state_of(GroupId group, WorldRank rank) const noexcept;
   bool shows_failure(GroupId group, WorldRank rank) const noexcept;
   bool has_left(WorldRank rank) const noexcept;
+  std::vector<GroupId> said_goodbye_to(WorldRank rank) const;
   std::map<GroupId, FailureFacts> failures_of(WorldRank rank) const;
   WaitFacts wait_of(WorldRank rank) const;
 
@@ -37,6 +38,7 @@ class View {
   struct Line {
     std::optional<LineFacts> facts = {};
     std::uint64_t stamp = 0;
+    Clock::time_point heard = {};
     std::int64_t asked = 0;    ///< of the latest answer
     std::int64_t waiting = 0;  ///< of the latest question, while it is open
     std::int64_t put = 0;      ///< when the latest question was put

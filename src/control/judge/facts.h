@@ -87,6 +87,7 @@ struct MemberFacts {
   /// When the question was put that the line answers; but for state, goodbye and failure, which
   /// come unasked. A member of this host, or one that has left the world, answers always.
   Clock::time_point asked = Clock::time_point::max();
+  Clock::time_point heard = {};             ///< of a member elsewhere: when its line came
   std::vector<MeetingFacts> meetings = {};  ///< only where they were asked for
 };
 
