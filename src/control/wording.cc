@@ -70,18 +70,33 @@ std::string Membership::State::doing(int member) const {
   return describe_doing(host->shared, members.here().slot_index_of(member), id);
 }
 
+/// The latest collective of all members that this rank has completed, so that each has called it;
+/// null where none of the last ones is.
+const KnownCall* Membership::State::called_by_all(const LineFacts& own) {
+  for (std::uint64_t seq = own.completed; seq > 0; --seq) {
+    const KnownCall* const shown = shown_at(own, seq);
+    if (shown == nullptr) break;
+    const std::size_t op = op_index(shown->op);
+    if (op < kOpCount && needs_all(static_cast<Op>(op))) return shown;
+  }
+  return nullptr;
+}
+
 std::string Membership::State::doing_elsewhere(int member) const {
   const MemberFacts facts = members.facts_of(member);
   const auto& theirs = facts.line;
   if (!theirs) return "has not made this group";
-  const bool was_asked = facts.asked != Clock::time_point{};
-  if (theirs->entered == 0)
+  const LineFacts own = members.facts_of(rank).line.value_or(LineFacts{});
+  const KnownCall* const done = called_by_all(own);
+  if (done != nullptr && theirs->entered < done->seq)
+    return fmt::format("has called {}, which this rank has completed", describe_numbered(*done));
+  if (theirs->entered == 0) {
+    const bool was_asked = facts.asked != Clock::time_point{};
     return was_asked ? "has completed no collective yet" : "has not said what it did";
+  }
   // It may have gone on since.
-  const auto age = Clock::now() - facts.asked;
-  const std::string when = was_asked && age < kRecent ? ""
-                           : was_asked ? fmt::format(" (as it was {} ago)", seconds(age))
-                                       : " (as it was some time ago)";
+  const auto age = Clock::now() - facts.heard;
+  const std::string when = age < kRecent ? "" : fmt::format(" (as it was {} ago)", seconds(age));
   const KnownCall* const shown = shown_at(*theirs, theirs->entered);
   const std::string what =
       shown != nullptr ? describe_numbered(*shown) : fmt::format("#{}", theirs->entered);

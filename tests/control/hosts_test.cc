@@ -130,6 +130,26 @@ TEST(Hosts, OneOnAnotherHostIsLateOnlyIfItSaysSo) {
       << b.world->cause()->text;
 }
 
+/// What it has said is old; that all have called what this rank has completed is not.
+TEST(Hosts, WhoIsLateHasCalledWhatThisRankHasCompleted) {
+  RankOfHostA a;
+  a.told.answers = [](MemberFacts&) {};
+  for (const std::uint64_t seq : {1, 2}) {
+    const Request request = collective(seq == 1 ? Op::all_reduce : Op::broadcast, seq);
+    a.world->enter(request);
+    a.world->leave(request);
+  }
+  Request request = short_collective();
+  request.seq = 3;
+  a.wait_in(request, 10s);
+  ASSERT_TRUE(a.world->cause());
+  EXPECT_NE(a.world->cause()->text.find(
+                "it has called all_reduce #1(f32 x 1000, sum), which this rank has "
+                "completed"),
+            std::string::npos)
+      << a.world->cause()->text;
+}
+
 TEST(Hosts, WhatOneOnAnotherHostHasCalledIsCompared) {
   RankOfHostA a;
   const Request request = short_collective();

@@ -322,8 +322,8 @@ AwaitedMembers awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs
   return {};
 }
 
-bool needs_all(const Request& request, int rank) noexcept {
-  switch (request.op) {
+bool needs_all(Op op) noexcept {
+  switch (op) {
     case Op::all_reduce:
     case Op::all_gather:
     case Op::reduce_scatter:
@@ -332,7 +332,6 @@ bool needs_all(const Request& request, int rank) noexcept {
       return true;
     case Op::reduce:
     case Op::gather:
-      return request.root == rank;
     case Op::broadcast:
     case Op::scatter:
     case Op::scan:
@@ -342,6 +341,11 @@ bool needs_all(const Request& request, int rank) noexcept {
       break;
   }
   return false;
+}
+
+bool needs_all(const Request& request, int rank) noexcept {
+  const bool needs_at_root = request.op == Op::reduce || request.op == Op::gather;
+  return needs_all(request.op) || (needs_at_root && request.root == rank);
 }
 
 std::vector<int> possible_senders(const GroupFacts& facts) {

@@ -106,7 +106,9 @@ struct AwaitedMembers {
 /// not called it. `needs_all`: it needs all members, else those that it was seen to wait for, and
 /// whom they wait for in turn. Nobody: its data are on their way, or that cannot be said.
 AwaitedMembers awaited_in(const GroupFacts& facts, std::uint64_t seq, bool needs_all);
-/// Whether the result of a collective needs all members, for `rank`.
+/// Whether the result of a collective needs all members, for whichever rank.
+bool needs_all(Op op) noexcept;
+/// The same for `rank`.
 bool needs_all(const Request& request, int rank) noexcept;
 /// Those from whom a message to this rank may still come: all that have not left, or this rank if
 /// it is alone.
