@@ -92,7 +92,8 @@ struct TcpStoreOptions {
   std::string host = {};  ///< of the process that serves it: a name or an address, never a wildcard
   int port = 29500;       ///< 1 to 65535
   bool is_server = false;  ///< this process serves it, for as long as it has the store
-  /// Who serves it waits until so many have come, itself included. 0: for nobody.
+  /// Who serves it waits until so many have come, itself included. One that has come counts, also
+  /// where it has gone since; each call of make_tcp_store counts as one. 0: for nobody.
   int world_size = 0;
   Store::Timeout timeout = Store::kDefaultTimeout;  ///< for this, not for the calls of the store
 };

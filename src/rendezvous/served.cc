@@ -45,10 +45,18 @@ net::Fd listen_by_file(const Place& place) {
 
 net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
   if (!place.file.empty()) return listen_by_file(place);
-  net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline);
+  const auto look_at_own = [&](const net::TcpAddress& address) {
+    return store::look_at_own(address, place.security, deadline);
+  };
+  net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline, look_at_own);
   if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
   std::string remedy = "rank 0 must run where it points";
-  if (result.status == net::ListenResult::Status::taken) {
+  if (result.own == net::Holding::for_good) {
+    remedy = fmt::format(
+        "it serves a store there (make_tcp_store). Give that store to all ranks "
+        "(InitOptions::store), or another {}",
+        place.mark);
+  } else if (result.status == net::ListenResult::Status::taken) {
     remedy = identity.launcher == Launcher::torchrun
                  ? "torchrun itself listens at MASTER_PORT: give all ranks another place by "
                    "init_method tcp://HOST:PORT"

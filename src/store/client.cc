@@ -14,6 +14,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/hash.h"
+#include "base/random.h"
 #include "net/poller.h"
 #include "net/process_info.h"
 #include "net/shake_hands.h"
@@ -356,6 +358,11 @@ std::optional<Connected> try_connect_store(std::string_view address, const Hello
 
 namespace {
 
+Deadline within(Deadline& deadline, std::chrono::nanoseconds longest) {
+  const Clock::time_point now = Clock::now();
+  return Deadline::at(now + std::min(deadline.left(now), longest));
+}
+
 /// "rank 1 on node-2".
 std::string own_name(const Hello& hello) {
   const std::string host = net::own_host_name();
@@ -363,30 +370,45 @@ std::string own_name(const Hello& hello) {
                         : fmt::format("rank {} on {}", hello.rank, host);
 }
 
-std::optional<Connected> try_one(const net::TcpAddress& address, const Hello& hello,
-                                 const net::Security& security, Deadline& deadline,
-                                 std::string* why) {
-  const auto at_most = [&](std::chrono::nanoseconds longest) {
-    const Clock::time_point now = Clock::now();
-    return Deadline::at(now + std::min(deadline.left(now), longest));
-  };
-  Deadline connecting = at_most(kConnectTime);
+/// A connection whose ends have proved who they are.
+struct Proved {
+  net::Fd socket;
+  Stream stream = {};
+  std::string place;
+};
+
+std::optional<Proved> prove_at(const net::TcpAddress& address, const Hello& hello,
+                               const net::Security& security, Deadline& deadline,
+                               std::string* why) {
+  Deadline connecting = within(deadline, kConnectTime);
   std::optional<net::Fd> socket = net::try_connect_tcp(address, connecting, why);
   if (!socket) return std::nullopt;
   net::watch_for_lost_host(socket->get());
-  const std::string place = fmt::format("store at {}", address.text());
-  Deadline greeting = at_most(kWelcomeTime);
+  Proved proved{.socket = std::move(*socket), .place = fmt::format("store at {}", address.text())};
+  Deadline proving = within(deadline, kWelcomeTime);
   *why = "who listens there closes the connection";
   net::Handshake handshake = net::Handshake::calling(
       {.purpose = net::Purpose::store, .from = hello.rank}, security.level, key_of_store(security));
-  if (!net::shake_hands(handshake, socket->get(), greeting)) return std::nullopt;
+  if (!net::shake_hands(handshake, proved.socket.get(), proving)) return std::nullopt;
   if (handshake.outcome() != net::Handshake::Outcome::proved) {
-    throw net::failure_of(handshake, security.level, own_name(hello), "the " + place);
+    throw net::failure_of(handshake, security.level, own_name(hello), "the " + proved.place);
   }
-  Stream stream;
-  if (security.has_frame_tags()) stream.protect(handshake.frame_keys());
-  return greet(std::move(*socket), std::move(stream), {0, static_cast<uid_t>(-1), address.text()},
-               place, hello, greeting);
+  if (security.has_frame_tags()) proved.stream.protect(handshake.frame_keys());
+  return proved;
+}
+
+std::optional<Connected> greet_at(const net::TcpAddress& address, Proved proved, const Hello& hello,
+                                  Deadline deadline) {
+  return greet(std::move(proved.socket), std::move(proved.stream),
+               {0, static_cast<uid_t>(-1), address.text()}, proved.place, hello, deadline);
+}
+
+std::optional<Connected> try_one(const net::TcpAddress& address, const Hello& hello,
+                                 const net::Security& security, Deadline& deadline,
+                                 std::string* why) {
+  std::optional<Proved> proved = prove_at(address, hello, security, deadline, why);
+  if (!proved) return std::nullopt;
+  return greet_at(address, std::move(*proved), hello, within(deadline, kWelcomeTime));
 }
 
 }  // namespace
@@ -408,6 +430,25 @@ std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> 
   }
   *why = std::move(all);
   return std::nullopt;
+}
+
+net::Holding look_at_own(const net::TcpAddress& address, const net::Security& security,
+                         Deadline deadline) try {
+  // No rank, and of no job: a meeting refuses that, and a program's store does not count it.
+  const Hello hello{.job = hash_text(random_name())};
+  Deadline end = within(deadline, kConnectTime);
+  std::string why;
+  std::optional<Proved> proved = prove_at(address, hello, security, end, &why);
+  if (!proved) return net::Holding::unknown;
+  try {
+    const bool is_welcome = greet_at(address, std::move(*proved), hello, end).has_value();
+    return is_welcome ? net::Holding::for_good : net::Holding::unknown;
+  } catch (const Error& refusal) {
+    const bool is_meeting = refusal.code() == ErrorCode::kInvalidArgument;
+    return is_meeting ? net::Holding::for_a_while : net::Holding::unknown;
+  }
+} catch (const Error&) {  // another program's protocol, level or secret
+  return net::Holding::unknown;
 }
 
 void RemoteStore::leave_will(const Will& will, Timeout timeout) {

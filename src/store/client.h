@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "net/fd.h"
+#include "net/listen.h"
 #include "net/security.h"
 #include "net/tcp.h"
 #include "net/unix_socket.h"
@@ -58,5 +59,10 @@ Connected connect_store(std::string_view address, const Hello& hello, Deadline d
 std::optional<Connected> try_connect_tcp_store(std::span<const net::TcpAddress> addresses,
                                                const Hello& hello, const net::Security& security,
                                                Deadline deadline, std::string* why);
+
+/// What listens at a port of this process: a store of make_tcp_store has it for good, one where
+/// ranks meet for a while. Asks there, for a second at most.
+net::Holding look_at_own(const net::TcpAddress& address, const net::Security& security,
+                         Deadline deadline);
 
 }  // namespace tutti::store

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -114,6 +115,7 @@ class Server::Loop {
   }
 
   std::size_t client_count() const { return client_count_.load(); }
+  std::size_t came_count() const { return came_count_.load(); }
 
  private:
   using Connections = std::list<Connection>;
@@ -141,6 +143,7 @@ class Server::Loop {
   void tell_of(const Connection& connection) noexcept;
   net::Handshake begin_handshake() const;
   bool greet(Connection& connection);
+  void count_in(const Hello& hello);
   void say_last_words();
 
   ServerOptions options_;
@@ -149,7 +152,8 @@ class Server::Loop {
   net::Entrance tcp_entrance_{std::move(options_.tcp_listener), net::Entrance::Kind::tcp};
   Hall hall_;
   Connections connections_;
-  std::atomic<std::size_t> client_count_{0};
+  std::atomic<std::size_t> client_count_{0}, came_count_{0};
+  std::set<std::uint64_t> came_;  // by Hello::world; no more than are awaited
   int lines_ = 0;
   bool has_said_lack_ = false;
   Clock::time_point next_look_ = {};  // at the hosts of guests
@@ -402,7 +406,14 @@ bool Server::Loop::greet(Connection& connection) {
       queue.flush(connection.socket.get(), std::span(descriptor).first(with_descriptor ? 1 : 0));
   if (result != net::IoResult::progress || refusal) return false;
   connection.guest.welcome();
+  count_in(*connection.guest.hello());
   return true;
+}
+
+void Server::Loop::count_in(const Hello& hello) {
+  if (hello.world == 0 || came_.size() == options_.awaited) return;
+  came_.insert(hello.world);
+  came_count_.store(came_.size());
 }
 
 bool Server::Loop::is_greeted_at_last(Connection& connection) {
@@ -470,5 +481,6 @@ void Server::stop_listening(std::map<std::string, std::string> claims) {
 }
 void Server::fail(const Error& reason) { loop_->fail(reason); }
 std::size_t Server::client_count() const { return loop_->client_count(); }
+std::size_t Server::came_count() const { return loop_->came_count(); }
 
 }  // namespace tutti::store

@@ -31,8 +31,9 @@ struct ServerOptions {
   net::Fd tcp_listener = {};            ///< may be empty
   net::Security security = {};          ///< of those who come over TCP
   net::Trust trusts = net::is_trusted;  ///< of clients at `listener`: the others are not heard
-  Admit admit = {};     ///< empty: everybody who is trusted, and who has come over TCP
-  int descriptor = -1;  ///< handed to whoever is admitted at `listener`; borrowed
+  Admit admit = {};         ///< empty: everybody who is trusted, and who has come over TCP
+  int descriptor = -1;      ///< handed to whoever is admitted at `listener`; borrowed
+  std::size_t awaited = 0;  ///< so many clients are counted as they come; they say Hello::world
 };
 
 /// Threads   All calls may be made from any thread.
@@ -55,6 +56,8 @@ class Server {
   void fail(const Error& reason);
   /// Admitted clients that are connected.
   std::size_t client_count() const;
+  /// Of those awaited: who has been admitted, and may have gone since.
+  std::size_t came_count() const;
 
  private:
   class Loop;

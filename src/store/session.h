@@ -35,8 +35,10 @@ inline constexpr std::size_t kMaxUnsentBytes = 2 * kMaxCallBytes;
 struct Hello {
   int rank = -1;  ///< -1: not a rank
   int world_size = 0;
-  std::uint64_t job = 0;    ///< hash of the job's name where the launcher gives one, else 0
-  std::uint64_t world = 0;  ///< hash of the world's name, 0: it has none
+  std::uint64_t job = 0;  ///< hash of the job's name where the launcher gives one, else 0
+  /// Hash of the world's name, 0: it has none. Of a client of make_tcp_store: random, the same
+  /// however often it connects.
+  std::uint64_t world = 0;
   std::uint32_t version = kProtocolVersion;
 };
 /// The key of connections over TCP: of the secret, where the level has one.

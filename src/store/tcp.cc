@@ -1,16 +1,21 @@
 // The store over TCP that a program makes itself.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/config.h"
+#include "base/hash.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "net/listen.h"
 #include "net/poller.h"
+#include "net/process_info.h"
 #include "net/resolve.h"
 #include "net/security.h"
 #include "store/call_store.h"
@@ -54,7 +59,17 @@ net::Security check(const TcpStoreOptions& options) {
       fmt::format("make_tcp_store: the store at {}:{} goes over TCP", options.host, options.port));
 }
 
-net::ListenResult listen(const TcpStoreOptions& options,
+/// The ranks of a job meet at a store of rank 0, which knows who they are.
+std::optional<Error> admit(const store::Hello& hello, const std::string& place) {
+  if (hello.rank < 0) return std::nullopt;
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("rank {} does not meet the others at {}: {} serves a store of the "
+                           "program there (make_tcp_store). Give that store to all ranks "
+                           "(InitOptions::store), or another port",
+                           hello.rank, place, net::describe_process(::getpid())));
+}
+
+net::ListenResult listen(const TcpStoreOptions& options, const net::Security& security,
                          const std::vector<net::TcpAddress>& addresses, Deadline& deadline) {
   for (const net::TcpAddress& address : addresses) {
     if (!address.is_wildcard()) continue;
@@ -63,7 +78,10 @@ net::ListenResult listen(const TcpStoreOptions& options,
                             "the others reach this process, such as one of {}",
                             options.host, net::addresses_of_this_host()));
   }
-  net::ListenResult result = net::listen_at_one_of(addresses, kBusyTime, deadline);
+  const auto look_at_own = [&](const net::TcpAddress& address) {
+    return store::look_at_own(address, security, deadline);
+  };
+  net::ListenResult result = net::listen_at_one_of(addresses, kBusyTime, deadline, look_at_own);
   if (result.status == net::ListenResult::Status::listening) return result;
   const bool is_taken = result.status == net::ListenResult::Status::taken;
   throw Error(ErrorCode::kInvalidArgument,
@@ -74,7 +92,7 @@ net::ListenResult listen(const TcpStoreOptions& options,
 
 std::shared_ptr<Store> connect(const TcpStoreOptions& options, const net::Security& security,
                                const std::vector<net::TcpAddress>& addresses, Deadline& deadline) {
-  const store::Hello hello{.world_size = options.world_size};
+  const store::Hello hello{.world_size = options.world_size, .world = hash_text(random_name())};
   milliseconds backoff(1);
   for (std::string why;;) {
     if (auto connected = store::try_connect_tcp_store(addresses, hello, security, deadline, &why)) {
@@ -95,13 +113,13 @@ std::shared_ptr<Store> connect(const TcpStoreOptions& options, const net::Securi
 void await_clients(const store::Server& server, const TcpStoreOptions& options,
                    Deadline& deadline) {
   const auto wanted = static_cast<std::size_t>(options.world_size);
-  while (server.client_count() < wanted) {
+  while (server.came_count() < wanted) {
     if (net::pause(milliseconds(1), deadline) != net::PollResult::expired) continue;
     throw Error(
         ErrorCode::kTimeout,
         fmt::format("make_tcp_store: {} of {} have connected to {}:{} within {:.3g} s. Were "
                     "the others started, with this host and port?",
-                    server.client_count(), options.world_size, options.host, options.port,
+                    server.came_count(), options.world_size, options.host, options.port,
                     std::chrono::duration<double>(options.timeout).count()));
   }
 }
@@ -115,9 +133,13 @@ std::shared_ptr<Store> make_tcp_store(const TcpStoreOptions& options) {
   std::vector<net::TcpAddress> addresses = net::resolve(options.host, options.port, deadline);
   const auto made = std::make_shared<Made>();
   if (options.is_server) {
-    net::ListenResult listening = listen(options, addresses, deadline);
-    made->server = std::make_unique<store::Server>(
-        store::ServerOptions{.tcp_listener = std::move(listening.socket), .security = security});
+    net::ListenResult listening = listen(options, security, addresses, deadline);
+    made->server = std::make_unique<store::Server>(store::ServerOptions{
+        .tcp_listener = std::move(listening.socket),
+        .security = security,
+        .admit = [place = listening.address.text()](
+                     const store::Hello& hello, const net::Peer&) { return admit(hello, place); },
+        .awaited = static_cast<std::size_t>(options.world_size)});
     addresses = {listening.address};
     const bool is_far = std::none_of(addresses.begin(), addresses.end(),
                                      [](const net::TcpAddress& a) { return a.is_loopback(); });

@@ -298,7 +298,8 @@ TEST(Tcp, OfANameWithATakenAddressNoOtherOneIsUsed) {
   const TcpAddress free = address(("127.0.0.2:" + std::to_string(taken.port())).c_str());
   Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
   const std::vector<TcpAddress> addresses = {taken, free};
-  const ListenResult result = listen_at_one_of(addresses, std::chrono::milliseconds(50), deadline);
+  const ListenResult result = listen_at_one_of(addresses, std::chrono::milliseconds(50), deadline,
+                                               [](const TcpAddress&) { return Holding::unknown; });
   EXPECT_EQ(result.status, ListenResult::Status::taken);
   EXPECT_EQ(result.address.text(), taken.text());
 }

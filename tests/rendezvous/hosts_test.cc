@@ -200,6 +200,35 @@ TEST_F(Hosts, ABusyPortNamesItsHolder) {
                        net::describe_process(::getpid()) + ": give all ranks another MASTER_PORT");
 }
 
+TEST_F(Hosts, AStoreOfTheProgramAtThePortIsSaidToAllAtOnce) {
+  const Identity first = rank_of(0, 2, host_, port_);
+  MeetingOptions as_by_default{.timeout = 60s};
+  as_by_default.before_tcp = [](const std::string&) -> net::Security {
+    return {.level = net::Level::opportunistic};
+  };
+  Child zero([=, host = host_, port = port_] {
+    const auto store = make_tcp_store({.host = host, .port = port, .is_server = true});
+    store->set("served", "");
+    const std::string told =
+        thrown_by([&] { meet(first, as_by_default); }).what();  // not after the whole minute
+    store->set("told", told);
+    store->get("one has heard it", 20s);
+    return told;
+  });
+  const auto look = make_tcp_store({.host = host_, .port = port_, .timeout = 20s});
+  look->get("told", 20s);
+  Child one = start(1, 2, as_by_default);
+  expect_has(one.result(20s),
+             "kInvalidArgument: rank 1 does not meet the others at " + at(host_, port_).text() +
+                 ": " + net::describe_process(zero.pid()) + " serves a store of the program there");
+  look->set("one has heard it", "");
+  expect_has(zero.result(20s),
+             "init (rank 0): MASTER_ADDR=" + host_ + ": port " + std::to_string(port_) + " of " +
+                 host_ + " is taken by this process itself, " + net::describe_process(zero.pid()) +
+                 ": it serves a store there (make_tcp_store). Give that store to all ranks "
+                 "(InitOptions::store), or another MASTER_PORT");
+}
+
 TEST_F(Hosts, WhoAnswersThereMayBeNoStore) {
   const net::Fd listener = net::listen_tcp(at(host_, port_));
   const Identity identity = rank_of(1, 2, host_, port_);

@@ -12,6 +12,8 @@
 #include "net/port_holder.h"
 #include "net/process_info.h"
 #include "ranks.h"
+#include "store/client.h"
+#include "store/server.h"
 #include "stores.h"
 #include "tutti/log.h"
 
@@ -20,6 +22,10 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
+
+net::TcpAddress address_of(int port) {
+  return *net::TcpAddress::parse("127.0.0.1:" + std::to_string(port));
+}
 
 TEST(TcpStore, WhoServesItWaitsForAll) {
   const net::HeldPort held = net::hold_port(0);
@@ -41,6 +47,66 @@ TEST(TcpStore, WhoServesItWaitsForAll) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST(TcpStore, WhoHasComeAndGoneCounts) {
+  const net::HeldPort held = net::hold_port(0);
+  const TcpStoreOptions client{.host = "127.0.0.1", .port = held.port, .timeout = 20s};
+  std::shared_ptr<Store> served;
+  std::thread server([&] {
+    TcpStoreOptions options = client;
+    options.is_server = true;
+    options.world_size = 3;
+    served = make_tcp_store(options);
+  });
+  make_tcp_store(client)->set("first", "was here");
+  make_tcp_store(client);
+  server.join();
+  EXPECT_EQ(served->get("first", 20s), "was here");
+}
+
+TEST(TcpStore, WhoComesTwiceCountsOnce) {
+  const net::HeldPort held = net::hold_port(0);
+  const net::TcpAddress at = address_of(held.port);
+  const store::Server server({.tcp_listener = net::listen_tcp(at), .awaited = 2});
+  std::string why;
+  for (const std::uint64_t client : {7, 7, 0, 8, 9}) {
+    const auto connected = store::try_connect_tcp_store(std::span(&at, 1), {.world = client}, {},
+                                                        Deadline::after(20s), &why);
+    ASSERT_TRUE(connected) << why;
+    connected->store->num_keys();  // answered behind the welcome
+    const std::size_t wanted = client < 8 ? 1 : 2;
+    EXPECT_EQ(server.came_count(), wanted) << client;
+  }
+}
+
+/// Until the timeout it would be in vain.
+TEST(TcpStore, APortThatThisProcessServesIsRefusedAtOnce) {
+  const net::HeldPort held = net::hold_port(0);
+  const TcpStoreOptions options{
+      .host = "127.0.0.1", .port = held.port, .is_server = true, .timeout = 60s};
+  const auto store = make_tcp_store(options);
+  const auto begin = Clock::now();
+  const Error error = thrown_by([&] { make_tcp_store(options); });
+  EXPECT_LT(Clock::now() - begin, 20s);
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "is taken by this process itself, " + net::describe_process(::getpid()));
+}
+
+TEST(TcpStore, ARankThatWouldMeetOthersIsTurnedAway) {
+  const net::HeldPort held = net::hold_port(0);
+  const auto store = make_tcp_store({.host = "127.0.0.1", .port = held.port, .is_server = true});
+  const net::TcpAddress at = address_of(held.port);
+  std::string why;
+  const Error error = thrown_by([&] {
+    store::try_connect_tcp_store(std::span(&at, 1), {.rank = 1, .world_size = 2},
+                                 {.level = net::Level::opportunistic}, Deadline::after(20s), &why);
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  expect_text(error, "rank 1 does not meet the others at " + at.text() + ": " +
+                         net::describe_process(::getpid()) +
+                         " serves a store of the program there (make_tcp_store). Give that store "
+                         "to all ranks (InitOptions::store), or another port");
 }
 
 TEST(TcpStore, ATimeoutSaysWhoHasNotCome) {
@@ -93,7 +159,8 @@ TEST(TcpStore, WhatCannotBeIsRefusedWithTheValue) {
   const int port = net::TcpAddress::local(holder.get()).port();
   expect_text(refused({.host = "127.0.0.1", .port = port, .is_server = true, .timeout = 100ms}),
               "port " + std::to_string(port) + " of 127.0.0.1 is taken by " +
-                  net::describe_process(::getpid()) + ": give another port to all who use it");
+                  "this process itself, " + net::describe_process(::getpid()) +
+                  ": give another port to all who use it");
 }
 
 TEST(TcpStore, ANameThatDoesNotExistIsNamed) {
