@@ -55,6 +55,9 @@ using rendezvous::Identity;
 using rendezvous::Launcher;
 using rendezvous::Meeting;
 
+/// Who cannot join gives the others so long to come and hear why.
+constexpr std::chrono::nanoseconds kTimeToTell = std::chrono::seconds(5);
+
 static_assert(rendezvous::kMaxRanksOfHost == control::kMaxLocalRanks);
 
 [[noreturn]] void throw_invalid(const std::string& text) {
@@ -314,10 +317,13 @@ std::vector<rendezvous::Ended> ranks_ended(const net::Fd& memory, int world_size
   return ended;
 }
 
+/// Comes to the others with `lack`, if there is one, to be thrown it.
 Meeting meet(const InitOptions& options, const Identity& identity, const Config& config,
-             Protection& protection) {
+             Protection& protection, const Error* lack) {
   rendezvous::MeetingOptions meeting;
   meeting.timeout = config.duration(Setting::timeout);
+  meeting.lack = lack;
+  if (lack != nullptr) meeting.timeout = std::min(meeting.timeout, kTimeToTell);
   meeting.init_method = config.text(Setting::init_method);
   meeting.name = config.text(Setting::name);
   meeting.store = options.store;
@@ -332,7 +338,7 @@ Meeting meet(const InitOptions& options, const Identity& identity, const Config&
   };
   meeting.before_tcp = security_at;
   meeting.address = address_choice(config);
-  meeting.ports = port_range(config);
+  if (lack == nullptr) meeting.ports = port_range(config);
   meeting.served_over_tcp = [&](const std::string& place) {
     set_log_rank(0);
     tell_protection(place, security_at(place).level, config);
@@ -453,18 +459,38 @@ ProcessGroup make_world(const Identity& identity, const Config& config, const Me
                            });
 }
 
+/// Without what only says that it is of init.
+std::string_view text_of(const Error& failure) {
+  std::string_view text = failure.what();
+  for (const std::string_view begin : {"init: ", "init (", "init_process_group: "})
+    if (text.starts_with(begin)) text.remove_prefix(text.find(": ") + 2);
+  return text;
+}
+
+/// What this rank lacks is told to the others, who would wait for it: they may be on other hosts.
+[[noreturn]] void give_up(const InitOptions& options, const Identity& identity,
+                          const Config& config, const Error& lack) {
+  if (identity.world_size > 1) {
+    try {
+      Protection protection(config);
+      meet(options, identity, config, protection, &lack);
+    } catch (const Error& error) {  // or nobody has come to be told
+      if (!identity.is_rank_auto) set_log_rank(identity.rank);
+      log(LogLevel::debug, fmt::format("on the way to tell the others: {}", error.what()));
+    }
+  }
+  throw lack;
+}
+
 /// As every message it begins with the operation of who reads it, and its line.
 Error of_init(const Error& failure, int rank, const Where& where) {
   ErrorContext context = failure.context();
   context.op = "init_process_group";
   context.call_site = name_of(where);
   if (context.rank < 0) context.rank = rank;
-  std::string_view text = failure.what();
-  for (const std::string_view begin : {"init: ", "init (", "init_process_group: "})
-    if (text.starts_with(begin)) text.remove_prefix(text.find(": ") + 2);
   const std::string who = context.rank < 0 ? "" : fmt::format(" (rank {})", context.rank);
   const std::string site = context.call_site.empty() ? "" : " at " + context.call_site;
-  const std::string told = fmt::format("{}{}{}: {}", context.op, who, site, text);
+  const std::string told = fmt::format("{}{}{}: {}", context.op, who, site, text_of(failure));
   return Error(failure.code(), told, std::move(context));
 }
 
@@ -507,12 +533,18 @@ ProcessGroup init(const InitOptions& options, const Where& where, int* rank) {
   Identity identity = find_identity(options, settings, config, environment);
   if (!identity.is_rank_auto) *rank = identity.rank;
   SeenDevices devices = see_devices(config, environment);
-  const Backends backends = find_backends(config, identity, devices.count > 0);
+  Backends backends;
+  try {
+    port_range(config);
+    backends = find_backends(config, identity, devices.count > 0);
+  } catch (const Error& lack) {
+    give_up(options, identity, config, {lack.code(), std::string(text_of(lack)), lack.context()});
+  }
   if (!identity.is_rank_auto) set_log_rank(identity.rank);
   if (settings.contains("log")) set_log_level(config.log_level());  // of the process
   log_beginning(identity, environment);
   Protection protection(config);
-  const Meeting meeting = meet(options, identity, config, protection);
+  const Meeting meeting = meet(options, identity, config, protection, nullptr);
   identity.rank = *rank = meeting.rank;
   show_agent(meeting, identity);
   devices.has_nccl = backends.automatic != nullptr;

@@ -167,8 +167,13 @@ PortRange PortRange::parse(std::string_view what, std::string_view text) {
   const std::size_t split = std::min(text.find_first_of("-:"), text.size());
   const auto first = number_of(text.substr(0, split));
   const auto last = split == text.size() ? first : number_of(text.substr(split + 1));
-  if (!first || !last || *first < 1 || *last > 65535 || *first > *last)
+  if (!first || !last || *first < 1 || *first > 65535 || *last < 1 || *last > 65535)
     reject(what, text, "two ports from 1 to 65535 like 30000-30100, or one");
+  if (*first > *last) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: the first port of \"{}\" is larger than the last: give {}-{}",
+                            what, text, *last, *first));
+  }
   return {*first, *last};
 }
 

@@ -308,6 +308,20 @@ std::optional<Error> Company::find_death() try {
   return find_end_of_store(error);
 }
 
+/// As many as any of them says that they are.
+bool Company::are_all_here() try {
+  read_roster(aside());
+  std::set<int> ranks = {options_.rank};
+  int world_size = options_.world_size;
+  for (const Known& known : known_) {
+    ranks.insert(known.rank);
+    world_size = std::max(world_size, known.claim.world_size);
+  }
+  return static_cast<int>(ranks.size()) >= world_size;
+} catch (const Error&) {  // nobody can ask there any more
+  return true;
+}
+
 void Company::look() {
   const Clock::time_point now = Clock::now();
   if (now < next_look_) return;
@@ -357,7 +371,10 @@ Error Company::blame(const Error& error) {
                            own_name(), own.what()),
                {.culprits = std::move(culprits)}));
   }
-  if (options_.linger) options_.linger();
+  // A death is told at once, and time that is over is over for those on their way, too.
+  const bool is_urgent =
+      error.code() == ErrorCode::kPeerLost || error.code() == ErrorCode::kTimeout;
+  if (options_.linger) options_.linger(!is_urgent && !are_all_here());
   return first.value_or(own);
 }
 

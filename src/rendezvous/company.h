@@ -52,8 +52,9 @@ struct CompanyOptions {
   std::function<void()> tend = {};
   /// Asks the launcher; may be empty.
   std::function<std::vector<Ended>()> ended = {};
-  /// Keeps the store alive for a moment, so that all can read why we go; may be empty.
-  std::function<void()> linger = {};
+  /// Keeps the store alive for a moment, so that all can read why we go: those who are here, or
+  /// those, too, who are on their way; may be empty.
+  std::function<void(bool are_more_to_come)> linger = {};
 };
 
 class Company {
@@ -117,6 +118,7 @@ class Company {
   std::optional<Error> find_death();
   std::optional<Error> find_end_of_store(const Error& error);
   bool holds_its_rank(const Known& known);
+  bool are_all_here();
   /// `by_connection`: how that is known where the rank itself is not seen.
   Error lost(int rank, const std::string& who, std::string_view by_connection = {}) const;
   Error changed() const;

@@ -49,6 +49,7 @@ Meeting meet_in_store(const Identity& identity, const MeetingOptions& options,
                                    .place = place,
                                    .name = options.name,
                                    .first_line_after = options.first_line_after,
+                                   .lack = options.lack,
                                    .company = std::move(company)};
   std::shared_ptr<Company> met = join_round(base, identity, round_options, deadline);
   return below_round(std::move(base), options, std::move(met), std::move(place));
@@ -145,7 +146,7 @@ CompanyOptions company_at(const Identity& identity, Served& served) {
   company.is_spread = !served.tcp.empty();
   if (served.server) {
     if (served.posted) company.tend = [&served] { served.posted->look(); };
-    company.linger = [&served] { served.linger(); };
+    company.linger = [&served](bool are_more_to_come) { served.linger(are_more_to_come); };
     return company;
   }
   company.server_pid = served.peer.pid;
@@ -202,6 +203,7 @@ Meeting meet_at_rank_0(const Identity& identity, const MeetingOptions& options,
                              .first_line_after = options.first_line_after,
                              .mark = place.mark,
                              .advice = place.advice,
+                             .lack = options.lack,
                              .company = {}};
   for (;;) {
     auto served =

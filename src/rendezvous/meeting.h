@@ -41,6 +41,8 @@ struct MeetingOptions {
   net::PortRange ports = {};
   /// Called with the place once this rank serves it over TCP; may be empty.
   std::function<void(const std::string& place)> served_over_tcp = {};
+  /// Why this rank cannot join: it comes to tell the others, and is thrown this. May be null.
+  const Error* lack = nullptr;
 };
 
 struct Meeting {

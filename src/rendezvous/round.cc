@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <vector>
 
 #include "base/log.h"
@@ -80,6 +81,9 @@ class Round {
 Round::Entry Round::enter() {
   const std::string own_key = rank_key(identity_.rank);
   company_.enlist(deadline_);
+  // Who serves the store is rank 0, and about to say so: another one must not be before it.
+  const bool is_second_rank_0 = identity_.rank == 0 && !options_.company.server.empty();
+  if (is_second_rank_0) store_.get(own_key, timeout_of(deadline_));
   std::string expected;  // what we want to replace: nothing, or the claim of a dead process
   for (;;) {
     const std::string now = store_.compare_set(own_key, expected, own_text_, timeout_of(deadline_));
@@ -93,6 +97,7 @@ Round::Entry Round::enter() {
     expected = now;
   }
   company_.has_claimed();
+  if (options_.lack != nullptr) throw *options_.lack;
   compare_sizes();
   judge();
   return Entry::in;
@@ -143,16 +148,16 @@ void Round::compare_sizes() {
   const std::string mine =
       fmt::format("{} rank {} ({})", identity_.world_size, identity_.rank, company_.own_name());
   const std::string first = store_.compare_set(key("size"), "", mine, timeout_of(deadline_));
-  int size_there = 0;
-  std::from_chars(first.data(), first.data() + first.size(), size_there);
+  int size_there = 0, rank_there = -1;
+  std::sscanf(first.c_str(), "%d rank %d", &size_there, &rank_there);
   if (size_there == identity_.world_size) return;
-  const std::size_t space = first.find(' ');
   const Error error(
       ErrorCode::kInvalidArgument,
       fmt::format("ranks disagree about the size of the world: {} says {}, rank {} ({}) says {} "
-                  "(at {})",
-                  space == std::string::npos ? "?" : first.substr(space + 1), size_there,
-                  identity_.rank, company_.own_name(), identity_.world_size, options_.place));
+                  "(at {}). Give all ranks the same WORLD_SIZE",
+                  first.substr(first.find(' ') + 1), size_there, identity_.rank,
+                  company_.own_name(), identity_.world_size, options_.place),
+      {.culprits = {std::min(rank_there, identity_.rank), std::max(rank_there, identity_.rank)}});
   throw company_.fail(error);
 }
 

@@ -24,6 +24,7 @@ struct RoundOptions {
   std::chrono::nanoseconds first_line_after = std::chrono::seconds(10);
   std::string mark = "MASTER_PORT";  ///< what tells jobs apart there
   std::string advice = {};           ///< what to look at when ranks do not come; may be empty
+  const Error* lack = nullptr;       ///< why this rank tells the others that it cannot join
   CompanyOptions company = {};
 };
 

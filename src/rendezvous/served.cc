@@ -43,13 +43,8 @@ net::Fd listen_by_file(const Place& place) {
   return net::listen_in_range(place.tcp.front(), {});
 }
 
-net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
-  if (!place.file.empty()) return listen_by_file(place);
-  const auto look_at_own = [&](const net::TcpAddress& address) {
-    return store::look_at_own(address, place.security, deadline);
-  };
-  net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline, look_at_own);
-  if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
+[[noreturn]] void refuse_place(const Identity& identity, const Place& place,
+                               const net::ListenResult& result) {
   std::string remedy = "rank 0 must run where it points";
   if (result.own == net::Holding::for_good) {
     remedy = fmt::format(
@@ -65,6 +60,16 @@ net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadli
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("{}: {}: {}: {}", init_of(identity), place.given,
                           net::describe_failure(result), remedy));
+}
+
+net::Fd listen_at(const Identity& identity, const Place& place, Deadline& deadline) {
+  if (!place.file.empty()) return listen_by_file(place);
+  const auto look_at_own = [&](const net::TcpAddress& address) {
+    return store::look_at_own(address, place.security, deadline);
+  };
+  net::ListenResult result = net::listen_at_one_of(place.tcp, kBusyTime, deadline, look_at_own);
+  if (result.status == net::ListenResult::Status::listening) return std::move(result.socket);
+  refuse_place(identity, place, result);
 }
 
 /// Some ranks of a job have numbers, and others are to be given theirs: two would have the same.
@@ -148,9 +153,32 @@ std::optional<Served> come(const Place& place, const store::Hello& hello, Deadli
   return std::nullopt;
 }
 
+/// Rank 0 cannot serve at an address of another host.
+bool is_elsewhere(const Identity& identity, const Place& place) {
+  return identity.rank == 0 && !identity.is_rank_auto && !place.tcp.empty() && !place.may_be_here;
+}
+
+/// Another process may have this number, and be where the address points: then both are named, to
+/// the others as well, which wait for the rank that this one should have been.
+std::optional<Served> come_as_second(const Identity& identity, const Place& place,
+                                     const store::Hello& hello, Deadline& deadline) {
+  const Clock::time_point now = Clock::now();
+  Deadline patience =
+      Deadline::at(now + std::min<std::chrono::nanoseconds>(deadline.left(now), kBusyTime));
+  try {
+    do {
+      std::string why;
+      if (auto served = come(place, hello, patience, &why)) return served;
+    } while (net::pause(milliseconds(20), patience) == net::PollResult::ready);
+  } catch (const Error&) {  // what answers there is no store of this job
+  }
+  refuse_place(identity, place, {.address = place.tcp.front()});
+}
+
 /// Serves at a place that all ranks know, or comes there.
 std::optional<Served> try_place(const Identity& identity, const Place& place,
                                 const store::Hello& hello, Deadline& deadline, std::string* why) {
+  if (is_elsewhere(identity, place)) return come_as_second(identity, place, hello, deadline);
   // Of ranks without a number whoever is first on the host of the address serves.
   if (identity.is_rank_auto ? place.may_be_here : identity.rank == 0) {
     if (std::optional<Served> served = serve(identity, place, hello, deadline)) return served;
@@ -261,9 +289,9 @@ class ByNotice {
 
 }  // namespace
 
-void Served::linger() const {
-  Deadline patience = Deadline::after(std::chrono::seconds(1));
-  while (server->client_count() > 1 &&
+void Served::linger(bool are_more_to_come) const {
+  Deadline patience = Deadline::after(std::chrono::seconds(are_more_to_come ? 2 : 1));
+  while ((are_more_to_come || server->client_count() > 1) &&
          net::pause(milliseconds(1), patience) == net::PollResult::ready) {
   }
 }

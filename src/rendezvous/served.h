@@ -32,8 +32,9 @@ struct Served {
   /// Whoever comes from now on finds another world, and whoever has come over TCP and holds none of
   /// these claims, keys with their values, is turned out.
   void close_doors(std::map<std::string, std::string> claims);
-  /// Returns once the others have gone, or have had a second to read why we go.
-  void linger() const;
+  /// Returns once the others have gone, or have had a second to read why we go. Two in any case
+  /// if more are to come.
+  void linger(bool are_more_to_come) const;
 };
 
 /// To the server that has served `*cut`, a connection to it over TCP that has ended and is closed

@@ -93,10 +93,15 @@ TEST(Ports, ARangeIsReadAndKept) {
   EXPECT_EQ(range.last, 30100);
   EXPECT_EQ(PortRange::parse("port_range", "7:9").last, 9);
   EXPECT_EQ(PortRange::parse("port_range", "7").last, 7);
-  for (const char* text : {"0-5", "5-4", "1-65536", "-", "5-", "a", "5-6-7", "-5"}) {
+  for (const char* text : {"0-5", "1-65536", "70000-5", "-", "5-", "a", "5-6-7", "-5"}) {
     const Error error = thrown_by([&] { PortRange::parse("port_range", text); });
     expect_text(error, "port_range: cannot read \"" + std::string(text) + "\"");
   }
+  const Error backwards = thrown_by([] { PortRange::parse("port_range", "30010-30000"); });
+  EXPECT_EQ(backwards.code(), ErrorCode::kInvalidArgument);
+  expect_text(backwards,
+              "port_range: the first port of \"30010-30000\" is larger than the last: give "
+              "30000-30010");
 }
 
 TEST(Ports, ThoseThatAreTakenArePassedAndNoneIsAnError) {

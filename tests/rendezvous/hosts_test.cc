@@ -217,14 +217,15 @@ TEST_F(Hosts, AStoreOfTheProgramAtThePortIsSaidToAllAtOnce) {
   });
   const auto look = make_tcp_store({.host = host_, .port = port_, .timeout = 20s});
   look->get("told", 20s);
+  const std::string who = net::describe_process(zero.pid());  // while it lives
   Child one = start(1, 2, as_by_default);
-  expect_has(one.result(20s),
-             "kInvalidArgument: rank 1 does not meet the others at " + at(host_, port_).text() +
-                 ": " + net::describe_process(zero.pid()) + " serves a store of the program there");
+  expect_has(one.result(20s), "kInvalidArgument: rank 1 does not meet the others at " +
+                                  at(host_, port_).text() + ": " + who +
+                                  " serves a store of the program there");
   look->set("one has heard it", "");
   expect_has(zero.result(20s),
              "init (rank 0): MASTER_ADDR=" + host_ + ": port " + std::to_string(port_) + " of " +
-                 host_ + " is taken by this process itself, " + net::describe_process(zero.pid()) +
+                 host_ + " is taken by this process itself, " + who +
                  ": it serves a store there (make_tcp_store). Give that store to all ranks "
                  "(InitOptions::store), or another MASTER_PORT");
 }
@@ -1011,6 +1012,35 @@ TEST_F(InNamespaces, ARankThatGivesUpTellsTheOthers) {
   }
 }
 
+TEST_F(InNamespaces, WhereRank0SaysAnotherSizeThoseOnTheirWayAreToldToo) {
+  Child zero = start(0, 2, 0, Namespaces::address(0));
+  Child one = start(1, 3, 1, Namespaces::address(0));
+  const std::string told = one.result();
+  Child two = start(2, 3, 2, Namespaces::address(0));
+  for (const std::string& text : {told, two.result(), zero.result()}) {
+    expect_has(text, "ranks disagree about the size of the world: rank ");
+    expect_has(text, "on host-0) says 2");
+    expect_has(text, "on host-1) says 3");
+    expect_has(text, "). Give all ranks the same WORLD_SIZE (culprits: 0, 1)");
+  }
+}
+
+TEST_F(InNamespaces, ASecondRank0OnAnotherHostIsSaidToBeThat) {
+  Child zero = start(0, 3, 0, Namespaces::address(0), 8s);
+  Child one = start(1, 3, 1, Namespaces::address(0), 8s);
+  await_claims({0, 1});
+  Child second = start(0, 3, 2, Namespaces::address(0));
+  const std::string refused = second.result();
+  expect_has(refused, "kInvalidArgument: rank 0 is already present at MASTER_ADDR=10.77.0.1");
+  expect_has(refused, ") on host-0 is meeting there");
+  for (Child* child : {&zero, &one}) {
+    const std::string text = child->result();
+    expect_has(text, "1 of 3 ranks missing: 2 (at ");
+    expect_has(text, "; a process was turned away: pid ");
+    expect_has(text, ") on host-2 calls itself rank 0, as pid ");
+  }
+}
+
 TEST_F(InNamespaces, NumbersAreGivenToAllHosts) {
   std::vector<Child> ranks;
   for (const int host : {1, 2, 0, 0}) {
@@ -1143,6 +1173,24 @@ TEST_F(WholeRanks, InterfaceAndPortsAreAsTheyWereChosen) {
     expect_has(text,
                "socket_ifname=wlan leaves no interface: this host has lo (127.0.0.1), eth0 (");
     expect_has(other.result(), "could not join the world: socket_ifname=wlan leaves no interface");
+  }
+}
+
+TEST_F(WholeRanks, WhatARankLacksBeforeItMeetsIsToldToTheOthers) {
+  const std::vector<std::pair<Settings, std::string>> lacks = {
+      {{{"backend", "glooo"}}, "there is no backend \"glooo\""},
+      {{{"port_range", "31003-31000"}}, "port_range: the first port of \"31003-31000\" is larger"}};
+  for (const auto& [settings, why] : lacks) {
+    for (int rank = 0; rank < 2; ++rank) {
+      Child other = start_whole(1 - rank, {}, 60s);
+      Child refused = start_whole(rank, settings, 60s);
+      const std::string text = refused.result();
+      expect_has(text, "kInvalidArgument: init_process_group (rank " + std::to_string(rank) + ")");
+      expect_has(text, ": " + why);
+      const std::string told = other.result();
+      expect_has(told, ") on host-" + std::to_string(rank) + ") could not join the world: " + why);
+      expect_has(told, "(culprits: " + std::to_string(rank) + ")");
+    }
   }
 }
 
