@@ -24,6 +24,7 @@
 #include "control/memory/hand_over.h"
 #include "net/interfaces.h"
 #include "net/process_info.h"
+#include "net/shake_hands.h"
 #include "net/system_error.h"
 #include "net/tcp.h"
 #include "store/watch.h"
@@ -164,15 +165,13 @@ class PlateCheck {
     });
   }
   /// Whether a secret is the own one is all that a plate shows.
-  void check_secrets(const std::vector<DoorPlate>& plates) const {
+  void check_secrets(const std::vector<DoorPlate>& plates, const std::string& secret_file) const {
     std::vector<std::string> secrets;
     for (const DoorPlate& each : plates)
       secrets.emplace_back(each.proves_secret ? "the own one" : "another");
     check(secrets, ErrorCode::kUnauthenticated, [&](int one, int other) {
-      return fmt::format(
-          "{} and {} do not have the same secret: give all ranks of a job copies of "
-          "one file in TUTTI_SECRET_FILE",
-          person(one), person(other));
+      return fmt::format("{} and {} do not have the same secret: {}", person(one), person(other),
+                         net::advice_on_secrets(person(own_), secret_file));
     });
   }
   /// A loopback address is of one network name space alone.
@@ -224,7 +223,7 @@ std::vector<DoorPlate> read_plates(const HostOptions& options, const Roster& ros
   }
   const PlateCheck check(options, roster);
   check.check_levels(plates);
-  check.check_secrets(plates);
+  check.check_secrets(plates, security.secret_file);
   check.check_addresses(plates, introductions);
   return plates;
 }

@@ -26,16 +26,18 @@ ModelDescription split(std::string_view text) {
   return lines;
 }
 
-/// What `description` has at `line` and `other` has nowhere or at another line.
+/// What `description` has at `line` and `other` has nowhere or at another line; where it has
+/// nothing, what that is that `other` has: "no such parameter".
 std::string quote(const ModelDescription& description, std::size_t line,
                   const ModelDescription& other) {
   const auto has = [](const ModelDescription& lines, const std::string& text) {
     return std::find(lines.begin(), lines.end(), text) != lines.end();
   };
-  if (line >= description.size()) return "nothing";
+  const auto nothing = [&] { return "no such " + other[line].substr(0, other[line].find(' ')); };
+  if (line >= description.size()) return nothing();
   // A line that both have stands elsewhere in `other` because that has one more here.
   const bool is_pushed_on = line < other.size() && has(other, description[line]);
-  if (is_pushed_on && !has(description, other[line])) return "nothing";
+  if (is_pushed_on && !has(description, other[line])) return nothing();
   return fmt::format("'{}'", description[line]);
 }
 

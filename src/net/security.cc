@@ -114,6 +114,7 @@ Security security_of(std::string_view level, const std::string& secret_file,
                     what, level, kMakeOne));
   }
   security.secret = read_secret(secret_file);
+  security.secret_file = shown(secret_file);
   return security;
 }
 

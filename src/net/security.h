@@ -22,7 +22,8 @@ std::optional<Level> level_of(std::string_view name) noexcept;
 
 struct Security {
   Level level = Level::none;
-  Key secret = {};  ///< from auth on; else zeros
+  Key secret = {};               ///< from auth on; else zeros
+  std::string secret_file = {};  ///< where it was read, for people; may be empty
 
   bool has_frame_tags() const noexcept { return level == Level::integrity; }
 };

@@ -49,8 +49,14 @@ bool shake_hands(Handshake& handshake, int socket, Deadline& deadline) {
   }
 }
 
+std::string advice_on_secrets(const std::string& whose, const std::string& secret_file) {
+  const std::string from =
+      secret_file.empty() ? "" : fmt::format(" (that of {} is {})", whose, secret_file);
+  return fmt::format("give all ranks of a job copies of one file in TUTTI_SECRET_FILE{}", from);
+}
+
 Error failure_of(const Handshake& handshake, Level level, const std::string& us,
-                 const std::string& them) {
+                 const std::string& them, const std::string& secret_file) {
   using Outcome = Handshake::Outcome;
   switch (handshake.outcome()) {
     case Outcome::going_on:
@@ -80,9 +86,8 @@ Error failure_of(const Handshake& handshake, Level level, const std::string& us,
                                  us, them));
       }
       return Error(ErrorCode::kUnauthenticated,
-                   fmt::format("{} and {} do not have the same secret: give all ranks of a job "
-                               "copies of one file in TUTTI_SECRET_FILE",
-                               us, them));
+                   fmt::format("{} and {} do not have the same secret: {}", us, them,
+                               advice_on_secrets(us, secret_file)));
   }
   return Error(ErrorCode::kInternal, fmt::format("{}: a handshake that has not failed", them));
 }

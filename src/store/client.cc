@@ -391,7 +391,8 @@ std::optional<Proved> prove_at(const net::TcpAddress& address, const Hello& hell
       {.purpose = net::Purpose::store, .from = hello.rank}, security.level, key_of_store(security));
   if (!net::shake_hands(handshake, proved.socket.get(), proving)) return std::nullopt;
   if (handshake.outcome() != net::Handshake::Outcome::proved) {
-    throw net::failure_of(handshake, security.level, own_name(hello), "the " + proved.place);
+    throw net::failure_of(handshake, security.level, own_name(hello), "the " + proved.place,
+                          security.secret_file);
   }
   if (security.has_frame_tags()) proved.stream.protect(handshake.frame_keys());
   return proved;

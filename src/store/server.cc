@@ -351,7 +351,8 @@ void Server::Loop::tell_of(const Connection& connection) noexcept try {
   const int rank = handshake.claim().from;
   const std::string who = describe(connection.peer) +
                           (rank >= 0 ? ", as it says rank " + std::to_string(rank) + "," : "");
-  const Error why = net::failure_of(handshake, options_.security.level, "the store", who);
+  const Error why = net::failure_of(handshake, options_.security.level, "the store", who,
+                                    options_.security.secret_file);
   if (rank >= 0) hall_.put(turned_away_key(rank), why.what());
   log(LogLevel::warn,
       "the store of this rank has turned a client away: " + std::string(why.what()) +

@@ -85,14 +85,17 @@ std::vector<Outcome> when_the_last_differs(const Settings& of_all, const Setting
 TEST(HostsSecurity, ARankWithAnotherSecretIsNamedByAllAtOnce) {
   const SecretFile secret("a secret that nobody guesses"), another("one that differs from that");
   const auto begin = std::chrono::steady_clock::now();
-  for (const Outcome& outcome :
-       when_the_last_differs({{"security", "auth"}, {"secret_file", secret.path()}},
-                             {{"security", "auth"}, {"secret_file", another.path()}})) {
+  const auto outcomes =
+      when_the_last_differs({{"security", "auth"}, {"secret_file", secret.path()}},
+                            {{"security", "auth"}, {"secret_file", another.path()}});
+  for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome.error) << outcome.result;
     EXPECT_EQ(outcome.error->code(), ErrorCode::kUnauthenticated) << outcome.failure;
     expect_text(*outcome.error, "do not have the same secret");
     expect_text(*outcome.error, "rank 2 on ");
-    expect_text(*outcome.error, "TUTTI_SECRET_FILE");
+    expect_text(*outcome.error, "TUTTI_SECRET_FILE (that of rank ");
+    const bool is_last = &outcome == &outcomes.back();
+    expect_text(*outcome.error, " is " + (is_last ? another : secret).path() + ")");
     EXPECT_EQ(outcome.failure.find("nobody guesses"), std::string::npos);
     EXPECT_EQ(outcome.error->context().culprits, std::vector<int>{2}) << outcome.failure;
   }

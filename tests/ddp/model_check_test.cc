@@ -24,19 +24,19 @@ TEST(ModelCheck, AMissingTensorIsNamed) {
   const ModelDescription model = {"parameter a [2] f32", "parameter b [3] f32"};
   const ModelDescription shorter = {"parameter a [2] f32"};
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, shorter}).text,
-            "rank 0 has 'parameter b [3] f32', rank 1 has nothing");
+            "rank 0 has 'parameter b [3] f32', rank 1 has no such parameter");
   // One more in the middle is what is shown, not the line that stands there on the other.
   const ModelDescription longer = {"parameter a [2] f32", "parameter more [1] f32",
                                    "parameter b [3] f32"};
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, longer}).text,
-            "rank 0 has nothing, rank 1 has 'parameter more [1] f32'");
+            "rank 0 has no such parameter, rank 1 has 'parameter more [1] f32'");
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{longer, model}).text,
-            "rank 0 has 'parameter more [1] f32', rank 1 has nothing");
+            "rank 0 has 'parameter more [1] f32', rank 1 has no such parameter");
   const ModelDescription turned = {"parameter b [3] f32", "parameter a [2] f32"};
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, turned}).text,
             "rank 0 has 'parameter a [2] f32', rank 1 has 'parameter b [3] f32'");
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{shorter, model}).text,
-            "rank 0 has nothing, rank 1 has 'parameter b [3] f32'");
+            "rank 0 has no such parameter, rank 1 has 'parameter b [3] f32'");
   EXPECT_EQ(first_difference(std::vector<ModelDescription>{model, model}).rank, -1);
 }
 

@@ -1115,6 +1115,7 @@ TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesI
   const std::string text = wrong.result();
   expect_has(text, "kUnauthenticated: ");
   expect_has(text, "rank 1 on host-1 and the store at 10.77.0.1:29500 do not have the same secret");
+  expect_has(text, "TUTTI_SECRET_FILE (that of rank 1 on host-1 is " + another.path() + ")");
   Child low = start_whole(1, {{"security", "none"}});
   expect_has(low.result(),
              "rank 1 on host-1 has security=none, the store at 10.77.0.1:29500 has "
@@ -1124,6 +1125,7 @@ TEST_F(WholeRanks, ARankWithAnotherSecretOrLevelIsTurnedAwayAndTheRightOneComesI
   expect_has(told, "sum 3.0");
   expect_has(told, "the store of this rank has turned a client away: the store and a process at ");
   expect_has(told, ", as it says rank 1, do not have the same secret");
+  expect_has(told, "TUTTI_SECRET_FILE (that of the store is " + secret.path() + ")");
   expect_has(told, "has security=none");
   EXPECT_EQ(one.result(), "sum 3.000000\n");
 }
