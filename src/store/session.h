@@ -25,7 +25,7 @@
 namespace tutti::store {
 
 inline constexpr std::uint32_t kGreetingMagic = 0x53545554;  // "TUTS"
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 inline constexpr std::size_t kMaxGreetingBytes = 64;
 inline constexpr std::size_t kMaxWaits = 1024;  ///< of one guest
 /// Guests who do not take their answers are not listened to beyond this.
