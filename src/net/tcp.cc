@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -389,7 +390,7 @@ bool HostWatch::is_silent(int socket, Clock::time_point now) noexcept {
   return is_under_way && now - since_ >= kSilence && has_fallen_silent(socket);
 }
 
-bool has_fallen_silent(int socket) noexcept { return since_acknowledged(socket) >= kSilence; }
+bool has_fallen_silent(int socket) noexcept { return since_heard(socket) >= kSilence; }
 
 Fd connect_tcp(const TcpAddress& address, Deadline& deadline, const Interrupt& interrupt) {
   for (;;) {
@@ -438,7 +439,7 @@ void end_if_silent(int socket, std::chrono::milliseconds silence) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
 }
 
-std::chrono::milliseconds since_acknowledged(int socket) noexcept {
+std::chrono::milliseconds since_heard(int socket) noexcept {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return {};
@@ -454,9 +455,10 @@ bool is_connecting(int socket) noexcept {
          info.tcpi_state == TCP_SYN_SENT;
 }
 
-bool has_unacknowledged(int socket) noexcept {
+std::size_t unacknowledged_bytes(int socket) noexcept {
   int byte_count = 0;
-  return ::ioctl(socket, SIOCOUTQ, &byte_count) != 0 || byte_count > 0;
+  if (::ioctl(socket, SIOCOUTQ, &byte_count) != 0) return std::numeric_limits<std::size_t>::max();
+  return static_cast<std::size_t>(byte_count);
 }
 
 void reset_at_close(int socket) noexcept {

@@ -119,14 +119,16 @@ int end_connect(int socket) noexcept;
 /// though something was sent, or nothing was and it answers no probes. A process that reads nothing
 /// does not matter.
 void end_if_silent(int socket, std::chrono::milliseconds silence);
-/// How long ago the kernel of the other end last acknowledged something, whether or not it was
-/// asked; rather too short, by a tick of the kernel's clock. 0: unknown.
-std::chrono::milliseconds since_acknowledged(int socket) noexcept;
+/// How long ago something last came from the kernel of the other end. Each packet acknowledges, but
+/// perhaps nothing new: where this host is heard no more, that one repeats what it has said. Rather
+/// too short, by a tick of the kernel's clock. 0: unknown.
+std::chrono::milliseconds since_heard(int socket) noexcept;
 /// Whether a connection that was begun has not been answered yet.
 bool is_connecting(int socket) noexcept;
 
-/// Whether the other end has yet to acknowledge something that was sent.
-bool has_unacknowledged(int socket) noexcept;
+/// How much of what was sent the other end has yet to acknowledge, the end of the stream as well.
+std::size_t unacknowledged_bytes(int socket) noexcept;
+inline bool has_unacknowledged(int socket) noexcept { return unacknowledged_bytes(socket) > 0; }
 /// Whoever closes it then drops what has not gone out, and the other end reads ECONNRESET.
 void reset_at_close(int socket) noexcept;
 

@@ -148,6 +148,27 @@ TEST(Connection, WhoseFrameFindsNoMemoryEndsForBothEnds) {
   EXPECT_GT(until, 1u) << "none was refused";
 }
 
+// What a stopped process does not read its kernel has, until it takes no more.
+TEST(Connection, CountsWhatTheOtherKernelHas) {
+  const net::Fd door = listener();
+  net::Events events;
+  const auto nothing = [](auto&&...) {};
+  Connection far(events, connected_to(door), 1 << 20, nothing, nothing);
+  const net::Fd near = accepted(door);
+  const net::Frame frame{.type = 1, .id = 0, .body = std::string(1000, 'x')};
+  const auto has_all = [&] { return far.acknowledged_bytes() == far.sent_bytes(); };
+  far.send(frame);
+  const std::uint64_t one = far.sent_bytes();
+  EXPECT_GT(one, 1000u);
+  run_until(events, has_all);
+  EXPECT_TRUE(has_all());
+  for (int i = 0; i < 100'000 && far.sent_bytes() - far.acknowledged_bytes() < (1 << 20); ++i)
+    far.send(frame);
+  const std::uint64_t before = far.acknowledged_bytes();
+  EXPECT_GE(before, one);
+  EXPECT_FALSE(has_all()) << "nobody reads";
+}
+
 /// Whether all went well where memory was refused at the `until`th time.
 bool has_called(std::size_t until) {
   net::Fd door_listener = listener();

@@ -2,10 +2,11 @@
 """Soak `links`: links between hosts are cut and come back, ranks are stopped and come late.
 
 Cuts of three hosts, of which two ways are drawn by lot: `host`: one host from both others; `pair`: two hosts from each other;
-`way`: what one host sends to another; and of two hosts: `two`. Shown in each: every rank is told within 3 s of the cut (P2; from when
-all of it is cut: on a busy machine the commands that cut take a while, which the evidence says), and
-names exactly whom it must. `host` and `two`: each side the ranks that it cannot reach. `pair` and `way`: one of the two hosts, the
-same on all ranks. When the link is back nobody is let in again: the world keeps its cause, and no group of all ranks can be made.
+`way`: what one host sends to another; and of two hosts: `two`; `two_one_way`: what one sends to the other, each of them in
+every second round. Shown in each: every rank is told within 3 s of the cut (P2; from when all of it is cut: on a busy machine the
+commands that cut take a while, which the evidence says), and names exactly whom it must. `host` and those of two hosts: each side the
+ranks that it cannot reach. `pair` and `way`: one of the two hosts, the same on all ranks. When the link is back nobody is let in again:
+the world keeps its cause, and no group of all ranks can be made.
 
 `stop`: a rank, or all of a host, is stopped for 5 s; all results have the bits of an undisturbed run. `late`: a rank comes 60 s
 late to an all_reduce: nobody is lost, and those who wait name it.
@@ -19,7 +20,7 @@ import time
 import over_hosts
 from over_hosts import Figures
 
-CUTS = {"host": 3, "pair": 3, "way": 3, "two": 2}  # hosts
+CUTS = {"host": 3, "pair": 3, "way": 3, "two": 2, "two_one_way": 2}  # hosts
 PROMISE_MS = 3000
 
 
@@ -30,13 +31,14 @@ def ranks_of(host, each):
 class Cut:
     """What is cut, and whom each rank may name."""
 
-    def __init__(self, kind, dice, each):
+    def __init__(self, kind, number, dice, each):
         count = CUTS[kind]
-        one, other = dice.sample(range(count), 2)
-        what = {"host": f"{one}", "pair": f"{one}-{other}", "way": f"{one}>{other}", "two": f"{one}"}[kind]
+        one, other = (number % 2, 1 - number % 2) if kind == "two_one_way" else dice.sample(range(count), 2)
+        way = f"{one}>{other}"
+        what = {"host": f"{one}", "pair": f"{one}-{other}", "way": way, "two": f"{one}", "two_one_way": way}[kind]
         self.what, self.ways = what, over_hosts.hosts.ways_of(what, count)
         everybody = set(range(count * each))
-        if kind in ("host", "two"):
+        if kind in ("host", "two", "two_one_way"):
             apart = ranks_of(one, each)
             self.allowed = {rank: [everybody - apart if rank in apart else apart] for rank in everybody}
             self.is_one_set = False
@@ -53,9 +55,9 @@ class Cut:
         return found
 
 
-def run_cut(kind, network, dice, options):
+def run_cut(kind, number, network, dice, options):
     """(times until told in ms, how long it took to cut, what was wrong, what was printed)."""
-    cut, wrong, told = Cut(kind, dice, options.ranks), [], []
+    cut, wrong, told = Cut(kind, number, dice, options.ranks), [], []
     job = over_hosts.Job(network, CUTS[kind], options.ranks, [options.build / "tests/soak/links_rank", "work"])
     everybody = range(job.size)
     try:
@@ -167,14 +169,14 @@ def soak_cuts(kinds, dice, options, report):
         before = report.wrong
         with over_hosts.Hosts(CUTS[kind]) as network:
             for number in range(options.rounds):
-                told, cut_ms, wrong, text = run_cut(kind, network, dice, options)
+                told, cut_ms, wrong, text = run_cut(kind, number, network, dice, options)
                 figures.samples += told
                 took.samples.append(cut_ms)
                 report.round(kind, number, wrong, text)
         kept = figures.percentile(1) <= PROMISE_MS * options.scale
         in_time &= kept
         late = sum(sample > PROMISE_MS for sample in figures.samples)
-        print(f"{kind:<5} {options.rounds} cuts, told after {figures.summary()}; promise: max {PROMISE_MS * options.scale:g} ms: "
+        print(f"{kind:<11} {options.rounds} cuts, told after {figures.summary()}; promise: max {PROMISE_MS * options.scale:g} ms: "
               f"{'kept' if kept else 'BROKEN'} ({late} later than {PROMISE_MS} ms); {report.wrong - before} wrong", flush=True)
         report.fields[kind] = {"hosts": CUTS[kind], "cuts": options.rounds, **figures.report(), "later_than_3_s": late,
                                "cutting_took_ms_max": round(took.percentile(1), 1), "wrong": report.wrong - before}
@@ -195,12 +197,12 @@ def soak(options):
             count, wanted = count_steps(network, options)
             for number in range(options.rounds):
                 report.round("stop", number, *run_stop(network, count, wanted, dice, options))
-            print(f"stop  {options.rounds} stops of {options.stop:g} s in {count} all_reduces, {report.wrong - before} wrong")
+            print(f"{'stop':<11} {options.rounds} stops of {options.stop:g} s in {count} all_reduces, {report.wrong - before} wrong")
             report.fields["stop"] = {"stops": options.rounds, "seconds": options.stop, "all_reduces": count, "wrong": report.wrong - before}
         before = report.wrong
         if has_late:
             report.round("late", 0, *run_late(network, dice, options))
-            print(f"late  a rank comes {options.late} s late: {report.wrong - before} wrong")
+            print(f"{'late':<11} a rank comes {options.late} s late: {report.wrong - before} wrong")
             report.fields["late"] = {"seconds": options.late, "wrong": report.wrong - before}
     over_hosts.write_evidence(options, "links", {"rounds": options.rounds, **report.fields, "wrong_rounds": report.wrong})
     return 0 if in_time and not report.wrong else 1

@@ -76,6 +76,7 @@ void Connection::flush() {
       break;
     }
     sent_ += moved.bytes;
+    handed_ += moved.bytes;
   }
   out_.clear();
   sent_ = 0;

@@ -1,8 +1,10 @@
 // Frames both ways over one socket, moved by the thread of net::Events.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -43,10 +45,13 @@ class Connection {
   bool has_delivered() const noexcept {
     return is_finishing_ && is_out() && !net::has_unacknowledged(socket_.get());
   }
-  /// How long ago the kernel of the other end last acknowledged something.
-  std::chrono::milliseconds since_acknowledged() const noexcept {
-    return net::since_acknowledged(socket_.get());
+  /// All that was sent so far, and how much of it the kernel of the other end has.
+  std::uint64_t sent_bytes() const noexcept { return handed_ + out_.size() - sent_; }
+  std::uint64_t acknowledged_bytes() const noexcept {
+    return handed_ - std::min<std::uint64_t>(handed_, net::unacknowledged_bytes(socket_.get()));
   }
+  /// How long ago something last came from that kernel.
+  std::chrono::milliseconds since_heard() const noexcept { return net::since_heard(socket_.get()); }
   /// None of the calls is made any more.
   void give_up() noexcept { has_ended_ = true; }
 
@@ -65,8 +70,9 @@ class Connection {
   net::FrameDecoder decoder_;
   std::optional<net::FrameMac> mac_;  // of what is sent
   std::string out_;
-  std::size_t sent_ = 0;  // of those
-  int send_error_ = 0;    // nothing can be sent any more
+  std::size_t sent_ = 0;      // of those
+  std::uint64_t handed_ = 0;  // to our kernel, in all
+  int send_error_ = 0;        // nothing can be sent any more
   bool is_finishing_ = false, has_ended_ = false;
   const std::unique_ptr<net::Events::Watched> watched_;  // goes before the socket
 };

@@ -179,7 +179,9 @@ void RemoteHosts::probe(WorldRank rank) {
   try {
     far(rank).probe = begin_call({.role = Role::note, .from = rank_, .to = rank}, Hearing::kSilence,
                                  [this, rank](Call::Outcome outcome) {
-                                   events_.discard(std::move(far(rank).probe));
+                                   Far& other = far(rank);
+                                   if (outcome.is_heard) other.hearing.heard(other.probe->began());
+                                   events_.discard(std::move(other.probe));
                                    if (outcome.error_number != ECONNREFUSED) return;
                                    const std::lock_guard lock(mutex_);
                                    ended_.insert(rank);
@@ -381,15 +383,12 @@ void RemoteHosts::sweep(Clock::time_point now) {
   bool is_waiting = is_leaving_, has_told_all = is_leaving_;
   auto next = std::min(next_beat_, next_call);
   visit_far([&](WorldRank rank, Far& other) {
-    listen_for(other, now);
+    listen_for(other);
     for (auto note = other.notes.begin(); note != other.notes.end();) {
       const auto each = note++;
       if (now >= each->heard + kNoteSilence) drop_note(other, each);
     }
-    if (other.line && beats) {
-      other.line->send({.type = kBeat, .id = 0, .body = {}});
-      other.hearing.ask(now);
-    }
+    if (other.line && beats) beat(rank, now);
     if (other.call && other.call->is_connecting() &&
         now >= other.call->began() + patience_after(other.unanswered)) {
       other.call->give_up();
@@ -418,13 +417,35 @@ void RemoteHosts::sweep(Clock::time_point now) {
 /// A new relay goes by what came from the other one: it has asked for nothing yet.
 Clock::time_point RemoteHosts::last_heard(int host, Clock::time_point now) {
   const int relay = relay_of_[static_cast<std::size_t>(host)];
-  return relay < 0 ? now : now - far(WorldRank(relay)).from->since_acknowledged();
+  return relay < 0 ? now : now - far(WorldRank(relay)).from->since_heard();
 }
 
-/// The kernel of its host acknowledges, even where the rank is stopped.
-void RemoteHosts::listen_for(Far& other, Clock::time_point now) {
-  if (other.line) other.hearing.heard(now - other.line->since_acknowledged());
-  if (other.call && !other.call->is_connecting()) other.hearing.heard(other.call->began());
+/// A process that is stopped may have let the window of its line fill: its kernel then takes no
+/// more beats, but calls.
+void RemoteHosts::beat(WorldRank rank, Clock::time_point now) {
+  Far& other = far(rank);
+  other.line->send({.type = kBeat, .id = 0, .body = {}});
+  other.hearing.ask(now);
+  if (!other.beat) {
+    other.beat = {now, other.line->sent_bytes()};
+    return;
+  }
+  if (other.probe) {  // it asks no more once it was heard, or its packet was lost
+    other.probe->give_up();
+    events_.discard(std::move(other.probe));
+  }
+  probe(rank);
+}
+
+/// The kernel of its host acknowledges, even where the rank is stopped. What comes from there says
+/// nothing of it.
+void RemoteHosts::listen_for(Far& other) {
+  if (other.beat && other.line->acknowledged_bytes() >= other.beat->end) {
+    other.hearing.heard(other.beat->sent);
+    other.beat.reset();
+  }
+  for (const Call* const call : {other.call.get(), other.probe.get()})
+    if (call && !call->is_connecting()) other.hearing.heard(call->began());
 }
 
 std::unique_ptr<Call> RemoteHosts::begin_call(const Hello& hello, milliseconds silence,
@@ -493,11 +514,10 @@ void RemoteHosts::on_outcome(WorldRank rank, Call::Outcome outcome) {
 
 void RemoteHosts::on_line_end(WorldRank rank, int error_number) {
   Far& other = far(rank);
-  const auto now = Clock::now();
-  listen_for(other, now);
-  if (error_number == ECONNRESET) other.hearing.heard(now);  // that is an answer, too
+  listen_for(other);
   drop(std::move(other.line));
   other.line_id = 0;
+  other.beat.reset();
   if (error_number == ECONNREFUSED) mark_gone(other);
   if (error_number == ENOMEM) {
     next_sweep_ = {};  // which calls, but not at every turn
@@ -692,7 +712,7 @@ HostFacts RemoteHosts::facts_of_host(int host, Clock::time_point now) {
   for (const WorldRank rank : roster_.host(host).ranks) {
     Far& other = far(rank);
     // What was acknowledged while this thread did not run counts as well.
-    if (other.hearing.is_doubtful(now)) listen_for(other, now);
+    if (other.hearing.is_doubtful(now)) listen_for(other);
     // Only the relay asks; what is open from the time when this rank was it says nothing.
     const bool is_silent = is_relay_ && other.hearing.is_silent(now);
     is_heard = is_heard || (!other.is_gone && !is_silent);

@@ -101,6 +101,11 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     std::unique_ptr<Connection> connection;
     Clock::time_point heard = {};  ///< when it last said something
   };
+  /// The first beat on a line of which it is not known yet that the other kernel has it.
+  struct OpenBeat {
+    Clock::time_point sent;
+    std::uint64_t end = 0;  ///< of its bytes on the line
+  };
   /// A rank of another host.
   struct Far {
     // Of this rank as the relay of its host:
@@ -108,6 +113,7 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
     int unanswered = 0;  ///< calls, one after the other
     std::unique_ptr<Connection> line = {};
     std::uint64_t line_id = 0;  ///< 0: there is none
+    std::optional<OpenBeat> beat = {};
     Clock::time_point next_call = {};
     Clock::time_point refused_since = {};  ///< since when nobody is at its door
     bool is_gone = false;
@@ -141,7 +147,8 @@ class RemoteHosts final : public OtherHosts, public PeerSockets, private RelayLi
   void put(const Question& question);
   void sweep(Clock::time_point now);
   Clock::time_point last_heard(int host, Clock::time_point now);
-  void listen_for(Far& other, Clock::time_point now);
+  void beat(WorldRank rank, Clock::time_point now);
+  void listen_for(Far& other);
   std::unique_ptr<Call> begin_call(const Hello& hello, milliseconds silence,
                                    Call::OnOutcome on_outcome);
   bool lacks_line(const Far& other) const noexcept;
