@@ -104,13 +104,20 @@ void Membership::State::keep_first_elsewhere(AwaitedMembers& awaited) const {
   std::erase_if(awaited.known_by, is_dropped);
 }
 
-/// Whether another host has yet to acknowledge what this rank has sent.
+/// Whether ranks of other hosts have yet to read what this one has sent. All are asked at once.
 bool Host::State::has_sent() const {
-  const auto all = all_memberships();
-  return std::any_of(all.begin(), all.end(), [](const auto& membership) {
+  bool has_sent = false;
+  for (const auto& membership : all_memberships()) {
     const std::lock_guard lock(membership->mutex);
-    return membership->has_sent && membership->has_sent();
-  });
+    if (membership->has_sent) has_sent = membership->has_sent() || has_sent;
+  }
+  return has_sent;
+}
+
+/// Whether a wait has lasted for so long that other hosts are asked about it: short ones, as those
+/// of a pipeline, send nothing.
+bool Host::State::may_ask(Clock::time_point since, Clock::time_point now) const noexcept {
+  return now - since >= deadlock_after / 4;
 }
 
 bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>& parts,
@@ -122,7 +129,7 @@ bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>
   }
   std::uint64_t activity = 0;
   for (const auto& membership : all_memberships()) activity += membership->activity();
-  const bool all_has_arrived = others == nullptr || !has_sent();
+  const bool all_was_read = others == nullptr || (may_ask(since, now) && !has_sent());
   const std::lock_guard lock(shown_mutex);
   if (!shown_wait || shown_wait->parts != parts || shown_wait->activity != activity) {
     shown_wait = ShownParts{parts, activity, progress.visits(), now};
@@ -132,7 +139,7 @@ bool Host::State::show_wait(Clock::time_point since, const std::vector<WaitPart>
   const bool is_new = std::all_of(parts.begin(), parts.end(), [this](const WaitPart& part) {
     return part.as_of >= shown_wait->looked;
   });
-  if (is_new && all_has_arrived && progress.has_looked_since(&shown_wait->visits)) {
+  if (is_new && all_was_read && progress.has_looked_since(&shown_wait->visits)) {
     own.add_look();
     shown_wait->looked = now;
   }
@@ -189,7 +196,7 @@ WaitFacts Host::State::wait_elsewhere(WorldRank of, Asks asks) const {
 /// Whether it is time to ask: for long waits alone, and less often where many wait.
 Host::State::Asks Host::State::asks_elsewhere(Clock::time_point now) {
   const std::optional<Clock::time_point> since = own.waits_since();
-  if (others == nullptr || now < next_wait_questions || !since || now - *since < deadlock_after / 4)
+  if (others == nullptr || now < next_wait_questions || !since || !may_ask(*since, now))
     return Asks::no;
   const std::chrono::microseconds pause{500 * roster.world_size()};
   next_wait_questions = now + std::max<Clock::duration>(kDeadlockLook, pause);

@@ -115,6 +115,7 @@ struct Host::State final : Watched {
   /// How many of its groups have failed.
   std::size_t count_failed(const Verdict& verdict) const;  // log_mutex
   bool has_sent() const;
+  bool may_ask(Deadline::Clock::time_point since, Deadline::Clock::time_point now) const noexcept;
   enum class Asks : std::uint8_t { no, yes };
   /// By rank. Control thread; so are the next three.
   std::vector<WaitFacts> wait_facts(Asks asks) const;

@@ -122,8 +122,9 @@ class Membership {
   bool show_wait(Deadline::Clock::time_point since, const std::vector<WaitPart>& parts,
                  Deadline::Clock::time_point now) const;
   void take_back_wait() const noexcept;
-  /// `has_sent`: whether another host has yet to acknowledge something that this rank has sent in
-  /// the group, or would send. Called by any thread; empty: no more.
+  /// `has_sent`: whether a rank of another host has yet to read something that this one has sent in
+  /// the group, or would send; asks for that. Called by any thread, once a wait has lasted; empty:
+  /// no more.
   void watch_sent(std::function<bool()> has_sent);
   bool is_in_world_of(const Membership& other) const noexcept;
 

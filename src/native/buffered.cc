@@ -184,20 +184,19 @@ void Messages::tell_all_summaries() {
 }
 
 void Messages::tell_summaries(Peer& to) {
-  FrameHeader header;
-  if (to.taken != to.taken_told) {
-    header.type = FrameType::taken;
-    header.what.count = to.taken;
-    if (tell(to, kTaken, header)) to.taken_told = to.taken;
-  }
-  if (to.told_last || !closing_.load() || to.held > 0 || !to.connection->is_open()) return;
-  header = {};
-  header.type = FrameType::last;
-  to.told_last = tell(to, kLast, header);
+  TcpConnection& connection = *to.connection;
+  if (to.taken != to.taken_told && tell(to, kTaken, to.taken)) to.taken_told = to.taken;
+  if (connection.has_to_ask() && tell(to, kAsks, 0)) connection.has_asked();
+  if (to.has_asked) to.has_asked = !tell(to, kRead, connection.received());
+  if (to.told_last || !closing_.load() || to.held > 0 || !connection.is_open()) return;
+  to.told_last = tell(to, kLast, 0);
 }
 
 /// What has no room is owed.
-bool Messages::tell(Peer& to, Summary summary, const FrameHeader& header) {
+bool Messages::tell(Peer& to, Summary summary, std::uint64_t count) {
+  FrameHeader header;
+  header.type = kSummaries[summary];
+  header.what.count = count;
   const bool told = to.connection->end() || try_send(to, header, nullptr);
   if (told == to.owes[summary]) {
     to.owes[summary] = !told;

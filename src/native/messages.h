@@ -177,8 +177,9 @@ class Messages final : private Taker {
     std::int32_t tag;
   };
   /// What it is told of all, over a connection.
-  enum Summary : std::uint8_t { kTaken, kLast };
-  static constexpr std::size_t kSummaries = 2;
+  enum Summary : std::uint8_t { kTaken, kAsks, kRead, kLast };
+  static constexpr std::array kSummaries = {FrameType::taken, FrameType::asks, FrameType::read,
+                                            FrameType::last};
   struct Peer {
     int rank = 0;
     TcpConnection* connection = nullptr;  ///< null: it shares memory
@@ -194,8 +195,9 @@ class Messages final : private Taker {
     std::uint64_t taken = 0;       // bytes of its buffered messages that have ended
     std::uint64_t taken_read = 0;  // of ours
     std::uint64_t taken_told = 0;
-    std::array<bool, kSummaries> owes = {};  // what is to be told
+    std::array<bool, kSummaries.size()> owes = {};  // what is to be told
     bool told_last = false, read_last = false;
+    bool has_asked = false;                   // how many frames were read, and was not told
     Deadline::Clock::time_point wanted = {};  // since when its connection is
     std::vector<Note> notes;                  // to be told to the peer; the first ones are told
     std::size_t told_notes = 0;
@@ -251,7 +253,7 @@ class Messages final : private Taker {
   void count_taken(Peer& peer, std::uint64_t taken);
   void tell_summaries(Peer& peer);
   void tell_all_summaries();
-  bool tell(Peer& peer, Summary summary, const FrameHeader& header);
+  bool tell(Peer& peer, Summary summary, std::uint64_t count);
   bool more_comes(const Transfer& transfer) noexcept;
   bool is_in_flight(const Transfer& transfer, Deadline::Clock::time_point now);
   void read_clock(Transfer& transfer, Deadline::Clock::time_point now);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/kernels.h"
+#include "native/channel/tcp.h"
 #include "native/messages.h"
 
 namespace tutti::native {
@@ -111,6 +112,8 @@ void Messages::read_frames(Peer& from) {
       case FrameType::returned:
       case FrameType::taken:
       case FrameType::last:
+      case FrameType::asks:
+      case FrameType::read:
         on_word(from, frame->header);
         break;
       case FrameType::content:
@@ -122,8 +125,9 @@ void Messages::read_frames(Peer& from) {
         throw_broken(from.rank, fmt::format("sent a frame of type {} among its messages",
                                             static_cast<int>(frame->header.type)));
     }
+    const bool has_moved = is_counted(frame->header.type);
     receiver.pop();
-    moved(from);
+    if (has_moved) moved(from);
   }
 }
 
@@ -305,6 +309,12 @@ void Messages::on_word(Peer& from, const FrameHeader& header) {
   if (header.type == FrameType::returned) on_returned(from, header);
   if (header.type == FrameType::taken) count_taken(from, header.what.count);
   if (header.type == FrameType::last) from.read_last = true;
+  if (header.type == FrameType::asks) from.has_asked = true;
+  if (header.type == FrameType::read && !from.connection->set_read(header.what.count)) {
+    throw_broken(from.rank, fmt::format("has read {} frames, which were not sent or had been read "
+                                        "before",
+                                        header.what.count));
+  }
 }
 
 /// Sends a frame of at most kWholeBytes. True: it is out, or will be without the caller.
@@ -319,7 +329,7 @@ bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload
     to.has_begun = true;
     owe();
   }
-  moved(to);
+  if (is_counted(header.type)) moved(to);
   return true;
 }
 
@@ -327,7 +337,7 @@ bool Messages::try_send(Peer& to, const FrameHeader& header, const void* payload
 bool Messages::send_rest(Peer& to) {
   if (!to.has_begun) return true;
   const Sent sent = channels_.sender(to.rank).try_send(to.begun_header, to.begun.data());
-  if (sent != Sent::nothing) moved(to);
+  if (sent != Sent::nothing && is_counted(to.begun_header.type)) moved(to);
   if (sent != Sent::whole) return false;
   to.has_begun = false;
   owed_.fetch_sub(1);

@@ -104,17 +104,22 @@ void TcpLinks::has_happened(End& end, Lane lane) noexcept {
 
 /// Of messages. Data of a collective may lie with a rank that does not read them, in another call,
 /// for as long as that lasts; and they let nobody go on who awaits a rank that has not called it.
-bool TcpLinks::has_sent() const {
+bool TcpLinks::has_sent() {
   if (membership_.abort_word().load() != 0) return false;
   if (has_ends()) return true;  // what was under way there is lost, and not yet known to be
-  const std::lock_guard lock(mutex_);
-  const auto& ends = lane_at(Lane::message).ends;
-  return std::any_of(ends.begin(), ends.end(), [](const auto& each) {
-    const TcpConnection& connection = *each->connection;
-    if (connection.end()) return false;
-    return connection.owes() ||
-           (connection.is_open() && net::has_unacknowledged(connection.socket()));
-  });
+  bool has_sent = false, is_to_ask = false;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& each : lane_at(Lane::message).ends) {
+      TcpConnection& connection = *each->connection;
+      if (connection.end()) continue;
+      const bool is_unread = connection.is_unread();
+      has_sent = has_sent || is_unread || connection.owes();
+      is_to_ask = (is_unread && connection.want_to_know()) || is_to_ask;
+    }
+  }
+  if (is_to_ask) membership_.wake_driver();
+  return has_sent;
 }
 
 bool TcpLinks::awaits_connections() const noexcept {

@@ -58,9 +58,10 @@ class TcpLinks {
   /// Whether there are members whose messages come over a connection that is yet to be made.
   bool awaits_connections() const noexcept;
 
-  /// Whether another host has yet to acknowledge something, or to be sent something that is wanted;
-  /// or a connection has ended, and nothing explains that yet. Never in a group that has failed.
-  bool has_sent() const;
+  /// Whether a peer has yet to read a frame of messages, or to be sent one that is wanted; or a
+  /// connection has ended, and nothing explains that yet. Never in a group that has failed. Peers
+  /// that may have read all are asked, once, by the thread that next looks at messages.
+  bool has_sent();
 
   bool has_ends() const noexcept { return ends_.load() > 0; }
   /// Fails the group over an end that nothing has explained. When to look again is put into `next`.

@@ -163,26 +163,33 @@ TEST(Hosts, WhatOneOnAnotherHostHasCalledIsCompared) {
   EXPECT_EQ(a.world->cause()->code, ErrorCode::kCollectiveMismatch);
 }
 
-TEST(Hosts, AWaitHasLookedOnceAnswersAreNewAndAllThatWasSentIsAcknowledged) {
+TEST(Hosts, AWaitHasLookedOnceAnswersAreNewAndAllThatWasSentIsRead) {
   RankOfHostA a;
   std::atomic<bool> has_sent{false};
-  a.world->watch_sent([&] { return has_sent.load(); });
+  std::atomic<int> asked{0};
+  a.world->watch_sent([&] {
+    ++asked;
+    return has_sent.load();
+  });
   a.world->note_caller();
   const auto since = Clock::now();
-  const auto looks_after = [&](std::chrono::milliseconds asked) {
-    WaitPart part{.group = kWorld, .awaited = world_ranks({1}), .as_of = since + asked};
-    a.world->show_wait(since, {part}, since + asked);
+  const auto looks_after = [&](std::chrono::milliseconds time) {
+    WaitPart part{.group = kWorld, .awaited = world_ranks({1}), .as_of = since + time};
+    a.world->show_wait(since, {part}, since + time);
     return read_wait(Board(a.memory), SlotIndex(0)).looks;
   };
   const std::uint64_t first = looks_after(0ms);
-  EXPECT_EQ(looks_after(10ms), first + 1);
-  EXPECT_EQ(looks_after(9ms), first + 1) << "the answer was asked for before the last look";
+  for (const auto time : {10ms, 240ms}) EXPECT_EQ(looks_after(time), first) << "it is short";
+  EXPECT_EQ(asked.load(), 0) << "a short wait sends nothing";
+  EXPECT_EQ(looks_after(260ms), first + 1) << "it has lasted a quarter of deadlock_after";
+  EXPECT_EQ(looks_after(259ms), first + 1) << "the answer was asked for before the last look";
   has_sent.store(true);
-  EXPECT_EQ(looks_after(20ms), first + 1) << "something is under way";
+  EXPECT_EQ(looks_after(270ms), first + 1) << "something is under way";
   has_sent.store(false);
-  EXPECT_EQ(looks_after(20ms), first + 2);
+  EXPECT_EQ(looks_after(270ms), first + 2);
+  EXPECT_EQ(asked.load(), 4);
   a.world->watch_sent({});
-  EXPECT_EQ(looks_after(30ms), first + 3);
+  EXPECT_EQ(looks_after(280ms), first + 3);
   a.world->take_back_wait();
 }
 

@@ -34,7 +34,8 @@ void put_something(Input& input, int socket) {
     return;
   }
   native::FrameHeader header;
-  header.type = static_cast<native::FrameType>(input.byte() % 14);
+  header.type =
+      static_cast<native::FrameType>(input.byte() % (static_cast<int>(native::kLastFrameType) + 2));
   header.payload_bytes = static_cast<std::uint32_t>(input.byte() | input.byte() << 8);
   if (kind == 255) header.payload_bytes <<= 16;
   put(socket, native::encode(header));

@@ -407,6 +407,37 @@ TEST_F(TcpChannel, RejectsWhatIsNoFrame) {
   }
 }
 
+TEST_F(TcpChannel, BothEndsCountFramesButForThoseThatTellOfThis) {
+  TcpConnection& near = *pair_.near;
+  const auto passes = [&](FrameType type) {
+    FrameHeader header;
+    header.type = type;
+    ASSERT_EQ(pair_.out.try_send(header, nullptr), Sent::whole);
+    while (pair_.in.peek() == nullptr) std::this_thread::yield();
+    pair_.in.pop();
+  };
+  EXPECT_FALSE(near.is_unread()) << "nothing was sent";
+  for (const FrameType type : {FrameType::announce, FrameType::asks, FrameType::content,
+                               FrameType::read, FrameType::match}) {
+    passes(type);
+  }
+  EXPECT_EQ(pair_.far->received(), 3u);
+  EXPECT_TRUE(near.is_unread());
+  EXPECT_TRUE(near.want_to_know());
+  EXPECT_TRUE(near.has_to_ask());
+  near.has_asked();
+  EXPECT_FALSE(near.has_to_ask());
+  EXPECT_FALSE(near.want_to_know()) << "it was asked";
+  EXPECT_TRUE(near.set_read(2));
+  EXPECT_TRUE(near.is_unread());
+  EXPECT_FALSE(near.set_read(4)) << "so many were not sent";
+  EXPECT_FALSE(near.set_read(1)) << "more were read before";
+  EXPECT_TRUE(near.set_read(3));
+  EXPECT_FALSE(near.is_unread());
+  passes(FrameType::match);
+  EXPECT_TRUE(near.want_to_know()) << "one more was sent";
+}
+
 TEST_F(TcpChannel, WhatCameBeforeTheEndIsReceived) {
   const WireHeader header = encode(content(64));
   const std::vector<std::byte> payload = bytes_of(3, 64);

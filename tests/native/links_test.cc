@@ -1,6 +1,7 @@
 // Groups with members on several hosts: what comes over connections, what they tell each other by
 // frames alone, who sleeps and who is woken, and how a connection ends.
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -268,47 +269,164 @@ TEST(Links, WhoWaitsForAnAnswerHearsOfTheFailureOfTheGroup) {
       &wires);
 }
 
-/// What is still to be sent keeps a rank from being found in a deadlock: Membership::watch_sent.
-TEST(Links, ASendThatWasGivenUpBeforeItWentIsOwedNoMore) {
-  Wires wires({0, 1});
-  wires.withhold(0);
-  std::barrier both(2);
+// ---- what is under way --------------------------------------------------------------------------
+
+/// A rank of two on hosts of their own, with its messages but nobody who reads them by himself.
+struct BareRank {
+  explicit BareRank(const group::NativeSpec& spec)
+      : membership(*spec.membership),
+        rank(spec.rank),
+        links(*spec.sockets, membership, spec.world_ranks),
+        channels(
+            2, rank, kMaxTcpPayload, [this](int peer) { return links.link(peer, Lane::message); },
+            &links.alarm(Lane::message)),
+        messages(channels, membership) {}
+
+  void run(Op op, int tag, std::chrono::nanoseconds time, bool buffered = false) {
+    Ints data(10, tag);
+    Request request;
+    request.op = op;
+    request.dtype = dtype_of<int>;
+    request.count = data.size();
+    request.group = kTestGroup;
+    request.input = request.output = {data.data(), data.size(), dtype_of<int>};
+    request.message.peer = 1 - rank;
+    request.message.tag = tag;
+    request.message.buffered = buffered;
+    request.arrive = request.stall = Deadline::after(time);
+    messages.run(request);
+  }
+  bool drives_until(const std::function<bool()>& is_so) {
+    const auto end = Clock::now() + 20s;
+    while (!is_so() && Clock::now() < end) messages.drive();
+    return is_so();
+  }
+  std::uint64_t progress() const { return membership.read_facts().does(rank).progress; }
+  TcpConnection& connection() { return *channels.connection(1 - rank); }
+  /// Bytes that have come over the connection and were not read.
+  std::size_t unread() {
+    int bytes = 0;
+    EXPECT_EQ(::ioctl(connection().socket(), FIONREAD, &bytes), 0);
+    return static_cast<std::size_t>(bytes);
+  }
+
+  control::Membership& membership;
+  const int rank;
+  TcpLinks links;
+  Channels channels;
+  Messages messages;
+};
+
+void on_bare_ranks(Wires& wires, const std::function<void(BareRank&)>& body) {
   const auto live = [&](const group::NativeSpec& spec) {
-    TcpLinks links(*spec.sockets, *spec.membership, spec.world_ranks);
-    const auto link = [&](int peer) { return links.link(peer, Lane::message); };
-    Channels channels(2, spec.rank, kMaxTcpPayload, link, &links.alarm(Lane::message));
-    Messages messages(channels, *spec.membership);
-    const auto run = [&](Op op, int tag, std::chrono::nanoseconds time) {
-      Ints data(10, tag);
-      Request request;
-      request.op = op;
-      request.dtype = dtype_of<int>;
-      request.count = data.size();
-      request.group = kTestGroup;
-      request.input = request.output = {data.data(), data.size(), dtype_of<int>};
-      request.message.peer = 1 - spec.rank;
-      request.message.tag = tag;
-      request.arrive = request.stall = Deadline::after(time);
-      messages.run(request);
-    };
-    if (spec.rank == 0) {
-      EXPECT_EQ(thrown_by([&] { run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
-      EXPECT_FALSE(links.has_sent()) << "nothing is left of it";
-      std::thread other([&] { run(Op::send, 2, 20s); });
-      while (!links.has_sent()) std::this_thread::yield();
-      EXPECT_EQ(thrown_by([&] { run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
-      EXPECT_TRUE(links.has_sent()) << "the other one is to be sent";
-      wires.withhold(-1);
-      other.join();
-    } else {
-      run(Op::recv, 2, 20s);
-    }
-    both.arrive_and_wait();
+    BareRank me(spec);
+    body(me);
   };
   const std::shared_ptr<Store> store = make_memory_store();
   std::thread other([&] { on_native_member(1, 2, wires.board_fd(), store, live, &wires); });
   on_native_member(0, 2, wires.board_fd(), store, live, &wires);
   other.join();
+}
+
+/// What is still to be sent keeps a rank from being found in a deadlock: Membership::watch_sent.
+TEST(Links, ASendThatWasGivenUpBeforeItWentIsOwedNoMore) {
+  Wires wires({0, 1});
+  wires.withhold(0);
+  std::barrier both(2);
+  on_bare_ranks(wires, [&](BareRank& me) {
+    if (me.rank == 0) {
+      EXPECT_EQ(thrown_by([&] { me.run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
+      EXPECT_FALSE(me.links.has_sent()) << "nothing is left of it";
+      std::thread other([&] { me.run(Op::send, 2, 20s); });
+      while (!me.links.has_sent()) std::this_thread::yield();
+      EXPECT_EQ(thrown_by([&] { me.run(Op::send, 1, 50ms); }).code(), ErrorCode::kTimeout);
+      EXPECT_TRUE(me.links.has_sent()) << "the other one is to be sent";
+      wires.withhold(-1);
+      other.join();
+    } else {
+      me.run(Op::recv, 2, 20s);
+    }
+    both.arrive_and_wait();
+  });
+}
+
+/// So does what the kernel of the other end has acknowledged: something on the way may have done so
+/// in its place. The question of whether all was read comes once, and so does its answer.
+TEST(Links, WhatWasSentIsUnderWayUntilThePeerSaysThatItHasReadIt) {
+  constexpr std::size_t kMessage = 2 * kWireHeaderBytes, kQuestion = kWireHeaderBytes;
+  Wires wires({0, 1}, Wires::Kind::tcp);
+  std::barrier both(2);
+  on_bare_ranks(wires, [&](BareRank& me) {
+    while (me.connection().socket_to_send() < 0) std::this_thread::yield();
+    for (int round = 1; round <= 2; ++round) {
+      both.arrive_and_wait();
+      if (me.rank == 0) {
+        me.run(Op::send, round, 20s, true);
+        while (net::has_unacknowledged(me.connection().socket())) std::this_thread::yield();
+        for (int i = 0; i < 10; ++i) me.messages.drive();
+      }
+      both.arrive_and_wait();
+      if (me.rank == 1) {
+        EXPECT_EQ(me.unread(), kMessage) << "nobody has looked whether it was read";
+      }
+      both.arrive_and_wait();
+      const std::uint64_t progress = me.progress();
+      if (me.rank == 0) {
+        EXPECT_TRUE(me.links.has_sent());
+        for (int i = 0; i < 10; ++i) {
+          me.messages.drive();
+          EXPECT_TRUE(me.links.has_sent());
+        }
+        while (net::has_unacknowledged(me.connection().socket())) std::this_thread::yield();
+        EXPECT_EQ(me.progress(), progress) << "a question is no progress";
+      }
+      both.arrive_and_wait();
+      if (me.rank == 1) {
+        EXPECT_EQ(me.unread(), kMessage + kQuestion);
+        EXPECT_TRUE(me.drives_until([&] { return me.unread() == 0; }));
+        EXPECT_FALSE(me.links.has_sent()) << "nobody need read an answer";
+      }
+      both.arrive_and_wait();
+      if (me.rank == 0) {
+        EXPECT_TRUE(me.drives_until([&] { return !me.links.has_sent(); }));
+        EXPECT_EQ(me.progress(), progress) << "nor is the answer";
+      }
+      both.arrive_and_wait();
+      me.messages.drive();
+      both.arrive_and_wait();
+      EXPECT_EQ(me.unread(), 0u) << "the answer has no answer";
+    }
+    both.arrive_and_wait();
+    if (me.rank == 1) {
+      for (const int tag : {1, 2}) me.run(Op::recv, tag, 20s);
+    }
+    both.arrive_and_wait();
+  });
+}
+
+TEST(Links, APeerThatHasReadMoreThanWasSentIsBlamed) {
+  for (const std::uint64_t count : {std::uint64_t{2}, ~std::uint64_t{0}}) {
+    Wires wires({0, 1});
+    on_native_ranks(
+        2,
+        [&](NativeRank& me) {
+          Ints data(10);
+          me.rank == 1 ? me.send(data, 0) : me.recv(data, 1);
+          me.run(me.barrier());
+          if (me.rank == 0) {
+            FrameHeader header;
+            header.type = FrameType::read;
+            header.what.count = count;
+            const WireHeader bytes = encode(header);
+            const int socket = wires.end_of(kTestGroup, 0, 1, kMessages);
+            EXPECT_EQ(::send(socket, bytes.data(), bytes.size(), 0), 64);
+          }
+          const Error error = thrown_by([&] { me.recv(data, 1 - me.rank); });
+          EXPECT_EQ(error.code(), ErrorCode::kInternal) << error.what();
+          EXPECT_EQ(error.context().culprits, std::vector<int>{0});
+        },
+        &wires);
+  }
 }
 
 // ---- buffered sends -----------------------------------------------------------------------------

@@ -17,6 +17,8 @@
 #include <stdexcept>
 
 #include "control/hosts/door_plate.h"
+#include "control/hosts/hello.h"
+#include "native/channels.h"
 #include "net/handshake.h"
 
 namespace tutti::soak {
@@ -39,12 +41,17 @@ bool is_acknowledged(int socket) {
   return ::ioctl(socket, SIOCOUTQ, &waiting) != 0 || waiting == 0;
 }
 
-/// Who says hello with these bytes; -1: there are too few.
-int caller_of(std::span<const std::byte> hello) {
+/// What the caller says with these bytes; that it is nobody: there are too few.
+net::Claim claim_of(std::span<const std::byte> hello) {
   auto handshake = net::Handshake::called(net::Level::opportunistic,
                                           [](const net::Claim&) { return std::nullopt; });
   if (hello.size() == net::kHelloBytes) handshake.receive(hello);
-  return handshake.has_claim() ? handshake.claim().from : -1;
+  return handshake.has_claim() ? handshake.claim() : net::Claim();
+}
+
+bool is_of_messages(const net::Claim& claim) {
+  return claim.purpose == net::Purpose::data &&
+         claim.lane == static_cast<std::uint32_t>(native::Lane::message);
 }
 
 }  // namespace
@@ -130,13 +137,26 @@ void FaultProxy::read(Pair& pair, int from) {
       pair.hello.end(), pipe.bytes.begin(),
       pipe.bytes.begin() + static_cast<std::ptrdiff_t>(std::min(of_hello, pipe.bytes.size())));
   if (pair.is_drained) pipe.bytes.clear();
-  const auto before = passed_[from].fetch_add(static_cast<std::uint64_t>(count));
+  const auto come = static_cast<std::uint64_t>(count);
+  const std::uint64_t skipped = uncounted(pair, from, come), counted = come - skipped;
+  pipe.read += come;
+  const auto before = passed_[from].fetch_add(counted);
   const bool carries = from == (fault_.is_inward ? 0 : 1) && before <= fault_.offset &&
-                       fault_.offset < before + static_cast<std::uint64_t>(count);
+                       fault_.offset < before + counted;
   if (carries && fault_.harm != Harm::none && !has_struck_.exchange(true)) {
-    struck_caller_.store(caller_of(pair.hello));
-    strike(pair, from, static_cast<std::size_t>(fault_.offset - before));
+    struck_caller_.store(claim_of(pair.hello).from);
+    strike(pair, from, static_cast<std::size_t>(skipped + fault_.offset - before));
   }
+}
+
+/// How many of the bytes that have just come do not count: the first ones, or all.
+std::uint64_t FaultProxy::uncounted(const Pair& pair, int from, std::uint64_t come) const {
+  if (!fault_.is_of_messages) return 0;
+  if (!is_of_messages(claim_of(pair.hello))) return come;
+  const std::uint64_t greeting =
+      from == 0 ? net::kHelloBytes + net::kProofBytes : net::kReplyBytes + control::kAnswerBytes;
+  const std::uint64_t before = pair.pipes[from].read;
+  return before < greeting ? std::min(come, greeting - before) : 0;
 }
 
 /// The byte at `at` of what has just been read is the one.

@@ -2,8 +2,9 @@
 //
 // It stands before a rank's *door* (the listener that other hosts call): DoorStore publishes the
 // proxy's address in place of the door's. So all connections to that rank go through it, lines of
-// relays and data alike. Bytes are counted over all of them by direction, and the connection that
-// carries the byte of the *fault* has it. It may as well stand before the store where ranks meet.
+// relays and data alike. Bytes are counted over all of them by direction, or those of frames of
+// messages alone, and the connection that carries the byte of the *fault* has it. It may as well
+// stand before the store where ranks meet.
 #pragma once
 
 #include <atomic>
@@ -34,6 +35,7 @@ struct Fault {
   bool is_inward = true;     ///< among what goes to the rank behind the proxy
   std::uint64_t offset = 0;  ///< of the byte
   std::chrono::milliseconds delay{0};
+  bool is_of_messages = false;  ///< handshakes, relays and collectives do not count
 };
 
 class FaultProxy {
@@ -57,6 +59,7 @@ class FaultProxy {
   struct Pipe {
     std::vector<std::byte> bytes;
     std::size_t written = 0;
+    std::uint64_t read = 0;  ///< so far
     bool has_ended = false;  ///< its source has
     bool is_told = false;    ///< and its target knows
     Clock::time_point held_until = {};
@@ -72,6 +75,7 @@ class FaultProxy {
   void accept();
   void move(Pair& pair, int from);
   void read(Pair& pair, int from);
+  std::uint64_t uncounted(const Pair& pair, int from, std::uint64_t come) const;
   void strike(Pair& pair, int from, std::size_t at);
   static bool write(Pair& pair, int from);
   void reset(Pair& pair, int from);

@@ -14,7 +14,7 @@
 
 namespace tutti::control {
 
-inline constexpr std::uint32_t kWireVersion = 6;
+inline constexpr std::uint32_t kWireVersion = 7;
 
 /// The purposes of a connection that a door is for.
 enum class Role : std::uint32_t {

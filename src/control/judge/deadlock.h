@@ -10,10 +10,10 @@
 // if each of its ranks has looked at everything that came *after* the knot was seen, and still
 // waits as before: then nobody in it has sent anything since.
 //
-// Between hosts it may also be on its way over a network. A rank counts no look while another host
-// has yet to acknowledge what it sent, or while what it knows of those whom it awaits was asked for
-// before its last look. Once all ranks of a knot have looked, everything has arrived; so they must
-// then look once more.
+// Between hosts it may also be on its way over a network. A rank counts no look while one of
+// another host has yet to read what it sent, or while what it knows of those whom it awaits was
+// asked for before its last look. Once all ranks of a knot have looked, everything was read; so
+// they must then look once more.
 #pragma once
 
 #include <chrono>

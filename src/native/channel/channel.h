@@ -34,9 +34,16 @@ enum class FrameType : std::uint8_t {
   returned,  ///< of a message that was wanted back: nothing had matched it, and nothing will
   taken,     ///< of buffered messages: the bytes (`count`) of all that have been matched so far
   last,      ///< no message comes after this: the sender has closed the group
+  asks,      ///< how many frames the other end has read
+  read,      ///< the answer: so many (`count`), all that came before it was asked among them
 };
 
-inline constexpr FrameType kLastFrameType = FrameType::last;
+inline constexpr FrameType kLastFrameType = FrameType::read;
+
+/// Whether it is among the frames that `read` counts: else each answer would be one more.
+constexpr bool is_counted(FrameType type) noexcept {
+  return type != FrameType::asks && type != FrameType::read;
+}
 
 /// Little-endian, fixed size; every field is checked before it is used.
 struct alignas(64) FrameHeader {

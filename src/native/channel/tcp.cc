@@ -71,6 +71,19 @@ std::string TcpConnection::how_ended() const {
   return error == 0 ? "has ended" : "has ended: " + std::generic_category().message(error);
 }
 
+bool TcpConnection::want_to_know() noexcept {
+  const std::uint64_t sent = sent_.load();
+  if (asked_.load() >= sent) return false;
+  wanted_.store(sent);
+  return true;
+}
+
+bool TcpConnection::set_read(std::uint64_t count) noexcept {
+  if (count < read_.load() || count > sent_.load()) return false;
+  read_.store(count);
+  return true;
+}
+
 void TcpConnection::set_due(std::size_t byte_count) noexcept {
   const std::size_t due = std::max<std::size_t>(byte_count, 1);
   if (due == due_.load()) return;  // nothing has come: no lock for each look of a wait
@@ -158,6 +171,7 @@ Sent TcpSender::try_send(const FrameHeader& header, const void* payload) {
   if (moved.bytes == 0) return Sent::nothing;
   if (sent_ == whole) {
     sent_ = 0;
+    if (is_counted(header.type)) connection_->count_sent();
     connection_->set_owes(false);
     if (seal_) seal_->next();
     return Sent::whole;
@@ -294,6 +308,7 @@ void TcpReceiver::pop() {
   skip(left());
   if (mac_) skip(padding_after(position_) + kTagLine);
   has_frame_ = false;
+  if (is_counted(frame_.header.type)) connection_->count_received();
 }
 
 void TcpReceiver::skip(std::size_t byte_count) noexcept {

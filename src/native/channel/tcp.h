@@ -76,6 +76,21 @@ class TcpConnection {
   bool owes() const noexcept { return owes_.load(); }
   void set_owes(bool owes) noexcept { owes_.store(owes); }
 
+  // How far the peer has read what was sent. Its kernel has that sooner, and something on the way
+  // may acknowledge it in its place. Frames are counted whole, without those that tell of this.
+  void count_sent() noexcept { sent_.fetch_add(1); }
+  void count_received() noexcept { received_.fetch_add(1); }
+  std::uint64_t received() const noexcept { return received_.load(); }
+  /// Whether the peer has yet to say that it has read all.
+  bool is_unread() const noexcept { return read_.load() < sent_.load(); }
+  /// It is to be asked that. False: it was, about all that was sent.
+  bool want_to_know() noexcept;
+  bool has_to_ask() const noexcept { return asked_.load() < wanted_.load(); }
+  /// The question stands behind all that was sent.
+  void has_asked() noexcept { asked_.store(sent_.load()); }
+  /// What it says. False: it cannot be true.
+  bool set_read(std::uint64_t count) noexcept;
+
   // What is worth an alarm: that something has come where all was read, or that there is room where
   // there was none; until it has rung, and then again when that was found to be so once more.
   bool is_read_out() const noexcept { return read_out_.load() == alarms_.load(); }
@@ -102,7 +117,9 @@ class TcpConnection {
   std::atomic<int> descriptor_{-1};
   std::atomic<int> end_{kStands};
   std::atomic<bool> owes_{false}, is_lacking_here_{false}, is_distrusted_{false};
-  std::atomic<std::uint64_t> alarms_{1};              // how many have rung, from 1
+  std::atomic<std::uint64_t> sent_{0}, received_{0};           // frames
+  std::atomic<std::uint64_t> read_{0}, wanted_{0}, asked_{0};  // of those that were sent
+  std::atomic<std::uint64_t> alarms_{1};                       // how many have rung, from 1
   std::atomic<std::uint64_t> read_out_{0}, full_{0};  // at which of them it was so; 0: it is not
   std::mutex due_mutex_;
   std::atomic<std::size_t> due_{1};  // bytes; written by who reads, under due_mutex_
