@@ -288,6 +288,39 @@ TEST(Mismatches, OfAMessageShowBothLines) { expect_mismatch({}, " at site.cc:5")
 // The line that sent is not on the wire: the sender reads it at the beginning of its own error.
 TEST(Mismatches, OfAMessageBetweenHostsShowTheLineThatReceives) { expect_mismatch({0, 1}, ""); }
 
+/// More than is received, or less: at once, in parts, or when the sender has gone on.
+TEST(Mismatches, OfAMessageBetweenHostsAreToldAtBothEndsHoweverItMoves) {
+  for (const std::size_t count : {std::size_t{8}, std::size_t{100'000}}) {
+    for (const bool buffered : {false, true}) {
+      for (const int from : {0, kAnyRank}) {
+        for (const std::size_t received : {count - 1, count + 1}) {
+          const auto body = [&](const test_kit::Rank& me) {
+            ProcessGroup world = init_process_group(me.init);
+            std::vector<int> x(count), y(received, 7);
+            if (me.rank == 0) {
+              world.send(x, 1, {.buffered = buffered});
+              world.barrier();
+            } else {
+              const Error error = thrown_by([&] { world.recv(y, from); });
+              EXPECT_EQ(y, std::vector<int>(received, 7)) << "nothing of it is taken";
+              throw Error(error);
+            }
+            return std::string();
+          };
+          for (const auto& outcome : test_kit::collect_ranks(2, body, {.hosts = {0, 1}})) {
+            SCOPED_TRACE(std::to_string(count) + " sent, " + std::to_string(received) +
+                         " received" + (buffered ? ", buffered" : "") + ", rank " +
+                         std::to_string(outcome.rank));
+            ASSERT_TRUE(outcome.error.has_value()) << outcome.failure;
+            EXPECT_EQ(outcome.error->code(), ErrorCode::kCollectiveMismatch) << outcome.failure;
+            EXPECT_EQ(outcome.error->context().culprits, (std::vector<int>{0, 1}));
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Leaving, NamesTheMessageThatWasUnmatched) {
   const auto outcomes = test_kit::collect_ranks(2, [](const test_kit::Rank& me) {
     ProcessGroup world = init_process_group(me.init);
